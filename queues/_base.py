@@ -1,0 +1,66 @@
+"""The protocol that both queues follow, and what they share: the bound."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from ._elements import ELEMENT_TYPES, StreamElement
+from ._entries import Entry, Output
+
+__all__ = ("StreamElementQueue",)
+
+
+class StreamElementQueue(ABC):
+    """Elements in arrival order until they may leave.
+
+    Every entry counts against `capacity` until it has been emitted: running, finished but not yet its turn,
+    a watermark. Nothing here blocks, and nothing here is safe to call from two threads at once.
+
+    Args:
+        capacity: how many entries may be inside at once, at least 1.
+
+    Raises:
+        ValueError: `capacity` is not a whole number of at least 1.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+            raise ValueError(f"capacity must be a whole number of at least 1, not {capacity!r}")
+        self._capacity = capacity
+
+    @property
+    def capacity(self) -> int:
+        """How many entries may be inside at once."""
+        return self._capacity
+
+    def try_put(self, element: StreamElement) -> Entry | None:
+        """Put an element at the end of the line.
+
+        Returns the entry that the caller completes, or None, without any change, when the queue is full.
+        """
+        if not isinstance(element, ELEMENT_TYPES):
+            raise TypeError(f"a queue holds stream elements, not {type(element).__name__}; wrap rows in StreamRecord")
+        return self._put(element) if len(self) < self._capacity else None
+
+    @abstractmethod
+    def _put(self, element: StreamElement) -> Entry: ...
+
+    @abstractmethod
+    def has_completed_elements(self) -> bool:
+        """Whether `emit_completed_element` would emit."""
+
+    @abstractmethod
+    def emit_completed_element(self, output: Output) -> None:
+        """Emit one entry if one may leave, else do nothing; an entry of n results emits n records."""
+
+    @abstractmethod
+    def values(self) -> list[StreamElement]:
+        """The elements not yet emitted, in arrival order: what a snapshot must hold."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many entries are inside."""
+
+    def is_empty(self) -> bool:
+        """Whether nothing is inside."""
+        return not len(self)

@@ -1,0 +1,100 @@
+"""The elements that travel through an operator: immutable values that compare by content."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, ClassVar, Final, NamedTuple
+
+__all__ = ("LatencyMarker", "StreamElement", "StreamRecord", "Watermark", "WatermarkStatus")
+
+_new = tuple.__new__  # half the cost of calling a NamedTuple, which counts once per row
+
+
+class StreamRecord(NamedTuple):
+    """A row and its event time.
+
+    `timestamp` is in integer microseconds since the epoch, or None. `origin` is a handle that whoever made
+    the record finds on each of its results again (the operator forms keep the source row there); it takes
+    no part in comparisons.
+
+    >>> StreamRecord("Oslo", 5) == StreamRecord("Oslo", 5)
+    True
+    """
+
+    value: Any
+    timestamp: int | None = None
+    origin: Any = None
+
+    def with_value(self, value: Any) -> StreamRecord:
+        """The record of a result: another value, the same timestamp and origin."""
+        return _new(StreamRecord, (value, self.timestamp, self.origin))
+
+    # Tuples would equal any tuple of the same content, a watermark a latency marker.
+    def __eq__(self, other: object) -> bool:
+        return other.__class__ is StreamRecord and self[:2] == other[:2]  # type: ignore[index]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((StreamRecord, self.value, self.timestamp))
+
+
+class _Timestamp(NamedTuple):
+    timestamp: int
+
+
+class Watermark(_Timestamp):
+    """A promise: no row at or before `timestamp` (microseconds since the epoch) follows.
+
+    A source never sends one that goes backwards. `Watermark.MAX` ends a stream.
+
+    >>> Watermark(5) == Watermark(5), Watermark(5) < Watermark.MAX
+    (True, True)
+    """
+
+    __slots__ = ()
+    MAX: ClassVar[Watermark]
+
+    def __eq__(self, other: object) -> bool:
+        return other.__class__ is Watermark and self.timestamp == other.timestamp  # type: ignore[attr-defined]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((Watermark, self.timestamp))
+
+
+Watermark.MAX = Watermark(2**63 - 1)
+
+
+class WatermarkStatus(enum.Enum):
+    """Whether an input advances time; an idle one must not hold back the others."""
+
+    ACTIVE = "active"
+    IDLE = "idle"
+
+
+class LatencyMarker(NamedTuple):
+    """A time stamp made at the source to measure latency; never reaches user code.
+
+    `marked_time` is in seconds of the clock of whoever made it.
+    """
+
+    marked_time: float
+    operator_id: str
+    subtask: int
+
+    def __eq__(self, other: object) -> bool:
+        return other.__class__ is LatencyMarker and self[:] == other[:]  # type: ignore[index]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((LatencyMarker, *self))
+
+
+StreamElement = StreamRecord | Watermark | WatermarkStatus | LatencyMarker
+ELEMENT_TYPES: Final = (StreamRecord, Watermark, WatermarkStatus, LatencyMarker)

@@ -1,0 +1,109 @@
+"""An element's place in a queue: completed once by the caller, or born complete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ._elements import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
+
+__all__ = ("Entry", "MarkerEntry", "Output", "RecordEntry")
+
+
+class Output(Protocol):
+    """Where a queue emits to. A queue without statuses and latency markers needs the first two methods only."""
+
+    def collect(self, record: StreamRecord, /) -> None: ...
+    def emit_watermark(self, watermark: Watermark, /) -> None: ...
+    def emit_watermark_status(self, status: WatermarkStatus, /) -> None: ...
+    def emit_latency_marker(self, marker: LatencyMarker, /) -> None: ...
+
+
+class Entry:
+    """What `try_put` returns: the promise of an element's results.
+
+    Completed exactly once; the first completion wins and a later one is ignored without an error, so a
+    late result after a timeout does no harm (as in Flink's `StreamElementQueueEntry`).
+    """
+
+    __slots__ = ()
+
+    @property
+    def element(self) -> StreamElement:
+        """The element that was put."""
+        raise NotImplementedError
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the results are there."""
+        raise NotImplementedError
+
+    def complete(self, results: Sequence[Any]) -> None:
+        """Give the results of the element, 0..n values; ignored when the entry is complete already.
+
+        Raises:
+            TypeError: `results` is not a list or a tuple.
+        """
+        raise NotImplementedError
+
+    def emit(self, output: Output) -> None:
+        """Send the results to `output`; called once, by the queue."""
+        raise NotImplementedError
+
+
+class RecordEntry(Entry):
+    """A record waiting for its results, which carry the record's own timestamp."""
+
+    __slots__ = ("_record", "_results")
+
+    def __init__(self, record: StreamRecord) -> None:
+        self._record = record
+        self._results: Sequence[Any] | None = None
+
+    @property
+    def element(self) -> StreamElement:
+        return self._record
+
+    @property
+    def is_done(self) -> bool:
+        return self._results is not None
+
+    def complete(self, results: Sequence[Any]) -> None:
+        if not isinstance(results, (list, tuple)):  # a string would leave letter by letter, None never
+            raise TypeError(f"an entry is completed with a list or tuple of results, not {results!r}")
+        if self._results is None:
+            self._results = results
+
+    def emit(self, output: Output) -> None:
+        record = self._record
+        for result in self._results or ():
+            output.collect(record.with_value(result))
+
+
+class MarkerEntry(Entry):
+    """A watermark, a status or a latency marker: born complete, it only keeps its place in line."""
+
+    __slots__ = ("_element",)
+
+    def __init__(self, element: StreamElement) -> None:
+        self._element = element
+
+    @property
+    def element(self) -> StreamElement:
+        return self._element
+
+    @property
+    def is_done(self) -> bool:
+        return True
+
+    def complete(self, results: Sequence[Any]) -> None:
+        """Nothing to do: a marker has no results."""
+
+    def emit(self, output: Output) -> None:
+        match self._element:
+            case Watermark() as watermark:
+                output.emit_watermark(watermark)
+            case WatermarkStatus() as status:
+                output.emit_watermark_status(status)
+            case LatencyMarker() as marker:
+                output.emit_latency_marker(marker)

@@ -1,0 +1,46 @@
+"""Emission in arrival order."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ._base import StreamElementQueue
+from ._elements import StreamElement, StreamRecord
+from ._entries import Entry, MarkerEntry, Output, RecordEntry
+
+__all__ = ("OrderedStreamElementQueue",)
+
+
+class OrderedStreamElementQueue(StreamElementQueue):
+    """Emits elements in the order they were put. A finished row waits for every row before it.
+
+    >>> queue = OrderedStreamElementQueue(capacity=2)
+    >>> first, second = queue.try_put(StreamRecord("a")), queue.try_put(StreamRecord("b"))
+    >>> second.complete(["B"]); queue.has_completed_elements()
+    False
+    >>> first.complete(["A"]); queue.has_completed_elements()
+    True
+    """
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        # len(self._line) <= capacity; arrival order; nothing in it was emitted
+        self._line: deque[Entry] = deque()
+
+    def _put(self, element: StreamElement) -> Entry:
+        entry = RecordEntry(element) if isinstance(element, StreamRecord) else MarkerEntry(element)
+        self._line.append(entry)
+        return entry
+
+    def has_completed_elements(self) -> bool:
+        return bool(self._line) and self._line[0].is_done
+
+    def emit_completed_element(self, output: Output) -> None:
+        if self.has_completed_elements():
+            self._line.popleft().emit(output)
+
+    def values(self) -> list[StreamElement]:
+        return [entry.element for entry in self._line]
+
+    def __len__(self) -> int:
+        return len(self._line)

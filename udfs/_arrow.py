@@ -1,0 +1,200 @@
+"""Arrow to rows of Python values and back, exact both ways; the columns that nobody reads stay Arrow."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ._errors import ResultError
+from ._signature import Vector
+
+__all__ = ("Codec", "ResultWriter", "capture_type", "rows_of", "values_of", "watermark_marks")
+
+
+def values_of(column: pa.Array) -> list[Any]:
+    """The values of a column: NULL is None, whole numbers stay whole, timestamps know their zone (UTC)."""
+    kind = _in_utc(column.type)
+    if kind != column.type:
+        column = column.cast(kind)
+    return column.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    # The instant is what counts; a session's zone may be one that Python does not know by that name.
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        item = kind.value_field.with_type(_in_utc(kind.value_type))
+        return pa.list_(item) if pa.types.is_list(kind) else pa.large_list(item)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in _fields(kind)])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field.with_type(_in_utc(kind.key_type)), kind.item_field.with_type(_in_utc(kind.item_type)))
+    return kind
+
+
+def _fields(struct: pa.DataType) -> list[pa.Field]:
+    return [struct.field(i) for i in range(struct.num_fields)]
+
+
+def rows_of(columns: Sequence[pa.Array], names: Sequence[str] | None) -> Iterator[Any]:
+    """A function's input, row by row: a tuple of arguments, or with `names` a dict."""
+    rows = zip(*map(values_of, columns), strict=True)
+    return rows if names is None else (dict(zip(names, row, strict=True)) for row in rows)
+
+
+def watermark_marks(column: pa.Array) -> list[Any]:
+    """What a watermark strategy reads: timestamps as microseconds since the epoch, flags as they are."""
+    if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    zone = column.type.tz if pa.types.is_timestamp(column.type) else None
+    return column.cast(pa.timestamp("us", zone)).cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+
+
+def capture_type(value: pa.DataType) -> pa.DataType:
+    """The type of a result under `on_error="capture"`."""
+    error = [("type", pa.string()), ("message", pa.string()), ("attempts", pa.int32()), ("elapsed", pa.float64())]
+    return pa.struct([("value", value), ("error", pa.struct(error))])
+
+
+class ResultWriter:
+    """Builds Arrow from results: one array, or a batch of the source's columns with the result's beside them.
+
+    Args:
+        function: for the message of a result that Arrow refuses.
+        kind: the result's type.
+    """
+
+    def __init__(self, function: str, kind: pa.DataType) -> None:
+        self._function = function
+        self._kind = kind
+
+    def array(self, values: list[Any]) -> pa.Array:
+        """The results as one array."""
+        try:
+            return pa.array(values, type=self._kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise ResultError(f"{self._function} returned values that do not fit {self._kind}: {error}") from error
+
+    def columns(self, values: list[Any]) -> list[pa.Array]:
+        """The results as columns: a struct's fields, anything else as one."""
+        array = self.array(values)
+        return array.flatten() if pa.types.is_struct(self._kind) else [array]
+
+
+def source_columns(origins: list[tuple[pa.RecordBatch, int]]) -> list[pa.Array]:
+    """The source columns of results whose origins are (batch, row number): one `take` for each source batch."""
+    batches, numbers = zip(*origins, strict=True)
+    known = {id(batch): batch for batch in batches}
+    if len(known) == 1:
+        return _take(batches[0], numbers)
+    runs = [(batch, len(list(run))) for batch, run in _runs(batches)]
+    if len(runs) > 2 * len(known):  # interleaved: put the batches together first
+        starts = dict(zip(known, itertools.accumulate((b.num_rows for b in known.values()), initial=0)))
+        together = pa.Table.from_batches(list(known.values())).combine_chunks().to_batches()[0]
+        return _take(together, [starts[id(batch)] + number for batch, number in origins])
+    pieces, start = [], 0
+    for batch, length in runs:
+        pieces.append(_take(batch, numbers[start : start + length]))
+        start += length
+    return [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
+
+
+def _runs(batches: Sequence[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Iterator[Any]]]:
+    for _, run in itertools.groupby(batches, key=id):
+        first = next(run)
+        yield first, itertools.chain((first,), run)
+
+
+def _take(batch: pa.RecordBatch, numbers: Sequence[int]) -> list[pa.Array]:
+    first, count = numbers[0], len(numbers)
+    if numbers[-1] - first + 1 == count and list(numbers) == list(range(first, first + count)):
+        return batch.slice(first, count).columns  # type: ignore[no-any-return]
+    return batch.take(pa.array(numbers, type=pa.int64())).columns  # type: ignore[no-any-return]
+
+
+class Codec:
+    """Rows of a micro-batch to the vectors that a function asks for, and its answer back to values.
+
+    NULL is None in every vector: a column with one comes as objects, so that whole numbers stay whole.
+
+    Args:
+        function: its name, for messages.
+        vectors: what each parameter takes.
+        kinds: the Arrow types of the columns, or None when nobody declared them (the test kit).
+        names: the columns' names, if they have any.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        vectors: Sequence[Vector],
+        kinds: Sequence[pa.DataType] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self._function = function
+        self._vectors = vectors
+        self._kinds = [_in_utc(kind) for kind in kinds] if kinds is not None else None
+        self._names = names
+
+    def encode(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        """The vectors of the rows."""
+        columns = list(zip(*rows, strict=True))
+        kinds: Sequence[Any] = self._kinds or [None] * len(columns)
+        if self._vectors == (Vector.FRAME,) and self._names is not None and len(columns) > 1:
+            return [_frame(dict(zip(self._names, zip(columns, kinds, strict=True), strict=True)))]
+        return [_vector(*item) for item in zip(self._vectors, columns, kinds, strict=False)]
+
+    def decode(self, result: Any) -> Sequence[Any]:
+        """The values of a vector of results."""
+        import pandas as pd
+
+        if isinstance(result, pd.Series):
+            return _series_values(result)
+        if isinstance(result, pd.DataFrame):
+            columns = [_series_values(result[name]) for name in result.columns]
+            return [dict(zip(result.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+        if isinstance(result, (pa.Array, pa.ChunkedArray)):
+            return values_of(result)
+        raise ResultError(
+            f"{self._function} is vectorized and returned {type(result).__name__}; "
+            "return a pd.Series, a pd.DataFrame or a pa.Array with one value for each row"
+        )
+
+
+def _vector(vector: Vector, values: Sequence[Any], kind: pa.DataType | None) -> Any:
+    if vector is Vector.ARRAY:
+        return pa.array(values, type=kind)
+    if vector is Vector.SERIES:
+        return _series(values, kind)
+    fields = {field.name: field.type for field in _fields(kind)} if kind is not None else dict.fromkeys(values[0])
+    return _frame({name: ([v and v[name] for v in values], inner) for name, inner in fields.items()})
+
+
+def _frame(columns: dict[str, tuple[Sequence[Any], Any]]) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({name: _series(values, kind) for name, (values, kind) in columns.items()})
+
+
+def _series(values: Sequence[Any], kind: pa.DataType | None) -> Any:
+    import pandas as pd
+
+    if any(value is None for value in values):
+        return pd.Series(list(values), dtype=object)
+    if kind is None:
+        return pd.Series(list(values))
+    if pa.types.is_primitive(kind) and not pa.types.is_date(kind) and not pa.types.is_time(kind):
+        return pa.array(values, type=kind).to_pandas()
+    return pd.Series(list(values), dtype=object)
+
+
+def _series_values(series: Any) -> list[Any]:
+    missing = series.isna()
+    values = series.tolist()
+    if missing.any():  # pandas' NaN, NaT and NA in a Series stand for "no value", as in pandas_udf
+        return [None if gone else value for value, gone in zip(values, missing, strict=True)]
+    return values  # type: ignore[no-any-return]

@@ -1,0 +1,149 @@
+"""Between Spark's thread, which pulls, and the event loop of the calls, which has a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, Protocol, TypeVar
+
+from ._errors import AsyncUDFError
+from ._workers import GRACE, end_tasks
+
+__all__ = ("Bridge", "Stage", "run_to_end")
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class Stage(Protocol[In]):
+    """What runs on the loop: fed with batches, until it has ended."""
+
+    def feed(self, batch: In, /) -> None: ...
+    def end_of_input(self) -> None: ...
+    async def run(self) -> None: ...
+
+
+class Bridge(Generic[In, Out]):
+    """Runs a stage on an event loop in a thread of its own, and carries batches both ways.
+
+    Two mailboxes and no lock: the loop's own thread-safe calls lead in, one queue leads out. Spark's thread
+    gives a batch only when the stage has asked for one, so a Spark that stops reading stops the calls after the
+    batches that were already handed over.
+
+    Args:
+        build: makes the stage, on the loop's thread, from the loop, `want` (ask for a batch) and `emit`.
+        threads: how many threads the loop's pool may have.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[asyncio.AbstractEventLoop, Callable[[], None], Callable[[Out], None]], Stage[In]],
+        threads: int,
+    ) -> None:
+        self._build = build
+        self._threads = threads
+        self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._loop = asyncio.new_event_loop()
+        self._stage: Stage[In]
+        self._main: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._serve, name="asyncudf-loop", daemon=True)
+        self._thread.start()
+
+    def pipe(self, batches: Iterable[In]) -> Iterator[Out]:
+        """All of it: feed every batch, yield what comes out, close on every path."""
+        try:
+            source = iter(batches)
+            while True:
+                yield from self._until("want")
+                batch = next(source, None)
+                if batch is None:
+                    break
+                self._feed(batch)
+            yield from self.finish()
+        finally:
+            self.close()
+
+    def push(self, batch: In) -> Iterator[Out]:
+        """Feed one batch when the stage asks for it; yields what came out until then.
+
+        Raises:
+            AsyncUDFError: a row failed, or the function could not be opened.
+        """
+        yield from self._until("want")
+        self._feed(batch)
+
+    def finish(self) -> Iterator[Out]:
+        """Say that nothing follows, and yield all that comes out until the stage has closed."""
+        self._send(lambda: self._stage.end_of_input())
+        yield from self._until("done")
+
+    def close(self) -> None:
+        """Cancel what is still running and wait for the thread, in bounded time; harmless when all is over."""
+        self._send(lambda: self._main.cancel() if self._main is not None else None)
+        self._thread.join(timeout=10 * GRACE)
+
+    def _feed(self, batch: In) -> None:
+        self._send(lambda: self._stage.feed(batch))
+
+    def _until(self, last: str) -> Iterator[Out]:
+        while True:
+            kind, content = self._outbox.get()
+            if kind == "batch":
+                yield content
+            elif kind == "error":
+                raise content
+            elif kind == last:
+                return
+
+    def _send(self, action: Callable[[], Any]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(action)
+        except RuntimeError:  # closed: the outbox holds the reason, and whoever reads it next will see that
+            pass
+
+    def _serve(self) -> None:
+        try:
+            run_to_end(self._loop, self._run(), self._threads)
+        except BaseException as error:  # whatever it was, Spark's thread must hear of it
+            self._outbox.put(("error", error))
+        else:
+            self._outbox.put(("done", None))
+
+    async def _run(self) -> None:
+        self._main = asyncio.current_task()
+        self._stage = self._build(
+            self._loop,
+            lambda: self._outbox.put(("want", None)),
+            lambda batch: self._outbox.put(("batch", batch)),
+        )
+        try:
+            await self._stage.run()
+        except asyncio.CancelledError:
+            raise AsyncUDFError("the task was cancelled") from None
+
+
+def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], threads: int) -> None:
+    """Run a coroutine on a fresh loop, then leave nothing behind: no task, no generator, no thread, no loop."""
+    pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="asyncudf-call")
+    loop.set_default_executor(pool)  # makes its threads when they are first needed
+    asyncio.set_event_loop(loop)
+    try:
+        try:
+            loop.run_until_complete(main)
+        finally:
+            loop.run_until_complete(end_tasks(asyncio.all_tasks(loop)))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        asyncio.set_event_loop(None)
+        _shut_down(pool)
+        loop.close()
+
+
+def _shut_down(pool: ThreadPoolExecutor) -> None:
+    # A thread in a user's function cannot be stopped: wait for it in a thread that need not be waited for.
+    waiting = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+    waiting.start()
+    waiting.join(timeout=GRACE)

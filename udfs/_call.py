@@ -1,0 +1,320 @@
+"""One row's call from its deadline to its result.
+
+The order of wrapping, outermost first, with the piece of code that does it:
+
+    deadline(             Calls.open, _expire     covers all attempts and back-offs
+      retry(              Calls._outcome          back-off holds no slot
+        slot(             WorkerPool              one worker, one attempt
+          attempt_timeout(  Calls.begin, _attempt_expired
+            function)))   Invocation.invoke
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+import reprlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from asyncudf.queues import Entry, StreamRecord
+
+from ._errors import AsyncTimeoutError, AsyncUDFError, ResultError
+from ._function import Results, RuntimeContext
+from ._invoke import Invocation
+from ._options import OnError, Options
+from ._retry import Attempt
+from ._workers import Worker
+
+__all__ = ("Call", "CallHooks", "Calls", "Deadlines")
+
+Finish = Callable[[Any], Any]
+
+
+class Call:
+    """A row, or the rows of one micro-batch, on the way to their results."""
+
+    # done: the entries are complete. workers: those inside the function for this call (more than one when a
+    # ResultFuture ended an attempt whose coroutine runs on).
+    __slots__ = ("attempt", "deadline", "done", "entries", "records", "started", "timer", "waited", "workers")
+
+    def __init__(self, records: Sequence[StreamRecord], entries: Sequence[Entry], started: float) -> None:
+        self.records = records
+        self.entries = entries
+        self.started = started
+        self.deadline: float | None = None
+        self.attempt = 0
+        self.waited = 0.0
+        self.done = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.workers: list[Worker] = []
+
+
+class Deadlines:
+    """Calls watched by one timer. All have the same delay, so the order of arrival is that of the deadlines."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, delay: float | None, expire: Callable[[Call], None]) -> None:
+        self._loop = loop
+        self._delay = delay
+        self._expire = expire
+        # A dict and not a deque: a call that ends leaves at once, and nothing keeps its results alive.
+        self._line: dict[Call, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, call: Call) -> float | None:
+        """Watch a call from now on; returns its deadline on the loop's clock, None if there is no limit."""
+        if self._delay is None:
+            return None
+        when = self._line[call] = self._loop.time() + self._delay
+        if self._timer is None:
+            self._timer = self._loop.call_at(when, self._fire)
+        return when
+
+    def stop(self, call: Call) -> None:
+        """Watch it no longer."""
+        self._line.pop(call, None)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._line.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = self._loop.time() + 1e-9  # or rounding lets the timer fire just before its time, for ever
+        due = []
+        for call, when in self._line.items():
+            if when > now:
+                self._timer = self._loop.call_at(when, self._fire)
+                break
+            due.append(call)
+        for call in due:
+            if self._line.pop(call, None) is not None:
+                self._expire(call)
+
+
+@dataclasses.dataclass(frozen=True)
+class CallHooks:
+    """What the calls tell their operator."""
+
+    finished: Callable[[], None]  # entries were completed
+    failed: Callable[[BaseException], None]  # the task must fail
+    wake: Callable[[], None]  # a slot is free or a retry is ready
+    abandon: Callable[[Worker], None]  # a worker's call must end, its slot goes to another
+
+
+class Calls:
+    """The calls in progress, in back-off and ready to be tried again."""
+
+    def __init__(
+        self,
+        options: Options,
+        finish: Finish | None,
+        context: RuntimeContext,
+        rng: random.Random,
+        loop: asyncio.AbstractEventLoop,
+        hooks: CallHooks,
+    ) -> None:
+        self._invocation: Invocation
+        self._options = options
+        self._finish = finish
+        self._context = context
+        self._rng = rng
+        self._loop = loop
+        self._hooks = hooks
+        self._deadlines = Deadlines(loop, options.timeout, self._expire)
+        self._attempts = Deadlines(loop, options.attempt_timeout, self._attempt_expired)
+        self._ready: deque[Call] = deque()
+
+    def use(self, invocation: Invocation) -> None:
+        """The function is open."""
+        self._invocation = invocation
+
+    def open(self, records: Sequence[StreamRecord], entries: Sequence[Entry]) -> Call:
+        """The call of rows that have just entered the queue: from here the deadline runs."""
+        call = Call(records, entries, self._loop.time())
+        call.deadline = self._deadlines.start(call)
+        return call
+
+    def begin(self, worker: Worker, call: Call) -> None:
+        """The worker starts the call's next attempt."""
+        call.attempt += 1
+        call.workers.append(worker)
+        worker.call = call
+        slot = worker.slot
+        slot.values = call.records[0].value if len(call.records) == 1 else tuple(r.value for r in call.records)
+        slot.attempt = call.attempt
+        slot.deadline = call.deadline
+        self._attempts.start(call)
+
+    def invoke(self, worker: Worker, call: Call) -> Any:
+        """The coroutine of the call's next attempt."""
+        self.begin(worker, call)
+        return self._invocation.invoke([r.value for r in call.records], partial(self._delivered, worker, call))
+
+    def next_ready(self) -> Call | None:
+        """A call whose back-off is over."""
+        while self._ready:
+            call = self._ready.popleft()
+            if not call.done:
+                return call
+        return None
+
+    @property
+    def any_ready(self) -> bool:
+        return bool(self._ready)
+
+    def ended(self, worker: Worker, call: Call, results: Sequence[Results] | None, error: BaseException | None) -> None:
+        """The worker's coroutine is over."""
+        call.workers.remove(worker)
+        worker.slot.attempt, worker.slot.deadline = 0, None
+        if worker.call is call:
+            worker.call = None
+            self._attempts.stop(call)
+            self._outcome(call, results, error)
+        elif call.done and not call.workers:
+            self._deadlines.stop(call)
+
+    def close(self) -> None:
+        """Watch no deadline any more."""
+        self._deadlines.close()
+        self._attempts.close()
+
+    def _delivered(self, worker: Worker, call: Call, results: Results | None, error: BaseException | None) -> None:
+        """A ResultFuture was completed: the attempt is decided, though its coroutine may run on."""
+        if worker.call is call and not worker.abandoned:
+            worker.call = None
+            self._attempts.stop(call)
+            self._outcome(call, None if results is None else [results], error)
+
+    def _expire(self, call: Call) -> None:
+        self._abandon_workers(call)
+        self._attempts.stop(call)
+        if call.timer is not None:
+            call.timer.cancel()
+        if not call.done:
+            self._time_out(call)
+        self._hooks.wake()
+
+    def _attempt_expired(self, call: Call) -> None:
+        self._abandon_workers(call)
+        limit = self._options.attempt_timeout
+        self._outcome(call, None, AsyncTimeoutError(f"attempt {call.attempt} gave no result within {limit:g} s"))
+        self._hooks.wake()
+
+    def _abandon_workers(self, call: Call) -> None:
+        for worker in call.workers:
+            self._hooks.abandon(worker)
+        call.workers.clear()
+
+    def _time_out(self, call: Call) -> None:
+        error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
+        outcomes: list[Results | BaseException] = []
+        for record in call.records:
+            try:
+                outcomes.append(self._finished(self._invocation.timed_out(record.value, error)))
+            except BaseException as own:
+                outcomes.append(own)
+        self._conclude(call, outcomes)
+
+    def _outcome(self, call: Call, results: Sequence[Results] | None, error: BaseException | None) -> None:
+        if call.done:
+            return
+        outcomes: list[Results | BaseException] = []
+        if results is not None:
+            outcomes = [self._finished_or_error(result) for result in results]
+            if len(outcomes) == 1 and isinstance(outcomes[0], ResultError):
+                error = outcomes[0]
+        try:
+            delay = self._next_delay(call, error, results)
+        except Exception as own:  # a predicate of the retry strategy failed
+            error, delay = own, None
+        if delay is not None:
+            call.waited += delay
+            call.timer = self._loop.call_later(delay, self._retry, call)
+        else:
+            self._conclude(call, outcomes if error is None else [error] * len(call.records))
+
+    def _next_delay(self, call: Call, error: BaseException | None, results: Sequence[Results] | None) -> float | None:
+        retry = self._options.retry
+        if retry is None or (error is None and not retry.checks_results) or _is_fatal(error):
+            return None
+        now = self._loop.time()
+        result = None if results is None else self._invocation.seen_by_retry(results)
+        delay = retry.next_delay(Attempt(call.attempt, now - call.started, call.waited, error, result), self._rng)
+        late = delay is not None and call.deadline is not None and now + delay >= call.deadline
+        return None if late else delay
+
+    def _retry(self, call: Call) -> None:
+        call.timer = None
+        self._ready.append(call)
+        self._hooks.wake()
+
+    def _conclude(self, call: Call, outcomes: Sequence[Results | BaseException]) -> None:
+        completed: list[Results] = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                if self._options.on_error is OnError.RAISE or _is_fatal(outcome):
+                    self._hooks.failed(self._row_error(call, outcome))
+                    return
+                completed.append((self._error_result(call, outcome),))
+            else:
+                completed.append(outcome)
+        call.done = True
+        if not call.workers:
+            self._deadlines.stop(call)
+        for entry, results in zip(call.entries, completed, strict=True):
+            entry.complete(results)
+        self._hooks.finished()
+
+    def _finished(self, results: Results) -> Results:
+        return results if self._finish is None else [self._finish(result) for result in results]
+
+    def _finished_or_error(self, results: Results) -> Results | BaseException:
+        try:
+            return self._finished(results)
+        except ResultError as error:
+            return error
+
+    def _error_result(self, call: Call, error: BaseException) -> Any:
+        if self._options.on_error is OnError.NULL:
+            return None
+        elapsed = self._loop.time() - call.started
+        captured = {"type": type(error).__name__, "message": text_of(error)}
+        return {"value": None, "error": {**captured, "attempts": call.attempt, "elapsed": elapsed}}
+
+    def _row_error(self, call: Call, error: BaseException) -> AsyncUDFError:
+        values = call.records[0].value if len(call.records) == 1 else [r.value for r in call.records]
+        where = f"{self._invocation.name} failed in attempt {call.attempt}, partition {self._context.partition}"
+        # The library's own errors keep their type and have no other cause.
+        own = type(error) if type(error) in (AsyncTimeoutError, ResultError) else None
+        what = text_of(error) if own else f"{type(error).__name__}: {text_of(error)}"
+        wrapped = (own or AsyncUDFError)(f"{where}, for the input {_short(values)}: {what}")
+        wrapped.__cause__ = error.__cause__ if own else error
+        return wrapped
+
+
+def _is_fatal(error: BaseException | None) -> bool:
+    """SystemExit, KeyboardInterrupt and their like fail the task under every policy."""
+    return error is not None and not isinstance(error, (Exception, asyncio.CancelledError))
+
+
+def text_of(error: BaseException) -> str:
+    """`str(error)`, also for an exception that cannot be printed."""
+    try:
+        return str(error)
+    except Exception as unprintable:
+        return f"<unprintable: {type(unprintable).__name__}>"
+
+
+_shortener = reprlib.Repr()
+_shortener.maxstring = _shortener.maxother = 80
+_shortener.maxdict = _shortener.maxtuple = _shortener.maxlist = 8
+
+
+def _short(values: Any) -> str:
+    return _shortener.repr(values)

@@ -1,0 +1,231 @@
+"""async_pandas_udf: reads a function, checks its options, and makes the object that stands for it at every door."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from . import _spark
+from ._errors import FunctionError, OptionError
+from ._function import AsyncFunction
+from ._options import OnErrorLiteral, Options, OutputMode, OutputModeLiteral
+from ._retry import RetryStrategy
+from ._signature import FunctionSpec, read_function
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+    from pyspark.sql.types import DataType
+
+__all__ = ("AsyncUDF", "async_pandas_udf", "udf_of")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Resources = Callable[..., Any] | Mapping[str, Callable[..., Any]]
+
+
+class AsyncUDF(Generic[P, R]):
+    """An async function at Spark's doors; made by `async_pandas_udf`.
+
+    Call it with columns for a column, give it to `spark.udf.register`, to its own `register`, or to
+    `ordered_wait` and `unordered_wait`. `__wrapped__` is the plain function, for unit tests.
+    """
+
+    __wrapped__: Callable[P, R]
+    __name__: str
+
+    def __init__(self, spec: FunctionSpec, options: Options, returns: Any) -> None:
+        self.spec = spec
+        self.options = options
+        self.returns = returns
+        function = spec.function
+        functools.update_wrapper(self, type(function) if isinstance(function, AsyncFunction) else function)
+        self.__wrapped__ = function
+        self.__name__ = spec.name
+
+    def __call__(self, *columns: Column | str, **named: Column | str) -> Column:
+        """The column of the function's results, one for each row, in the order of the rows.
+
+        Raises:
+            FunctionError: the function is UNORDERED or gives 0..n results, cannot take these columns, has no
+                return type, or cannot be sent to the executors.
+        """
+        self.spec.check_column_function(self.options)
+        arguments = self._positional(columns, named)
+        if not arguments:
+            raise FunctionError(f"{self.spec.name} takes at least one column: without one Spark loses count of the rows")
+        self.spec.check_column_count(len(arguments))
+        return _spark.column(self.spec, self.options, self.returns, arguments)
+
+    def register(self, spark: SparkSession, name: str) -> AsyncUDF[P, R]:
+        """Make the function callable in SQL under `name`.
+
+        An ORDERED function of one result per row becomes a SQL function: `SELECT weather(city).temp FROM trips`.
+        An UNORDERED one, or one of 0..n results, becomes a table function, which keeps the table's columns and
+        appends the result's: `SELECT * FROM weather(TABLE(trips), 'city')`.
+        """
+        if self.options.output_mode is OutputMode.UNORDERED or self.spec.many_results:
+            _spark.register_table_function(spark, name, self.spec, self.options, self.returns)
+        else:
+            spark.udf.register(name, self)  # type: ignore[arg-type]
+        return self
+
+    def with_options(self, **options: Any) -> AsyncUDF[P, R]:
+        """A copy with other options.
+
+        Raises:
+            OptionError: an unknown option, or a value that cannot work.
+        """
+        return AsyncUDF(*_read(self.spec.function, self.options.replace(options)), self.returns)
+
+    def _positional(self, columns: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+        arguments = list(columns)
+        for parameter in self.spec.parameters[len(columns) :]:
+            if parameter not in named:
+                break
+            arguments.append(named.pop(parameter))
+        if named:
+            raise FunctionError(
+                f"{self.spec.name} cannot take {', '.join(named)} by name; its column parameters are "
+                f"({', '.join(self.spec.parameters)}), filled from the left without a gap"
+            )
+        return arguments
+
+    # What spark.udf.register asks a user-defined function for.
+
+    @property
+    def func(self) -> Callable[..., Any]:
+        self.spec.check_column_function(self.options)
+        return _spark.ColumnTask(_spark.plan_work(self.spec, self.options, self.returns)[0])
+
+    @property
+    def returnType(self) -> DataType:
+        return _spark.plan_work(self.spec, self.options, self.returns)[1]
+
+    @property
+    def evalType(self) -> int:
+        self.spec.check_column_function(self.options)
+        return _spark.COLUMN_EVAL_TYPE
+
+    @property
+    def deterministic(self) -> bool:
+        return self.options.deterministic
+
+    def asNondeterministic(self) -> AsyncUDF[P, R]:
+        return self.with_options(deterministic=False)
+
+    def __repr__(self) -> str:
+        return f"<async_pandas_udf {self.spec.name} ({self.spec.kind.value}, {self.options.output_mode.value})>"
+
+
+@overload
+def async_pandas_udf(f: Callable[P, R], /) -> AsyncUDF[P, R]: ...
+@overload
+def async_pandas_udf(
+    f: Callable[P, R],
+    returnType: str | DataType,
+    *,
+    output_mode: OutputMode | OutputModeLiteral = "ordered",
+    capacity: int = 100,
+    queue_size: int | None = None,
+    timeout: float | timedelta | None = 180.0,
+    attempt_timeout: float | timedelta | None = None,
+    on_timeout: Any = None,
+    retry: RetryStrategy | Any = None,
+    on_error: OnErrorLiteral = "raise",
+    batch_size: int | None = None,
+    batch_linger: float | timedelta | None = None,
+    resources: Resources | None = None,
+    deterministic: bool = False,
+) -> AsyncUDF[P, R]: ...
+@overload
+def async_pandas_udf(
+    f: str | DataType | None = None,
+    returnType: str | DataType | None = None,
+    *,
+    output_mode: OutputMode | OutputModeLiteral = "ordered",
+    capacity: int = 100,
+    queue_size: int | None = None,
+    timeout: float | timedelta | None = 180.0,
+    attempt_timeout: float | timedelta | None = None,
+    on_timeout: Any = None,
+    retry: RetryStrategy | Any = None,
+    on_error: OnErrorLiteral = "raise",
+    batch_size: int | None = None,
+    batch_linger: float | timedelta | None = None,
+    resources: Resources | None = None,
+    deterministic: bool = False,
+) -> Callable[[Callable[P, R]], AsyncUDF[P, R]]: ...
+def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> Any:
+    """Make an `async def` a Spark function that keeps many calls in flight, in the promised order.
+
+    Used with or without parentheses; the return type comes first, as in `pandas_udf`, and may be left out where
+    the annotation of the result says it. The function is one of: `async def` of scalars; `async def` with
+    `yield` (0..n results per row); `async def` of `pd.Series`, `pd.DataFrame` or `pa.Array` (one call for many
+    rows); a plain `def` (runs in a thread); an `AsyncFunction`.
+
+    Args:
+        f: the function, when used without parentheses.
+        returnType: DDL or a `DataType`, for one result.
+        output_mode: "ordered", or "unordered" for the operator and table forms.
+        capacity: how many calls may be in progress at once, in each task.
+        queue_size: how many rows may be in progress or wait for their turn; 100 * capacity unless given. With
+            `queue_size=capacity` a slow row stops all new calls, as in Flink.
+        timeout: seconds for a row from its first call to its result, all attempts and back-offs included; None
+            for no limit. At the deadline the call is cancelled and the row is done at once.
+        attempt_timeout: seconds for one attempt.
+        on_timeout: the result of a row whose deadline has passed: a value, or a function of the row's arguments.
+        retry: a `RetryStrategy` or a tenacity retrying object.
+        on_error: "raise" fails the task at once, "null" gives null, "capture" makes the result a
+            struct<value, error: struct<type, message, attempts, elapsed>>.
+        batch_size: rows in a call of a vectorized function; 100 unless given.
+        batch_linger: seconds after which a batch goes out though it is not full; until the end unless given.
+        resources: async context managers opened once per task on the loop of the calls: a function whose name is
+            the parameter's, or a dict from parameter names to functions or classes.
+        deterministic: lets Spark's optimizer call the function more than once for a row, or push filters past it.
+
+    Raises:
+        OptionError: a value that cannot work. It is also a ValueError.
+        FunctionError: a function that cannot be run. It is also a TypeError.
+
+    >>> @async_pandas_udf("temp double, sky string", capacity=200, timeout=5.0, on_error="null")
+    ... async def weather(city: str) -> dict:
+    ...     return {"temp": 12.5, "sky": "clear"}
+    >>> from asyncudf.testing import run_rows
+    >>> run_rows(weather, ["Oslo"])
+    [{'temp': 12.5, 'sky': 'clear'}]
+    """
+    if f is not None and not callable(f) and not isinstance(f, AsyncFunction):
+        if returnType is not None:
+            raise OptionError(f"two return types: {f!r} and {returnType!r}")
+        f, returnType = None, f
+    if f is None:
+        return lambda function: AsyncUDF(*_read(function, Options.of(options)), _checked_type(returnType))
+    return AsyncUDF(*_read(f, Options.of(options)), _checked_type(returnType))
+
+
+def udf_of(function: Any, returns: Any, options: Mapping[str, Any]) -> AsyncUDF[..., Any]:
+    """The AsyncUDF of a function given as it is, or another's copy with other options."""
+    if isinstance(function, AsyncUDF):
+        changed = function.with_options(**options)
+        if returns is not None:
+            changed.returns = _checked_type(returns)
+        return changed
+    return AsyncUDF(*_read(function, Options.of(options)), _checked_type(returns))
+
+
+def _read(function: Any, options: Options) -> tuple[FunctionSpec, Options]:
+    if isinstance(function, AsyncUDF):
+        raise FunctionError(f"{function.spec.name} is an async_pandas_udf already; use with_options(...)")
+    if options.on_timeout is not None and inspect.iscoroutinefunction(options.on_timeout):
+        raise OptionError("on_timeout must be a value or a plain def: it is called at the deadline and may not wait")
+    return read_function(function, options), options
+
+
+def _checked_type(returns: Any) -> Any:
+    # The module is asked, not the class: a DataType of Spark Connect or a subclass is one as well.
+    if returns is None or isinstance(returns, str) or hasattr(returns, "simpleString"):
+        return returns
+    raise OptionError(f"returnType must be DDL such as 'temp double, sky string' or a DataType, not {returns!r}")

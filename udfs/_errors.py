@@ -1,0 +1,27 @@
+"""The exceptions of the library: one root, one class for each thing that a user can react to."""
+
+__all__ = ("AsyncTimeoutError", "AsyncUDFError", "FunctionError", "OptionError", "ResultError")
+
+
+class AsyncUDFError(Exception):
+    """The root of all errors of this library.
+
+    Raised as itself when a call failed for good under `on_error="raise"`: the message names the function,
+    the attempts made, the partition and the input, and `__cause__` is the exception of the function.
+    """
+
+
+class OptionError(AsyncUDFError, ValueError):
+    """An option has a value that cannot work; the message names the value and the fix."""
+
+
+class FunctionError(AsyncUDFError, TypeError):
+    """A function, a resource or a set of columns that do not fit together; seen before anything runs."""
+
+
+class AsyncTimeoutError(AsyncUDFError, TimeoutError):
+    """A call, or one attempt of it, was not done in time."""
+
+
+class ResultError(AsyncUDFError):
+    """A result that does not fit: of another type than declared, or not a list where a list is due."""

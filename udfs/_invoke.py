@@ -1,0 +1,157 @@
+"""How each kind of function is called: one way in, a list of results for each row out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from ._errors import ResultError
+from ._function import AsyncFunction, Deliver, ResultFuture, Results, RuntimeContext
+from ._signature import FunctionSpec, Kind
+
+__all__ = ("Invocation", "VectorCodec", "invocation_of")
+
+
+class VectorCodec(Protocol):
+    """Turns the rows of a micro-batch into vectors, and a vector of results into values."""
+
+    def encode(self, rows: Sequence[Any]) -> Sequence[Any]: ...
+    def decode(self, result: Any) -> Sequence[Any]: ...
+
+
+class Invocation(ABC):
+    """A function bound to its task: its resources are open, its context is there."""
+
+    direct: Callable[..., Coroutine[Any, Any, Any]] | None = None  # one call, one plain coroutine, one result
+
+    def __init__(self, name: str, on_timeout: Any) -> None:
+        self.name = name
+        self._on_timeout = on_timeout
+
+    @abstractmethod
+    async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results] | None:
+        """Call the function for the rows of one call; None when `deliver` has had the results."""
+
+    def timed_out(self, row: Any, error: BaseException) -> Results:
+        """The results of a row whose deadline has passed; raises `error` if the function has no answer."""
+        if self._on_timeout is None:
+            raise error
+        return ((self._on_timeout(*row) if callable(self._on_timeout) else self._on_timeout),)
+
+    def seen_by_retry(self, results: Sequence[Results]) -> Any:
+        """What a result predicate is asked about: the value of a plain function, else the list of results."""
+        return results[0]
+
+
+class _Scalar(Invocation):
+    def __init__(self, name: str, on_timeout: Any, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+        super().__init__(name, on_timeout)
+        self._function = function
+
+    async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results]:
+        return [(await self._function(*rows[0]),)]
+
+    def seen_by_retry(self, results: Sequence[Results]) -> Any:
+        return results[0][0]
+
+
+class _Direct(_Scalar):
+    def __init__(self, name: str, on_timeout: Any, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+        super().__init__(name, on_timeout, function)
+        self.direct = function
+
+
+class _Generator(Invocation):
+    def __init__(self, name: str, on_timeout: Any, function: Callable[..., Any]) -> None:
+        super().__init__(name, on_timeout)
+        self._function = function
+
+    async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results]:
+        return [[result async for result in self._function(*rows[0])]]
+
+
+class _Vectorized(Invocation):
+    def __init__(self, name: str, on_timeout: Any, function: Callable[..., Any], codec: VectorCodec) -> None:
+        super().__init__(name, on_timeout)
+        self._function = function
+        self._codec = codec
+
+    async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results]:
+        values = self._codec.decode(await self._function(*self._codec.encode(rows)))
+        if len(values) != len(rows):
+            raise ResultError(f"{self.name} returned {len(values)} results for {len(rows)} rows; give one for each row")
+        return [(value,) for value in values]
+
+    def seen_by_retry(self, results: Sequence[Results]) -> Any:
+        return [result[0] for result in results]
+
+
+class _Rich(Invocation):
+    def __init__(self, name: str, on_timeout: Any, function: AsyncFunction) -> None:
+        super().__init__(name, on_timeout)
+        self._function = function
+
+    async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> None:
+        future = ResultFuture(self.name, asyncio.get_running_loop(), deliver)
+        await self._function.async_invoke(rows[0], future)
+        await future.wait()
+
+    def timed_out(self, row: Any, error: BaseException) -> Results:
+        if self._on_timeout is not None:
+            return super().timed_out((row,), error)
+        answers: list[tuple[Results | None, BaseException | None]] = [(None, error)]
+        future = ResultFuture(self.name, asyncio.get_running_loop(), lambda *answer: answers.append(answer))
+        if type(self._function).timeout is not AsyncFunction.timeout:
+            self._function.timeout(row, future)
+        results, own = answers[-1]  # the first answer wins, so there are two at most
+        if results is None:
+            raise own or error
+        return results
+
+
+def invocation_of(
+    spec: FunctionSpec,
+    on_timeout: Any,
+    resources: Mapping[str, Any],
+    context: RuntimeContext,
+    codec: VectorCodec | None,
+) -> Invocation:
+    """Bind a function to the resources and the context of its task."""
+    if spec.kind is Kind.ASYNC_FUNCTION:
+        return _Rich(spec.name, on_timeout, spec.function)
+    extra = dict(resources)
+    if spec.context_parameter is not None:
+        extra[spec.context_parameter] = context
+    function = functools.partial(spec.function, **extra) if extra else spec.function
+    if spec.kind is Kind.THREAD:
+        function = _in_thread(function, spec.name)
+    if spec.vectorized:
+        assert codec is not None
+        return _Vectorized(spec.name, on_timeout, function, codec)
+    if spec.kind is Kind.GENERATOR:
+        return _Generator(spec.name, on_timeout, function)
+    return (_Direct if spec.kind is Kind.COROUTINE else _Scalar)(spec.name, on_timeout, function)
+
+
+def _in_thread(function: Callable[..., Any], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """The function as a coroutine that runs in the loop's thread pool, with the caller's context variables."""
+
+    def guarded(*args: Any) -> Any:
+        try:
+            result = function(*args)
+        except StopIteration as error:  # no future may carry it: the row would wait for ever
+            raise RuntimeError(f"{name} raised StopIteration") from error
+        if asyncio.iscoroutine(result):
+            result.close()
+            raise ResultError(f"{name} is a plain def that returned a coroutine; declare it async def")
+        return result
+
+    async def call(*args: Any) -> Any:
+        run = functools.partial(contextvars.copy_context().run, guarded, *args)
+        return await asyncio.get_running_loop().run_in_executor(None, run)
+
+    return call

@@ -1,0 +1,327 @@
+"""AsyncWaitOperator: admits rows, runs their calls, emits results in the promised order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from types import coroutine
+from typing import Any
+
+from asyncudf.queues import (
+    Entry,
+    OrderedStreamElementQueue,
+    StreamElement,
+    StreamElementQueue,
+    StreamRecord,
+    UnorderedStreamElementQueue,
+    Watermark,
+)
+
+from ._call import Call, CallHooks, Calls
+from ._errors import ResultError
+from ._function import RuntimeContext
+from ._invoke import VectorCodec, invocation_of
+from ._options import Options, OutputMode
+from ._outputs import Output
+from ._resources import opened
+from ._signature import FunctionSpec, batch_rows
+from ._workers import Worker, WorkerPool
+
+__all__ = ("AsyncWaitOperator",)
+
+BURST = 200  # rows whose calls return at once before timers and the mailbox get their turn
+_QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
+    OutputMode.ORDERED: OrderedStreamElementQueue,
+    OutputMode.UNORDERED: UnorderedStreamElementQueue,
+}
+_new_record = tuple.__new__  # see StreamRecord: once per row
+
+Pulled = tuple[Call | None, Awaitable[Any]] | None  # a call and its coroutine; no call: a pause; None: nothing to do
+
+
+class AsyncWaitOperator:
+    """Flink's operator of that name for one task: every method is called on one event loop, nothing is locked.
+
+    Rows are pulled: `want` is called when the operator can use another batch, which then comes by `feed`.
+    Results leave in the order of `options.output_mode`, each exactly once.
+
+    Args:
+        spec, options: the function and how to call it.
+        output: takes the results; must not block.
+        context: what the function is told about where it runs.
+        finish: checks and converts each result; raises ResultError for one that does not fit.
+        codec: for vectorized functions.
+        rng: for the jitter of delays.
+        want: called when the operator can take another batch.
+    """
+
+    # A row is in exactly one place: not yet pulled (_current, then _inputs), or in the queue, or emitted.
+    # Of those in the queue, each unfinished one is in _partial or belongs to one Call.
+    # len(_queue) <= queue_size; calls in progress that count <= capacity
+
+    def __init__(
+        self,
+        spec: FunctionSpec,
+        options: Options,
+        output: Output,
+        context: RuntimeContext,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        rng: random.Random,
+        finish: Callable[[Any], Any] | None = None,
+        codec: VectorCodec | None = None,
+        want: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._spec = spec
+        self._options = options
+        self._output = output
+        self._context = context
+        self._loop = loop
+        self._finish = finish
+        self._codec = codec
+        self._want = want
+        self._queue = _QUEUES[options.output_mode](options.queue_rows)
+        self._inputs: deque[Iterator[StreamElement]] = deque()
+        self._current: Iterator[StreamElement] = iter(())
+        self._has_input = False  # pulling may find an element
+        self._ended = False  # nothing more is fed
+        self._batch_rows = batch_rows(spec, options)
+        self._partial: list[tuple[StreamRecord, Entry]] = []  # a micro-batch that is not full yet
+        self._partial_is_due = False
+        self._linger: asyncio.TimerHandle | None = None
+        self._direct: Callable[..., Coroutine[Any, Any, Any]] | None = None
+        self._finished: asyncio.Future[None] = loop.create_future()
+        self._pool = WorkerPool(loop, options.capacity, self._work, self._has_work)
+        hooks = CallHooks(self._emit, self._fail, self._pool.wake, self._pool.abandon)
+        self._calls = Calls(options, finish, context, rng, loop, hooks)
+
+    # --- input ---
+
+    def feed(self, elements: Iterable[StreamElement]) -> None:
+        """Hand over a batch of rows and markers."""
+        self._inputs.append(iter(elements))
+        self._has_input = True
+        self._pool.wake()
+
+    def end_of_input(self) -> None:
+        """Say that nothing follows."""
+        self._ended = True
+        self._pool.wake()
+        self._finish_if_drained()
+
+    # --- life ---
+
+    async def run(self) -> None:
+        """Open the function, work until the input has ended and everything is emitted, close.
+
+        Raises:
+            AsyncUDFError: a row failed under `on_error="raise"`, or the function could not be opened or closed.
+        """
+        async with opened(self._spec, self._context) as resources:
+            invocation = invocation_of(self._spec, self._options.on_timeout, resources, self._context, self._codec)
+            self._calls.use(invocation)
+            if self._options.retry is None or not self._options.retry.checks_results:
+                self._direct = invocation.direct
+            self._pool.open()
+            self._want()
+            self._pool.wake()
+            drained = False
+            try:
+                await self._finished
+                drained = True
+            finally:
+                await self._pool.close(patient=drained)
+                self._calls.close()
+        self._output.emit_watermark(Watermark.MAX)
+        self._output.close()
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._finished.done():
+            self._finished.set_exception(error)
+
+    def _finish_if_drained(self) -> None:
+        if self._ended and not self._has_input and self._queue.is_empty() and not self._finished.done():
+            self._finished.set_result(None)
+
+    # --- snapshot ---
+
+    def snapshot_state(self) -> list[StreamElement]:
+        """The elements not yet emitted, in order: those in the queue, then those handed over but not admitted.
+
+        Results and attempts are not part of it: after `restore_state` each row is called anew. Emission is
+        exactly once, calls are at least once, as in Flink.
+        """
+        waiting = [list(batch) for batch in (self._current, *self._inputs)]
+        self._current, *rest = [iter(batch) for batch in waiting]
+        self._inputs = deque(rest)
+        return self._queue.values() + [element for batch in waiting for element in batch]
+
+    def restore_state(self, elements: Sequence[StreamElement]) -> None:
+        """Replay a snapshot before any new input; it may hold more elements than the queue."""
+        self._inputs.appendleft(iter(elements))
+        self._has_input = True
+        self._pool.wake()
+
+    # --- admission ---
+
+    def _has_work(self) -> bool:
+        if self._finished.done():
+            return False
+        if self._has_input and len(self._queue) < self._queue.capacity:
+            return True
+        return self._calls.any_ready or bool(self._partial and (self._ended or self._partial_is_due))
+
+    async def _work(self, worker: Worker) -> None:
+        """The life of one call slot: pull a row, run its call, again; ends when there is nothing to pull."""
+        try:
+            await self._run_calls(worker)
+        except Exception as error:  # the source or the output failed, not a row
+            self._fail(error)
+
+    async def _run_calls(self, worker: Worker) -> None:
+        worker.settle_in()
+        while not self._finished.done() and (pulled := self._pull(worker)) is not None:
+            call, waiting = pulled
+            if call is None:
+                await waiting
+                continue
+            self._pool.done_pulling(worker)
+            results = error = None
+            try:
+                results = await waiting
+            except BaseException as raised:  # every error of the user's code has its policy
+                error = raised
+            if worker.abandoned:
+                return
+            self._calls.ended(worker, call, results, error)
+            if worker.is_spoiled():
+                break
+        self._pool.leave(worker)
+
+    def _pull(self, worker: Worker) -> Pulled:
+        """Find the worker's next call: one that is ready for a retry, else one for new rows."""
+        if (ready := self._calls.next_ready()) is not None:
+            return ready, self._calls.invoke(worker, ready)
+        if self._direct is not None:
+            return self._pull_direct(worker, self._direct)
+        rows = self._gather()
+        if not rows:
+            return None
+        call = self._calls.open(*zip(*rows, strict=True))
+        return call, self._calls.invoke(worker, call)
+
+    def _pull_direct(self, worker: Worker, function: Callable[..., Coroutine[Any, Any, Any]]) -> Pulled:
+        """Admit rows until a call suspends. One that returns at once, at an empty queue, is emitted directly."""
+        queue, slot = self._queue, worker.slot
+        for _ in range(BURST):
+            record = self._next_record()
+            if record is None:
+                return None
+            slot.values = record.value
+            slot.attempt = 1
+            try:
+                running = function(*record.value)
+                waiting_for = running.send(None)
+            except StopIteration as stop:
+                if queue or not self._emit_directly(record, stop.value):
+                    self._calls.ended(worker, self._admit(worker, record), [(stop.value,)], None)
+            except BaseException as error:  # every error of the user's code has its policy
+                self._calls.ended(worker, self._admit(worker, record), None, error)
+            else:
+                return self._admit(worker, record), _resumed(running, waiting_for)
+            if worker.is_spoiled() or self._finished.done():
+                return None
+        return None, asyncio.sleep(0)
+
+    def _emit_directly(self, record: StreamRecord, result: Any) -> bool:
+        try:
+            value = result if self._finish is None else self._finish(result)
+        except ResultError:
+            return False
+        self._output.collect(_new_record(StreamRecord, (value, record.timestamp, record.origin)))
+        return True
+
+    def _admit(self, worker: Worker, record: StreamRecord) -> Call:
+        """Put a row whose call is under way in the queue; from here its deadline runs."""
+        call = self._calls.open([record], [self._put(record)])
+        self._calls.begin(worker, call)
+        return call
+
+    def _gather(self) -> Sequence[tuple[StreamRecord, Entry]]:
+        """The rows of the next call: a full batch, or a partial one that must not wait any longer."""
+        while len(self._partial) < self._batch_rows and not self._partial_is_due:
+            record = self._next_record()
+            if record is not None:
+                self._partial.append((record, self._put(record)))
+            elif self._ended or len(self._queue) == self._queue.capacity:
+                break  # nothing can join the batch; behind a full queue it would wait for itself
+            else:
+                self._start_linger()
+                return ()
+        rows, self._partial, self._partial_is_due = self._partial, [], False
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        return rows
+
+    def _start_linger(self) -> None:
+        if self._partial and self._linger is None and self._options.batch_linger is not None:
+            self._linger = self._loop.call_later(self._options.batch_linger, self._send_partial)
+
+    def _send_partial(self) -> None:
+        self._linger, self._partial_is_due = None, True
+        self._pool.wake()
+
+    def _next_record(self) -> StreamRecord | None:
+        """The next row, if there is one and the queue has a place; markers before it go into the queue."""
+        while len(self._queue) < self._queue.capacity:
+            element = next(self._current, None)
+            if element.__class__ is StreamRecord:
+                return element  # type: ignore[return-value]
+            if element is not None:
+                self._put(element)
+                self._emit()
+            elif self._inputs:
+                self._current = self._inputs.popleft()
+                if not self._inputs and not self._ended:
+                    self._want()
+            else:
+                self._has_input = False
+                self._finish_if_drained()
+                return None
+        return None
+
+    def _put(self, element: StreamElement) -> Entry:
+        entry = self._queue.try_put(element)
+        assert entry is not None, "a place was free: only this coroutine-free stretch of code fills it"
+        return entry
+
+    # --- emission ---
+
+    def _emit(self) -> None:
+        """Emit everything that may leave."""
+        queue, output = self._queue, self._output
+        try:
+            while queue.has_completed_elements():
+                queue.emit_completed_element(output)
+        except Exception as error:  # called from timers too, where an exception would only be logged
+            self._fail(error)
+        self._finish_if_drained()
+        self._pool.wake()
+
+
+@coroutine
+def _resumed(running: Coroutine[Any, Any, Any], waiting_for: Any) -> Generator[Any, Any, Any]:
+    """The results of a coroutine that has suspended once: a plain `await` refuses one that has been started."""
+    while True:
+        try:
+            yield waiting_for
+        except BaseException as error:
+            try:
+                waiting_for = running.throw(error)
+            except StopIteration as stop:
+                return [(stop.value,)]
+        else:
+            return [((yield from running),)]  # type: ignore[misc]

@@ -1,0 +1,167 @@
+"""Every option, its default, its check and its message, in one frozen object."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import math
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Literal
+
+from ._errors import OptionError
+from ._retry import RetryStrategy
+
+__all__ = ("OnError", "Options", "OutputMode", "Seconds", "positive_int", "seconds", "unknown_name")
+
+Seconds = float | timedelta
+QUEUE_ROWS_PER_CALL = 100  # see docs/performance.md: what one slow row at the head may hold up
+DEFAULT_BATCH_SIZE = 100
+
+
+class OutputMode(enum.Enum):
+    """In which order results leave.
+
+    ORDERED: the order of the rows. UNORDERED: the order in which calls finish, but never across a watermark.
+    """
+
+    ORDERED = "ordered"
+    UNORDERED = "unordered"
+
+
+class OnError(enum.Enum):
+    """What becomes of a row whose call failed for good."""
+
+    RAISE = "raise"
+    NULL = "null"
+    CAPTURE = "capture"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How the calls of one function are run; see `async_pandas_udf` for what each option means."""
+
+    output_mode: OutputMode = OutputMode.ORDERED
+    capacity: int = 100
+    queue_size: int | None = None
+    timeout: float | None = 180.0
+    attempt_timeout: float | None = None
+    on_timeout: Any = None
+    retry: RetryStrategy | None = None
+    on_error: OnError = OnError.RAISE
+    batch_size: int | None = None
+    batch_linger: float | None = None
+    resources: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None
+    deterministic: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """The defaults with the given options over them, checked."""
+        return cls().replace(given)
+
+    def replace(self, given: Mapping[str, Any]) -> Options:
+        """A copy with other options.
+
+        Raises:
+            OptionError: an unknown option, or a value that cannot work.
+        """
+        known = [field.name for field in dataclasses.fields(self)]
+        for name in given:
+            if name not in known:
+                raise OptionError(unknown_name("option", name, known))
+        changed = {name: _CHECKS[name](value, name) for name, value in given.items()}
+        options = dataclasses.replace(self, **changed)
+        options._check_combinations()
+        return options
+
+    @property
+    def queue_rows(self) -> int:
+        """How many rows the queue may hold."""
+        return self.queue_size if self.queue_size is not None else QUEUE_ROWS_PER_CALL * self.capacity
+
+    def _check_combinations(self) -> None:
+        if self.queue_rows < self.capacity:
+            raise OptionError(
+                f"queue_size must be at least capacity ({self.capacity}), not {self.queue_size}: "
+                "every call in progress has its row in the queue"
+            )
+        if self.retry is not None and self.timeout is None:
+            raise OptionError(
+                "retry needs a timeout: without one a row could be retried for ever; give timeout=<seconds> "
+                "(it covers all attempts) or leave it out for 180 seconds"
+            )
+        if self.on_timeout is not None and self.timeout is None:
+            raise OptionError("on_timeout is never used without a timeout; give timeout=<seconds>")
+
+
+def seconds(value: Seconds, name: str) -> float:
+    """A time span in seconds, more than zero."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise OptionError(f"{name} must be a number of seconds or a timedelta, not {value!r}")
+    if not (value > 0 and math.isfinite(value)):
+        raise OptionError(f"{name} must be more than 0 seconds, not {value!r}; use None for no limit")
+    return float(value)
+
+
+def positive_int(value: int, name: str) -> int:
+    """A whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OptionError(f"{name} must be a whole number, not {value!r}")
+    if value < 1:
+        raise OptionError(f"{name} must be at least 1, not {value}")
+    return value
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """The message for a name that does not exist, with the nearest that does."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+    return f"unknown {what} {name!r}; {hint}"
+
+
+def _optional(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    return lambda value, name: None if value is None else check(value, name)
+
+
+def _choice(kind: type[enum.Enum]) -> Callable[[Any, str], enum.Enum]:
+    def check(value: Any, name: str) -> enum.Enum:
+        wanted = value.lower() if isinstance(value, str) else value
+        for member in kind:
+            if wanted in (member, member.value):
+                return member
+        raise OptionError(f"{name} must be one of {', '.join(repr(m.value) for m in kind)}, not {value!r}")
+
+    return check
+
+
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise OptionError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def _anything(value: Any, name: str) -> Any:
+    return value
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "output_mode": _choice(OutputMode),
+    "capacity": positive_int,
+    "queue_size": _optional(positive_int),
+    "timeout": _optional(seconds),
+    "attempt_timeout": _optional(seconds),
+    "on_timeout": _anything,
+    "retry": lambda value, name: RetryStrategy.of(value),
+    "on_error": _choice(OnError),
+    "batch_size": _optional(positive_int),
+    "batch_linger": _optional(seconds),
+    "resources": _anything,  # read together with the function's parameters
+    "deterministic": _flag,
+}
+
+OnErrorLiteral = Literal["raise", "null", "capture"]
+OutputModeLiteral = Literal["ordered", "unordered"]

@@ -1,0 +1,97 @@
+"""Where results go: collectors and outputs."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
+
+__all__ = ("Collector", "Output", "RecordWriterOutput")
+
+
+class Collector(ABC):
+    """Takes records."""
+
+    @abstractmethod
+    def collect(self, record: StreamRecord) -> None:
+        """Take one record."""
+
+    def close(self) -> None:
+        """Nothing follows; pass on what is still held."""
+
+
+class Output(Collector):
+    """Takes records and the elements that travel between them. Markers are dropped unless a class keeps them."""
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Take a watermark at its place among the records."""
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        """Take a status at its place among the records."""
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        """Take a latency marker at its place among the records."""
+
+
+class RecordWriterOutput(Output):
+    """Leaves the operator: gathers results and hands them to `write` in batches.
+
+    A batch goes out when it is full, `linger` seconds after its first row, and at the end, so that a slow
+    service does not keep finished rows from Spark.
+
+    Args:
+        write: takes the values, their origins, and the watermark at each (empty unless `keep_watermarks`).
+        rows: how many make a full batch.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[list[Any], list[Any], list[int | None]], None],
+        rows: int,
+        linger: float,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        keep_watermarks: bool = False,
+    ) -> None:
+        self._write = write
+        self._rows = rows
+        self._linger = linger
+        self._loop = loop
+        self._keep_watermarks = keep_watermarks
+        self._watermark: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._clear()
+
+    def collect(self, record: StreamRecord) -> None:
+        self._values.append(record.value)
+        self._origins.append(record.origin)
+        if self._keep_watermarks:
+            self._watermarks.append(self._watermark)
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._linger, self.flush)
+        if len(self._values) >= self._rows:
+            self.flush()
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        self._watermark = watermark.timestamp
+
+    def flush(self) -> None:
+        """Write what is held."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._values:
+            values, origins, watermarks = self._values, self._origins, self._watermarks
+            self._clear()
+            self._write(values, origins, watermarks)
+
+    def close(self) -> None:
+        self.flush()
+
+    def _clear(self) -> None:
+        self._values: list[Any] = []
+        self._origins: list[Any] = []
+        self._watermarks: list[int | None] = []

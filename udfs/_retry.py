@@ -1,0 +1,276 @@
+"""When to call again, and after how long: tenacity's vocabulary, consulted only after an attempt was not enough."""
+
+from __future__ import annotations
+
+import email.utils
+import inspect
+import math
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import tenacity
+from tenacity.stop import stop_base
+from tenacity.wait import wait_base
+
+from ._errors import OptionError
+
+__all__ = ("Attempt", "RetryStrategy", "retry_after")
+
+_RETRYING = tenacity.Retrying()  # tenacity's call states want an owner
+ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
+RetryOn = ExceptionTypes | Callable[[BaseException], bool] | tenacity.retry_base
+
+
+class Attempt:
+    """One attempt that ended: its number from 1, the seconds since the first began, and its outcome."""
+
+    __slots__ = ("elapsed", "error", "number", "result", "waited")
+
+    def __init__(self, number: int, elapsed: float, waited: float, error: BaseException | None, result: Any) -> None:
+        self.number = number
+        self.elapsed = elapsed
+        self.waited = waited  # of `elapsed`, the seconds spent in back-off
+        self.error = error
+        self.result = result
+
+
+class RetryStrategy:
+    """Which outcomes are tried again, how often, and after how long.
+
+    Made with `fixed_delay` or `exponential_backoff`, or directly from tenacity's own objects. Each row's delays
+    come from its own attempt number alone, so rows never disturb each other; a server's `Retry-After` (an
+    exception with `retry_after` seconds, or with response `headers`) wins over the computed delay.
+
+    Args:
+        stop: a tenacity stop object, such as `tenacity.stop_after_attempt(3)`.
+        wait: a tenacity wait object; no delay if left out.
+        retry: a tenacity retry predicate; every `Exception` if left out.
+
+    Raises:
+        OptionError: an argument is not what tenacity calls by that name, or is asynchronous.
+
+    >>> import tenacity
+    >>> strategy = RetryStrategy(stop=tenacity.stop_after_attempt(2), wait=tenacity.wait_fixed(0.5))
+    >>> strategy.next_delay(Attempt(1, 0.0, 0.0, ValueError("busy"), None), random.Random(1))
+    0.5
+    >>> strategy.next_delay(Attempt(2, 0.5, 0.5, ValueError("busy"), None), random.Random(1)) is None
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        stop: stop_base | None = None,
+        wait: wait_base | None = None,
+        retry: tenacity.retry_base | None = None,
+    ) -> None:
+        self._stop = _tenacity("stop", stop, stop_base, tenacity.stop_never)
+        self._wait = _tenacity("wait", wait, wait_base, tenacity.wait_none())
+        self._retry = _tenacity("retry", retry, tenacity.retry_base, _RetryOn(Exception, None))
+        self._jitter = False
+
+    @classmethod
+    def fixed_delay(
+        cls,
+        attempts: int | stop_base,
+        delay: float | timedelta | wait_base,
+        *,
+        retry_on: RetryOn = Exception,
+        retry_if_result: Callable[[Any], bool] | None = None,
+    ) -> RetryStrategy:
+        """Call again after the same delay each time.
+
+        Args:
+            attempts: calls in all, at least 1; or a tenacity stop object.
+            delay: seconds between the end of a call and the next; or a tenacity wait object.
+            retry_on: exception types, or a predicate of the exception, or a tenacity retry object.
+            retry_if_result: a predicate of the result; true means "not good enough, call again". When the
+                attempts are used up the last result stands.
+
+        Raises:
+            OptionError: a value that cannot work.
+
+        >>> strategy = RetryStrategy.fixed_delay(attempts=3, delay=1.0, retry_on=(OSError, TimeoutError))
+        """
+        wait = delay if isinstance(delay, wait_base) else tenacity.wait_fixed(_delay(delay, "delay"))
+        return cls(stop=_stop(attempts), wait=wait, retry=_predicate(retry_on, retry_if_result))
+
+    @classmethod
+    def exponential_backoff(
+        cls,
+        attempts: int | stop_base,
+        initial: float | timedelta,
+        maximum: float | timedelta,
+        multiplier: float = 2,
+        jitter: bool = True,
+        *,
+        retry_on: RetryOn = Exception,
+        retry_if_result: Callable[[Any], bool] | None = None,
+    ) -> RetryStrategy:
+        """Call again after `initial`, then `multiplier` times as long each time, never more than `maximum`.
+
+        Args:
+            attempts, retry_on, retry_if_result: as in `fixed_delay`.
+            initial, maximum: seconds.
+            multiplier: at least 1.
+            jitter: shorten each delay by a random share of up to one half, so that rows which failed
+                together do not come back together.
+
+        Raises:
+            OptionError: a value that cannot work.
+
+        >>> strategy = RetryStrategy.exponential_backoff(attempts=4, initial=0.2, maximum=5.0)
+        """
+        first, longest = _delay(initial, "initial"), _delay(maximum, "maximum")
+        if longest < first:
+            raise OptionError(f"maximum must be at least initial ({first} s), not {longest} s")
+        if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or not multiplier >= 1:
+            raise OptionError(f"multiplier must be at least 1, not {multiplier!r}")
+        strategy = cls(
+            stop=_stop(attempts),
+            wait=_Exponential(first, longest, multiplier),
+            retry=_predicate(retry_on, retry_if_result),
+        )
+        strategy._jitter = bool(jitter)
+        return strategy
+
+    @classmethod
+    def of(cls, value: Any) -> RetryStrategy | None:
+        """What the option `retry=` accepts: a strategy, one of tenacity's retrying objects, or None."""
+        if value is None or isinstance(value, RetryStrategy):
+            return value
+        if isinstance(value, tenacity.BaseRetrying):
+            return cls(stop=value.stop, wait=value.wait, retry=value.retry)  # type: ignore[arg-type]
+        raise OptionError(
+            f"retry must be a RetryStrategy or a tenacity retrying object, not {value!r}; "
+            "for example RetryStrategy.fixed_delay(attempts=3, delay=1.0)"
+        )
+
+    @property
+    def checks_results(self) -> bool:
+        """Whether a result that came without an exception may be tried again."""
+        return not isinstance(self._retry, _RetryOn) or self._retry.if_result is not None
+
+    def next_delay(self, attempt: Attempt, rng: random.Random) -> float | None:
+        """Seconds until the next call, or None when the outcome stands. Pure but for `rng`."""
+        state = _state(attempt)
+        if not self._retry(state):
+            return None
+        asked = retry_after(attempt.error if attempt.error is not None else attempt.result)
+        delay = asked if asked is not None else float(self._wait(state))
+        if self._jitter and asked is None:
+            delay *= rng.uniform(0.5, 1.0)
+        state.upcoming_sleep = delay
+        return None if self._stop(state) else delay
+
+
+def retry_after(outcome: Any) -> float | None:
+    """The seconds that a server asked to wait, if `outcome` tells: `retry_after`, or a `Retry-After` header.
+
+    Reads `outcome.retry_after`, `outcome.headers` and `outcome.response.headers` (aiohttp, httpx, requests);
+    the header as seconds or as an HTTP date.
+    """
+    value = getattr(outcome, "retry_after", None)
+    for holder in (outcome, getattr(outcome, "response", None)):
+        headers = getattr(holder, "headers", None)
+        if value is None and hasattr(headers, "get"):
+            value = headers.get("Retry-After") or headers.get("retry-after")
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    try:
+        wait = float(value) if isinstance(value, (int, float, str)) else math.nan
+    except ValueError:
+        wait = _until(str(value))
+    return max(0.0, wait) if not math.isnan(wait) else None
+
+
+def _until(http_date: str) -> float:
+    try:
+        then = email.utils.parsedate_to_datetime(http_date)
+    except ValueError:
+        return math.nan
+    return (then.astimezone(UTC) - datetime.now(UTC)).total_seconds()
+
+
+class _RetryOn(tenacity.retry_base):
+    def __init__(self, on: ExceptionTypes | Callable[[BaseException], bool], if_result: Any) -> None:
+        self.on = on
+        self.if_result = if_result
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        outcome = retry_state.outcome
+        assert outcome is not None
+        if not outcome.failed:
+            return self.if_result is not None and bool(self.if_result(outcome.result()))
+        error = outcome.exception()
+        assert error is not None
+        if isinstance(self.on, (type, tuple)):
+            return isinstance(error, self.on)
+        return bool(self.on(error))
+
+
+class _Exponential(wait_base):
+    def __init__(self, initial: float, maximum: float, multiplier: float) -> None:
+        self.initial, self.maximum, self.multiplier = initial, maximum, multiplier
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
+        try:
+            return min(self.maximum, self.initial * self.multiplier ** (retry_state.attempt_number - 1))
+        except OverflowError:
+            return self.maximum
+
+
+def _state(attempt: Attempt) -> tenacity.RetryCallState:
+    # tenacity's clock is set by hand: the loop's time is the only time there is.
+    state = tenacity.RetryCallState(_RETRYING, None, (), {})
+    state.attempt_number = attempt.number
+    if attempt.error is not None:
+        state.set_exception((type(attempt.error), attempt.error, attempt.error.__traceback__))
+    else:
+        state.set_result(attempt.result)
+    state.start_time, state.outcome_timestamp = 0.0, attempt.elapsed
+    state.idle_for = attempt.waited
+    return state
+
+
+def _tenacity(name: str, value: Any, kind: type, default: Any) -> Any:
+    if value is None:
+        return default
+    call = value if inspect.isfunction(value) else getattr(type(value), "__call__", None)
+    if inspect.iscoroutinefunction(call):
+        raise OptionError(f"{name} must be synchronous, not {value!r}")
+    if isinstance(value, kind) or inspect.isfunction(value):
+        return value
+    raise OptionError(f"{name} must be one of tenacity's {name} objects, not {value!r}")
+
+
+def _stop(attempts: int | stop_base) -> stop_base:
+    if isinstance(attempts, stop_base):
+        return attempts
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+        raise OptionError(f"attempts must be at least 1 (it counts all calls, the first too), not {attempts!r}")
+    return tenacity.stop_after_attempt(attempts)
+
+
+def _delay(value: float | timedelta, name: str) -> float:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value >= 0 and math.isfinite(value)):
+        raise OptionError(f"{name} must be seconds (0 or more) or a timedelta, not {value!r}")
+    return float(value)
+
+
+def _predicate(on: Any, if_result: Any) -> tenacity.retry_base:
+    if if_result is not None and (not callable(if_result) or inspect.iscoroutinefunction(if_result)):
+        raise OptionError(f"retry_if_result must be a plain function of the result, not {if_result!r}")
+    if isinstance(on, tenacity.retry_base):
+        return on if if_result is None else tenacity.retry_any(on, _RetryOn((), if_result))
+    types = (on,) if isinstance(on, type) else tuple(on) if isinstance(on, (list, tuple, set, frozenset)) else None
+    if types is not None:
+        if all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in types):
+            return _RetryOn(types, if_result)
+    elif callable(on) and not inspect.iscoroutinefunction(on):
+        return _RetryOn(on, if_result)
+    raise OptionError(f"retry_on must be exception types or a plain function of the exception, not {on!r}")

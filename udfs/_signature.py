@@ -1,0 +1,254 @@
+"""Reads a user's function once, at its declaration: what kind it is, which columns it takes, what it returns."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import enum
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from . import _types
+from ._errors import FunctionError, OptionError
+from ._function import AsyncFunction, RuntimeContext
+from ._options import DEFAULT_BATCH_SIZE, Options, OutputMode
+
+__all__ = ("FunctionSpec", "Kind", "Vector", "read_function")
+
+EXAMPLE = "async def f(city: str) -> str: ..."
+
+
+class Kind(enum.Enum):
+    """How a function gives its results."""
+
+    COROUTINE = "async def"
+    GENERATOR = "async generator"
+    THREAD = "def"
+    ASYNC_FUNCTION = "AsyncFunction"
+
+
+class Vector(enum.Enum):
+    """What a vectorized function's parameter takes."""
+
+    SERIES = "pandas.Series"
+    FRAME = "pandas.DataFrame"
+    ARRAY = "pyarrow.Array"
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionSpec:
+    """What a function is. Travels to the executors with the function itself."""
+
+    function: Any
+    name: str
+    kind: Kind
+    parameters: tuple[str, ...]  # those filled by columns
+    required: int  # how many of them have no default
+    variadic: bool
+    context_parameter: str | None
+    resources: Mapping[str, Callable[..., Any]]
+    vectors: tuple[Vector, ...]  # one for each of `parameters`; empty for a function of scalars
+    returns: str | None  # DDL, as far as the annotation tells
+
+    @property
+    def vectorized(self) -> bool:
+        return bool(self.vectors)
+
+    @property
+    def many_results(self) -> bool:
+        """Whether a row may have 0..n results."""
+        return self.kind in (Kind.GENERATOR, Kind.ASYNC_FUNCTION)
+
+    def check_column_count(self, count: int) -> None:
+        """Raises FunctionError unless the function can be called with so many columns."""
+        if self.kind is Kind.ASYNC_FUNCTION:
+            return
+        if count < self.required or (count > len(self.parameters) and not self.variadic):
+            wanted = ", ".join(self.parameters) + (", ..." if self.variadic else "")
+            raise FunctionError(f"{self.name} takes the columns ({wanted}), not {count} of them")
+
+    def check_column_function(self, options: Options) -> None:
+        """Raises FunctionError unless the function can be a column: one result per row, in the rows' order."""
+        why = None
+        if options.output_mode is OutputMode.UNORDERED:
+            why = "is UNORDERED: a column's results must come in the order of its rows"
+        elif self.many_results:
+            why = f"gives 0..n results per row ({self.kind.value}): a column needs exactly one"
+        if why:
+            raise FunctionError(
+                f"{self.name} {why}. Two ways that work: unordered_wait(df, {self.name}, ...) or ordered_wait(df, "
+                f"{self.name}, ...) on a DataFrame, or {self.name}.register(spark, {self.name!r}) and "
+                f"SELECT * FROM {self.name}(TABLE(t), ...) in SQL"
+            )
+
+
+def read_function(function: Any, options: Options) -> FunctionSpec:
+    """Read a function's signature and annotations.
+
+    Raises:
+        FunctionError: it is none of the kinds that can be run, or its parameters cannot be filled.
+        OptionError: an option that does not go with this kind of function.
+    """
+    if inspect.isclass(function) and issubclass(function, AsyncFunction):
+        function = function()
+    spec = _read_async_function(function) if isinstance(function, AsyncFunction) else _read_callable(function, options)
+    if options.batch_size is not None and not spec.vectorized:
+        raise OptionError(
+            f"batch_size={options.batch_size} is for vectorized functions; {spec.name} takes one row a call. "
+            "Annotate its parameters with pd.Series, pd.DataFrame or pa.Array, or leave batch_size out"
+        )
+    if options.batch_linger is not None and not spec.vectorized:
+        raise OptionError(f"batch_linger={options.batch_linger} is for vectorized functions; {spec.name} takes rows")
+    if spec.kind is Kind.ASYNC_FUNCTION and options.resources is not None:
+        raise OptionError(f"resources go with plain functions; {spec.name} opens its own in open() and close()")
+    return spec
+
+
+def batch_rows(spec: FunctionSpec, options: Options) -> int:
+    """How many rows one call takes at most."""
+    return (options.batch_size or DEFAULT_BATCH_SIZE) if spec.vectorized else 1
+
+
+def _read_async_function(function: AsyncFunction) -> FunctionSpec:
+    name = type(function).__name__
+    for method in ("open", "async_invoke", "close"):
+        if not inspect.iscoroutinefunction(getattr(function, method)):
+            raise FunctionError(f"{name}.{method} must be declared async def")
+    if inspect.iscoroutinefunction(function.timeout):
+        raise FunctionError(f"{name}.timeout must be a plain def: it is called at the deadline and may not wait")
+    return FunctionSpec(function, name, Kind.ASYNC_FUNCTION, (), 0, False, None, {}, (), None)
+
+
+def _read_callable(function: Any, options: Options) -> FunctionSpec:
+    if inspect.isclass(function) or not callable(function):
+        raise FunctionError(
+            f"expected a function such as {EXAMPLE!r} or an AsyncFunction, not {function!r}"
+        )
+    name = getattr(function, "__name__", None) or type(getattr(function, "func", function)).__name__
+    if isinstance(function, functools.partial):
+        name = getattr(function.func, "__name__", name)
+    if name == "<lambda>":
+        name = "lambda"
+    kind = _kind(function, name)
+    hints = _hints(function, name)
+    resources = _resources(options.resources, name)
+    parameters = list(_signature(function, name).parameters.values())
+    context = next((p.name for p in parameters if hints.get(p.name) is RuntimeContext), None)
+    filled = {*resources, context}
+    for resource in resources:
+        if not any(p.name == resource or p.kind is p.VAR_KEYWORD for p in parameters):
+            raise FunctionError(f"{name} has no parameter called {resource!r} to take the resource of that name")
+    columns = [p for p in parameters if p.name not in filled and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    for p in parameters:
+        if p.kind is p.KEYWORD_ONLY and p.name not in filled and p.default is p.empty:
+            raise FunctionError(
+                f"{name} has a keyword-only parameter {p.name!r} without a default, which no column and no resource "
+                "fills; make it positional, give it a default or name a resource so"
+            )
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return FunctionSpec(
+        function=function,
+        name=name,
+        kind=kind,
+        parameters=tuple(p.name for p in columns),
+        required=sum(p.default is p.empty for p in columns),
+        variadic=variadic,
+        context_parameter=context,
+        resources=resources,
+        vectors=_vectors(columns, hints, name, kind, variadic),
+        returns=_returns(hints.get("return"), name, kind),
+    )
+
+
+def _kind(function: Any, name: str) -> Kind:
+    unwrapped = function
+    while isinstance(unwrapped, functools.partial):
+        unwrapped = unwrapped.func
+    call = unwrapped if inspect.isroutine(unwrapped) else type(unwrapped).__call__
+    if inspect.isasyncgenfunction(call):
+        return Kind.GENERATOR
+    if inspect.isgeneratorfunction(call):
+        raise FunctionError(
+            f"{name} is a plain generator (def with yield); write async def with yield for 0..n results per row, "
+            "or return a list for one array"
+        )
+    return Kind.COROUTINE if asyncio.iscoroutinefunction(call) else Kind.THREAD
+
+
+def _hints(function: Any, name: str) -> dict[str, Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return typing.get_type_hints(target)
+    except (NameError, TypeError, AttributeError):
+        # Annotations of names that exist for type checkers only: what can be read is read one by one.
+        return {key: hint for key, hint in getattr(target, "__annotations__", {}).items() if not isinstance(hint, str)}
+
+
+def _signature(function: Any, name: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function, follow_wrapped=False)
+    except (ValueError, TypeError) as error:
+        raise FunctionError(f"the parameters of {name} cannot be read; wrap it: {EXAMPLE}") from error
+
+
+def _resources(given: Any, name: str) -> dict[str, Callable[..., Any]]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        own = getattr(given, "__name__", None)
+        if own is None:
+            raise FunctionError(f"resources of {name}: {given!r} has no name; use resources={{'client': ...}}")
+        given = {own: given}
+    for key, factory in given.items():
+        if not isinstance(key, str) or not callable(factory):
+            raise FunctionError(
+                f"resource {key!r} of {name} must be an async context manager's function or class, called once in "
+                f"each task, not {factory!r}"
+            )
+        if inspect.isasyncgenfunction(factory) or inspect.isgeneratorfunction(factory):
+            raise FunctionError(f"resource {key!r} of {name}: decorate it with @contextlib.asynccontextmanager")
+    return dict(given)
+
+
+def _vectors(
+    columns: Sequence[inspect.Parameter], hints: Mapping[str, Any], name: str, kind: Kind, variadic: bool
+) -> tuple[Vector, ...]:
+    found = [_vector(hints.get(p.name, p.annotation)) for p in columns]
+    if not any(found):
+        return ()
+    if variadic or not all(found):
+        raise FunctionError(
+            f"{name} mixes vectors and scalars; annotate every column parameter with pd.Series, pd.DataFrame or pa.Array"
+        )
+    if kind is Kind.GENERATOR:
+        raise FunctionError(f"{name} is vectorized and a generator; a vectorized function returns one value per row")
+    return tuple(v for v in found if v)
+
+
+def _vector(hint: Any) -> Vector | None:
+    # By name, so that pandas is not imported in a worker that does not need it.
+    if isinstance(hint, str):
+        module, _, kind = hint.rpartition(".")
+        package = {"pd": "pandas", "pa": "pyarrow"}.get(module, module)
+    else:
+        package, kind = (getattr(hint, "__module__", None) or "").split(".")[0], getattr(hint, "__name__", "")
+    if package == "pandas":
+        return {"Series": Vector.SERIES, "DataFrame": Vector.FRAME}.get(kind)
+    return Vector.ARRAY if package == "pyarrow" and kind.endswith("Array") else None
+
+
+def _returns(hint: Any, name: str, kind: Kind) -> str | None:
+    if hint is None or hint is types.NoneType or hint is Any or _vector(hint):
+        return None
+    if kind is Kind.GENERATOR:
+        hint = next(iter(typing.get_args(hint)), None)
+    try:
+        return _types.from_annotation(hint)
+    except _types.UnknownTypeError:
+        return None

@@ -1,0 +1,194 @@
+"""Spark types without Spark: an annotation's DDL, and the JSON form of DDL text (for the test kit).
+
+On a cluster Spark's own parser reads the DDL; `to_json` knows the everyday part of it, so that a unit test
+checks results against the declared type without a Java.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import re
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ("UnknownTypeError", "from_annotation", "to_json")
+
+
+class UnknownTypeError(Exception):
+    """An annotation or a DDL text that is not understood here."""
+
+
+_SCALARS: dict[Any, str] = {
+    str: "string",
+    int: "bigint",
+    float: "double",
+    bool: "boolean",
+    bytes: "binary",
+    datetime.date: "date",
+    datetime.datetime: "timestamp",
+    datetime.timedelta: "interval day to second",
+    decimal.Decimal: "decimal(38,18)",
+}
+
+
+def from_annotation(hint: Any) -> str:
+    """The DDL of the type that an annotation stands for.
+
+    Raises:
+        UnknownTypeError: it does not say enough.
+
+    >>> from_annotation(dict[str, list[int]])
+    'map<string,array<bigint>>'
+    """
+    if isinstance(hint, type) and hint in _SCALARS:
+        return _SCALARS[hint]
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        kinds = [arg for arg in args if arg is not types.NoneType]
+        if len(kinds) == 1:
+            return from_annotation(kinds[0])
+    elif (origin in (list, typing.get_origin(typing.Sequence[int])) and len(args) == 1) or (origin is tuple and len(args) == 2 and args[1] is Ellipsis):
+        return f"array<{from_annotation(args[0])}>"
+    elif origin in (dict, typing.get_origin(typing.Mapping[int, int])) and len(args) == 2:
+        return f"map<{from_annotation(args[0])},{from_annotation(args[1])}>"
+    elif fields := _fields(hint):
+        inner = ",".join(f"{_quoted(name)}:{from_annotation(kind)}" for name, kind in fields.items())
+        return f"struct<{inner}>"
+    raise UnknownTypeError(f"no Spark type for {hint!r}")
+
+
+def _fields(hint: Any) -> dict[str, Any] | None:
+    if not isinstance(hint, type):
+        return None
+    if dataclasses.is_dataclass(hint):
+        names = [field.name for field in dataclasses.fields(hint)]
+    elif typing.is_typeddict(hint):
+        names = list(hint.__annotations__)
+    elif issubclass(hint, tuple) and hasattr(hint, "_fields"):
+        names = list(hint._fields)
+    else:
+        return None
+    try:
+        hints = typing.get_type_hints(hint)
+    except NameError as error:
+        raise UnknownTypeError(f"{hint!r}: {error}") from error
+    return {name: hints[name] for name in names if name in hints}
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "`" + name.replace("`", "``") + "`"
+
+
+# --- DDL -> the JSON form that pyspark.sql.types reads without a JVM -------------------------------------------------
+
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|[<>(),:])")
+_NAMES = {
+    "boolean": "boolean", "tinyint": "byte", "byte": "byte", "smallint": "short", "short": "short",
+    "int": "integer", "integer": "integer", "bigint": "long", "long": "long", "float": "float", "real": "float",
+    "double": "double", "string": "string", "binary": "binary", "date": "date", "timestamp": "timestamp",
+    "timestamp_ltz": "timestamp", "timestamp_ntz": "timestamp_ntz", "void": "void",
+}  # fmt: skip
+
+
+def to_json(ddl: str) -> Any:
+    """The JSON form of a DDL text, as in `pyspark.sql.types.DataType.jsonValue`.
+
+    Raises:
+        UnknownTypeError: it is not DDL, or a corner of it that only Spark knows.
+
+    >>> to_json("array<int>")
+    {'type': 'array', 'elementType': 'integer', 'containsNull': True}
+    """
+    # "temp double, sky string" is a struct's fields without the struct<> around them.
+    for parse in (_type, _struct):
+        try:
+            tokens = _Tokens(ddl)
+            parsed = parse(tokens)
+        except (StopIteration, KeyError, UnknownTypeError):
+            continue
+        if tokens.done:
+            return parsed
+    raise UnknownTypeError(f"{ddl!r} is not understood")
+
+
+class _Tokens(Iterator[str]):
+    def __init__(self, text: str) -> None:
+        self._tokens = []
+        position, text = 0, text.strip()
+        while position < len(text):
+            match = _TOKEN.match(text, position)
+            if match is None:
+                raise UnknownTypeError(f"{text!r} is not understood")
+            self._tokens.append(match[1])
+            position = match.end()
+        self._position = 0
+
+    def __next__(self) -> str:
+        if self.done:
+            raise StopIteration
+        self._position += 1
+        return self._tokens[self._position - 1]
+
+    @property
+    def done(self) -> bool:
+        return self._position == len(self._tokens)
+
+    def take(self, token: str) -> bool:
+        if not self.done and self._tokens[self._position].lower() == token:
+            self._position += 1
+            return True
+        return False
+
+    def need(self, token: str) -> None:
+        if not self.take(token):
+            raise UnknownTypeError(f"{token!r} is missing")
+
+
+def _type(tokens: _Tokens) -> Any:
+    name = next(tokens).lower()
+    if name == "array":
+        tokens.need("<")
+        element = _type(tokens)
+        tokens.need(">")
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if name == "map":
+        tokens.need("<")
+        key = _type(tokens)
+        tokens.need(",")
+        value = _type(tokens)
+        tokens.need(">")
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if name == "struct":
+        tokens.need("<")
+        fields = _struct(tokens)
+        tokens.need(">")
+        return fields
+    if name in ("decimal", "dec", "numeric"):
+        precision, scale = "10", "0"
+        if tokens.take("("):
+            precision = next(tokens)
+            scale = next(tokens) if tokens.take(",") else "0"
+            tokens.need(")")
+        return f"decimal({int(precision)},{int(scale)})"
+    return _NAMES[name]
+
+
+def _struct(tokens: _Tokens) -> Any:
+    fields = []
+    while True:
+        name = next(tokens)
+        if name.startswith("`"):
+            name = name[1:-1].replace("``", "`")
+        tokens.take(":")
+        kind = _type(tokens)
+        nullable = not tokens.take("not")
+        if not nullable:
+            tokens.need("null")
+        fields.append({"name": name, "type": kind, "nullable": nullable, "metadata": {}})
+        if not tokens.take(","):
+            break
+    return {"type": "struct", "fields": fields}

@@ -1,0 +1,84 @@
+"""ordered_wait and unordered_wait: a function's results beside the columns of a DataFrame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import _spark
+from ._decorator import udf_of
+from ._errors import OptionError
+from ._options import OutputMode
+from ._watermarks import WatermarkStrategy
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+__all__ = ("ordered_wait", "unordered_wait")
+
+
+def ordered_wait(
+    df: DataFrame,
+    function: Any,
+    *columns: str,
+    returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
+    watermark: WatermarkStrategy | None = None,
+    with_watermark_column: str | None = None,
+    **options: Any,
+) -> DataFrame:
+    """`df` with the results of a function appended, in the order of the rows of each partition.
+
+    A struct's fields become columns, anything else one column named after the function. A function of 0..n
+    results repeats or drops the row. The other columns are never turned into Python objects.
+
+    Args:
+        df: a batch or streaming DataFrame.
+        function: an `async_pandas_udf`, an `AsyncFunction`, or a plain function.
+        columns: the names of the columns that the function reads, in the order of its parameters. Without them
+            the columns called like the parameters; an `AsyncFunction` then gets all columns.
+        returnType: the type of a result, where `function` does not say it.
+        watermark: where watermarks come from.
+        with_watermark_column: adds the watermark in force at each row as a timestamp column of that name.
+        options: as in `async_pandas_udf`; those given here win.
+
+    Raises:
+        FunctionError: unknown columns, name clashes, or a function that cannot take these columns.
+        OptionError: an option that cannot work.
+    """
+    return _wait(OutputMode.ORDERED, df, function, columns, returnType, watermark, with_watermark_column, options)
+
+
+def unordered_wait(
+    df: DataFrame,
+    function: Any,
+    *columns: str,
+    returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
+    watermark: WatermarkStrategy | None = None,
+    with_watermark_column: str | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Like `ordered_wait`, but each row leaves when its call has finished, so that no row waits for a slower one.
+
+    With `watermark=`, rows change places only between two watermarks.
+    """
+    return _wait(OutputMode.UNORDERED, df, function, columns, returnType, watermark, with_watermark_column, options)
+
+
+def _wait(
+    mode: OutputMode,
+    df: DataFrame,
+    function: Any,
+    columns: tuple[str, ...],
+    returns: Any,
+    watermark: WatermarkStrategy | None,
+    watermark_column: str | None,
+    options: dict[str, Any],
+) -> DataFrame:
+    if "output_mode" in options:
+        raise OptionError(f"output_mode is said by the name of the function already: {mode.value}_wait")
+    if watermark is not None and not isinstance(watermark, WatermarkStrategy):
+        raise OptionError(f"watermark must be a WatermarkStrategy, not {watermark!r}")
+    if watermark_column is not None and watermark is None:
+        raise OptionError("with_watermark_column needs watermark=, or there would be no watermark to write")
+    udf = udf_of(function, returns, {**options, "output_mode": mode})
+    return _spark.operate(df, udf.spec, udf.options, udf.returns, columns, watermark, watermark_column)

@@ -1,0 +1,140 @@
+"""The call slots: coroutines that pull rows and run their calls, one call each at a time.
+
+Pull, not push: a worker that has finished a call takes the next row itself, so in a steady flow no task, future
+or callback is made per row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import decimal
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from ._function import CURRENT_SLOT, CallSlot
+
+__all__ = ("GRACE", "Worker", "WorkerPool", "end_tasks")
+
+GRACE = 5.0  # seconds that a cancelled coroutine has to clean up
+
+
+class Worker:
+    """One coroutine that runs calls. Never used again once a call has left traces in it."""
+
+    __slots__ = ("_clean", "abandoned", "call", "slot", "task")
+
+    def __init__(self) -> None:
+        self.slot = CallSlot()
+        self.call: Any = None  # the call whose attempt is undecided here
+        self.abandoned = False  # its slot was given to another; what it still does no longer counts
+        self.task: asyncio.Task[None]
+        self._clean: contextvars.Context
+
+    def settle_in(self) -> None:
+        """Remember the context that each call shall find; runs inside the worker's own task."""
+        CURRENT_SLOT.set(self.slot)
+        decimal.getcontext()  # sets a variable when first used, which is no trace of a call
+        self._clean = contextvars.copy_context()
+
+    def is_spoiled(self) -> bool:
+        """Whether the last call left a context variable or an unheeded cancellation for the next one."""
+        return contextvars.copy_context() != self._clean or self.task.cancelling() > 0
+
+
+class WorkerPool:
+    """At most `capacity` workers that count; abandoned ones live on beside them until they end.
+
+    Args:
+        work: the life of a worker; it calls `done_pulling` before it waits for a call, and `leave` at its end.
+        has_work: whether a worker would find something to do.
+    """
+
+    # active = workers neither ended nor abandoned <= capacity
+    # has_work() and active < capacity  =>  some worker is about to pull (puller is not None), after each wake()
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        capacity: int,
+        work: Callable[[Worker], Coroutine[Any, Any, None]],
+        has_work: Callable[[], bool],
+    ) -> None:
+        self._loop = loop
+        self._capacity = capacity
+        self._work = work
+        self._has_work = has_work
+        self._workers: set[Worker] = set()
+        self._active = 0
+        self._puller: Worker | None = None
+        self._context: contextvars.Context | None = None
+
+    def open(self) -> None:
+        """From now on `wake` starts workers; they find the context variables of the caller."""
+        self._context = contextvars.copy_context()
+
+    def wake(self) -> None:
+        """Start a worker if there is work, a free slot and nobody on the way."""
+        if self._puller is None and self._active < self._capacity and self._context is not None and self._has_work():
+            worker = self._puller = Worker()
+            self._active += 1
+            self._workers.add(worker)
+            worker.task = self._loop.create_task(self._work(worker), context=self._context.copy())
+            worker.task.add_done_callback(lambda _: self._workers.discard(worker))
+
+    def done_pulling(self, worker: Worker) -> None:
+        """The worker is going to wait for its call: let another one pull."""
+        if self._puller is worker:
+            self._puller = None
+        self.wake()
+
+    def leave(self, worker: Worker) -> None:
+        """The worker ends and gives its slot back."""
+        if not worker.abandoned:
+            self._active -= 1
+        self.done_pulling(worker)
+
+    def abandon(self, worker: Worker) -> None:
+        """Cancel the worker's call and give its slot to another, whether or not the call obeys."""
+        if not worker.abandoned:
+            worker.abandoned = True
+            self._active -= 1
+            worker.task.cancel()
+
+    async def close(self, *, patient: bool) -> None:
+        """End all workers; with `patient`, calls whose rows are done may first finish what they do after it."""
+        self._context = None
+        running = {worker.task for worker in self._workers if not worker.abandoned}
+        if patient and running:
+            await asyncio.wait(running, timeout=GRACE)
+        for worker in self._workers:
+            worker.abandoned = True
+        await end_tasks(worker.task for worker in list(self._workers))
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait for them, at most `GRACE` seconds.
+
+    One cancellation first, so that a clean-up that waits is not disturbed; then more of them for a coroutine
+    that swallows it; in the end the coroutine is closed and forgotten.
+    """
+    left = set(tasks)
+    for pause in (GRACE / 2, *[GRACE / 20] * 10):
+        if not left:
+            return
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=pause)
+    for task in left:
+        _discard(task)
+
+
+def _discard(task: asyncio.Task[Any]) -> None:
+    # What asyncio.gather does for tasks that nobody will wait for: no warning when it is collected.
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine = task.get_coro()
+    try:
+        if coroutine is not None:
+            coroutine.close()
+    except BaseException:
+        pass

@@ -1,0 +1,306 @@
+"""The test kit: the real operator over plain Python values, on a clock that does not wait.
+
+`run_rows` runs a function over rows and returns what comes out; `OperatorHarness` with a `ManualFunction` goes
+step by step, each call completed by hand. No Spark, no Java, no sleeping; a deadlock fails at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import selectors
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, Self
+
+from asyncudf.queues import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
+
+from ._arrow import Codec
+from ._bridge import run_to_end
+from ._decorator import AsyncUDF, udf_of
+from ._errors import AsyncUDFError, OptionError
+from ._function import RuntimeContext
+from ._operator import AsyncWaitOperator
+from ._options import OutputMode
+from ._outputs import Output
+from ._signature import Kind
+from ._spark import offline_work
+
+__all__ = ("ManualFunction", "OperatorHarness", "VirtualClockLoop", "run_rows")
+
+
+def run_rows(
+    function: Any,
+    rows: Iterable[Any],
+    *,
+    output_mode: OutputMode | Literal["ordered", "unordered"] | None = None,
+    clock: Literal["virtual", "real"] = "virtual",
+    returnType: Any = None,  # noqa: N803 - as in async_pandas_udf
+    **options: Any,
+) -> list[Any]:
+    """Run a function over rows with the real operator and return the results in the order of emission.
+
+    Args:
+        function: a plain function, an `async_pandas_udf` (with its options) or an `AsyncFunction`.
+        rows: values, `StreamRecord`s and `Watermark`s; for a function of several parameters a row is a tuple.
+        output_mode, options: as in `async_pandas_udf`; those given here win.
+        clock: "virtual" jumps from timer to timer, so an hour takes no time and every run is the same; "real"
+            is for code that needs threads or sockets.
+        returnType: the declared type, to check results against it as Spark's run would.
+
+    Returns:
+        The result values and the watermarks that were put in, without the `Watermark.MAX` at the end.
+
+    Raises:
+        AsyncUDFError: as on a cluster, but not wrapped by Spark. On the virtual clock also when every call waits
+            for something that can no longer happen.
+
+    >>> async def shout(word: str) -> str:
+    ...     await asyncio.sleep(len(word))
+    ...     return word.upper()
+    >>> run_rows(shout, ["long", "one"]), run_rows(shout, ["long", "one"], output_mode="unordered")
+    (['LONG', 'ONE'], ['ONE', 'LONG'])
+    """
+    if output_mode is not None:
+        options["output_mode"] = output_mode
+    udf = udf_of(function, returnType, options)
+    if clock not in ("virtual", "real"):
+        raise OptionError(f"clock must be 'virtual' or 'real', not {clock!r}")
+    _refuse_running_loop()
+    loop = VirtualClockLoop() if clock == "virtual" else asyncio.new_event_loop()
+    if clock == "virtual" and udf.spec.kind is Kind.THREAD:
+        loop.close()
+        raise OptionError(
+            f"{udf.spec.name} is a plain def and runs in a thread, in which virtual time does not pass: time would "
+            "jump past its timeout; use run_rows(..., clock='real')"
+        )
+    output = _ListOutput()
+
+    async def main() -> None:
+        operator = _operator(udf, output, loop)
+        operator.feed(_elements(udf, rows))
+        operator.end_of_input()
+        await operator.run()
+
+    run_to_end(loop, main(), 2 * udf.options.capacity)
+    return output.collected
+
+
+class VirtualClockLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time jumps to the next timer instead of passing.
+
+    When every task is blocked and no timer is pending it raises an `AsyncUDFError` instead of hanging.
+    """
+
+    def __init__(self) -> None:
+        self._clock = _VirtualSelector()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        return self._clock.now
+
+
+class _VirtualSelector(selectors.SelectSelector):
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(0)
+        if not ready and timeout is None:
+            raise AsyncUDFError(
+                "deadlock: every call is waiting, no timer is pending, so nothing can ever happen. Is a future never "
+                "completed? (A call that uses threads or sockets needs clock='real'.)"
+            )
+        if not ready:
+            self.now += timeout or 0.0
+        return ready
+
+
+class ManualFunction:
+    """An async function whose calls wait until the test completes them.
+
+    Attributes:
+        calls: the arguments of each call so far; of one argument, the argument itself.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+
+    async def __call__(self, *args: Any) -> Any:
+        number = len(self.calls)
+        self.calls.append(args[0] if len(args) == 1 else args)
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            return await future
+        finally:
+            del self._waiting[number]
+
+    @property
+    def running(self) -> list[Any]:
+        """The arguments of the calls that are waiting, in the order of their start."""
+        return [self.calls[number] for number in self._waiting]
+
+    def complete(self, value: Any, result: Any) -> None:
+        """Let the oldest waiting call with these arguments return."""
+        self._future(value).set_result(result)
+
+    def fail(self, value: Any, error: BaseException) -> None:
+        """Let the oldest waiting call with these arguments raise."""
+        self._future(value).set_exception(error)
+
+    def _future(self, value: Any) -> asyncio.Future[Any]:
+        for number, future in self._waiting.items():
+            if self.calls[number] == value and not future.done():
+                return future
+        raise AssertionError(f"no call with {value!r} is waiting; waiting are {self.running}")
+
+
+class OperatorHarness:
+    """One operator on a virtual clock that stands still unless the test advances it.
+
+    Every method runs what can run and returns when all calls are waiting. `output` holds what was emitted.
+
+    >>> function = ManualFunction()
+    >>> with OperatorHarness(function) as harness:
+    ...     harness.put("a", "b")
+    ...     harness.complete("b", "B")
+    ...     waiting = list(harness.output)
+    ...     harness.complete("a", "A")
+    >>> waiting, harness.output
+    ([], ['A', 'B'])
+    """
+
+    def __init__(self, function: Any, *, returnType: Any = None, **options: Any) -> None:  # noqa: N803
+        _refuse_running_loop()
+        self._udf = udf_of(function, returnType, options)
+        self._function = function
+        self._loop = VirtualClockLoop()
+        self._output = _ListOutput()
+        self._operator = _operator(self._udf, self._output, self._loop)
+        self._main: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        async def stop() -> None:
+            if self._main is not None:
+                self._main.cancel()
+                with contextlib.suppress(asyncio.CancelledError, AsyncUDFError):
+                    await self._main
+
+        run_to_end(self._loop, stop(), 2 * self._udf.options.capacity)
+
+    @property
+    def output(self) -> list[Any]:
+        """Results, watermarks, statuses and latency markers in the order of emission."""
+        return self._output.everything
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the operator has ended; raises the error that ended it."""
+        if self._main is None or not self._main.done():
+            return False
+        self._main.result()
+        return True
+
+    def put(self, *rows: Any) -> None:
+        """Feed rows and elements."""
+        self._run(lambda: self._operator.feed(list(_elements(self._udf, rows))))
+
+    def end(self) -> None:
+        """End the input."""
+        self._run(self._operator.end_of_input)
+
+    def complete(self, value: Any, result: Any) -> None:
+        """Let a call of the `ManualFunction` return."""
+        self._run(lambda: self._function.complete(value, result))
+
+    def fail(self, value: Any, error: BaseException) -> None:
+        """Let a call of the `ManualFunction` raise."""
+        self._run(lambda: self._function.fail(value, error))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self._loop.run_until_complete(asyncio.sleep(seconds))
+        self._run(lambda: None)
+
+    def snapshot(self) -> list[StreamElement]:
+        """What a snapshot of the operator holds."""
+        return self._operator.snapshot_state()
+
+    def restore(self, elements: list[StreamElement]) -> None:
+        """Replay a snapshot; before any `put`."""
+        self._run(lambda: self._operator.restore_state(elements))
+
+    def _start(self) -> None:
+        self._main = self._loop.create_task(self._operator.run())
+        self._run(lambda: None)
+
+    def _run(self, action: Any) -> None:
+        async def settle() -> None:
+            action()
+            for _ in range(20):  # more turns of the loop than any chain of callbacks here is long
+                await asyncio.sleep(0)
+
+        self._loop.run_until_complete(settle())
+
+
+class _ListOutput(Output):
+    def __init__(self) -> None:
+        self.everything: list[Any] = []
+
+    @property
+    def collected(self) -> list[Any]:
+        return [item for item in self.everything if not isinstance(item, (WatermarkStatus, LatencyMarker))]
+
+    def collect(self, record: StreamRecord) -> None:
+        self.everything.append(record.value)
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        if watermark != Watermark.MAX:
+            self.everything.append(watermark)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        self.everything.append(status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        self.everything.append(marker)
+
+
+def _operator(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEventLoop) -> AsyncWaitOperator:
+    spec, options = udf.spec, udf.options
+    context = RuntimeContext(spec.name, loop.time, timeout=options.timeout)
+    finish = offline_work(spec, options, udf.returns).finish(keep=True)
+    codec = Codec(spec.name, spec.vectors) if spec.vectorized else None
+    return AsyncWaitOperator(
+        spec, options, output, context, loop=loop, rng=random.Random(0), finish=finish, codec=codec
+    )
+
+
+def _elements(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamElement]:
+    spec = udf.spec
+    several = spec.variadic or len(spec.parameters) > 1
+    for row in rows:
+        if isinstance(row, (Watermark, WatermarkStatus, LatencyMarker)):
+            yield row
+            continue
+        record = row if isinstance(row, StreamRecord) else StreamRecord(row)
+        if spec.kind is Kind.ASYNC_FUNCTION:
+            yield record
+            continue
+        arguments = record.value if several and isinstance(record.value, tuple) else (record.value,)
+        spec.check_column_count(len(arguments))
+        yield record.with_value(arguments)
+
+
+def _refuse_running_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise AsyncUDFError(
+        "the test kit runs its own event loop and cannot run inside another; call it from a plain test function, "
+        "or from a coroutine with await asyncio.to_thread(run_rows, ...)"
+    )
