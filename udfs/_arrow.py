@@ -72,20 +72,20 @@ class ResultWriter:
         self._function = function
         self._kind = kind
 
-    def array(self, values: list[Any]) -> pa.Array:
+    def array(self, values: Sequence[Any]) -> pa.Array:
         """The results as one array."""
         try:
             return pa.array(values, type=self._kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise ResultError(f"{self._function} returned values that do not fit {self._kind}: {error}") from error
 
-    def columns(self, values: list[Any]) -> list[pa.Array]:
+    def columns(self, values: Sequence[Any]) -> list[pa.Array]:
         """The results as columns: a struct's fields, anything else as one."""
         array = self.array(values)
         return array.flatten() if pa.types.is_struct(self._kind) else [array]
 
 
-def source_columns(origins: list[tuple[pa.RecordBatch, int]]) -> list[pa.Array]:
+def source_columns(origins: Sequence[tuple[pa.RecordBatch, int]]) -> list[pa.Array]:
     """The source columns of results whose origins are (batch, row number): one `take` for each source batch."""
     batches, numbers = zip(*origins, strict=True)
     known = {id(batch): batch for batch in batches}

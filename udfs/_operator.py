@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from types import coroutine
 from typing import Any
 
@@ -214,26 +215,38 @@ class AsyncWaitOperator:
 
     def _pull_direct(self, worker: Worker, function: Callable[..., Coroutine[Any, Any, Any]]) -> Pulled:
         """Admit rows until a call suspends. One that returns at once, at an empty queue, is emitted directly."""
-        queue, slot = self._queue, worker.slot
-        for _ in range(BURST):
-            record = self._next_record()
-            if record is None:
-                return None
-            slot.values = record.value
-            slot.attempt = 1
-            try:
-                running = function(*record.value)
-                waiting_for = running.send(None)
-            except StopIteration as stop:
-                if queue or not self._emit_directly(record, stop.value):
-                    self._calls.ended(worker, self._admit(worker, record), [(stop.value,)], None)
-            except BaseException as error:  # every error of the user's code has its policy
-                self._calls.ended(worker, self._admit(worker, record), None, error)
+        # The hottest loop of the library, one turn per row: names are local, and what the queue holds is asked
+        # again only after something was put in.
+        queue, slot, is_spoiled, emit_directly = self._queue, worker.slot, worker.is_spoiled, self._emit_directly
+        if len(queue) == queue.capacity:
+            return None
+        empty = queue.is_empty()
+        element: StreamElement | None = None
+        for element in islice(self._current, BURST):
+            if element.__class__ is StreamRecord:
+                slot.values = element.value
+                slot.attempt = 1
+                try:
+                    running = function(*element.value)
+                    waiting_for = running.send(None)
+                except StopIteration as stop:
+                    if empty and emit_directly(element, stop.value):
+                        if is_spoiled():
+                            return None
+                        continue
+                    results, error = [(stop.value,)], None
+                except BaseException as raised:  # every error of the user's code has its policy
+                    results, error = None, raised
+                else:
+                    return self._admit(worker, element), _resumed(running, waiting_for)
+                self._calls.ended(worker, self._admit(worker, element), results, error)
             else:
-                return self._admit(worker, record), _resumed(running, waiting_for)
-            if worker.is_spoiled() or self._finished.done():
+                self._put(element)
+                self._emit()
+            empty = queue.is_empty()
+            if len(queue) == queue.capacity or is_spoiled() or self._finished.done():
                 return None
-        return None, asyncio.sleep(0)
+        return (None, asyncio.sleep(0)) if element is not None or self._refill() else None
 
     def _emit_directly(self, record: StreamRecord, result: Any) -> bool:
         try:
@@ -279,19 +292,24 @@ class AsyncWaitOperator:
         while len(self._queue) < self._queue.capacity:
             element = next(self._current, None)
             if element.__class__ is StreamRecord:
-                return element  # type: ignore[return-value]
+                return element
             if element is not None:
                 self._put(element)
                 self._emit()
-            elif self._inputs:
-                self._current = self._inputs.popleft()
-                if not self._inputs and not self._ended:
-                    self._want()
-            else:
-                self._has_input = False
-                self._finish_if_drained()
+            elif not self._refill():
                 return None
         return None
+
+    def _refill(self) -> bool:
+        """Go to the next batch; asks for another when there is none behind it."""
+        if self._inputs:
+            self._current = self._inputs.popleft()
+            if not self._inputs and not self._ended:
+                self._want()
+            return True
+        self._has_input = False
+        self._finish_if_drained()
+        return False
 
     def _put(self, element: StreamElement) -> Entry:
         entry = self._queue.try_put(element)

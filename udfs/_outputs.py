@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
@@ -49,7 +49,7 @@ class RecordWriterOutput(Output):
 
     def __init__(
         self,
-        write: Callable[[list[Any], list[Any], list[int | None]], None],
+        write: Callable[[Sequence[Any], Sequence[Any], Sequence[int | None]], None],
         rows: int,
         linger: float,
         loop: asyncio.AbstractEventLoop,
@@ -63,16 +63,20 @@ class RecordWriterOutput(Output):
         self._keep_watermarks = keep_watermarks
         self._watermark: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._clear()
+        self._values: list[Any] = []
+        self._origins: list[Any] = []
+        self._watermarks: list[int | None] = []
 
     def collect(self, record: StreamRecord) -> None:
-        self._values.append(record.value)
+        # Not the record itself: thousands of live tuples would keep the garbage collector busy.
+        values = self._values
+        if not values:
+            self._timer = self._loop.call_later(self._linger, self.flush)
+        values.append(record.value)
         self._origins.append(record.origin)
         if self._keep_watermarks:
             self._watermarks.append(self._watermark)
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._linger, self.flush)
-        if len(self._values) >= self._rows:
+        if len(values) >= self._rows:
             self.flush()
 
     def emit_watermark(self, watermark: Watermark) -> None:
@@ -84,14 +88,9 @@ class RecordWriterOutput(Output):
             self._timer.cancel()
             self._timer = None
         if self._values:
-            values, origins, watermarks = self._values, self._origins, self._watermarks
-            self._clear()
-            self._write(values, origins, watermarks)
+            held = self._values, self._origins, self._watermarks
+            self._values, self._origins, self._watermarks = [], [], []
+            self._write(*held)
 
     def close(self) -> None:
         self.flush()
-
-    def _clear(self) -> None:
-        self._values: list[Any] = []
-        self._origins: list[Any] = []
-        self._watermarks: list[int | None] = []

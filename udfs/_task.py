@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from asyncudf.queues import StreamElement
@@ -22,7 +22,7 @@ from ._signature import FunctionSpec
 __all__ = ("Work", "bridge_to", "pipe")
 
 Out = TypeVar("Out")
-Write = Callable[[list[Any], list[Any], list[int | None]], Out]
+Write = Callable[[Sequence[Any], Sequence[Any], Sequence[int | None]], Out]
 
 OUTPUT_ROWS = 10_000  # Spark's own default size of an Arrow batch
 OUTPUT_LINGER = 0.1  # seconds that a finished row waits for company

@@ -16,6 +16,7 @@ from ._function import CURRENT_SLOT, CallSlot
 
 __all__ = ("GRACE", "Worker", "WorkerPool", "end_tasks")
 
+_copy_context = contextvars.copy_context
 GRACE = 5.0  # seconds that a cancelled coroutine has to clean up
 
 
@@ -39,7 +40,7 @@ class Worker:
 
     def is_spoiled(self) -> bool:
         """Whether the last call left a context variable or an unheeded cancellation for the next one."""
-        return contextvars.copy_context() != self._clean or self.task.cancelling() > 0
+        return _copy_context() != self._clean or self.task.cancelling() > 0
 
 
 class WorkerPool:

