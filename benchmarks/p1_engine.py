@@ -54,9 +54,7 @@ def engine(function: Callable[[int], Awaitable[int]], rows: int, mode: str) -> f
         iter_source = iter(source)
         output = RecordWriterOutput(lambda results, *_: written.append(len(results)), 10_000, 0.1, loop)
         context = RuntimeContext("f", loop.time, timeout=5.0)
-        operator = AsyncWaitOperator(
-            udf.spec, udf.options, output, context, loop=loop, rng=random.Random(0), want=want
-        )
+        operator = AsyncWaitOperator(udf.spec, udf.options, output, context, loop=loop, rng=random.Random(0), want=want)
         start = time.perf_counter()
         await operator.run()
         return time.perf_counter() - start

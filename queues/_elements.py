@@ -31,7 +31,7 @@ class StreamRecord(NamedTuple):
 
     # Tuples would equal any tuple of the same content, a watermark a latency marker.
     def __eq__(self, other: object) -> bool:
-        return other.__class__ is StreamRecord and self[:2] == other[:2]  # type: ignore[index]
+        return isinstance(other, StreamRecord) and self[:2] == other[:2]
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -57,7 +57,7 @@ class Watermark(_Timestamp):
     MAX: ClassVar[Watermark]
 
     def __eq__(self, other: object) -> bool:
-        return other.__class__ is Watermark and self.timestamp == other.timestamp  # type: ignore[attr-defined]
+        return isinstance(other, Watermark) and self.timestamp == other.timestamp
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -87,7 +87,7 @@ class LatencyMarker(NamedTuple):
     subtask: int
 
     def __eq__(self, other: object) -> bool:
-        return other.__class__ is LatencyMarker and self[:] == other[:]  # type: ignore[index]
+        return isinstance(other, LatencyMarker) and self[:] == other[:]
 
     def __ne__(self, other: object) -> bool:
         return not self == other

@@ -32,7 +32,8 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_in_utc(field.type)) for field in _fields(kind)])
     if pa.types.is_map(kind):
-        return pa.map_(kind.key_field.with_type(_in_utc(kind.key_type)), kind.item_field.with_type(_in_utc(kind.item_type)))
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_in_utc(key.type)), item.with_type(_in_utc(item.type)))
     return kind
 
 
@@ -91,9 +92,10 @@ def source_columns(origins: Sequence[tuple[pa.RecordBatch, int]]) -> list[pa.Arr
     known = {id(batch): batch for batch in batches}
     if len(known) == 1:
         return _take(batches[0], numbers)
-    runs = [(batch, len(list(run))) for batch, run in _runs(batches)]
+    runs = [(known[number], len(list(run))) for number, run in itertools.groupby(map(id, batches))]
     if len(runs) > 2 * len(known):  # interleaved: put the batches together first
-        starts = dict(zip(known, itertools.accumulate((b.num_rows for b in known.values()), initial=0)))
+        sizes = (batch.num_rows for batch in known.values())
+        starts = dict(zip(known, itertools.accumulate(sizes, initial=0), strict=False))
         together = pa.Table.from_batches(list(known.values())).combine_chunks().to_batches()[0]
         return _take(together, [starts[id(batch)] + number for batch, number in origins])
     pieces, start = [], 0
@@ -101,12 +103,6 @@ def source_columns(origins: Sequence[tuple[pa.RecordBatch, int]]) -> list[pa.Arr
         pieces.append(_take(batch, numbers[start : start + length]))
         start += length
     return [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
-
-
-def _runs(batches: Sequence[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Iterator[Any]]]:
-    for _, run in itertools.groupby(batches, key=id):
-        first = next(run)
-        yield first, itertools.chain((first,), run)
 
 
 def _take(batch: pa.RecordBatch, numbers: Sequence[int]) -> list[pa.Array]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
+import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,13 +17,14 @@ from ._workers import GRACE, end_tasks
 __all__ = ("Bridge", "Stage", "run_to_end")
 
 In = TypeVar("In")
+In_contra = TypeVar("In_contra", contravariant=True)
 Out = TypeVar("Out")
 
 
-class Stage(Protocol[In]):
+class Stage(Protocol[In_contra]):
     """What runs on the loop: fed with batches, until it has ended."""
 
-    def feed(self, batch: In, /) -> None: ...
+    def feed(self, batch: In_contra, /) -> None: ...
     def end_of_input(self) -> None: ...
     async def run(self) -> None: ...
 
@@ -94,15 +97,14 @@ class Bridge(Generic[In, Out]):
             if kind == "batch":
                 yield content
             elif kind == "error":
-                raise content
+                raise _with_cause_in_text(content)
             elif kind == last:
                 return
 
     def _send(self, action: Callable[[], Any]) -> None:
-        try:
+        # A loop that is closed takes nothing: the outbox holds the reason, and whoever reads it next sees that.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(action)
-        except RuntimeError:  # closed: the outbox holds the reason, and whoever reads it next will see that
-            pass
 
     def _serve(self) -> None:
         try:
@@ -123,6 +125,14 @@ class Bridge(Generic[In, Out]):
             await self._stage.run()
         except asyncio.CancelledError:
             raise AsyncUDFError("the task was cancelled") from None
+
+
+def _with_cause_in_text(error: BaseException) -> BaseException:
+    """Spark shows an exception and its notes, but not its cause, which is where the user's code failed."""
+    if error.__cause__ is not None:
+        trace = "".join(traceback.format_exception(error.__cause__))
+        error.add_note(f"\nThe exception of the function itself:\n{trace}")
+    return error
 
 
 def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], threads: int) -> None:

@@ -287,15 +287,16 @@ class Calls:
         captured = {"type": type(error).__name__, "message": text_of(error)}
         return {"value": None, "error": {**captured, "attempts": call.attempt, "elapsed": elapsed}}
 
-    def _row_error(self, call: Call, error: BaseException) -> AsyncUDFError:
+    def _row_error(self, call: Call, error: BaseException) -> BaseException:
         values = call.records[0].value if len(call.records) == 1 else [r.value for r in call.records]
         where = f"{self._invocation.name} failed in attempt {call.attempt}, partition {self._context.partition}"
-        # The library's own errors keep their type and have no other cause.
-        own = type(error) if type(error) in (AsyncTimeoutError, ResultError) else None
-        what = text_of(error) if own else f"{type(error).__name__}: {text_of(error)}"
-        wrapped = (own or AsyncUDFError)(f"{where}, for the input {_short(values)}: {what}")
-        wrapped.__cause__ = error.__cause__ if own else error
-        return wrapped
+        if type(error) in (AsyncTimeoutError, ResultError):  # the library's own: their type says more than "failed"
+            own = type(error)(f"{where}, for the input {_short(values)}: {text_of(error)}")
+            own.__cause__ = error.__cause__
+            return own
+        failed = AsyncUDFError(f"{where}, for the input {_short(values)}: {type(error).__name__}: {text_of(error)}")
+        failed.__cause__ = error
+        return failed
 
 
 def _is_fatal(error: BaseException | None) -> bool:

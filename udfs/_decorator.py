@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from . import _spark
 from ._errors import FunctionError, OptionError
@@ -37,12 +37,12 @@ class AsyncUDF(Generic[P, R]):
     __name__: str
 
     def __init__(self, spec: FunctionSpec, options: Options, returns: Any) -> None:
-        self.spec = spec
-        self.options = options
-        self.returns = returns
-        function = spec.function
-        functools.update_wrapper(self, type(function) if isinstance(function, AsyncFunction) else function)
-        self.__wrapped__ = function
+        self.spec: FunctionSpec = spec
+        self.options: Options = options
+        self.returns: Any = returns
+        named: Any = type(spec.function) if isinstance(spec.function, AsyncFunction) else spec.function
+        functools.update_wrapper(self, named)
+        self.__wrapped__ = cast("Callable[P, R]", spec.function)
         self.__name__ = spec.name
 
     def __call__(self, *columns: Column | str, **named: Column | str) -> Column:
@@ -55,7 +55,7 @@ class AsyncUDF(Generic[P, R]):
         self.spec.check_column_function(self.options)
         arguments = self._positional(columns, named)
         if not arguments:
-            raise FunctionError(f"{self.spec.name} takes at least one column: without one Spark loses count of the rows")
+            raise FunctionError(f"{self.spec.name} takes at least one column: Spark loses count of the rows otherwise")
         self.spec.check_column_count(len(arguments))
         return _spark.column(self.spec, self.options, self.returns, arguments)
 
@@ -69,7 +69,7 @@ class AsyncUDF(Generic[P, R]):
         if self.options.output_mode is OutputMode.UNORDERED or self.spec.many_results:
             _spark.register_table_function(spark, name, self.spec, self.options, self.returns)
         else:
-            spark.udf.register(name, self)  # type: ignore[arg-type]
+            spark.udf.register(name, self)
         return self
 
     def with_options(self, **options: Any) -> AsyncUDF[P, R]:

@@ -133,6 +133,10 @@ def _is_decimal(value: Any) -> bool:
     return isinstance(value, decimal.Decimal) or (isinstance(value, int) and not isinstance(value, bool))
 
 
+def _is_any_binary(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)  # type: ignore[no-any-return]
+
+
 def _is_a(*types: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, types)
 
@@ -145,7 +149,7 @@ _PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], bool], Fit
     (pa.types.is_time, _is_a(datetime.time), _keep),
     (pa.types.is_duration, _is_a(datetime.timedelta), _keep),
     (pa.types.is_decimal, _is_decimal, _keep),
-    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), _is_a(bytes, bytearray, memoryview), bytes),
+    (_is_any_binary, _is_a(bytes, bytearray, memoryview), bytes),
 )
 
 
@@ -177,7 +181,7 @@ def _float(kind: pa.DataType, path: str) -> Fit:
 
     def fit(value: Any) -> float:
         if value.__class__ is float:
-            return value  # type: ignore[no-any-return]
+            return value
         if isinstance(value, float) or (type(value).__module__ == "numpy" and type(value).__name__.startswith("float")):
             return float(value)
         number = _as_int(value, kind, path)

@@ -24,7 +24,7 @@ class CallSlot:
     __slots__ = ("attempt", "deadline", "values")
 
     def __init__(self) -> None:
-        self.values: tuple[Any, ...] = ()  # the arguments; of a vectorized call, those of each row
+        self.values: Any = ()  # the arguments; of a vectorized call, those of each row
         self.attempt = 0
         self.deadline: float | None = None  # None: not registered yet, the call is in its first step
 
@@ -109,7 +109,7 @@ class RuntimeContext:
     def _slot() -> CallSlot:
         slot = CURRENT_SLOT.get(None)
         if slot is None or not slot.attempt:
-            raise AsyncUDFError("no row is being worked on here; ask inside the function's call, not in open() or close()")
+            raise AsyncUDFError("no row is being worked on here; ask inside a call, not in open() or close()")
         return slot
 
 

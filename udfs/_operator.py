@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from types import coroutine
 from typing import Any
 
@@ -161,7 +161,7 @@ class AsyncWaitOperator:
 
     def restore_state(self, elements: Sequence[StreamElement]) -> None:
         """Replay a snapshot before any new input; it may hold more elements than the queue."""
-        self._inputs.appendleft(iter(elements))
+        self._current = chain(elements, self._current)
         self._has_input = True
         self._pool.wake()
 
@@ -223,7 +223,7 @@ class AsyncWaitOperator:
         empty = queue.is_empty()
         element: StreamElement | None = None
         for element in islice(self._current, BURST):
-            if element.__class__ is StreamRecord:
+            if isinstance(element, StreamRecord):
                 slot.values = element.value
                 slot.attempt = 1
                 try:
@@ -291,7 +291,7 @@ class AsyncWaitOperator:
         """The next row, if there is one and the queue has a place; markers before it go into the queue."""
         while len(self._queue) < self._queue.capacity:
             element = next(self._current, None)
-            if element.__class__ is StreamRecord:
+            if isinstance(element, StreamRecord):
                 return element
             if element is not None:
                 self._put(element)
@@ -342,4 +342,4 @@ def _resumed(running: Coroutine[Any, Any, Any], waiting_for: Any) -> Generator[A
             except StopIteration as stop:
                 return [(stop.value,)]
         else:
-            return [((yield from running),)]  # type: ignore[misc]
+            return [((yield from running),)]

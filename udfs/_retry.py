@@ -6,9 +6,9 @@ import email.utils
 import inspect
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import tenacity
 from tenacity.stop import stop_base
@@ -23,17 +23,14 @@ ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
 RetryOn = ExceptionTypes | Callable[[BaseException], bool] | tenacity.retry_base
 
 
-class Attempt:
-    """One attempt that ended: its number from 1, the seconds since the first began, and its outcome."""
+class Attempt(NamedTuple):
+    """One attempt that ended."""
 
-    __slots__ = ("elapsed", "error", "number", "result", "waited")
-
-    def __init__(self, number: int, elapsed: float, waited: float, error: BaseException | None, result: Any) -> None:
-        self.number = number
-        self.elapsed = elapsed
-        self.waited = waited  # of `elapsed`, the seconds spent in back-off
-        self.error = error
-        self.result = result
+    number: int  # from 1
+    elapsed: float  # seconds since the first attempt began
+    waited: float  # of these, the seconds spent in back-off
+    error: BaseException | None
+    result: Any
 
 
 class RetryStrategy:
@@ -175,7 +172,7 @@ def retry_after(outcome: Any) -> float | None:
     value = getattr(outcome, "retry_after", None)
     for holder in (outcome, getattr(outcome, "response", None)):
         headers = getattr(holder, "headers", None)
-        if value is None and hasattr(headers, "get"):
+        if value is None and isinstance(headers, Mapping):
             value = headers.get("Retry-After") or headers.get("retry-after")
     if isinstance(value, timedelta):
         value = value.total_seconds()
@@ -195,7 +192,7 @@ def _until(http_date: str) -> float:
 
 
 class _RetryOn(tenacity.retry_base):
-    def __init__(self, on: ExceptionTypes | Callable[[BaseException], bool], if_result: Any) -> None:
+    def __init__(self, on: Any, if_result: Any) -> None:  # on: exception types, or a predicate
         self.on = on
         self.if_result = if_result
 
@@ -238,8 +235,7 @@ def _state(attempt: Attempt) -> tenacity.RetryCallState:
 def _tenacity(name: str, value: Any, kind: type, default: Any) -> Any:
     if value is None:
         return default
-    call = value if inspect.isfunction(value) else getattr(type(value), "__call__", None)
-    if inspect.iscoroutinefunction(call):
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
         raise OptionError(f"{name} must be synchronous, not {value!r}")
     if isinstance(value, kind) or inspect.isfunction(value):
         return value

@@ -125,9 +125,7 @@ def _read_async_function(function: AsyncFunction) -> FunctionSpec:
 
 def _read_callable(function: Any, options: Options) -> FunctionSpec:
     if inspect.isclass(function) or not callable(function):
-        raise FunctionError(
-            f"expected a function such as {EXAMPLE!r} or an AsyncFunction, not {function!r}"
-        )
+        raise FunctionError(f"expected a function such as {EXAMPLE!r} or an AsyncFunction, not {function!r}")
     name = getattr(function, "__name__", None) or type(getattr(function, "func", function)).__name__
     if isinstance(function, functools.partial):
         name = getattr(function.func, "__name__", name)
@@ -224,7 +222,7 @@ def _vectors(
         return ()
     if variadic or not all(found):
         raise FunctionError(
-            f"{name} mixes vectors and scalars; annotate every column parameter with pd.Series, pd.DataFrame or pa.Array"
+            f"{name} mixes vectors and scalars; annotate every column parameter: pd.Series, pd.DataFrame or pa.Array"
         )
     if kind is Kind.GENERATOR:
         raise FunctionError(f"{name} is vectorized and a generator; a vectorized function returns one value per row")

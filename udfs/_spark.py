@@ -12,7 +12,8 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as spark
-from pyspark.sql.functions import arrow_udf, udtf
+from pyspark.sql.functions import udtf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 from pyspark.util import PythonEvalType
@@ -28,10 +29,19 @@ from ._signature import FunctionSpec, Kind, Vector
 from ._task import Work, bridge_to, pipe
 from ._watermarks import Source, WatermarkGenerator, WatermarkStrategy
 
-__all__ = ("COLUMN_EVAL_TYPE", "ColumnTask", "column", "offline_work", "operate", "plan_work", "register_table_function")
+__all__ = (
+    "COLUMN_EVAL_TYPE",
+    "ColumnTask",
+    "column",
+    "offline_work",
+    "operate",
+    "plan_work",
+    "register_table_function",
+)
 
 COLUMN_EVAL_TYPE = PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
 TABLE_ROWS = 1000  # a table function gets its rows one by one; so many are handed over together
+_dumps: Callable[[Any], bytes] = cloudpickle.dumps
 _new_record = partial(tuple.__new__, StreamRecord)  # see StreamRecord: once per row
 
 # --- declared types ---------------------------------------------------------------------------------------------------
@@ -95,10 +105,9 @@ def _result_fields(work: Work, kind: spark.DataType) -> list[spark.StructField]:
 class ColumnTask:
     """The worker's side of a column: an iterator of Arrow arrays to one of results, in the same order."""
 
-    # Spark finds out from the type hints that this is an iterator UDF.
-    __annotations__: ClassVar[dict[str, Any]] = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
-
     def __init__(self, work: Work) -> None:
+        # Spark finds out from the type hints that this is an iterator UDF.
+        self.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
         self.__name__ = work.spec.name
         self._work = work
 
@@ -132,7 +141,7 @@ def _bridge(
 def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence[Any]) -> Column:
     """The column of a function's results."""
     work, kind = plan_work(spec, options, returns)
-    native = arrow_udf(ColumnTask(work), kind)
+    native: Any = arrow_udf(ColumnTask(work), kind)  # type: ignore[call-overload]
     if not options.deterministic:
         native = native.asNondeterministic()
     result: Column = native(*columns)
@@ -205,7 +214,7 @@ def operate(
     schema = _joined(fields, added, spec)
     names = tuple(fields[i].name for i in arguments)
     task = BatchTask(work, arguments, names, tuple(schema.names), strategy, mark, watermark_type)
-    return df.mapInArrow(task, schema)  # type: ignore[arg-type]
+    return df.mapInArrow(task, schema)
 
 
 def _joined(
@@ -290,9 +299,8 @@ def _analyze(
     if not table.isTable or not isinstance(table.dataType, spark.StructType):
         raise FunctionError(f"the first argument of {spec.name} is a table: {spec.name}(TABLE(t), 'column', ...)")
     wanted = [_column_name(column, spec) for column in columns]
-    for parameter in spec.parameters[len(wanted) :] if named else ():
-        if parameter in named:
-            wanted.append(_column_name(named.pop(parameter), spec))
+    by_name = [parameter for parameter in spec.parameters[len(wanted) :] if parameter in named]
+    wanted.extend(_column_name(named.pop(parameter), spec) for parameter in by_name)
     if named:
         raise FunctionError(unknown_name(f"parameter of {spec.name}", next(iter(named)), spec.parameters))
     fields = table.dataType.fields
@@ -404,7 +412,7 @@ def register_table_function(
 
 def _check_picklable(work: Work) -> None:
     try:
-        cloudpickle.dumps(work)
+        _dumps(work)
     except Exception as error:
         raise FunctionError(
             f"{work.spec.name} cannot be sent to the executors: {_culprit(work)} cannot be pickled "
@@ -417,7 +425,7 @@ def _culprit(work: Work) -> str:
     spec = work.spec
     for name, value in _reachable(work):
         try:
-            cloudpickle.dumps(value)
+            _dumps(value)
         except Exception:
             return f"{name} ({type(value).__name__})"
     return f"the function {spec.name}"
@@ -437,7 +445,7 @@ def _reachable(work: Work) -> Iterator[tuple[str, Any]]:
 
 
 def _variables(function: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if inspect.isfunction(inspect.unwrap(function)) if callable(function) else False:
+    if callable(function) and inspect.isfunction(inspect.unwrap(function)):
         variables = inspect.getclosurevars(inspect.unwrap(function))
         for name, value in {**variables.nonlocals, **variables.globals}.items():
             yield f"{prefix}its variable {name!r}", value

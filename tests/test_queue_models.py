@@ -1,0 +1,110 @@
+"""Each queue against a model of a few lines: hypothesis plays any sequence of puts, completions and emissions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from asyncudf.queues import (
+    Entry,
+    OrderedStreamElementQueue,
+    StreamElementQueue,
+    StreamRecord,
+    UnorderedStreamElementQueue,
+    Watermark,
+)
+
+from .test_queues import Emitted
+
+
+class _QueueMachine(RuleBasedStateMachine):
+    """The model: `line` holds [element, results or None, time of completion] in arrival order."""
+
+    queue_class: type[StreamElementQueue]
+    open_entries = Bundle("open_entries")
+
+    @initialize(capacity=st.integers(1, 6))
+    def start(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.queue = self.queue_class(capacity)
+        self.line: list[list[Any]] = []
+        self.clock = 0
+
+    @rule(target=open_entries)
+    def put_row(self) -> tuple[Entry | None, list[Any]]:
+        self.clock += 1
+        return self._put(StreamRecord(self.clock, self.clock), None)
+
+    @rule()
+    def put_watermark(self) -> None:
+        self.clock += 1
+        self._put(Watermark(self.clock), [])
+
+    def _put(self, element: Any, results: Any) -> tuple[Entry | None, list[Any]]:
+        entry = self.queue.try_put(element)
+        slot = [element, results, self.clock]
+        assert (entry is None) == (len(self.line) == self.capacity)
+        if entry is not None:
+            self.line.append(slot)
+        return entry, slot
+
+    @rule(opened=consumes(open_entries), results=st.lists(st.integers(), max_size=3))
+    def complete(self, opened: tuple[Entry | None, list[Any]], results: list[int]) -> None:
+        entry, slot = opened
+        if entry is not None:
+            self.clock += 1
+            entry.complete(results)
+            entry.complete(["ignored"])
+            slot[1], slot[2] = results, self.clock
+
+    @rule()
+    def emit(self) -> None:
+        output, expected = Emitted(), self.next_to_leave()
+        self.queue.emit_completed_element(output)
+        if expected is None:
+            assert output.elements == []
+        else:
+            self.line.remove(expected)
+            element, results, _ = expected
+            is_row = isinstance(element, StreamRecord)
+            wanted = [StreamRecord(r, element.timestamp) for r in results] if is_row else [element]
+            assert output.elements == wanted
+
+    def next_to_leave(self) -> list[Any] | None:
+        raise NotImplementedError
+
+    @invariant()
+    def the_queue_and_the_model_agree(self) -> None:
+        if hasattr(self, "line"):
+            assert len(self.queue) == len(self.line) <= self.capacity
+            assert self.queue.values() == [slot[0] for slot in self.line]
+            assert self.queue.is_empty() == (not self.line)
+            assert self.queue.has_completed_elements() == (self.next_to_leave() is not None)
+
+
+class OrderedMachine(_QueueMachine):
+    queue_class = OrderedStreamElementQueue
+
+    def next_to_leave(self) -> list[Any] | None:
+        return self.line[0] if self.line and self.line[0][1] is not None else None
+
+
+class UnorderedMachine(_QueueMachine):
+    queue_class = UnorderedStreamElementQueue
+
+    def next_to_leave(self) -> list[Any] | None:
+        if not self.line or isinstance(self.line[0][0], Watermark):
+            return self.line[0] if self.line else None
+        fence = next((i for i, slot in enumerate(self.line) if isinstance(slot[0], Watermark)), len(self.line))
+        finished = [slot for slot in self.line[:fence] if slot[1] is not None]
+        return min(finished, key=lambda slot: slot[2]) if finished else None
+
+
+OrderedMachine.TestCase.settings = UnorderedMachine.TestCase.settings = settings(
+    max_examples=200, stateful_step_count=40, deadline=None
+)
+TestOrderedModel = OrderedMachine.TestCase
+TestUnorderedModel = UnorderedMachine.TestCase
