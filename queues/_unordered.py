@@ -55,6 +55,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
     Statuses and latency markers are fences like watermarks. With none of them the order is purely that of
     completion.
 
+    >>> from asyncudf.queues import Watermark
     >>> queue = UnorderedStreamElementQueue(capacity=3)
     >>> first, _, last = [queue.try_put(e) for e in (StreamRecord("a"), Watermark(1), StreamRecord("b"))]
     >>> last.complete(["B"]); queue.has_completed_elements()

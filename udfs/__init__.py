@@ -4,11 +4,12 @@ The layers, each importing only from those below it (and from `asyncudf.queues`)
 
     testing                         the test kit: the operator over plain values, on a virtual clock
     _wait, _decorator               the doors: ordered_wait, unordered_wait, async_pandas_udf
-    _spark                          all of PySpark
+    _spark, _spark_*                all of PySpark: columns, operators, table functions, pickling
     _task, _arrow, _fit             a task's work; Arrow <-> rows; a result against its declared type
     _bridge                         Spark's thread <-> the event loop's
-    _operator, _resources           AsyncWaitOperator and what it opens
-    _call, _workers                 one row's call; the slots that calls run in
+    _operator                       AsyncWaitOperator
+    _input, _batching, _resources   what it is fed, gathers and opens
+    _call, _deadlines, _workers     one row's call, its time, the slots that calls run in
     _invoke, _signature, _types     how each kind of function is called, read, typed
     _watermarks, _outputs           elements in, results out
     _options, _retry, _function, _errors

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
+from asyncudf.queues import StreamRecord
+
 from ._errors import ResultError
 from ._signature import Vector
 
-__all__ = ("Codec", "ResultWriter", "capture_type", "rows_of", "values_of", "watermark_marks")
+__all__ = (
+    "Codec",
+    "ResultWriter",
+    "capture_type",
+    "records_of",
+    "rows_of",
+    "source_columns",
+    "values_of",
+    "watermark_marks",
+)
 
 
 def values_of(column: pa.Array) -> list[Any]:
@@ -45,6 +58,11 @@ def rows_of(columns: Sequence[pa.Array], names: Sequence[str] | None) -> Iterato
     """A function's input, row by row: a tuple of arguments, or with `names` a dict."""
     rows = zip(*map(values_of, columns), strict=True)
     return rows if names is None else (dict(zip(names, row, strict=True)) for row in rows)
+
+
+def records_of(rows: Iterable[Any], origins: Iterable[Any]) -> Iterable[StreamRecord]:
+    """The rows as records without a timestamp, made as cheaply as can be: this counts once per row."""
+    return map(partial(tuple.__new__, StreamRecord), zip(rows, repeat(None), origins))
 
 
 def watermark_marks(column: pa.Array) -> list[Any]:

@@ -22,6 +22,7 @@ from typing import Any
 
 from asyncudf.queues import Entry, StreamRecord
 
+from ._deadlines import Deadlines
 from ._errors import AsyncTimeoutError, AsyncUDFError, ResultError
 from ._function import Results, RuntimeContext
 from ._invoke import Invocation
@@ -29,7 +30,7 @@ from ._options import OnError, Options
 from ._retry import Attempt
 from ._workers import Worker
 
-__all__ = ("Call", "CallHooks", "Calls", "Deadlines")
+__all__ = ("Call", "CallHooks", "Calls")
 
 Finish = Callable[[Any], Any]
 
@@ -51,50 +52,6 @@ class Call:
         self.done = False
         self.timer: asyncio.TimerHandle | None = None
         self.workers: list[Worker] = []
-
-
-class Deadlines:
-    """Calls watched by one timer. All have the same delay, so the order of arrival is that of the deadlines."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, delay: float | None, expire: Callable[[Call], None]) -> None:
-        self._loop = loop
-        self._delay = delay
-        self._expire = expire
-        # A dict and not a deque: a call that ends leaves at once, and nothing keeps its results alive.
-        self._line: dict[Call, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self, call: Call) -> float | None:
-        """Watch a call from now on; returns its deadline on the loop's clock, None if there is no limit."""
-        if self._delay is None:
-            return None
-        when = self._line[call] = self._loop.time() + self._delay
-        if self._timer is None:
-            self._timer = self._loop.call_at(when, self._fire)
-        return when
-
-    def stop(self, call: Call) -> None:
-        """Watch it no longer."""
-        self._line.pop(call, None)
-
-    def close(self) -> None:
-        """Watch nothing any more."""
-        self._line.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _fire(self) -> None:
-        self._timer = None
-        now = self._loop.time() + 1e-9  # or rounding lets the timer fire just before its time, for ever
-        due = []
-        for call, when in self._line.items():
-            if when > now:
-                self._timer = self._loop.call_at(when, self._fire)
-                break
-            due.append(call)
-        for call in due:
-            if self._line.pop(call, None) is not None:
-                self._expire(call)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,8 +83,8 @@ class Calls:
         self._rng = rng
         self._loop = loop
         self._hooks = hooks
-        self._deadlines = Deadlines(loop, options.timeout, self._expire)
-        self._attempts = Deadlines(loop, options.attempt_timeout, self._attempt_expired)
+        self._deadlines: Deadlines[Call] = Deadlines(loop, options.timeout, self._expire)
+        self._attempts: Deadlines[Call] = Deadlines(loop, options.attempt_timeout, self._attempt_expired)
         self._ready: deque[Call] = deque()
 
     def use(self, invocation: Invocation) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from . import _spark
+from . import _spark, _spark_table
 from ._errors import FunctionError, OptionError
 from ._function import AsyncFunction
 from ._options import OnErrorLiteral, Options, OutputMode, OutputModeLiteral
@@ -67,7 +67,7 @@ class AsyncUDF(Generic[P, R]):
         appends the result's: `SELECT * FROM weather(TABLE(trips), 'city')`.
         """
         if self.options.output_mode is OutputMode.UNORDERED or self.spec.many_results:
-            _spark.register_table_function(spark, name, self.spec, self.options, self.returns)
+            _spark_table.register_table_function(spark, name, self.spec, self.options, self.returns)
         else:
             spark.udf.register(name, self)
         return self
@@ -201,9 +201,10 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         if returnType is not None:
             raise OptionError(f"two return types: {f!r} and {returnType!r}")
         f, returnType = None, f
+    checked, returns = Options.of(options), _checked_type(returnType)
     if f is None:
-        return lambda function: AsyncUDF(*_read(function, Options.of(options)), _checked_type(returnType))
-    return AsyncUDF(*_read(f, Options.of(options)), _checked_type(returnType))
+        return lambda function: AsyncUDF(*_read(function, checked), returns)
+    return AsyncUDF(*_read(f, checked), returns)
 
 
 def udf_of(function: Any, returns: Any, options: Mapping[str, Any]) -> AsyncUDF[..., Any]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from itertools import islice
 from types import coroutine
 from typing import Any
 
@@ -20,9 +19,11 @@ from asyncudf.queues import (
     Watermark,
 )
 
+from ._batching import MicroBatch
 from ._call import Call, CallHooks, Calls
 from ._errors import ResultError
 from ._function import RuntimeContext
+from ._input import Input
 from ._invoke import VectorCodec, invocation_of
 from ._options import Options, OutputMode
 from ._outputs import Output
@@ -58,8 +59,8 @@ class AsyncWaitOperator:
         want: called when the operator can take another batch.
     """
 
-    # A row is in exactly one place: not yet pulled (_current, then _inputs), or in the queue, or emitted.
-    # Of those in the queue, each unfinished one is in _partial or belongs to one Call.
+    # A row is in exactly one place: in the input, or in the queue, or emitted.
+    # Of those in the queue, each unfinished one is in _batch or belongs to one Call.
     # len(_queue) <= queue_size; calls in progress that count <= capacity
 
     def __init__(
@@ -82,19 +83,13 @@ class AsyncWaitOperator:
         self._loop = loop
         self._finish = finish
         self._codec = codec
-        self._want = want
         self._queue = _QUEUES[options.output_mode](options.queue_rows)
-        self._inputs: deque[Iterator[StreamElement]] = deque()
-        self._current: Iterator[StreamElement] = iter(())
-        self._has_input = False  # pulling may find an element
-        self._ended = False  # nothing more is fed
-        self._batch_rows = batch_rows(spec, options)
-        self._partial: list[tuple[StreamRecord, Entry]] = []  # a micro-batch that is not full yet
-        self._partial_is_due = False
-        self._linger: asyncio.TimerHandle | None = None
+        self._want = want
+        self._input = Input(want)
         self._direct: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._finished: asyncio.Future[None] = loop.create_future()
         self._pool = WorkerPool(loop, options.capacity, self._work, self._has_work)
+        self._batch = MicroBatch(batch_rows(spec, options), options.batch_linger, loop, self._pool.wake)
         hooks = CallHooks(self._emit, self._fail, self._pool.wake, self._pool.abandon)
         self._calls = Calls(options, finish, context, rng, loop, hooks)
 
@@ -102,13 +97,12 @@ class AsyncWaitOperator:
 
     def feed(self, elements: Iterable[StreamElement]) -> None:
         """Hand over a batch of rows and markers."""
-        self._inputs.append(iter(elements))
-        self._has_input = True
+        self._input.feed(elements)
         self._pool.wake()
 
     def end_of_input(self) -> None:
         """Say that nothing follows."""
-        self._ended = True
+        self._input.has_ended = True
         self._pool.wake()
         self._finish_if_drained()
 
@@ -143,7 +137,7 @@ class AsyncWaitOperator:
             self._finished.set_exception(error)
 
     def _finish_if_drained(self) -> None:
-        if self._ended and not self._has_input and self._queue.is_empty() and not self._finished.done():
+        if self._input.is_drained and self._queue.is_empty() and not self._finished.done():
             self._finished.set_result(None)
 
     # --- snapshot ---
@@ -154,15 +148,11 @@ class AsyncWaitOperator:
         Results and attempts are not part of it: after `restore_state` each row is called anew. Emission is
         exactly once, calls are at least once, as in Flink.
         """
-        waiting = [list(batch) for batch in (self._current, *self._inputs)]
-        self._current, *rest = [iter(batch) for batch in waiting]
-        self._inputs = deque(rest)
-        return self._queue.values() + [element for batch in waiting for element in batch]
+        return self._queue.values() + self._input.values()
 
     def restore_state(self, elements: Sequence[StreamElement]) -> None:
         """Replay a snapshot before any new input; it may hold more elements than the queue."""
-        self._current = chain(elements, self._current)
-        self._has_input = True
+        self._input.restore(elements)
         self._pool.wake()
 
     # --- admission ---
@@ -170,9 +160,9 @@ class AsyncWaitOperator:
     def _has_work(self) -> bool:
         if self._finished.done():
             return False
-        if self._has_input and len(self._queue) < self._queue.capacity:
+        if self._input.may_have_more and len(self._queue) < self._queue.capacity:
             return True
-        return self._calls.any_ready or bool(self._partial and (self._ended or self._partial_is_due))
+        return self._calls.any_ready or (len(self._batch) > 0 and (self._batch.is_ready or self._input.has_ended))
 
     async def _work(self, worker: Worker) -> None:
         """The life of one call slot: pull a row, run its call, again; ends when there is nothing to pull."""
@@ -222,7 +212,7 @@ class AsyncWaitOperator:
             return None
         empty = queue.is_empty()
         element: StreamElement | None = None
-        for element in islice(self._current, BURST):
+        for element in islice(self._input.current, BURST):
             if isinstance(element, StreamRecord):
                 slot.values = element.value
                 slot.attempt = 1
@@ -246,7 +236,10 @@ class AsyncWaitOperator:
             empty = queue.is_empty()
             if len(queue) == queue.capacity or is_spoiled() or self._finished.done():
                 return None
-        return (None, asyncio.sleep(0)) if element is not None or self._refill() else None
+        if element is not None or self._input.refill():
+            return None, asyncio.sleep(0)
+        self._finish_if_drained()
+        return None
 
     def _emit_directly(self, record: StreamRecord, result: Any) -> bool:
         try:
@@ -264,52 +257,29 @@ class AsyncWaitOperator:
 
     def _gather(self) -> Sequence[tuple[StreamRecord, Entry]]:
         """The rows of the next call: a full batch, or a partial one that must not wait any longer."""
-        while len(self._partial) < self._batch_rows and not self._partial_is_due:
+        batch = self._batch
+        while not batch.is_ready:
             record = self._next_record()
             if record is not None:
-                self._partial.append((record, self._put(record)))
-            elif self._ended or len(self._queue) == self._queue.capacity:
+                batch.add(record, self._put(record))
+            elif self._input.has_ended or len(self._queue) == self._queue.capacity:
                 break  # nothing can join the batch; behind a full queue it would wait for itself
             else:
-                self._start_linger()
                 return ()
-        rows, self._partial, self._partial_is_due = self._partial, [], False
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
-        return rows
-
-    def _start_linger(self) -> None:
-        if self._partial and self._linger is None and self._options.batch_linger is not None:
-            self._linger = self._loop.call_later(self._options.batch_linger, self._send_partial)
-
-    def _send_partial(self) -> None:
-        self._linger, self._partial_is_due = None, True
-        self._pool.wake()
+        return batch.take()
 
     def _next_record(self) -> StreamRecord | None:
         """The next row, if there is one and the queue has a place; markers before it go into the queue."""
         while len(self._queue) < self._queue.capacity:
-            element = next(self._current, None)
+            element = self._input.next()
             if isinstance(element, StreamRecord):
                 return element
-            if element is not None:
-                self._put(element)
-                self._emit()
-            elif not self._refill():
-                return None
+            if element is None:
+                self._finish_if_drained()
+                break
+            self._put(element)
+            self._emit()
         return None
-
-    def _refill(self) -> bool:
-        """Go to the next batch; asks for another when there is none behind it."""
-        if self._inputs:
-            self._current = self._inputs.popleft()
-            if not self._inputs and not self._ended:
-                self._want()
-            return True
-        self._has_input = False
-        self._finish_if_drained()
-        return False
 
     def _put(self, element: StreamElement) -> Entry:
         entry = self._queue.try_put(element)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import _spark
+from . import _spark_operator
 from ._decorator import udf_of
 from ._errors import OptionError
 from ._options import OutputMode
@@ -81,4 +81,4 @@ def _wait(
     if watermark_column is not None and watermark is None:
         raise OptionError("with_watermark_column needs watermark=, or there would be no watermark to write")
     udf = udf_of(function, returns, {**options, "output_mode": mode})
-    return _spark.operate(df, udf.spec, udf.options, udf.returns, columns, watermark, watermark_column)
+    return _spark_operator.operate(df, udf.spec, udf.options, udf.returns, columns, watermark, watermark_column)

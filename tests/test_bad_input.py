@@ -1,0 +1,203 @@
+"""Bad input gets a clear error at the earliest moment: the message names the value and the fix."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+import pandas as pd
+import pytest
+
+from asyncudf import (
+    AsyncFunction,
+    AsyncUDFError,
+    FunctionError,
+    OptionError,
+    OutputMode,
+    ResultFuture,
+    RetryStrategy,
+    RuntimeContext,
+    WatermarkStrategy,
+    async_pandas_udf,
+)
+from asyncudf.testing import run_rows
+
+
+async def city(name: str) -> str:
+    return name
+
+
+@contextlib.asynccontextmanager
+async def client() -> AsyncIterator[str]:
+    yield "client"
+
+
+class Lookup(AsyncFunction):
+    async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+        result_future.complete([value])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"capacity": 0}, "capacity must be at least 1, not 0"),
+        ({"capacity": -5}, "capacity must be at least 1, not -5"),
+        ({"capacity": 2.5}, "capacity must be a whole number, not 2.5"),
+        ({"capacity": True}, "capacity must be a whole number, not True"),
+        ({"queue_size": 50}, r"queue_size must be at least capacity \(100\), not 50"),
+        ({"timeout": 0}, "timeout must be more than 0 seconds, not 0; use None for no limit"),
+        ({"timeout": -1.0}, "timeout must be more than 0 seconds, not -1.0"),
+        ({"timeout": timedelta(0)}, "timeout must be more than 0 seconds"),
+        ({"timeout": "5s"}, "timeout must be a number of seconds or a timedelta, not '5s'"),
+        ({"timeout": float("nan")}, "timeout must be more than 0"),
+        ({"attempt_timeout": 0}, "attempt_timeout must be more than 0"),
+        ({"output_mode": "sorted"}, "output_mode must be one of 'ordered', 'unordered', not 'sorted'"),
+        ({"on_error": "ignore"}, "on_error must be one of 'raise', 'null', 'capture', not 'ignore'"),
+        ({"retry": RetryStrategy.fixed_delay(2, 1.0), "timeout": None}, "retry needs a timeout"),
+        ({"retry": 3}, "retry must be a RetryStrategy"),
+        ({"on_timeout": "x", "timeout": None}, "on_timeout is never used without a timeout"),
+        ({"batch_size": 10}, "batch_size=10 is for vectorized functions; city takes one row a call"),
+        ({"batch_linger": 1.0}, "batch_linger=1.0 is for vectorized functions"),
+        ({"deterministic": "yes"}, "deterministic must be True or False, not 'yes'"),
+        ({"capacty": 5}, "unknown option 'capacty'; did you mean 'capacity'?"),
+        ({"zzz": 5}, "unknown option 'zzz'; there are: output_mode, capacity"),
+    ],
+)
+def test_an_option_that_cannot_work(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        async_pandas_udf(city, "string", **options)
+    assert isinstance(caught.value, AsyncUDFError)
+    with pytest.raises(OptionError, match=said):
+        async_pandas_udf(city, "string").with_options(**options)
+    with pytest.raises(OptionError, match=said):
+        run_rows(city, ["Oslo"], **options)
+
+
+def test_options_that_work_are_taken_in_every_spelling() -> None:
+    udf = async_pandas_udf(city, output_mode="UNORDERED", timeout=timedelta(minutes=1), on_error="NULL")  # type: ignore[call-overload]
+    assert udf.options.output_mode is OutputMode.UNORDERED
+    assert udf.options.timeout == 60
+    assert udf.with_options(capacity=7).options.queue_rows == 700
+    assert udf.options.capacity == 100, "with_options makes a copy"
+
+
+def plain_generator(x: int) -> Iterator[int]:
+    yield x
+
+
+async def keyword_only(x: int, *, session: Any) -> int:
+    return x
+
+
+async def mixed(x: int, y: pd.Series) -> pd.Series:
+    return y
+
+
+async def vector_generator(x: pd.Series) -> AsyncIterator[pd.Series]:
+    yield x
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (plain_generator, "plain_generator is a plain generator"),
+        (keyword_only, "keyword-only parameter 'session' without a default"),
+        (mixed, "mixed mixes vectors and scalars"),
+        (vector_generator, "vectorized and a generator"),
+        (dict, "expected a function such as"),
+    ],
+)
+def test_a_function_that_cannot_be_run(function: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said) as caught:
+        async_pandas_udf(function, "int")
+    assert isinstance(caught.value, FunctionError)
+
+
+def test_a_resource_must_be_a_named_parameter_and_made_on_the_executor() -> None:
+    async def call(x: int, session: Any) -> int:
+        return x
+
+    @contextlib.asynccontextmanager
+    async def other() -> AsyncIterator[None]:
+        yield
+
+    async def undecorated() -> AsyncIterator[None]:
+        yield
+
+    with pytest.raises(FunctionError, match="call has no parameter called 'other'"):
+        async_pandas_udf(call, "int", resources=other)
+    with pytest.raises(FunctionError, match="decorate it with @contextlib.asynccontextmanager"):
+        async_pandas_udf(call, "int", resources={"session": undecorated})
+    with pytest.raises(FunctionError, match="must be an async context manager's function or class"):
+        async_pandas_udf(call, "int", resources={"session": "http://localhost"})  # type: ignore[dict-item]
+    with pytest.raises(AsyncUDFError, match="which is no async context manager"):
+        run_rows(call, [1], resources={"session": dict})
+    assert async_pandas_udf(call, "int", resources={"session": aiohttp.ClientSession}).spec.parameters == ("x",)
+
+
+def test_an_async_function_has_the_right_methods() -> None:
+    class SyncClose(Lookup):
+        def close(self) -> None:  # type: ignore[override]
+            pass
+
+    class AsyncTimeout(Lookup):
+        async def timeout(self, value: Any, result_future: ResultFuture) -> None:  # type: ignore[override]
+            pass
+
+    with pytest.raises(FunctionError, match=r"SyncClose\.close must be declared async def"):
+        async_pandas_udf(SyncClose(), "int")
+    with pytest.raises(FunctionError, match=r"AsyncTimeout\.timeout must be a plain def"):
+        async_pandas_udf(AsyncTimeout(), "int")
+    with pytest.raises(OptionError, match="Lookup opens its own in open"):
+        async_pandas_udf(Lookup(), "int", resources=client)
+
+
+def test_on_timeout_may_not_wait() -> None:
+    async def fallback(name: str) -> str:
+        return name
+
+    with pytest.raises(OptionError, match="on_timeout must be a value or a plain def"):
+        async_pandas_udf(city, on_timeout=fallback)
+
+
+def test_a_function_is_decorated_once() -> None:
+    with pytest.raises(FunctionError, match="already; use with_options"):
+        async_pandas_udf(async_pandas_udf(city))
+
+
+def test_a_return_type_must_be_one() -> None:
+    with pytest.raises(OptionError, match="returnType must be DDL"):
+        async_pandas_udf(city, 5)  # type: ignore[call-overload]
+    with pytest.raises(FunctionError, match="expected a function such as"):
+        run_rows(5, [])
+    with pytest.raises(OptionError, match="two return types"):
+        async_pandas_udf("int", "string")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: WatermarkStrategy.for_bounded_out_of_orderness("ts", "ten seconds"),
+        lambda: WatermarkStrategy.for_bounded_out_of_orderness("ts", -1),
+        lambda: WatermarkStrategy.for_monotonous_timestamps("ts", interval=0),
+        lambda: WatermarkStrategy.for_punctuation(5),  # type: ignore[arg-type]
+    ],
+)
+def test_a_watermark_strategy_that_cannot_work(make: Any) -> None:
+    with pytest.raises(OptionError):
+        make()
+
+
+def test_an_unknown_clock() -> None:
+    with pytest.raises(OptionError, match="'virtual' or 'real', not 'wall'"):
+        run_rows(city, ["Oslo"], clock="wall")  # type: ignore[arg-type]
+
+
+def test_the_context_is_no_column() -> None:
+    async def call(x: int, context: RuntimeContext) -> int:
+        return x
+
+    assert async_pandas_udf(call).spec.parameters == ("x",)

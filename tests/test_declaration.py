@@ -1,0 +1,189 @@
+"""What a declaration is read as: kinds, parameters, inferred types, the decorator with and without parentheses."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import functools
+import inspect
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, NamedTuple, Optional, TypedDict
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from asyncudf import RetryStrategy, async_pandas_udf
+from asyncudf._signature import Kind, Vector
+from asyncudf._types import UnknownTypeError, from_annotation, to_json
+from asyncudf.testing import run_rows
+
+
+@dataclasses.dataclass
+class Weather:
+    temp: float
+    sky: str | None
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Place(TypedDict):
+    name: str
+    at: Point
+
+
+class TestDecorator:
+    def test_without_parentheses(self) -> None:
+        @async_pandas_udf
+        async def call(x: int) -> int:
+            """Doubles."""
+            return x * 2
+
+        assert (call.__name__, call.__doc__) == ("call", "Doubles.")
+        assert inspect.iscoroutinefunction(call.__wrapped__)
+        assert run_rows(call, [1]) == [2]
+
+    def test_with_empty_parentheses(self) -> None:
+        @async_pandas_udf()
+        async def call(x: int) -> int:
+            return x
+
+        assert call.spec.returns == "bigint"
+
+    def test_the_return_type_comes_first(self) -> None:
+        @async_pandas_udf("temp double, sky string", capacity=5)
+        async def call(x: int) -> dict[str, Any]:
+            return {"temp": 1.0, "sky": "clear"}
+
+        assert call.returns == "temp double, sky string"
+        assert call.options.capacity == 5
+
+    def test_as_a_function(self) -> None:
+        async def call(x: int) -> int:
+            return x
+
+        assert async_pandas_udf(call, "int").returns == "int"
+        assert async_pandas_udf(call, returnType="int").returns == "int"
+
+    def test_with_options_changes_a_copy(self) -> None:
+        @async_pandas_udf("int", retry=RetryStrategy.fixed_delay(2, 1.0))
+        async def call(x: int) -> int:
+            return x
+
+        other = call.with_options(capacity=3)
+        assert (other.options.capacity, call.options.capacity) == (3, 100)
+        assert other.options.retry is call.options.retry
+        assert other.returns == "int"
+
+
+class TestKinds:
+    def test_each_kind_is_told_from_the_declaration(self) -> None:
+        async def coroutine(x: int) -> int:
+            return x
+
+        async def generator(x: int) -> AsyncIterator[int]:
+            yield x
+
+        def plain(x: int) -> int:
+            return x
+
+        class Callable_:
+            async def __call__(self, x: int) -> int:
+                return x
+
+        kinds = [async_pandas_udf(f, "int").spec.kind for f in (coroutine, generator, plain, Callable_())]
+        assert kinds == [Kind.COROUTINE, Kind.GENERATOR, Kind.THREAD, Kind.COROUTINE]
+
+    def test_partial_keeps_the_name_and_the_kind(self) -> None:
+        async def add(a: int, b: int) -> int:
+            return a + b
+
+        spec = async_pandas_udf(functools.partial(add, b=1), "int").spec
+        assert (spec.name, spec.kind, spec.required) == ("add", Kind.COROUTINE, 1)
+
+    def test_vectors_are_told_from_the_annotations(self) -> None:
+        async def call(a: pd.Series, b: pd.DataFrame, c: pa.Array, d: pa.StringArray) -> pd.Series:
+            return a
+
+        spec = async_pandas_udf(call, "int").spec
+        assert spec.vectors == (Vector.SERIES, Vector.FRAME, Vector.ARRAY, Vector.ARRAY)
+
+    def test_a_vectorized_def_runs_in_a_thread(self) -> None:
+        def double(x: pd.Series) -> pd.Series:
+            return x * 2
+
+        assert run_rows(double, [1, 2, 3], clock="real", batch_size=2) == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("hint", "ddl"),
+    [
+        (str, "string"),
+        (int, "bigint"),
+        (float, "double"),
+        (bool, "boolean"),
+        (bytes, "binary"),
+        (datetime.date, "date"),
+        (datetime.datetime, "timestamp"),
+        (decimal.Decimal, "decimal(38,18)"),
+        (Optional[int], "bigint"),  # noqa: UP045 - the old spelling is still met
+        (int | None, "bigint"),
+        (list[str], "array<string>"),
+        (Sequence[int], "array<bigint>"),
+        (tuple[int, ...], "array<bigint>"),
+        (dict[str, list[float]], "map<string,array<double>>"),
+        (Mapping[str, int], "map<string,bigint>"),
+        (Weather, "struct<temp:double,sky:string>"),
+        (Point, "struct<x:bigint,y:bigint>"),
+        (Place, "struct<name:string,at:struct<x:bigint,y:bigint>>"),
+    ],
+)
+def test_a_type_is_inferred_from_its_annotation(hint: Any, ddl: str) -> None:
+    assert from_annotation(hint) == ddl
+    assert to_json(ddl)
+
+
+@pytest.mark.parametrize("hint", [dict, list, Any, int | str, object, tuple[int, str]])
+def test_an_annotation_that_does_not_say_enough(hint: Any) -> None:
+    with pytest.raises(UnknownTypeError):
+        from_annotation(hint)
+
+
+def test_a_generator_is_typed_by_what_it_yields() -> None:
+    async def call(x: int) -> AsyncIterator[Weather]:
+        yield Weather(1.0, None)
+
+    assert async_pandas_udf(call).spec.returns == "struct<temp:double,sky:string>"
+
+
+def field(name: str, kind: Any, nullable: bool = True) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": nullable, "metadata": {}}
+
+
+@pytest.mark.parametrize(
+    ("ddl", "json"),
+    [
+        ("int", "integer"),
+        (" BIGINT ", "long"),
+        ("decimal(10, 2)", "decimal(10,2)"),
+        ("decimal", "decimal(10,0)"),
+        ("temp double, sky string", {"type": "struct", "fields": [field("temp", "double"), field("sky", "string")]}),
+        ("a: int", {"type": "struct", "fields": [field("a", "integer")]}),
+        ("date date", {"type": "struct", "fields": [field("date", "date")]}),
+        ("a int not null", {"type": "struct", "fields": [field("a", "integer", False)]}),
+        ("struct<`a b`: int>", {"type": "struct", "fields": [field("a b", "integer")]}),
+        ("map<string, int>", {"type": "map", "keyType": "string", "valueType": "integer", "valueContainsNull": True}),
+    ],
+)
+def test_everyday_ddl_is_read_without_spark(ddl: str, json: Any) -> None:
+    assert to_json(ddl) == json
+
+
+@pytest.mark.parametrize("ddl", ["", "blabla", "array<int", "a int,", "int)", "a int comment 'x'", "struct<a>"])
+def test_other_ddl_is_left_to_spark(ddl: str) -> None:
+    with pytest.raises(UnknownTypeError):
+        to_json(ddl)

@@ -1,0 +1,147 @@
+"""A result against its declared type: what fits is converted exactly, what does not is an error with field and value."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf import ResultError
+from asyncudf._fit import fitter
+
+UTC = datetime.UTC
+AWARE, NAIVE = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, UTC), datetime.datetime(2026, 1, 2, 3, 4, 5, 6)
+TIMESTAMP, TIMESTAMP_NTZ = pa.timestamp("us", "UTC"), pa.timestamp("us")
+WEATHER = pa.struct([("temp", pa.float64()), ("sky", pa.string())])
+Pair = namedtuple("Pair", "temp sky")
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+@dataclasses.dataclass
+class Weather:
+    temp: float
+    sky: str
+
+
+FITS = [
+    (pa.int32(), 5, 5),
+    (pa.int32(), np.int64(5), 5),
+    (pa.int32(), Level.HIGH, 3),
+    (pa.int64(), 2**63 - 1, 2**63 - 1),
+    (pa.int64(), -(2**63), -(2**63)),
+    (pa.float64(), 1.5, 1.5),
+    (pa.float64(), 2, 2.0),
+    (pa.float64(), np.float32(1.5), 1.5),
+    (pa.float64(), 2**53, float(2**53)),
+    (pa.bool_(), True, True),
+    (pa.bool_(), np.bool_(True), True),
+    (pa.string(), "Ærø", "Ærø"),
+    (pa.binary(), b"x", b"x"),
+    (pa.binary(), bytearray(b"x"), b"x"),
+    (pa.date32(), datetime.date(2026, 1, 2), datetime.date(2026, 1, 2)),
+    (TIMESTAMP, AWARE, AWARE),
+    (TIMESTAMP, pd.Timestamp(AWARE), AWARE),
+    (TIMESTAMP_NTZ, NAIVE, NAIVE),
+    (pa.decimal128(5, 2), decimal.Decimal("123.4"), decimal.Decimal("123.40")),
+    (pa.decimal128(5, 2), 123, decimal.Decimal("123.00")),
+    (pa.duration("us"), datetime.timedelta(seconds=1), datetime.timedelta(seconds=1)),
+    (pa.list_(pa.int32()), [1, None, 3], [1, None, 3]),
+    (pa.list_(pa.int32()), (1, 2), [1, 2]),
+    (pa.list_(pa.int64()), np.array([1, 2]), [1, 2]),
+    (pa.map_(pa.string(), pa.int32()), {"a": 1, "b": None}, [("a", 1), ("b", None)]),
+    (WEATHER, {"temp": 1.0, "sky": None}, {"temp": 1.0, "sky": None}),
+    (WEATHER, {"sky": "x", "temp": 1}, {"temp": 1.0, "sky": "x"}),
+    (WEATHER, Weather(1.0, "x"), {"temp": 1.0, "sky": "x"}),
+    (WEATHER, Pair(1.0, "x"), {"temp": 1.0, "sky": "x"}),
+    (WEATHER, (1.0, "x"), {"temp": 1.0, "sky": "x"}),
+    (WEATHER, None, None),
+    (TIMESTAMP, pd.NaT, None),
+    (pa.int64(), pd.NA, None),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "exact"), FITS)
+def test_what_fits_reaches_arrow_unchanged(kind: pa.DataType, value: Any, exact: Any) -> None:
+    fitted = fitter("f", kind)(value)
+    assert pa.array([fitted], type=kind).to_pylist() == [exact]
+
+
+MISFITS = [
+    (pa.int32(), 1.5, "1.5 (float): declared int32"),
+    (pa.int32(), 1.0, "1.0 (float)"),
+    (pa.int32(), True, "True (bool)"),
+    (pa.int32(), "1", "'1' (str)"),
+    (pa.int32(), 2**31, "2147483648 (int): declared int32, which ends at 2147483647"),
+    (pa.int64(), 2**63, "which ends at"),
+    (pa.float64(), True, "True (bool)"),
+    (pa.float64(), "1.5", "'1.5' (str)"),
+    (pa.float64(), 2**53 + 1, "exactly up to"),
+    (pa.float64(), decimal.Decimal("1.5"), "Decimal"),
+    (pa.bool_(), 1, "1 (int): declared bool"),
+    (pa.string(), b"x", "b'x' (bytes): declared string"),
+    (pa.string(), 5, "5 (int): declared string"),
+    (pa.string(), "\ud800", "no Unicode text"),
+    (pa.binary(), "x", "'x' (str): declared binary"),
+    (pa.date32(), NAIVE, "(datetime): declared date32"),
+    (pa.date32(), "2026-01-02", "(str)"),
+    (TIMESTAMP, NAIVE, "give a time-zone-aware datetime"),
+    (TIMESTAMP, datetime.date(2026, 1, 2), "(date)"),
+    (TIMESTAMP_NTZ, AWARE, "give a naive datetime"),
+    (pa.decimal128(5, 2), decimal.Decimal("1.234"), "declared decimal128(5, 2)"),
+    (pa.decimal128(5, 2), decimal.Decimal(12345), "declared decimal128(5, 2)"),
+    (pa.decimal128(5, 2), decimal.Decimal("NaN"), "declared decimal128(5, 2)"),
+    (pa.decimal128(5, 2), 1.5, "1.5 (float)"),
+    (pa.list_(pa.int32()), "abc", "declared array (give a list)"),
+    (pa.list_(pa.int32()), {1, 2}, "declared array"),
+    (pa.list_(pa.int32()), [1, "x"], "'x' (str) in field '[]'"),
+    (pa.map_(pa.string(), pa.int32()), [("a", 1)], "declared map (give a dict)"),
+    (pa.map_(pa.string(), pa.int32()), {None: 1}, "not null"),
+    (pa.map_(pa.string(), pa.int32()), {"a": 1.5}, "1.5 (float)"),
+    (WEATHER, {"temp": 1.0}, "fields missing sky"),
+    (WEATHER, {"temp": 1.0, "sky": "x", "wind": 3}, "fields unknown wind"),
+    (WEATHER, {"temp": 1.0, "sky": 5}, "5 (int) in field 'sky': declared string"),
+    (WEATHER, "text", "give a dict, a dataclass or a NamedTuple"),
+    (WEATHER, (1.0,), "give a dict"),
+    (WEATHER, Weather, "give a dict"),
+    (pa.struct([pa.field("a", pa.int32(), nullable=False)]), {"a": None}, "not null"),
+    (pa.struct([("in", WEATHER)]), {"in": {"temp": "x", "sky": None}}, "in field 'in.temp'"),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "said"), MISFITS)
+def test_what_does_not_fit_is_named(kind: pa.DataType, value: Any, said: str) -> None:
+    with pytest.raises(ResultError) as caught:
+        fitter("weather", kind)(value)
+    assert str(caught.value).startswith("weather returned ")
+    assert said in str(caught.value)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.datetimes() | st.decimals(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["temp", "sky", "x"]), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@given(value=ANYTHING, kind=st.sampled_from([kind for kind, _, _ in FITS]))
+def test_whatever_the_fitter_lets_through_arrow_takes(value: Any, kind: pa.DataType) -> None:
+    try:
+        fitted = fitter("f", kind)(value)
+    except ResultError:
+        return
+    pa.array([fitted], type=kind)

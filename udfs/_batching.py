@@ -1,0 +1,57 @@
+"""The rows of a vectorized function's next call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from asyncudf.queues import Entry, StreamRecord
+
+__all__ = ("MicroBatch",)
+
+
+class MicroBatch:
+    """Gathers rows until there are enough of them, or the first has waited long enough.
+
+    Args:
+        size: rows of a full batch.
+        linger: seconds after which a batch is ready though not full; None: never.
+        wake: called when that time has come.
+    """
+
+    def __init__(
+        self, size: int, linger: float | None, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]
+    ) -> None:
+        self._size = size
+        self._linger = linger
+        self._loop = loop
+        self._wake = wake
+        self._rows: list[tuple[StreamRecord, Entry]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_waited = False
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the batch must go out as it is."""
+        return len(self._rows) == self._size or self._has_waited
+
+    def add(self, record: StreamRecord, entry: Entry) -> None:
+        """Add a row that is in the queue already."""
+        if not self._rows and self._linger is not None:
+            self._timer = self._loop.call_later(self._linger, self._due)
+        self._rows.append((record, entry))
+
+    def take(self) -> Sequence[tuple[StreamRecord, Entry]]:
+        """The rows gathered so far; the next batch begins."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        rows, self._rows, self._has_waited = self._rows, [], False
+        return rows
+
+    def _due(self) -> None:
+        self._has_waited = True
+        self._wake()

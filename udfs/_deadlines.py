@@ -1,0 +1,60 @@
+"""Many deadlines, one timer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ("Deadlines",)
+
+T = TypeVar("T")
+
+
+class Deadlines(Generic[T]):
+    """Things watched by one timer. All have the same delay, so the order of arrival is that of the deadlines.
+
+    Args:
+        delay: seconds; None watches nothing.
+        expire: called with each thing whose time has passed.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, delay: float | None, expire: Callable[[T], None]) -> None:
+        self._loop = loop
+        self._delay = delay
+        self._expire = expire
+        # A dict and not a deque: what ends leaves at once, and nothing keeps its results alive.
+        self._line: dict[T, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, thing: T) -> float | None:
+        """Watch it from now on; returns its deadline on the loop's clock, None if there is no limit."""
+        if self._delay is None:
+            return None
+        when = self._line[thing] = self._loop.time() + self._delay
+        if self._timer is None:
+            self._timer = self._loop.call_at(when, self._fire)
+        return when
+
+    def stop(self, thing: T) -> None:
+        """Watch it no longer."""
+        self._line.pop(thing, None)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._line.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = self._loop.time() + 1e-9  # or rounding lets the timer fire just before its time, for ever
+        due = []
+        for thing, when in self._line.items():
+            if when > now:
+                self._timer = self._loop.call_at(when, self._fire)
+                break
+            due.append(thing)
+        for thing in due:
+            if self._line.pop(thing, None) is not None:
+                self._expire(thing)

@@ -1,0 +1,67 @@
+"""The elements that were handed to an operator and not yet admitted."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+
+from asyncudf.queues import StreamElement
+
+__all__ = ("Input",)
+
+
+class Input:
+    """Batches of elements in a line; asks for another batch when it starts on the last.
+
+    Args:
+        want: asks whoever feeds for one batch.
+    """
+
+    # may_have_more is False only when every element has been taken; has_ended: nothing more is fed
+
+    def __init__(self, want: Callable[[], None]) -> None:
+        self._want = want
+        self._batches: deque[Iterator[StreamElement]] = deque()
+        self.current: Iterator[StreamElement] = iter(())
+        self.may_have_more = False
+        self.has_ended = False
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is left and nothing will come."""
+        return self.has_ended and not self.may_have_more
+
+    def feed(self, batch: Iterable[StreamElement]) -> None:
+        """Put a batch at the end of the line."""
+        self._batches.append(iter(batch))
+        self.may_have_more = True
+
+    def restore(self, elements: Iterable[StreamElement]) -> None:
+        """Put elements before all others."""
+        self.current = chain(elements, self.current)
+        self.may_have_more = True
+
+    def refill(self) -> bool:
+        """Go on to the next batch, when `current` is exhausted; False if there is none."""
+        if not self._batches:
+            self.may_have_more = False
+            return False
+        self.current = self._batches.popleft()
+        if not self._batches and not self.has_ended:
+            self._want()
+        return True
+
+    def next(self) -> StreamElement | None:
+        """Take the next element, None if there is none now."""
+        while (element := next(self.current, None)) is None:
+            if not self.refill():
+                return None
+        return element
+
+    def values(self) -> list[StreamElement]:
+        """All elements, in order; they stay where they are."""
+        batches = [list(batch) for batch in (self.current, *self._batches)]
+        self.current, *rest = (iter(batch) for batch in batches)
+        self._batches = deque(rest)
+        return list(chain.from_iterable(batches))

@@ -1,0 +1,59 @@
+"""Whether a function can be sent to the executors, and if not, what in it cannot."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark import cloudpickle
+
+from ._errors import FunctionError
+from ._task import Work
+
+__all__ = ("check_picklable",)
+
+_dumps: Callable[[Any], bytes] = cloudpickle.dumps
+
+
+def check_picklable(work: Work) -> None:
+    """Raises FunctionError with the name of the culprit."""
+    try:
+        _dumps(work)
+    except Exception as error:
+        raise FunctionError(
+            f"{work.spec.name} cannot be sent to the executors: {_culprit(work)} cannot be pickled "
+            f"({type(error).__name__}: {error}). Make such an object on the executor: with resources=..., or in "
+            "AsyncFunction.open()"
+        ) from error
+
+
+def _culprit(work: Work) -> str:
+    spec = work.spec
+    for name, value in _reachable(work):
+        try:
+            _dumps(value)
+        except Exception:
+            return f"{name} ({type(value).__name__})"
+    return f"the function {spec.name}"
+
+
+def _reachable(work: Work) -> Iterator[tuple[str, Any]]:
+    """The things that a function takes with it, by the names that the user gave them."""
+    spec, options = work.spec, work.options
+    for name, factory in spec.resources.items():
+        yield from _variables(factory, f"resource {name!r}: ")
+        yield f"resource {name!r}", factory
+    for option in ("on_timeout", "retry"):
+        value = getattr(options, option)
+        yield from _variables(value, f"{option}: ")
+        yield option, value
+    yield from _variables(spec.function, "")
+
+
+def _variables(function: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if callable(function) and inspect.isfunction(inspect.unwrap(function)):
+        variables = inspect.getclosurevars(inspect.unwrap(function))
+        for name, value in {**variables.nonlocals, **variables.globals}.items():
+            yield f"{prefix}its variable {name!r}", value
+    else:
+        for name, value in getattr(function, "__dict__", {}).items():
+            yield f"{prefix}its attribute {name!r}", value

@@ -1,0 +1,150 @@
+"""A function as a SQL table function: `weather(TABLE(t), 'city')`."""
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from pyspark.sql import SparkSession
+from pyspark.sql import types as spark
+from pyspark.sql.functions import udtf
+from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
+
+from asyncudf.queues import StreamElement, StreamRecord
+
+from ._bridge import Bridge
+from ._errors import FunctionError
+from ._options import Options, unknown_name
+from ._signature import FunctionSpec, Kind
+from ._spark import arrow_type, plan_work, start_bridge
+from ._spark_operator import argument_positions, joined_schema, result_fields
+from ._task import Work
+
+__all__ = ("register_table_function",)
+
+TABLE_ROWS = 1000  # rows come one by one; so many are handed over together
+
+
+@dataclasses.dataclass
+class _Analyzed(AnalyzeResult):
+    """What a table function's planning tells its execution."""
+
+    arguments: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    kinds: tuple[spark.DataType, ...] = ()  # the Spark types of the arguments
+
+
+def _analyze(
+    work: Work, added: Sequence[spark.StructField], table: AnalyzeArgument, *columns: Any, **named: Any
+) -> _Analyzed:
+    spec = work.spec
+    if not table.isTable or not isinstance(table.dataType, spark.StructType):
+        raise FunctionError(f"the first argument of {spec.name} is a table: {spec.name}(TABLE(t), 'column', ...)")
+    wanted = [_column_name(column, spec) for column in columns]
+    by_name = [parameter for parameter in spec.parameters[len(wanted) :] if parameter in named]
+    wanted.extend(_column_name(named.pop(parameter), spec) for parameter in by_name)
+    if named:
+        raise FunctionError(unknown_name(f"parameter of {spec.name}", next(iter(named)), spec.parameters))
+    fields = table.dataType.fields
+    arguments = argument_positions(spec, fields, wanted)
+    return _Analyzed(
+        schema=joined_schema(fields, added, spec),
+        arguments=arguments,
+        names=tuple(fields[i].name for i in arguments),
+        kinds=tuple(fields[i].dataType for i in arguments),
+    )
+
+
+def _column_name(argument: AnalyzeArgument, spec: FunctionSpec) -> str:
+    if argument.isTable or not isinstance(argument.value, str):
+        raise FunctionError(
+            f"after the table, {spec.name} takes the names of its columns as strings: {spec.name}(TABLE(t), 'city')"
+        )
+    return argument.value
+
+
+class TableFunction:
+    """The worker's side of a SQL table function; a subclass for each registered function holds its work."""
+
+    work: ClassVar[Work]
+    width: ClassVar[int]  # how many columns the results make; 0: one column, not a struct
+
+    def __init__(self, analyzed: _Analyzed) -> None:
+        self._analyzed = analyzed
+        self._from_pickled = [_from_pickled(kind) for kind in analyzed.kinds]
+        self._rows: list[Any] = []
+        self._bridge: Bridge[Iterable[StreamElement], list[tuple[Any, ...]]] | None = None
+
+    def eval(self, row: Any, *columns: Any, **named: Any) -> Iterator[tuple[Any, ...]]:
+        """Take one row; give the results that are ready now and then."""
+        self._rows.append(row)
+        if len(self._rows) == TABLE_ROWS:
+            yield from self._push()
+
+    def terminate(self) -> Iterator[tuple[Any, ...]]:
+        """The table has ended; give the rest."""
+        if self._rows:
+            yield from self._push()
+        if self._bridge is not None:
+            for batch in self._bridge.finish():
+                yield from batch
+
+    def cleanup(self) -> None:
+        """Spark calls this on every path."""
+        if self._bridge is not None:
+            self._bridge.close()
+
+    def _push(self) -> Iterator[tuple[Any, ...]]:
+        if self._bridge is None:
+            kinds = [arrow_type(kind, self.work.spec) for kind in self._analyzed.kinds]
+            self._bridge = start_bridge(self.work, self._write, kinds, self._analyzed.names)
+        rows, self._rows = self._rows, []
+        for batch in self._bridge.push([self._record(row) for row in rows]):
+            yield from batch
+
+    def _record(self, row: Any) -> StreamRecord:
+        positions = zip(self._analyzed.arguments, self._from_pickled, strict=True)
+        values = tuple(convert(row[i]) for i, convert in positions)
+        if self.work.spec.kind is Kind.ASYNC_FUNCTION:
+            return StreamRecord(dict(zip(self._analyzed.names, values, strict=True)), None, row)
+        return StreamRecord(values, None, row)
+
+    def _write(self, values: Any, origins: Any, watermarks: Any) -> list[tuple[Any, ...]]:
+        if not self.width:
+            return [(*row, value) for row, value in zip(origins, values, strict=True)]
+        nulls = (None,) * self.width
+        return [(*row, *(nulls if v is None else v.values())) for row, v in zip(origins, values, strict=True)]
+
+
+def _from_pickled(kind: spark.DataType) -> Callable[[Any], Any]:
+    """Values that come pickled look different; a function shall see the same ones at every door."""
+    match kind:
+        case spark.TimestampType():  # naive, in the worker's own zone
+            return lambda v: v and v.astimezone(datetime.UTC)
+        case spark.BinaryType():
+            return lambda v: None if v is None else bytes(v)
+        case spark.ArrayType():
+            item = _from_pickled(kind.elementType)
+            return lambda v: None if v is None else [item(x) for x in v]
+        case spark.MapType():
+            key, value = _from_pickled(kind.keyType), _from_pickled(kind.valueType)
+            return lambda v: None if v is None else {key(k): value(x) for k, x in v.items()}
+        case spark.StructType():
+            fields = [(field.name, _from_pickled(field.dataType)) for field in kind.fields]
+            return lambda v: None if v is None else {n: f(x) for (n, f), x in zip(fields, v, strict=True)}
+    return lambda v: v
+
+
+def register_table_function(
+    session: SparkSession, name: str, spec: FunctionSpec, options: Options, returns: Any
+) -> None:
+    """Make a function callable in SQL as `name(TABLE(t), 'column', ...)`."""
+    work, kind = plan_work(spec, options, returns)
+    added = result_fields(work, kind)
+    body = {
+        "work": work,
+        "width": len(added) if isinstance(kind, spark.StructType) else 0,
+        "analyze": staticmethod(partial(_analyze, work, added)),
+    }
+    session.udtf.register(name, udtf(type(spec.name, (TableFunction,), body), useArrow=False))  # type: ignore[arg-type]
