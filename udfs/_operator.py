@@ -93,8 +93,6 @@ class AsyncWaitOperator:
         hooks = CallHooks(self._emit, self._fail, self._pool.wake, self._pool.abandon)
         self._calls = Calls(options, finish, context, rng, loop, hooks)
 
-    # --- input ---
-
     def feed(self, elements: Iterable[StreamElement]) -> None:
         """Hand over a batch of rows and markers."""
         self._input.feed(elements)
@@ -105,8 +103,6 @@ class AsyncWaitOperator:
         self._input.has_ended = True
         self._pool.wake()
         self._finish_if_drained()
-
-    # --- life ---
 
     async def run(self) -> None:
         """Open the function, work until the input has ended and everything is emitted, close.
@@ -140,8 +136,6 @@ class AsyncWaitOperator:
         if self._input.is_drained and self._queue.is_empty() and not self._finished.done():
             self._finished.set_result(None)
 
-    # --- snapshot ---
-
     def snapshot_state(self) -> list[StreamElement]:
         """The elements not yet emitted, in order: those in the queue, then those handed over but not admitted.
 
@@ -154,8 +148,6 @@ class AsyncWaitOperator:
         """Replay a snapshot before any new input; it may hold more elements than the queue."""
         self._input.restore(elements)
         self._pool.wake()
-
-    # --- admission ---
 
     def _has_work(self) -> bool:
         if self._finished.done():
@@ -285,8 +277,6 @@ class AsyncWaitOperator:
         entry = self._queue.try_put(element)
         assert entry is not None, "a place was free: only this coroutine-free stretch of code fills it"
         return entry
-
-    # --- emission ---
 
     def _emit(self) -> None:
         """Emit everything that may leave."""
