@@ -129,7 +129,7 @@ def test_a_resource_must_be_a_named_parameter_and_made_on_the_executor() -> None
 
     with pytest.raises(FunctionError, match="call has no parameter called 'other'"):
         async_pandas_udf(call, "int", resources=other)
-    with pytest.raises(FunctionError, match="decorate it with @contextlib.asynccontextmanager"):
+    with pytest.raises(FunctionError, match=r"decorate it with @contextlib\.asynccontextmanager"):
         async_pandas_udf(call, "int", resources={"session": undecorated})
     with pytest.raises(FunctionError, match="must be an async context manager's function or class"):
         async_pandas_udf(call, "int", resources={"session": "http://localhost"})  # type: ignore[dict-item]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import random
 from collections.abc import AsyncIterator, Callable
@@ -34,16 +35,16 @@ FIXED = RetryStrategy.fixed_delay(attempts=3, delay=1.0)
 class Flaky:
     """Fails a given number of times for each row, then returns the time of success."""
 
-    def __init__(self, failures: int, error: BaseException | Callable[[], BaseException] = ValueError("busy")) -> None:
+    def __init__(self, failures: int, error: BaseException | None = None) -> None:
         self.failures = failures
-        self.error = error
+        self.error = error or ValueError("busy")
         self.calls: list[tuple[Any, float]] = []
 
     async def __call__(self, x: Any) -> float:
         now = asyncio.get_running_loop().time()
         self.calls.append((x, now))
         if sum(row == x for row, _ in self.calls) <= self.failures:
-            raise self.error if isinstance(self.error, BaseException) else self.error()
+            raise self.error
         return now
 
     def times(self, x: Any) -> list[float]:
@@ -118,12 +119,12 @@ class TestErrors:
         assert len(str(caught.value)) < 300
 
     def test_an_exception_that_cannot_be_printed_is_no_obstacle(self) -> None:
-        class Unprintable(Exception):
+        class UnprintableError(Exception):
             def __str__(self) -> str:
                 raise RuntimeError
 
-        with pytest.raises(AsyncUDFError, match="Unprintable"):
-            run_rows(Flaky(1, Unprintable()), [1])
+        with pytest.raises(AsyncUDFError, match="UnprintableError"):
+            run_rows(Flaky(1, UnprintableError()), [1])
 
     def test_an_error_of_a_vectorized_call_is_that_of_all_its_rows(self) -> None:
         async def call(x: pd.Series) -> pd.Series:
@@ -223,10 +224,8 @@ class TestDeadline:
     def test_a_coroutine_that_swallows_its_cancellation_starves_nobody(self, mode: str) -> None:
         async def stubborn(x: int) -> int:
             while x == 0:
-                try:
+                with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(1000)
-                except asyncio.CancelledError:
-                    pass
             await asyncio.sleep(1)
             return x
 
@@ -484,18 +483,18 @@ class TestRetry:
             assert harness.output == [None]
 
     def test_retry_after_wins_over_the_computed_delay(self) -> None:
-        class Throttled(Exception):
+        class ThrottledError(Exception):
             retry_after = 7.0
 
-        flaky = Flaky(1, Throttled())
+        flaky = Flaky(1, ThrottledError())
         assert run_rows(flaky, ["a"], retry=FIXED) == [7.0]
 
     def test_retry_after_is_read_from_where_clients_put_it(self) -> None:
-        class Holder(Exception):
+        class HolderError(Exception):
             pass
 
         def with_headers(headers: dict[str, str], nested: bool = False) -> Exception:
-            error, holder = Holder(), Holder()
+            error, holder = HolderError(), HolderError()
             holder.headers = headers  # type: ignore[attr-defined]
             error.response = holder  # type: ignore[attr-defined]
             return error if nested else holder
@@ -511,11 +510,11 @@ class TestRetry:
         assert retry_after(ValueError()) is None
 
     def test_a_retry_after_beyond_the_deadline_ends_the_row(self) -> None:
-        class Throttled(Exception):
+        class ThrottledError(Exception):
             retry_after = 3600
 
-        got = run_rows(Flaky(1, Throttled()), ["a"], retry=FIXED, timeout=60, on_error="capture")
-        assert got[0]["error"]["type"] == "Throttled"
+        got = run_rows(Flaky(1, ThrottledError()), ["a"], retry=FIXED, timeout=60, on_error="capture")
+        assert got[0]["error"]["type"] == "ThrottledError"
         assert got[0]["error"]["elapsed"] == 0
 
     def test_a_completion_with_an_exception_is_an_attempt_that_failed(self) -> None:
@@ -702,8 +701,6 @@ class TestContext:
 
 class TestResources:
     def test_one_is_opened_per_task_passed_by_name_and_closed(self) -> None:
-        import contextlib
-
         events: list[str] = []
 
         @contextlib.asynccontextmanager

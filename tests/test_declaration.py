@@ -91,11 +91,11 @@ class TestKinds:
         def plain(x: int) -> int:
             return x
 
-        class Callable_:
+        class Doer:
             async def __call__(self, x: int) -> int:
                 return x
 
-        kinds = [async_pandas_udf(f, "int").spec.kind for f in (coroutine, generator, plain, Callable_())]
+        kinds = [async_pandas_udf(f, "int").spec.kind for f in (coroutine, generator, plain, Doer())]
         assert kinds == [Kind.COROUTINE, Kind.GENERATOR, Kind.THREAD, Kind.COROUTINE]
 
     def test_partial_keeps_the_name_and_the_kind(self) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -380,9 +383,8 @@ class TestThreads:
             return x
 
         assert run_rows(meet, range(6), clock="real", capacity=3) == list(range(6))
+        barrier = threading.Barrier(3, timeout=0.2)
         with pytest.raises(AsyncUDFError, match="BrokenBarrierError"):
-            barrier.reset()
-            barrier._timeout = 0.2  # type: ignore[attr-defined]
             run_rows(meet, range(6), clock="real", capacity=2)
 
     def test_the_virtual_clock_refuses_a_plain_def(self) -> None:
@@ -460,6 +462,23 @@ class TestTestKit:
         start = time.monotonic()
         assert run_rows(sleepy, [3600], timeout=None) == [3600]
         assert time.monotonic() - start < 5
+
+    def test_a_coroutine_that_catches_everything_cannot_hang_the_interpreter(self, tmp_path: Path) -> None:
+        """Collected outside a loop, such a coroutine would turn in its own while for ever."""
+        program = tmp_path / "stubborn.py"
+        program.write_text(
+            "import asyncio\n"
+            "from asyncudf.testing import run_rows\n"
+            "async def stubborn(x):\n"
+            "    while True:\n"
+            "        try:\n"
+            "            await asyncio.sleep(1000)\n"
+            "        except BaseException:\n"
+            "            continue\n"
+            "print(run_rows(stubborn, [1], timeout=5.0, on_error='null'))\n"
+        )
+        ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60)
+        assert (ran.stdout, ran.stderr, ran.returncode) == ("[None]\n", "", 0)
 
     def test_inside_a_running_loop_it_says_what_to_do(self) -> None:
         async def inside() -> None:

@@ -98,7 +98,7 @@ def test_every_public_name_is_there_and_documented() -> None:
     for package in (asyncudf, asyncudf.queues, importlib.import_module("asyncudf.testing")):
         assert list(package.__all__) == sorted(package.__all__)
         for name in package.__all__:
-            if name not in ("StreamElement",):
+            if name != "StreamElement":
                 assert getattr(package, name).__doc__, f"{package.__name__}.{name} has no docstring"
 
 

@@ -1,4 +1,4 @@
-"""A result against its declared type: what fits is converted exactly, what does not is an error with field and value."""
+"""A result against its declared type: what fits is kept exactly, what does not is an error with field and value."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
-from collections import namedtuple
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,11 @@ UTC = datetime.UTC
 AWARE, NAIVE = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, UTC), datetime.datetime(2026, 1, 2, 3, 4, 5, 6)
 TIMESTAMP, TIMESTAMP_NTZ = pa.timestamp("us", "UTC"), pa.timestamp("us")
 WEATHER = pa.struct([("temp", pa.float64()), ("sky", pa.string())])
-Pair = namedtuple("Pair", "temp sky")
+
+
+class Pair(NamedTuple):
+    temp: float
+    sky: str
 
 
 class Level(enum.IntEnum):

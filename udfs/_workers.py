@@ -7,9 +7,11 @@ or callback is made per row.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import ctypes
 import decimal
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 from ._function import CURRENT_SLOT, CallSlot
@@ -131,11 +133,26 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 def _discard(task: asyncio.Task[Any]) -> None:
-    # What asyncio.gather does for tasks that nobody will wait for: no warning when it is collected.
+    # What asyncio.gather does for tasks that nobody will wait for: no warning when it is collected, and none for
+    # the error of a coroutine that was closed behind its task's back.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
-    coroutine = task.get_coro()
-    try:
-        if coroutine is not None:
-            coroutine.close()
-    except BaseException:
-        pass
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    chain = list(_awaited(task.get_coro()))
+    with contextlib.suppress(BaseException):  # "coroutine ignored GeneratorExit"
+        chain[0].close()
+    for coroutine in chain:
+        if not _is_closed(coroutine):
+            # It catches everything. The collector would ask it to end once more, outside any loop, where
+            # `while True: try: await ... except BaseException: ...` never returns: it must never be collected.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(coroutine))
+
+
+def _awaited(coroutine: Any) -> Iterator[Any]:
+    """A coroutine, and those that it waits in, from the outside in."""
+    while coroutine is not None and hasattr(coroutine, "close"):
+        yield coroutine
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+
+
+def _is_closed(coroutine: Any) -> bool:
+    return getattr(coroutine, "cr_frame", None) is None and getattr(coroutine, "gi_frame", None) is None

@@ -1,0 +1,211 @@
+"""Spark's thread and the loop's: nothing is left behind on any path, and no error is hidden. Real threads, no Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from asyncudf import AsyncUDFError, async_pandas_udf
+from asyncudf import _bridge as bridge_module
+from asyncudf import _workers as workers_module
+from asyncudf._arrow import records_of
+from asyncudf._bridge import Bridge
+from asyncudf._spark import offline_work
+from asyncudf._task import bridge_to
+
+
+def start(function: Any, **options: Any) -> Bridge[Any, list[Any]]:
+    udf = async_pandas_udf(function, **options)
+    work = offline_work(udf.spec, udf.options, None)
+    return bridge_to(work, lambda values, *_: list(values), None, partition=0, attempt=0)
+
+
+def batches(*contents: Iterable[Any]) -> Iterator[Any]:
+    for content in contents:
+        values = list(content)
+        yield records_of([(value,) for value in values], [None] * len(values))
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("asyncudf")}
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < limit, "it never came true"
+        time.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    assert threads() == set()
+    yield
+    eventually(lambda: threads() == set())
+
+
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_module, "GRACE", 0.2)
+    monkeypatch.setattr(bridge_module, "GRACE", 0.2)
+
+
+async def instant(x: int) -> int:
+    return x
+
+
+def test_batches_go_in_and_results_come_out_in_order() -> None:
+    out = list(start(instant).pipe(batches(range(10), range(10, 25), [])))
+    assert [x for batch in out for x in batch] == list(range(25))
+
+
+def test_at_most_one_batch_is_read_ahead_of_the_one_in_work() -> None:
+    called: list[int] = []
+
+    async def call(x: int) -> int:
+        called.append(x)
+        await asyncio.sleep(0)
+        return x
+
+    def source() -> Iterator[Any]:
+        for number, batch in enumerate(batches(*[range(3)] * 10)):
+            assert len(called) >= 3 * (number - 1), "all batches but the last read have been admitted"
+            yield batch
+
+    out = start(call, capacity=2, queue_size=2).pipe(source())
+    assert sum(len(batch) for batch in out) == 30
+
+
+def test_a_slow_service_does_not_keep_finished_rows_from_spark() -> None:
+    release = threading.Event()
+
+    async def call(x: int) -> int:
+        if x:
+            await asyncio.to_thread(release.wait, 10)
+        return x
+
+    out = start(call).pipe(batches([0, 1]))
+    assert next(out) == [0]
+    release.set()
+    assert list(out) == [[1]]
+
+
+def test_a_failure_reaches_sparks_thread_with_the_users_traceback() -> None:
+    async def call(x: int) -> int:
+        raise ValueError("no such city")
+
+    with pytest.raises(AsyncUDFError, match="ValueError: no such city") as caught:
+        list(start(call).pipe(batches([1])))
+    note = "".join(caught.value.__notes__)
+    assert "The exception of the function itself" in note
+    assert 'raise ValueError("no such city")' in note
+
+
+def test_a_loop_that_has_just_ended_does_not_hide_the_error() -> None:
+    """'Event loop is closed' must never be what the user reads."""
+
+    async def call(x: int) -> int:
+        raise ValueError("first")
+
+    bridge = start(call)
+    (batch,) = batches([1])
+    list(bridge.push(batch))
+    eventually(bridge._loop.is_closed)
+    with pytest.raises(AsyncUDFError, match="first"):
+        list(chain(bridge.push(batch), bridge.finish()))
+    bridge.close()
+
+
+def test_a_reader_that_stops_cancels_the_calls() -> None:
+    ended = []
+
+    async def call(x: int) -> int:
+        if x == 0:
+            return x
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append(x)
+        return x
+
+    out = start(call).pipe(batches([0, 1, 2]))
+    assert next(out) == [0]
+    out.close()  # type: ignore[attr-defined]
+    assert sorted(ended) == [1, 2]
+
+
+def test_an_error_of_the_source_ends_the_calls() -> None:
+    def source() -> Iterator[Any]:
+        yield from batches([1])
+        raise OSError("the stream broke")
+
+    with pytest.raises(OSError, match="the stream broke"):
+        list(start(instant).pipe(source()))
+
+
+def test_a_coroutine_that_refuses_to_end_is_left_after_the_grace_period(short_grace: None) -> None:
+    async def call(x: int) -> int:
+        while x:
+            try:
+                await asyncio.sleep(1000)
+            except BaseException:
+                continue
+        return x
+
+    begin = time.monotonic()
+    got = list(start(call, timeout=0.2, on_error="null").pipe(batches([0, 1])))
+    assert [x for batch in got for x in batch] == [0, None]
+    assert time.monotonic() - begin < 5
+
+
+def test_tasks_that_the_function_has_left_running_are_cancelled() -> None:
+    ended = threading.Event()
+
+    async def forgotten() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.set()
+
+    kept: list[Any] = []
+
+    async def call(x: int) -> int:
+        kept.append(asyncio.ensure_future(forgotten()))
+        await asyncio.sleep(0)
+        return x
+
+    assert list(start(call).pipe(batches([1]))) == [[1]]
+    assert ended.is_set()
+
+
+def test_close_is_harmless_twice_and_before_anything_has_happened() -> None:
+    bridge = start(instant)
+    bridge.close()
+    bridge.close()
+
+
+def test_an_output_that_fails_ends_the_task_and_not_silently() -> None:
+    udf = async_pandas_udf(instant)
+    work = offline_work(udf.spec, udf.options, None)
+
+    def broken(*_: Any) -> list[Any]:
+        raise RuntimeError("cannot write")
+
+    bridge: Bridge[Any, list[Any]] = bridge_to(work, broken, None, partition=0, attempt=0)
+    with pytest.raises(RuntimeError, match="cannot write"):
+        list(bridge.pipe(batches([1])))
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_an_exit_in_the_users_code_fails_the_task(kind: type[BaseException]) -> None:
+    async def call(x: int) -> int:
+        raise kind
+
+    with pytest.raises(AsyncUDFError, match=kind.__name__):
+        list(start(call, on_error="null").pipe(batches([1])))
