@@ -49,11 +49,15 @@ def _short(value: Any) -> str:
 
 def _nullable(fit: Fit, kind: pa.DataType, path: str, nullable: bool) -> Fit:
     def checked(value: Any) -> Any:
-        if value is None or _is_missing(value):
-            if nullable:
-                return None
-            raise _MisfitError(path, None, f"declared {kind}, not null")
-        return fit(value)
+        if value is not None:
+            try:
+                return fit(value)
+            except _MisfitError:
+                if not _is_missing(value):
+                    raise
+        if nullable:
+            return None
+        raise _MisfitError(path, None, f"declared {kind}, not null")
 
     return checked
 
