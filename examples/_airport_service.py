@@ -58,7 +58,7 @@ class AirportService:
         self.stats["retries"] += self.attempts[number] > 1
         if trouble == "hang":
             await self._hang()
-        self.stats["seconds"] += latency  # type: ignore[assignment]
+        self.stats["seconds"] += latency
         await asyncio.sleep(latency)
         if trouble == "429":
             return self._answer(429, headers={"Retry-After": "1"})
@@ -76,7 +76,7 @@ class AirportService:
 
     def _answer(self, status: int, **response: object) -> web.Response:
         self.stats[str(status)] += 1
-        return web.Response(status=status, **response)  # type: ignore[arg-type]
+        return web.Response(status=status, **response)
 
     async def show_stats(self, request: web.Request) -> web.Response:
         return web.json_response(self.stats)

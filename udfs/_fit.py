@@ -118,7 +118,7 @@ def _keep(value: Any) -> Any:
 
 
 def _is_aware(value: Any) -> bool:
-    return isinstance(value, datetime.datetime) and value.utcoffset() is not None
+    return isinstance(value, datetime.datetime) and isinstance(value.utcoffset(), datetime.timedelta)  # NaT has none
 
 
 def _is_naive(value: Any) -> bool:
