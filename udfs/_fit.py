@@ -117,12 +117,16 @@ def _keep(value: Any) -> Any:
     return value
 
 
+def _is_datetime(value: Any) -> bool:
+    return isinstance(value, datetime.datetime) and not _is_missing(value)  # NaT is one and has no zone to ask for
+
+
 def _is_aware(value: Any) -> bool:
-    return isinstance(value, datetime.datetime) and isinstance(value.utcoffset(), datetime.timedelta)  # NaT has none
+    return _is_datetime(value) and value.utcoffset() is not None
 
 
 def _is_naive(value: Any) -> bool:
-    return isinstance(value, datetime.datetime) and value.utcoffset() is None
+    return _is_datetime(value) and value.utcoffset() is None
 
 
 def _is_date(value: Any) -> bool:
