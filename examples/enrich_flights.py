@@ -226,7 +226,7 @@ def row_count(text: str) -> int | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=row_count, default=15_000, help="how many flights, or 'all'")
+    parser.add_argument("--rows", type=row_count, default=12_000, help="how many flights, or 'all'")
     parser.add_argument("--sample", type=int, default=5_000, help="how many of them for the plain pandas UDF")
     parser.add_argument("--capacity", type=int, default=32, help="calls in flight in each task")
     parser.add_argument("--batch-rows", type=int, default=1000, help="rows in each batch that Spark gives a worker")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from asyncudf import AsyncUDFError, async_pandas_udf
+from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture, async_pandas_udf
 from asyncudf import _bridge as bridge_module
 from asyncudf import _workers as workers_module
 from asyncudf._arrow import records_of
 from asyncudf._bridge import Bridge
+from asyncudf._deadlines import Deadlines
 from asyncudf._spark import offline_work
 from asyncudf._task import bridge_to
 
@@ -190,8 +192,19 @@ def test_close_is_harmless_twice_and_before_anything_has_happened() -> None:
     bridge.close()
 
 
-def test_an_output_that_fails_ends_the_task_and_not_silently() -> None:
-    udf = async_pandas_udf(instant)
+async def soon(x: int) -> int:
+    await asyncio.sleep(0.01)
+    return x
+
+
+async def after_a_flush(x: int) -> int:
+    await asyncio.sleep(0.3 * x)
+    return x
+
+
+@pytest.mark.parametrize("function", [instant, soon, after_a_flush])
+def test_an_output_that_fails_ends_the_task_and_not_silently(function: Any) -> None:
+    udf = async_pandas_udf(function)
     work = offline_work(udf.spec, udf.options, None)
 
     def broken(*_: Any) -> list[Any]:
@@ -199,7 +212,7 @@ def test_an_output_that_fails_ends_the_task_and_not_silently() -> None:
 
     bridge: Bridge[Any, list[Any]] = bridge_to(work, broken, None, partition=0, attempt=0)
     with pytest.raises(RuntimeError, match="cannot write"):
-        list(bridge.pipe(batches([1])))
+        list(bridge.pipe(batches([0, 1])))
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
@@ -209,3 +222,49 @@ def test_an_exit_in_the_users_code_fails_the_task(kind: type[BaseException]) -> 
 
     with pytest.raises(AsyncUDFError, match=kind.__name__):
         list(start(call, on_error="null").pipe(batches([1])))
+
+
+def test_a_result_future_delivers_on_the_loops_thread_wherever_it_is_completed() -> None:
+    where: list[int] = []
+
+    async def run() -> None:
+        future = ResultFuture("f", asyncio.get_running_loop(), lambda *_: where.append(threading.get_ident()))
+        await asyncio.to_thread(future.complete, [1])
+        await future.wait()
+
+    asyncio.run(run())
+    assert where == [threading.get_ident()]
+
+
+def test_a_result_future_completed_after_the_end_is_ignored() -> None:
+    kept: list[ResultFuture] = []
+
+    class Forgets(AsyncFunction):
+        async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+            kept.append(result_future)
+
+    list(start(Forgets(), timeout=0.05, on_error="null").pipe(iter([records_of([1], [None])])))
+    kept[0].complete(["late"])
+
+
+def test_rounding_cannot_make_the_timer_of_the_deadlines_spin() -> None:
+    """A timer may fire a hair before its time; scheduling it again for the same time would go on for ever."""
+
+    class Loop:
+        def __init__(self) -> None:
+            self.now, self.timers = 0.1, []  # type: ignore[var-annotated]
+
+        def time(self) -> float:
+            return self.now
+
+        def call_at(self, when: float, callback: Any) -> None:
+            self.timers.append((when, callback))
+
+    loop, expired = Loop(), []  # type: ignore[var-annotated]
+    deadlines: Deadlines[str] = Deadlines(loop, 0.2, expired.append)  # type: ignore[arg-type]
+    deadlines.start("row")
+    when, fire = loop.timers.pop()
+    loop.now = math.nextafter(when, 0)
+    fire()
+    assert expired == ["row"]
+    assert loop.timers == []

@@ -217,8 +217,10 @@ class TestDeadline:
                 raise
             return x
 
-        run_rows(call, [1], timeout=2.0, on_error="null")
-        assert cancelled == [(1, 2.0)]
+        with OperatorHarness(call, timeout=2.0, on_error="null") as harness:
+            harness.put(1)
+            harness.advance(3.0)
+            assert cancelled == [(1, 2.0)]
 
     @pytest.mark.parametrize("mode", ["ordered", "unordered"])
     def test_a_coroutine_that_swallows_its_cancellation_starves_nobody(self, mode: str) -> None:
@@ -323,6 +325,48 @@ class TestDeadline:
 
         with pytest.raises(AsyncTimeoutError):
             run_rows(Forgetful(), ["a"], timeout=1.0)
+
+    def test_the_first_answer_of_a_timeout_wins(self) -> None:
+        class Twice(AsyncFunction):
+            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None: ...
+
+            def timeout(self, value: Any, result_future: ResultFuture) -> None:
+                result_future.complete(["first"])
+                result_future.complete(["second"])
+
+        assert run_rows(Twice(), ["a"], timeout=1.0) == ["first"]
+
+    def test_a_row_that_is_done_does_not_time_out_though_its_coroutine_is_ended(self) -> None:
+        ended = []
+
+        class Lingers(AsyncFunction):
+            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+                result_future.complete([value])
+                try:
+                    await asyncio.sleep(100)
+                finally:
+                    ended.append(asyncio.get_running_loop().time())
+
+        with OperatorHarness(Lingers(), timeout=5.0) as harness:
+            harness.put("a")
+            harness.advance(6.0)
+            assert ended == [5.0]
+            assert not harness.is_done
+            assert harness.output == ["a"]
+
+    def test_a_row_that_times_out_while_it_waits_for_a_slot_is_not_called_again(self) -> None:
+        function = ManualFunction()
+        retry = RetryStrategy.fixed_delay(attempts=9, delay=1.0)
+        with OperatorHarness(function, capacity=1, retry=retry, timeout=5.0, on_error="null") as harness:
+            harness.put("a")
+            harness.fail("a", ValueError())
+            harness.put("b")
+            harness.advance(4.9)
+            assert function.running == ["b"], "the retry of a is ready and waits for the slot"
+            harness.advance(0.2)
+            assert harness.output[0] is None
+            harness.advance(100)
+            assert function.calls == ["a", "b"]
 
     def test_all_rows_of_a_vectorized_call_time_out_together(self) -> None:
         async def call(x: pd.Series) -> pd.Series:

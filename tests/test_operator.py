@@ -219,6 +219,50 @@ class TestVectorized:
             assert batches == [[1, 2], [3, 4, 5]]
             assert harness.output == [1, 2, 3, 4, 5]
 
+    def test_a_full_queue_sends_a_partial_batch_also_while_more_may_come(self) -> None:
+        batches: list[list[int]] = []
+
+        async def same(x: pa.Array) -> pa.Array:
+            batches.append(x.to_pylist())
+            return x
+
+        with OperatorHarness(same, batch_size=8, capacity=2, queue_size=4) as harness:
+            harness.put(*range(4))
+            assert batches == [[0, 1, 2, 3]]
+
+    def test_the_linger_of_one_batch_does_not_touch_the_next(self) -> None:
+        batches: list[list[int]] = []
+
+        async def same(x: pa.Array) -> pa.Array:
+            batches.append(x.to_pylist())
+            return x
+
+        with OperatorHarness(same, batch_size=2, batch_linger=5.0) as harness:
+            harness.put(1)
+            harness.advance(1)
+            harness.put(2)
+            harness.advance(3)
+            harness.put(3)
+            harness.advance(3)
+            assert batches == [[1, 2]]
+            harness.advance(2.1)
+            assert batches == [[1, 2], [3]]
+
+    def test_large_batches_fill_every_call_slot(self) -> None:
+        sizes, running, peak = set(), 0, 0
+
+        async def same(x: pa.Array) -> pa.Array:
+            nonlocal running, peak
+            sizes.add(len(x))
+            running += 1
+            peak = max(peak, running)
+            await asyncio.sleep(1)
+            running -= 1
+            return x
+
+        run_rows(same, range(20_000), batch_size=500, capacity=8)
+        assert (sizes, peak) == ({500}, 8)
+
     def test_one_call_takes_one_slot_whatever_its_rows(self) -> None:
         running = peak = 0
 
@@ -445,6 +489,15 @@ class TestSnapshot:
             harness.complete("new", "new")
             assert harness.is_done
             assert second.calls == harness.output == ["a", "b", "c", "d", "e", "new"]
+
+    def test_a_restored_row_comes_before_one_that_was_fed_but_not_admitted(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=1, queue_size=1) as harness:
+            harness.put("a", "new")
+            harness.restore([StreamRecord(("restored",))])
+            harness.complete("a", "A")
+            harness.complete("restored", "R")
+            assert function.calls == ["a", "restored", "new"]
 
 
 class TestTestKit:

@@ -40,7 +40,7 @@ class Call:
 
     # done: the entries are complete. workers: those inside the function for this call (more than one when a
     # ResultFuture ended an attempt whose coroutine runs on).
-    __slots__ = ("attempt", "deadline", "done", "entries", "records", "started", "timer", "waited", "workers")
+    __slots__ = ("attempt", "deadline", "done", "entries", "records", "started", "waited", "workers")
 
     def __init__(self, records: Sequence[StreamRecord], entries: Sequence[Entry], started: float) -> None:
         self.records = records
@@ -50,7 +50,6 @@ class Call:
         self.attempt = 0
         self.waited = 0.0
         self.done = False
-        self.timer: asyncio.TimerHandle | None = None
         self.workers: list[Worker] = []
 
 
@@ -151,8 +150,6 @@ class Calls:
     def _expire(self, call: Call) -> None:
         self._abandon_workers(call)
         self._attempts.stop(call)
-        if call.timer is not None:
-            call.timer.cancel()
         if not call.done:
             self._time_out(call)
         self._hooks.wake()
@@ -192,7 +189,7 @@ class Calls:
             error, delay = own, None
         if delay is not None:
             call.waited += delay
-            call.timer = self._loop.call_later(delay, self._retry, call)
+            self._loop.call_later(delay, self._retry, call)
         else:
             self._conclude(call, outcomes if error is None else [error] * len(call.records))
 
@@ -207,7 +204,6 @@ class Calls:
         return None if late else delay
 
     def _retry(self, call: Call) -> None:
-        call.timer = None
         self._ready.append(call)
         self._hooks.wake()
 

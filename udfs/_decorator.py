@@ -171,8 +171,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         returnType: DDL or a `DataType`, for one result.
         output_mode: "ordered", or "unordered" for the operator and table forms.
         capacity: how many calls may be in progress at once, in each task.
-        queue_size: how many rows may be in progress or wait for their turn; 100 * capacity unless given. With
-            `queue_size=capacity` a slow row stops all new calls, as in Flink.
+        queue_size: how many rows may be in progress or wait for their turn; 100 * capacity unless given (batch_size *
+            capacity if that is more). With `queue_size=capacity` a slow row stops all new calls, as in Flink.
         timeout: seconds for a row from its first call to its result, all attempts and back-offs included; None
             for no limit. At the deadline the call is cancelled and the row is done at once.
         attempt_timeout: seconds for one attempt.

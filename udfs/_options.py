@@ -77,8 +77,10 @@ class Options:
 
     @property
     def queue_rows(self) -> int:
-        """How many rows the queue may hold."""
-        return self.queue_size if self.queue_size is not None else QUEUE_ROWS_PER_CALL * self.capacity
+        """How many rows the queue may hold; unless given, enough for every call slot to have a full batch."""
+        if self.queue_size is not None:
+            return self.queue_size
+        return self.capacity * max(QUEUE_ROWS_PER_CALL, self.batch_size or 1)
 
     def _check_combinations(self) -> None:
         if self.queue_rows < self.capacity:

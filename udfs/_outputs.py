@@ -63,6 +63,7 @@ class RecordWriterOutput(Output):
         self._keep_watermarks = keep_watermarks
         self._watermark: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._failure: Exception | None = None
         self._values: list[Any] = []
         self._origins: list[Any] = []
         self._watermarks: list[int | None] = []
@@ -71,7 +72,7 @@ class RecordWriterOutput(Output):
         # Not the record itself: thousands of live tuples would keep the garbage collector busy.
         values = self._values
         if not values:
-            self._timer = self._loop.call_later(self._linger, self.flush)
+            self._timer = self._loop.call_later(self._linger, self._flush_in_time)
         values.append(record.value)
         self._origins.append(record.origin)
         if self._keep_watermarks:
@@ -82,8 +83,16 @@ class RecordWriterOutput(Output):
     def emit_watermark(self, watermark: Watermark) -> None:
         self._watermark = watermark.timestamp
 
+    def _flush_in_time(self) -> None:
+        try:
+            self.flush()
+        except Exception as error:  # a timer's exception would only be logged: the next call raises it
+            self._failure = error
+
     def flush(self) -> None:
         """Write what is held."""
+        if self._failure is not None:
+            raise self._failure
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
