@@ -548,6 +548,17 @@ class TestTestKit:
         with pytest.raises(AsyncUDFError, match=r"weather returned 7 \(int\) in field 'sky'"):
             run_rows(weather, ["Oslo"])
 
+    def test_an_output_that_fails_ends_the_run_also_from_a_timer(self) -> None:
+        def broken(record: StreamRecord) -> None:
+            raise OSError("disk full")
+
+        with OperatorHarness(ManualFunction(), timeout=1.0, on_error="null") as harness:
+            harness._output.collect = broken  # type: ignore[method-assign]
+            harness.put("a")
+            harness.advance(2.0)
+            with pytest.raises(OSError, match="disk full"):
+                _ = harness.is_done
+
     def test_a_source_that_fails_ends_the_run(self) -> None:
         def rows() -> Iterator[int]:
             yield 1

@@ -7,7 +7,6 @@ step by step, each call completed by hand. No Spark, no Java, no sleeping; a dea
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import selectors
 from collections.abc import Iterable, Iterator
@@ -158,7 +157,8 @@ class ManualFunction:
 class OperatorHarness:
     """One operator on a virtual clock that stands still unless the test advances it.
 
-    Every method runs what can run and returns when all calls are waiting. `output` holds what was emitted.
+    Every method runs what can run and returns when all calls are waiting. `output` holds what was emitted. An
+    error that ended the operator is raised by `is_done`, at the latest at the end of the `with` block.
 
     >>> function = ManualFunction()
     >>> with OperatorHarness(function) as harness:
@@ -178,6 +178,7 @@ class OperatorHarness:
         self._output = _ListOutput()
         self._operator = _operator(self._udf, self._output, self._loop)
         self._main: asyncio.Task[None] | None = None
+        self._told = False
 
     def __enter__(self) -> Self:
         self._start()
@@ -187,8 +188,13 @@ class OperatorHarness:
         async def stop() -> None:
             if self._main is not None:
                 self._main.cancel()
-                with contextlib.suppress(asyncio.CancelledError, AsyncUDFError):
+                try:
                     await self._main
+                except asyncio.CancelledError:
+                    pass
+                except Exception:
+                    if exception[0] is None and not self._told:  # an error that the test has not looked at
+                        raise
 
         run_to_end(self._loop, stop(), 2 * self._udf.options.capacity)
 
@@ -202,6 +208,7 @@ class OperatorHarness:
         """Whether the operator has ended; raises the error that ended it."""
         if self._main is None or not self._main.done():
             return False
+        self._told = True
         self._main.result()
         return True
 
