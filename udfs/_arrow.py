@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from asyncudf.queues import StreamRecord
 
-from ._errors import ResultError
+from ._errors import AsyncUDFError, ResultError
 from ._signature import Vector
 
 __all__ = (
@@ -54,9 +54,17 @@ def _fields(struct: pa.DataType) -> list[pa.Field]:
     return [struct.field(i) for i in range(struct.num_fields)]
 
 
-def rows_of(columns: Sequence[pa.Array], names: Sequence[str] | None) -> Iterator[Any]:
-    """A function's input, row by row: a tuple of arguments, or with `names` a dict."""
-    rows = zip(*map(values_of, columns), strict=True)
+def rows_of(function: str, columns: Sequence[pa.Array], names: Sequence[str] | None) -> Iterator[Any]:
+    """A function's input, row by row: a tuple of arguments, or with `names` a dict.
+
+    Raises:
+        AsyncUDFError: a value has no Python form, such as a map whose keys are arrays.
+    """
+    try:
+        rows = zip(*map(values_of, columns), strict=True)
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        kinds = ", ".join(str(column.type) for column in columns)
+        raise AsyncUDFError(f"the input of {function} ({kinds}) has no Python form: {error}") from error
     return rows if names is None else (dict(zip(names, row, strict=True)) for row in rows)
 
 

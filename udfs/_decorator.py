@@ -53,9 +53,7 @@ class AsyncUDF(Generic[P, R]):
                 return type, or cannot be sent to the executors.
         """
         self.spec.check_column_function(self.options)
-        arguments = self._positional(columns, named)
-        if not arguments:
-            raise FunctionError(f"{self.spec.name} takes at least one column: Spark loses count of the rows otherwise")
+        arguments = [*columns, *self.spec.place_by_name(len(columns), named)]
         self.spec.check_column_count(len(arguments))
         return _spark.column(self.spec, self.options, self.returns, arguments)
 
@@ -79,19 +77,6 @@ class AsyncUDF(Generic[P, R]):
             OptionError: an unknown option, or a value that cannot work.
         """
         return AsyncUDF(*_read(self.spec.function, self.options.replace(options)), self.returns)
-
-    def _positional(self, columns: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
-        arguments = list(columns)
-        for parameter in self.spec.parameters[len(columns) :]:
-            if parameter not in named:
-                break
-            arguments.append(named.pop(parameter))
-        if named:
-            raise FunctionError(
-                f"{self.spec.name} cannot take {', '.join(named)} by name; its column parameters are "
-                f"({', '.join(self.spec.parameters)}), filled from the left without a gap"
-            )
-        return arguments
 
     # What spark.udf.register asks a user-defined function for.
 

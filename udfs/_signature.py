@@ -67,9 +67,29 @@ class FunctionSpec:
         """Raises FunctionError unless the function can be called with so many columns."""
         if self.kind is Kind.ASYNC_FUNCTION:
             return
+        if not count and not self.required:
+            raise FunctionError(f"{self.name} takes at least one column: without one Spark loses count of the rows")
         if count < self.required or (count > len(self.parameters) and not self.variadic):
             wanted = ", ".join(self.parameters) + (", ..." if self.variadic else "")
             raise FunctionError(f"{self.name} takes the columns ({wanted}), not {count} of them")
+
+    def place_by_name(self, given: int, named: dict[str, Any]) -> list[Any]:
+        """Arguments given by name, in the order of the parameters after the first `given`.
+
+        Raises:
+            FunctionError: a name is no such parameter, or a parameter before it is left out.
+        """
+        placed = []
+        for parameter in self.parameters[given:]:
+            if parameter not in named:
+                break
+            placed.append(named.pop(parameter))
+        if named:
+            raise FunctionError(
+                f"{self.name} cannot take {', '.join(named)} by name; its column parameters are "
+                f"({', '.join(self.parameters)}), filled from the left without a gap"
+            )
+        return placed
 
     def check_column_function(self, options: Options) -> None:
         """Raises FunctionError unless the function can be a column: one result per row, in the rows' order."""

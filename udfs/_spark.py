@@ -94,7 +94,7 @@ class ColumnTask:
         )
 
     def _read(self, batch: Any) -> Iterable[StreamElement]:
-        return records_of(rows_of(_columns(batch), None), repeat(None))
+        return records_of(rows_of(self._work.spec.name, _columns(batch), None), repeat(None))
 
 
 def _columns(batch: Any) -> tuple[pa.Array, ...]:

@@ -49,7 +49,7 @@ class BatchTask:
 
     def _read(self, generator: WatermarkGenerator | None, batch: pa.RecordBatch) -> Iterable[StreamElement]:
         names = self.names if self.work.spec.kind is Kind.ASYNC_FUNCTION else None
-        rows = rows_of([batch.column(i) for i in self.arguments], names)
+        rows = rows_of(self.work.spec.name, [batch.column(i) for i in self.arguments], names)
         origins = zip(repeat(batch), range(batch.num_rows))
         if generator is None:
             return records_of(rows, origins)
@@ -87,7 +87,9 @@ def operate(
     schema = joined_schema(fields, added, spec)
     names = tuple(fields[i].name for i in arguments)
     task = BatchTask(work, arguments, names, tuple(schema.names), strategy, mark, watermark_type)
-    return df.mapInArrow(task, schema)
+    # PySpark finds the columns by name, which fails for names with its own syntax in them; we go by position.
+    plain = df if not any(set(".`") & set(name) for name in df.columns) else df.toDF(*map(str, range(len(fields))))
+    return plain.mapInArrow(task, schema)
 
 
 def joined_schema(

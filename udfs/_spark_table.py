@@ -15,7 +15,7 @@ from asyncudf.queues import StreamElement, StreamRecord
 
 from ._bridge import Bridge
 from ._errors import FunctionError
-from ._options import Options, unknown_name
+from ._options import Options
 from ._signature import FunctionSpec, Kind
 from ._spark import arrow_type, plan_work, start_bridge
 from ._spark_operator import argument_positions, joined_schema, result_fields
@@ -32,7 +32,7 @@ class _Analyzed(AnalyzeResult):
 
     arguments: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
-    kinds: tuple[spark.DataType, ...] = ()  # the Spark types of the arguments
+    kinds: tuple[spark.DataType, ...] = ()  # the Spark types of all columns of the table
 
 
 def _analyze(
@@ -42,17 +42,14 @@ def _analyze(
     if not table.isTable or not isinstance(table.dataType, spark.StructType):
         raise FunctionError(f"the first argument of {spec.name} is a table: {spec.name}(TABLE(t), 'column', ...)")
     wanted = [_column_name(column, spec) for column in columns]
-    by_name = [parameter for parameter in spec.parameters[len(wanted) :] if parameter in named]
-    wanted.extend(_column_name(named.pop(parameter), spec) for parameter in by_name)
-    if named:
-        raise FunctionError(unknown_name(f"parameter of {spec.name}", next(iter(named)), spec.parameters))
+    wanted += [_column_name(column, spec) for column in spec.place_by_name(len(wanted), named)]
     fields = table.dataType.fields
     arguments = argument_positions(spec, fields, wanted)
     return _Analyzed(
         schema=joined_schema(fields, added, spec),
         arguments=arguments,
         names=tuple(fields[i].name for i in arguments),
-        kinds=tuple(fields[i].dataType for i in arguments),
+        kinds=tuple(field.dataType for field in fields),
     )
 
 
@@ -97,15 +94,16 @@ class TableFunction:
 
     def _push(self) -> Iterator[tuple[Any, ...]]:
         if self._bridge is None:
-            kinds = [arrow_type(kind, self.work.spec) for kind in self._analyzed.kinds]
+            kinds = [arrow_type(self._analyzed.kinds[i], self.work.spec) for i in self._analyzed.arguments]
             self._bridge = start_bridge(self.work, self._write, kinds, self._analyzed.names)
         rows, self._rows = self._rows, []
         for batch in self._bridge.push([self._record(row) for row in rows]):
             yield from batch
 
     def _record(self, row: Any) -> StreamRecord:
-        positions = zip(self._analyzed.arguments, self._from_pickled, strict=True)
-        values = tuple(convert(row[i]) for i, convert in positions)
+        # Also columns that nobody reads: Spark would take an hour off a naive timestamp when clocks are set back.
+        row = tuple(convert(value) for convert, value in zip(self._from_pickled, row, strict=True))
+        values = tuple(row[i] for i in self._analyzed.arguments)
         if self.work.spec.kind is Kind.ASYNC_FUNCTION:
             return StreamRecord(dict(zip(self._analyzed.names, values, strict=True)), None, row)
         return StreamRecord(values, None, row)
