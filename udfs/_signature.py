@@ -67,8 +67,9 @@ class FunctionSpec:
         """Raises FunctionError unless the function can be called with so many columns."""
         if self.kind is Kind.ASYNC_FUNCTION:
             return
-        if not count and not self.required:
-            raise FunctionError(f"{self.name} takes at least one column: without one Spark loses count of the rows")
+        if not count:
+            wanted = ", ".join(self.parameters)
+            raise FunctionError(f"{self.name} takes at least one column ({wanted}): Spark loses count of the rows else")
         if count < self.required or (count > len(self.parameters) and not self.variadic):
             wanted = ", ".join(self.parameters) + (", ..." if self.variadic else "")
             raise FunctionError(f"{self.name} takes the columns ({wanted}), not {count} of them")

@@ -13,6 +13,7 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from asyncudf.queues import StreamElement, StreamRecord
 
+from ._arrow import ResultWriter, values_of
 from ._bridge import Bridge
 from ._errors import FunctionError
 from ._options import Options
@@ -109,6 +110,8 @@ class TableFunction:
         return StreamRecord(values, None, row)
 
     def _write(self, values: Any, origins: Any, watermarks: Any) -> list[tuple[Any, ...]]:
+        # By way of Arrow: Spark's pickled rows make null of a whole number for a decimal, and worse of a StrEnum.
+        values = values_of(ResultWriter(self.work.spec.name, self.work.written).array(values))
         if not self.width:
             return [(*row, value) for row, value in zip(origins, values, strict=True)]
         nulls = (None,) * self.width
