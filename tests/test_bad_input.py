@@ -17,6 +17,7 @@ from asyncudf import (
     FunctionError,
     OptionError,
     OutputMode,
+    OutputTag,
     ResultFuture,
     RetryStrategy,
     RuntimeContext,
@@ -189,6 +190,11 @@ def test_a_return_type_must_be_one() -> None:
 def test_a_watermark_strategy_that_cannot_work(make: Any) -> None:
     with pytest.raises(OptionError):
         make()
+
+
+def test_an_output_tag_needs_a_name() -> None:
+    with pytest.raises(OptionError, match="needs a name, not ''"):
+        OutputTag("", "city string")
 
 
 def test_an_unknown_clock() -> None:

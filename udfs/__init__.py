@@ -19,6 +19,7 @@ from ._decorator import AsyncUDF, async_pandas_udf
 from ._errors import AsyncTimeoutError, AsyncUDFError, FunctionError, OptionError, ResultError
 from ._function import AsyncFunction, ResultFuture, RuntimeContext
 from ._options import OutputMode
+from ._outputs import OutputTag
 from ._retry import RetryStrategy
 from ._wait import ordered_wait, unordered_wait
 from ._watermarks import WatermarkStrategy
@@ -31,6 +32,7 @@ __all__ = (
     "FunctionError",
     "OptionError",
     "OutputMode",
+    "OutputTag",
     "ResultError",
     "ResultFuture",
     "RetryStrategy",

@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
-__all__ = ("Collector", "Output", "RecordWriterOutput")
+from ._errors import OptionError
+
+__all__ = ("Collector", "Output", "OutputTag", "RecordWriterOutput")
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputTag:
+    """Names a side output and the schema of its rows. Equal tags mean the same output.
+
+    Args:
+        name: told apart from all other side outputs by it.
+        schema: DDL such as "city string, reason string", or a `StructType`.
+
+    Raises:
+        OptionError: the name is empty or no text.
+
+    >>> OutputTag("rejects", "city string, reason string") == OutputTag("rejects", "city string, reason string")
+    True
+    """
+
+    name: str
+    schema: Any
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise OptionError(f"an OutputTag needs a name, not {self.name!r}")
 
 
 class Collector(ABC):
