@@ -1,0 +1,218 @@
+"""One Spark session for all tests, and the means to see from outside what a worker has done and what it left behind."""
+
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncudf import AsyncUDFError
+
+# A zone with a repeated hour each autumn, and not the session's: nothing may depend on the machine's own zone.
+WORKER_ZONE = "America/New_York"
+SESSION_ZONE = "UTC"
+CONFIG = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": SESSION_ZONE,
+    "spark.python.task.killTimeout": "100ms",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # short queries: start fast, do not optimize
+}
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    started_with = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": WORKER_ZONE}
+    before = {name: os.environ.get(name) for name in started_with}
+    os.environ.update(started_with)
+    builder = SparkSession.builder.master("local[2]").appName("asyncudf tests")
+    for name, value in CONFIG.items():
+        builder = builder.config(name, value)
+    session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
+    for name, old in before.items():
+        if old is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = old
+    session.sparkContext.setLogLevel("OFF")  # tests make tasks fail on purpose
+    yield session
+    session.stop()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _by_value(request: pytest.FixtureRequest) -> None:
+    """Workers cannot import a test module: what it defines travels by value, as from a notebook."""
+    cloudpickle.register_pickle_by_value(request.module)
+
+
+@pytest.fixture
+def conf(spark: SparkSession) -> Iterator[Any]:
+    """Sets a session option for one test: conf("spark.sql.session.timeZone", "Asia/Tokyo")."""
+    before: dict[str, str | None] = {}
+
+    def change(name: str, value: Any) -> None:
+        before.setdefault(name, spark.conf.get(name, None))
+        spark.conf.set(name, value)
+
+    yield change
+    for name, value in before.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
+
+
+@pytest.fixture
+def small_batches(conf: Any) -> None:
+    """Seven rows in an Arrow batch, so that a hundred rows make many of them."""
+    conf("spark.sql.execution.arrow.maxRecordsPerBatch", 7)
+
+
+class Journal:
+    """A file to which functions in workers append a line for each thing that happens; travels inside closures."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def write(self, *words: Any) -> None:
+        line = " ".join(map(str, words)) + "\n"
+        file = os.open(self._path, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+        try:
+            os.write(file, line.encode())  # one short append is not torn by another process
+        finally:
+            os.close(file)
+
+    @property
+    def lines(self) -> list[str]:
+        return Path(self._path).read_text().splitlines() if os.path.exists(self._path) else []
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def count(self, first_word: str) -> int:
+        return sum(line.split(" ")[0] == first_word for line in self.lines)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "journal")
+
+
+def until(condition: Any, what: str, deadline: float = 20.0) -> None:
+    """Wait for something that is bound to happen."""
+    end = time.monotonic() + deadline
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline} s: {what}")
+        time.sleep(0.05)
+
+
+@pytest.fixture(name="until")
+def _until() -> Any:
+    return until
+
+
+def _look_around(batches: Iterator[Any]) -> Iterator[Any]:
+    """What is alive in the Python worker that runs this."""
+    import asyncio
+    import contextlib
+    import gc
+
+    import pyarrow as pa
+
+    for _ in batches:
+        pass
+    links = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that lists the folder
+            links.append(os.readlink(f"/proc/self/fd/{number}"))
+    gc.collect()
+    # By type, not isinstance: that asks proxies for their class, which may import half of the world.
+    found = [o for o in gc.get_objects() if issubclass(type(o), (asyncio.AbstractEventLoop, asyncio.Task))]
+    left = [f"thread {thread.name}" for thread in threading.enumerate() if thread is not threading.main_thread()]
+    left += [f"loop {o!r}" for o in found if isinstance(o, asyncio.AbstractEventLoop) and not o.is_closed()]
+    left += [f"task {o!r}" for o in found if isinstance(o, asyncio.Task) and not o.done()]
+    left += [link for link in links if "eventpoll" in link]
+    left += sorted({link for link in links if link.startswith("socket:")})[1:]  # one leads to the JVM
+    schema = pa.schema([("pid", pa.int64()), ("left", pa.list_(pa.string()))])
+    yield pa.RecordBatch.from_pydict({"pid": [os.getpid()], "left": [left]}, schema)
+
+
+class Workers:
+    """Spark's Python workers, seen from a later job that runs in the same processes."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def look(self) -> dict[int, list[str]]:
+        """By process id, what is left over in each worker that a new job gets."""
+        rows = self._spark.range(0, 4, 1, 2).mapInArrow(_look_around, "pid bigint, left array<string>").collect()
+        return {row.pid: row.left for row in rows}
+
+    def assert_clean(self, pids: set[int], *, reused: bool) -> None:
+        """Each of these processes has ended, or (always, with `reused`) serves a later job with nothing left over."""
+        assert pids, "the test has recorded no process"
+        seen: dict[int, list[str]] = {}
+
+        def all_clean() -> bool:
+            seen.update(self.look())
+            return all(seen.get(pid) == [] or (not reused and not alive(pid)) for pid in pids)
+
+        try:
+            until(all_clean, "workers without left-overs")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; { ({pid: seen.get(pid, 'not seen') for pid in pids}) }") from None
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+@pytest.fixture
+def workers(spark: SparkSession) -> Workers:
+    return Workers(spark)
+
+
+class NoJob:
+    """Within `with no_job:` Spark runs no job."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+
+    def __enter__(self) -> None:
+        self._before = set(self._tracker.getJobIdsForGroup())
+
+    def __exit__(self, *error: object) -> None:
+        assert set(self._tracker.getJobIdsForGroup()) == self._before, "a job was run"
+
+
+@pytest.fixture
+def no_job(spark: SparkSession) -> NoJob:
+    return NoJob(spark)
+
+
+def spark_error(query: Any) -> str:
+    """The text of the Spark error that a query ends with, without the lines of source code in its traceback."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's own type depends on the door
+        query.collect() if isinstance(query, DataFrame) else query()
+    assert not isinstance(caught.value, (AsyncUDFError, AssertionError)), "raised on the driver"
+    return re.sub(r"\n  File .*\n.*(\n\s*[\^~]+)?", "", str(caught.value))
+
+
+@pytest.fixture(name="spark_error")
+def _spark_error() -> Any:
+    return spark_error

@@ -1,0 +1,77 @@
+"""A service is called once for each row, whatever the optimizer does with the plan around the function."""
+
+# ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
+
+import pytest
+from pyspark.sql import functions as sf
+
+from asyncudf import async_pandas_udf, ordered_wait
+
+pytestmark = pytest.mark.spark
+
+ROWS = 100
+
+
+@pytest.fixture
+def called(journal):
+    @async_pandas_udf
+    async def called(id: int) -> int:
+        journal.write("called", id)
+        return id % 10
+
+    return called
+
+
+QUERIES = {
+    "a select": lambda df: df,
+    "a filter on the result": lambda df: df.where("r > 4"),
+    "a filter on the result, which is not selected": lambda df: df.where("r > 4").select("id"),
+    "a null filter": lambda df: df.where("r IS NOT NULL"),
+    "a column used twice": lambda df: df.select((sf.col("r") + 1).alias("a"), (sf.col("r") * 2).alias("b")),
+    "a column used twice and filtered": lambda df: df.withColumn("s", sf.col("r") + sf.col("r")).where(
+        "s > 4 AND r < 9"
+    ),
+    "a join": lambda df: df.join(df.sparkSession.range(10).withColumnRenamed("id", "k"), sf.col("r") == sf.col("k")),
+    "an aggregation": lambda df: df.groupBy("r").count(),
+    "a second filter": lambda df: df.where("r > 1").where("r < 8"),
+    "a distinct": lambda df: df.select("r").distinct(),
+}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_as_many_calls_as_rows_under(spark, called, journal, query):
+    df = spark.range(0, ROWS, 1, 2).select("id", called("id").alias("r"))
+    assert QUERIES[query](df).collect()
+    assert sorted(journal.lines) == sorted(f"called {i}" for i in range(ROWS))
+
+
+def test_as_many_calls_as_rows_in_sql(spark, called, journal):
+    spark.udf.register("called_sql", called)
+    spark.sql("SELECT * FROM (SELECT id, called_sql(id) r FROM range(100)) WHERE r IS NOT NULL AND r > 4").collect()
+    assert len(journal) == ROWS
+
+
+def test_as_many_calls_as_rows_in_the_operator_form(spark, called, journal):
+    ordered_wait(spark.range(0, ROWS, 1, 2), called).where("called > 4 AND called IS NOT NULL").collect()
+    assert len(journal) == ROWS
+
+
+def test_only_rows_that_pass_a_filter_before_the_column_are_called(spark, called, journal):
+    spark.range(0, ROWS, 1, 2).where("id < 30").select(called("id")).collect()
+    assert len(journal) == 30
+
+
+def test_a_result_that_nobody_reads_is_not_computed(spark, called, journal):
+    spark.range(0, ROWS, 1, 2).select("id", called("id").alias("r")).select("id").collect()
+    assert len(journal) == 0
+
+
+def test_a_function_declared_deterministic_lets_the_optimizer_call_it_again(spark, called, journal):
+    df = spark.range(0, ROWS, 1, 2).select("id", called.with_options(deterministic=True)("id").alias("r"))
+    assert df.where("r > 4").count() == ROWS // 2
+    assert len(journal) >= ROWS
+
+
+def test_an_async_function_in_an_aggregate_is_refused_by_spark_before_anything_runs(spark, called, no_job):
+    with no_job, pytest.raises(Exception, match=r"(?i)nondeterministic"):
+        spark.range(10).groupBy().agg(sf.sum(called("id"))).collect()

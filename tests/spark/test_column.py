@@ -1,0 +1,250 @@
+"""An async function as a column and as a SQL function."""
+
+# ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
+
+import asyncio
+import functools
+import re
+
+import pytest
+from pyspark.sql import functions as sf
+
+from asyncudf import OutputMode, async_pandas_udf
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def people(spark):
+    rows = [("Ada", 36), ("Grace", 85), (None, 1), ("Alan", None)]
+    df = spark.createDataFrame(rows, "name string, age bigint").coalesce(1).cache()
+    df.createOrReplaceTempView("people")
+    return df
+
+
+@async_pandas_udf
+async def describe(name: str, age: int = -1, suffix: str = "") -> str:
+    await asyncio.sleep(0.001)
+    return f"{name} {age}{suffix}"
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (lambda: describe("name"), "Ada -1"),
+        (lambda: describe(sf.col("name"), sf.col("age")), "Ada 36"),
+        (lambda: describe(age="age", name="name"), "Ada 36"),
+        (lambda: describe("name", age=sf.col("age") + 1), "Ada 37"),
+        (lambda: describe(sf.lower("name"), "age", sf.lit("!")), "ada 36!"),
+    ],
+    ids=["a name", "columns", "parameters by name in any order", "one of each", "expressions"],
+)
+def test_a_column_is_made_of(people, column, expected):
+    assert people.select(column()).first()[0] == expected
+
+
+def test_null_reaches_the_function_as_none(people):
+    assert [row[0] for row in people.select(describe("name", "age")).collect()] == [
+        "Ada 36",
+        "Grace 85",
+        "None 1",
+        "Alan None",
+    ]
+
+
+@pytest.mark.parametrize("how", ["spark.udf.register", "its own register"])
+def test_a_registered_function_is_called_in_sql(spark, people, how):
+    if how == "spark.udf.register":
+        spark.udf.register("describe_sql", describe)
+    else:
+        describe.register(spark, "describe_sql")
+    query = "SELECT describe_sql(name, age) AS d FROM people WHERE describe_sql(name) LIKE 'A%'"
+    assert [row.d for row in spark.sql(query).collect()] == ["Ada 36", "Alan None"]
+
+
+def test_what_spark_udf_register_returns_is_a_column_function_too(spark, people):
+    assert people.select(spark.udf.register("describe_too", describe)("name")).first()[0] == "Ada -1"
+
+
+@async_pandas_udf
+async def all_optional(name: str = "nobody") -> str:
+    return name
+
+
+@pytest.mark.parametrize(
+    ("function", "call", "message"),
+    [
+        (describe, "f()", r"describe takes .*column.* \(name, age, suffix\)"),
+        (describe, "f(name, age, name, name)", r"describe takes the columns \(name, age, suffix\), not 4"),
+        (all_optional, "f()", "all_optional takes at least one column"),
+    ],
+    ids=["too few", "too many", "none, all being optional"],
+)
+@pytest.mark.usefixtures("people")
+def test_a_sql_call_with_a_wrong_number_of_columns_says_so(spark, spark_error, function, call, message):
+    """Spark asks nobody before it runs the query; the error must be clear at least."""
+    spark.udf.register("f", function)
+    assert re.search(message, spark_error(spark.sql(f"SELECT {call} FROM people")))
+
+
+def test_the_fields_of_a_struct_are_reached_with_a_dot(spark, people):
+    @async_pandas_udf("temp double, sky string")
+    async def weather(city) -> dict:
+        return {"sky": f"clear over {city}", "temp": 12.5}
+
+    weather.register(spark, "weather")
+    assert people.select(weather("name").sky).first()[0] == "clear over Ada"
+    assert spark.sql("SELECT weather(name).temp FROM people").first()[0] == 12.5
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_results_come_in_the_order_of_the_rows_when_calls_finish_the_other_way_round(spark):
+    @async_pandas_udf(capacity=50)
+    async def slow_first(id: int) -> int:
+        await asyncio.sleep((50 - id % 50) / 1000)
+        return -id
+
+    rows = spark.range(0, 100, 1, 1).select("id", slow_first("id").alias("negative")).collect()
+    assert [(row.id, row.negative) for row in rows] == [(i, -i) for i in range(100)]
+
+
+def test_two_async_columns_and_one_over_the_result_of_another(spark):
+    @async_pandas_udf
+    async def double(x: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * x
+
+    @async_pandas_udf
+    async def text(x: int, y: int) -> str:
+        return f"{x}/{y}"
+
+    df = spark.range(0, 20, 1, 1).select("id", double("id").alias("twice"), text("id", double(double("id"))).alias("t"))
+    assert [tuple(row) for row in df.collect()] == [(i, 2 * i, f"{i}/{4 * i}") for i in range(20)]
+
+
+def test_the_decorator_works_with_and_without_parentheses_and_leaves_the_coroutine_reachable(spark):
+    @async_pandas_udf
+    async def bare(x: int) -> int:
+        """One more."""
+        return x + 1
+
+    @async_pandas_udf()
+    async def empty(x: int) -> int:
+        return x + 1
+
+    @async_pandas_udf("bigint", capacity=3)
+    async def typed(x):
+        return x + 1
+
+    @async_pandas_udf(returnType="bigint")
+    async def named(x):
+        return x + 1
+
+    async def plain(x):
+        return x + 1
+
+    inline = async_pandas_udf(plain, "bigint", timeout=5)
+    functions = [bare, empty, typed, named, inline]
+    assert [asyncio.run(f.__wrapped__(1)) for f in functions] == [2] * 5
+    assert (bare.__name__, bare.__doc__) == ("bare", "One more.")
+    assert [spark.range(1, 2).select(f("id")).first()[0] for f in functions] == [2] * 5
+
+
+def test_all_that_can_be_called_can_be_a_column(spark):
+    class Adder:
+        def __init__(self, summand):
+            self.summand = summand
+
+        async def __call__(self, x: int) -> int:
+            return x + self.summand
+
+        async def method(self, x: int) -> int:
+            return x + self.summand
+
+    async def add(x: int, y: int) -> int:
+        return x + y
+
+    async def total(*numbers: int) -> int:
+        return sum(numbers)
+
+    columns = [
+        async_pandas_udf(Adder(1))("id"),
+        async_pandas_udf(Adder(2).method)("id"),
+        async_pandas_udf(functools.partial(add, y=3))("id"),
+        async_pandas_udf(lambda x: x + 4, "bigint")("id"),
+        async_pandas_udf(total)("id", sf.lit(2), "id"),
+    ]
+    assert [spark.range(5, 6).select(column).first()[0] for column in columns] == [6, 7, 8, 9, 12]
+
+
+def test_functions_that_know_each_other_travel_together(spark):
+    @async_pandas_udf
+    async def double(x: int) -> int:
+        return 2 * x
+
+    @async_pandas_udf
+    async def halving(x: int) -> int:
+        return 0 if x == 0 else await halving.__wrapped__(x // 2) + await double.__wrapped__(1)
+
+    assert spark.range(8, 9).select(halving("id")).first()[0] == 8
+
+
+def test_broadcasts_accumulators_and_the_task_context_work_as_in_any_udf(spark):
+    names = spark.sparkContext.broadcast({0: "zero", 1: "one"})
+    calls = spark.sparkContext.accumulator(0)
+
+    @async_pandas_udf
+    async def name(x: int) -> str:
+        from pyspark import TaskContext
+
+        await asyncio.sleep(0)
+        calls.add(1)
+        return f"{names.value[x]} in partition {TaskContext.get().partitionId()}"
+
+    found = [row[0] for row in spark.range(0, 2, 1, 2).select(name("id")).collect()]
+    assert found == ["zero in partition 0", "one in partition 1"]
+    assert calls.value == 2
+
+
+def test_with_options_makes_a_copy(spark, people):
+    @async_pandas_udf(on_error="raise")
+    async def fails(name: str) -> str:
+        raise ValueError("no")
+
+    lenient = fails.with_options(on_error="null", capacity=2)
+    assert lenient is not fails
+    assert fails.options.capacity == 100
+    assert fails.with_options(output_mode="unordered").options.output_mode is OutputMode.UNORDERED
+    assert people.select(lenient("name")).first()[0] is None
+
+
+def test_a_column_may_stand_where_spark_takes_an_expression(spark):
+    @async_pandas_udf
+    async def negative(x: int) -> int:
+        return -x
+
+    df = spark.range(0, 4, 1, 1)
+    assert [row.id for row in df.where(negative("id") < -1).collect()] == [2, 3]
+    assert [row.id for row in df.orderBy(negative("id")).collect()] == [3, 2, 1, 0]
+    mixed = df.select(sf.when(sf.col("id") > 1, negative("id") * 2).otherwise(sf.lit(0)))
+    assert [row[0] for row in mixed.collect()] == [0, 0, -4, -6]
+
+
+def test_a_column_works_in_an_aggregation_once_it_is_a_column_of_the_input(spark):
+    @async_pandas_udf
+    async def parity(x: int) -> str:
+        return "even" if x % 2 == 0 else "odd"
+
+    df = spark.range(0, 10, 1, 1).withColumn("parity", parity("id")).groupBy("parity").agg(sf.sum("id").alias("total"))
+    assert {row.parity: row.total for row in df.collect()} == {"even": 20, "odd": 25}
+
+
+def test_no_rows_give_no_rows(spark, journal):
+    @async_pandas_udf
+    async def f(x: int) -> int:
+        journal.write("called")
+        return x
+
+    assert spark.range(0).select(f("id")).collect() == []
+    assert spark.range(0, 10, 1, 2).where("id > 99").select(f("id")).collect() == []
+    assert len(journal) == 0

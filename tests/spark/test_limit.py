@@ -1,0 +1,110 @@
+"""A LIMIT that cuts: how many calls are made beyond it, and that they end.
+
+Python learns that Spark has stopped reading only when it writes into a closed connection. Three fills of Spark's
+buffer (spark.buffer.size, 64 KB) stand before that: the first reaches Spark with the rows that it wanted, the closed
+connection still takes the second, and the third fails. A fill is overrun by the results that wait to be written
+together: at most 10,000 rows, or those of a tenth of a second, twice.
+"""
+
+# ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
+
+import asyncio
+import contextlib
+import os
+
+import pytest
+
+from asyncudf import async_pandas_udf, ordered_wait, unordered_wait
+
+pytestmark = pytest.mark.spark
+
+BUFFER = 64 * 1024
+WRITTEN_TOGETHER = 10_000
+ROWS = 60_000
+
+
+@pytest.fixture
+def called(journal):
+    @contextlib.asynccontextmanager
+    async def client():
+        journal.write("open", os.getpid())
+        try:
+            yield
+        finally:
+            journal.write("close", os.getpid())
+
+    @async_pandas_udf(resources=client, capacity=100)
+    async def called(id: int, size: int, client) -> str:
+        journal.write("call", id)
+        await asyncio.sleep(0.001)
+        return "x" * size
+
+    return called
+
+
+def column(df, called):
+    return df.select("id", called("id", "size").alias("called"))
+
+
+def table(df, called):
+    df.createOrReplaceTempView("limit_rows")
+    called.with_options(output_mode="unordered").register(df.sparkSession, "called_of")
+    return df.sparkSession.sql("SELECT * FROM called_of(TABLE(limit_rows))")
+
+
+def rows(spark, size):
+    return spark.range(0, ROWS, 1, 1).selectExpr("id", f"{size} AS size")
+
+
+def test_a_plain_limit_is_pushed_below_a_column(spark, called, journal):
+    assert len(column(rows(spark, 8), called).limit(5).collect()) == 5
+    assert journal.count("call") == 5
+
+
+def test_a_limit_before_an_operator_form_is_heeded_exactly(spark, called, journal):
+    assert len(ordered_wait(rows(spark, 8).limit(5), called).collect()) == 5
+    assert journal.count("call") == 5
+
+
+@pytest.mark.parametrize(
+    ("door", "size", "filtered"),
+    [(column, 8, True), (ordered_wait, 1000, True), (unordered_wait, 8, False), (table, 1000, True)],
+    ids=[
+        "a column and narrow rows",
+        "ordered_wait and wide rows",
+        "unordered_wait without a filter",
+        "a table function",
+    ],
+)
+def test_the_calls_beyond_a_limit_are_bounded_and_end(spark, called, journal, workers, until, door, size, filtered):
+    df = door(rows(spark, size), called)
+    found = (df.where("called > ''") if filtered else df).limit(5).collect()
+    assert len(found) == 5
+    until(lambda: journal.count("close") == 1, "the resource is closed")
+    calls = journal.count("call")
+    print(f"LIMIT 5, {door.__name__}, {size} bytes: {calls} calls")  # noqa: T201 - shown with pytest -s
+    assert calls <= 3 * BUFFER // size + 2 * WRITTEN_TOGETHER
+    workers.assert_clean({int(line.split()[1]) for line in journal.lines if line.startswith("open")}, reused=False)
+    assert journal.count("call") == calls, "no call after the close"
+    assert journal.count("open") == 1
+
+
+def test_calls_that_hang_beyond_a_limit_end_at_their_deadline(spark, journal, workers, until):
+    """Python does not write while nothing comes back, so a deadline is what ends it: the default has one."""
+
+    @async_pandas_udf(timeout=1.0, capacity=20)
+    async def hangs_later(id: int) -> str:
+        if id < 400:
+            return "x" * 1000
+        journal.write("start", os.getpid())
+        try:
+            await asyncio.Event().wait()
+        finally:
+            journal.write("cancelled", os.getpid())
+
+    assert (
+        len(unordered_wait(spark.range(0, 5_000, 1, 1), hangs_later).where("hangs_later > ''").limit(5).collect()) == 5
+    )
+    until(lambda: 0 < journal.count("start") == journal.count("cancelled"), "all calls are cancelled")
+    workers.assert_clean({int(line.split()[1]) for line in journal.lines}, reused=False)
+    assert journal.count("start") == journal.count("cancelled") == 20

@@ -1,0 +1,321 @@
+"""Mistakes that the driver can see are raised there, before any job runs, with the value and the way out."""
+
+import contextlib
+import datetime
+import threading
+
+import pandas as pd
+import pytest
+from pyspark.sql import functions as sf
+
+from asyncudf import (
+    AsyncFunction,
+    AsyncUDFError,
+    WatermarkStrategy,
+    async_pandas_udf,
+    ordered_wait,
+    unordered_wait,
+)
+
+pytestmark = pytest.mark.spark
+
+
+@async_pandas_udf
+async def weather(city: str, day: str = "") -> str:
+    return city
+
+
+@async_pandas_udf(output_mode="unordered")
+async def quick(city: str) -> str:
+    return city
+
+
+@async_pandas_udf("string")
+async def letters(city):
+    yield city
+
+
+@async_pandas_udf
+async def total(*numbers: int) -> int:
+    return sum(numbers)
+
+
+class Everything(AsyncFunction):
+    async def async_invoke(self, value, result_future):
+        result_future.complete([value])
+
+
+@pytest.fixture(scope="module")
+def trips(spark):
+    return spark.sql("SELECT 1 AS id, 'Oslo' AS city, current_timestamp() AS ts, 'x' AS weather, 1.5D AS temp")
+
+
+UNORDERED_COLUMN = (
+    r"quick is UNORDERED.*order of its rows.*unordered_wait\(df, quick, \.\.\.\).*quick\.register\(spark, 'quick'\)"
+)
+PLANS = {
+    "an unknown column": (lambda s, df: ordered_wait(df, quick, "town"), "unknown column 'town'.*id, city, ts"),
+    "a misspelt column": (
+        lambda s, df: ordered_wait(df, quick, "citty"),
+        "unknown column 'citty'; did you mean 'city'",
+    ),
+    "a parameter without a column": (lambda s, df: ordered_wait(df.drop("city"), quick), "unknown column 'city'"),
+    "a column object": (lambda s, df: ordered_wait(df, quick, sf.col("city")), "by name.*withColumn"),
+    "a name clash": (
+        lambda s, df: ordered_wait(df, weather, "city"),
+        r"weather would add a column 'weather', but there is one.*withColumnRenamed",
+    ),
+    "a name clash of a field": (
+        lambda s, df: ordered_wait(df, quick, "city", returnType="TEMP double"),
+        "would add a column 'TEMP'.*rename",
+    ),
+    "a name clash of the watermark column": (
+        lambda s, df: ordered_wait(
+            df, quick, "city", watermark=WatermarkStrategy.per_batch(), with_watermark_column="id"
+        ),
+        "would add a column 'id'",
+    ),
+    "a name clash between result and watermark": (
+        lambda s, df: ordered_wait(df, quick, watermark=WatermarkStrategy.per_batch(), with_watermark_column="quick"),
+        "would add a column 'quick'",
+    ),
+    "a name clash within the result": (
+        lambda s, df: ordered_wait(df, quick, returnType="a int, A int"),
+        "would add a column 'A'",
+    ),
+    "too many columns": (
+        lambda s, df: df.select(weather("city", "city", "city")),
+        r"weather takes .*\(city, day\), not 3",
+    ),
+    "too few columns": (lambda s, df: df.select(weather(day="city")), "weather cannot take day by name"),
+    "too many columns for the operator": (lambda s, df: ordered_wait(df, quick, "city", "id"), r"\(city\), not 2"),
+    "no column": (lambda s, df: df.select(weather()), r"weather takes .*column.* \(city, day\)"),
+    "no column, all being optional": (lambda s, df: df.select(total()), "total takes at least one column"),
+    "an unknown parameter": (lambda s, df: df.select(weather("city", town="id")), "cannot take town by name"),
+    "a parameter twice": (lambda s, df: df.select(weather("city", city="id")), "cannot take city by name"),
+    "an unordered column": (lambda s, df: df.select(quick("city")), UNORDERED_COLUMN),
+    "an unordered SQL function": (lambda s, df: s.udf.register("quick", quick), UNORDERED_COLUMN),
+    "an async generator as a column": (
+        lambda s, df: df.select(letters("city")),
+        r"letters gives 0\.\.n results per row.*ordered_wait\(df, letters",
+    ),
+    "an async generator as a SQL function": (lambda s, df: s.udf.register("letters", letters), r"0\.\.n results"),
+    "an AsyncFunction as a column": (
+        lambda s, df: df.select(async_pandas_udf(Everything(), "string")("city")),
+        r"Everything gives 0\.\.n results",
+    ),
+    "an AsyncFunction without a type": (
+        lambda s, df: ordered_wait(df, Everything()),
+        "return type of Everything cannot",
+    ),
+    "output_mode for ordered_wait": (
+        lambda s, df: ordered_wait(df, quick, output_mode="unordered"),
+        "output_mode is said by the name of the function already: ordered_wait",
+    ),
+    "output_mode for unordered_wait": (
+        lambda s, df: unordered_wait(df, quick, output_mode="ordered"),
+        "output_mode is said by the name of the function already: unordered_wait",
+    ),
+    "a watermark column of a wrong type": (
+        lambda s, df: unordered_wait(df, quick, watermark=WatermarkStrategy.for_monotonous_timestamps("city")),
+        "watermarks cannot be read from 'city', a string; use timestamp",
+    ),
+    "a punctuation column of a wrong type": (
+        lambda s, df: unordered_wait(df, quick, watermark=WatermarkStrategy.for_punctuation("temp")),
+        "watermarks cannot be read from 'temp', a double; use boolean",
+    ),
+    "an unknown watermark column": (
+        lambda s, df: unordered_wait(df, quick, watermark=WatermarkStrategy.for_punctuation("tss")),
+        "unknown column 'tss'; did you mean 'ts'",
+    ),
+    "a watermark column without watermarks": (
+        lambda s, df: unordered_wait(df, quick, with_watermark_column="w"),
+        "with_watermark_column needs watermark=",
+    ),
+    "no strategy": (lambda s, df: unordered_wait(df, quick, watermark="ts"), "must be a WatermarkStrategy, not 'ts'"),
+    "an unknown option": (lambda s, df: ordered_wait(df, quick, capaciti=5), "unknown option 'capaciti'.*'capacity'"),
+    "a capacity of zero": (lambda s, df: ordered_wait(df, quick, capacity=0), "capacity must be at least 1, not 0"),
+    "a queue smaller than the calls": (
+        lambda s, df: ordered_wait(df, quick, capacity=10, queue_size=5),
+        r"queue_size must be at least capacity \(10\), not 5",
+    ),
+    "a negative timeout": (
+        lambda s, df: ordered_wait(df, quick, timeout=-1),
+        "timeout must be more than 0 seconds, not -1",
+    ),
+    "retry without a deadline": (
+        lambda s, df: ordered_wait(df, quick, timeout=None, retry=__import__("tenacity").AsyncRetrying()),
+        "retry needs a timeout",
+    ),
+    "a retry that is none": (lambda s, df: ordered_wait(df, quick, retry=3), "retry must be a RetryStrategy.*not 3"),
+    "an unknown policy": (
+        lambda s, df: ordered_wait(df, quick, on_error="ignore"),
+        "on_error must be one of .*'ignore'",
+    ),
+    "batches of scalars": (lambda s, df: ordered_wait(df, quick, batch_size=10), "batch_size=10 is for vectorized"),
+    "a type that is none": (lambda s, df: async_pandas_udf(returnType=5)(lambda x: x), "returnType must be DDL.*not 5"),
+    "no function": (lambda s, df: ordered_wait(df, "quick", returnType="string"), "expected a function.*not 'quick'"),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_driver_refuses(spark, trips, no_job, plan):
+    make, message = PLANS[plan]
+    with no_job, pytest.raises(AsyncUDFError, match=message):
+        make(spark, trips)
+
+
+def test_an_unknown_type_is_refused_by_name(trips, no_job):
+    for make in (lambda f: trips.select(f("city")), lambda f: ordered_wait(trips, f, "city")):
+        with no_job, pytest.raises(Exception, match=r"(?i)strnig"):
+            make(quick.with_options(output_mode="ordered") and async_pandas_udf(lambda x: x, "strnig"))
+
+
+def test_a_vectorized_function_takes_vectors_only(no_job):
+    async def mixed(a: pd.Series, b: int) -> pd.Series:
+        return a
+
+    with no_job, pytest.raises(TypeError, match="mixed mixes vectors and scalars"):
+        async_pandas_udf(mixed, "int")
+
+
+def test_a_resource_needs_a_parameter(no_job):
+    @contextlib.asynccontextmanager
+    async def client():
+        yield
+
+    with no_job, pytest.raises(TypeError, match="f has no parameter called 'client'"):
+
+        @async_pandas_udf(resources=client)
+        async def f(x: int) -> int:
+            return x
+
+
+LOCK = threading.Lock()
+
+
+def unpicklable_closure():
+    lock = threading.Lock()
+
+    async def f(city) -> str:
+        with lock:
+            return city
+
+    return {"f": f}
+
+
+def unpicklable_global():
+    async def f(city) -> str:
+        with LOCK:
+            return city
+
+    return {"f": f}
+
+
+def unpicklable_helper():
+    lock = threading.Lock()
+
+    def helper():
+        return lock
+
+    async def f(city) -> str:
+        helper()
+        return city
+
+    return {"f": f}
+
+
+def unpicklable_resource():
+    lock = threading.Lock()
+
+    @contextlib.asynccontextmanager
+    async def client():
+        yield lock
+
+    async def f(city, client) -> str:
+        return city
+
+    return {"f": f, "resources": client}
+
+
+def unpicklable_attribute():
+    class Locked:
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        async def __call__(self, city) -> str:
+            return city
+
+    return {"f": Locked()}
+
+
+def unpicklable_async_function():
+    class Locked(AsyncFunction):
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        async def async_invoke(self, value, result_future):
+            result_future.complete([])
+
+    return {"f": Locked(), "returnType": "string"}
+
+
+def unpicklable_answer():
+    lock = threading.Lock()
+
+    async def f(city) -> str:
+        return city
+
+    return {"f": f, "on_timeout": lambda city: str(lock)}
+
+
+def unpicklable_default():
+    async def f(city, lock=threading.Lock()) -> str:  # noqa: B008
+        return city
+
+    return {"f": f}
+
+
+def test_a_session_or_a_dataframe_inside_a_function_is_named(spark, trips, no_job):
+    async def asks_spark(city) -> int:
+        return spark.range(1).count() + trips.count()
+
+    with no_job, pytest.raises(TypeError, match=r"asks_spark cannot be sent .* its variable '(spark|trips)'"):
+        ordered_wait(trips, asks_spark, "city")
+
+
+@pytest.mark.parametrize(
+    ("make", "culprit"),
+    [
+        (unpicklable_closure, "its variable 'lock' (lock)"),
+        (unpicklable_global, "its variable 'LOCK' (lock)"),
+        (unpicklable_helper, "'helper'"),
+        (unpicklable_resource, "resource 'client'"),
+        (unpicklable_attribute, "its attribute 'lock' (lock)"),
+        (unpicklable_async_function, "its attribute 'lock' (lock)"),
+        (unpicklable_answer, "on_timeout"),
+        (unpicklable_default, "lock"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_cannot_be_sent_to_the_executors_is_named(trips, no_job, make, culprit):
+    f = async_pandas_udf(**make())
+    with no_job, pytest.raises(TypeError) as caught:
+        unordered_wait(trips, f, "city")
+    assert f"{f.__name__} cannot be sent to the executors" in str(caught.value)
+    assert culprit in str(caught.value)
+    assert "resources=" in str(caught.value), "the way out"
+
+
+def test_spark_refuses_an_unknown_column_of_a_column_function(trips, no_job):
+    with no_job, pytest.raises(Exception, match="town"):
+        trips.select(weather("town"))
+
+
+def test_delays_are_read_as_spark_writes_them(no_job):
+    ten_seconds = 10_000_000
+    for delay in ("10 seconds", "10 second", "10000 milliseconds", 10, 10.0, datetime.timedelta(seconds=10)):
+        assert WatermarkStrategy.for_bounded_out_of_orderness("ts", delay).delay == ten_seconds
+    for wrong in ("ten seconds", "10", "10 parsecs", -1, None, True):
+        with no_job, pytest.raises(ValueError, match="delay must be"):
+            WatermarkStrategy.for_bounded_out_of_orderness("ts", wrong)

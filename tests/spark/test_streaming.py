@@ -1,0 +1,49 @@
+"""Structured Streaming: the same doors over an unbounded table."""
+
+import asyncio
+
+import pytest
+
+from asyncudf import async_pandas_udf, ordered_wait, unordered_wait
+
+pytestmark = pytest.mark.spark
+
+
+@async_pandas_udf("length int, upper string")
+async def measure(line):
+    await asyncio.sleep(0.001)
+    return {"length": len(line), "upper": line.upper()}
+
+
+@pytest.fixture
+def lines(spark, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, text in (("1.txt", "one\ntwo\n"), ("2.txt", "three\n")):
+        (folder / name).write_text(text)
+    stream = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder))
+    return stream.withColumnRenamed("value", "line")
+
+
+DOORS = {
+    "column": lambda df: df.select("line", measure("line").alias("m")).select("line", "m.*"),
+    "ordered_wait": lambda df: ordered_wait(df, measure, "line"),
+    "unordered_wait": lambda df: unordered_wait(df, measure),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_stream_is_enriched(spark, lines, tmp_path, door):
+    df = DOORS[door](lines)
+    assert df.isStreaming
+    name = f"sink_{door}"
+    query = (
+        df.writeStream.format("memory")
+        .queryName(name)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    found = sorted(tuple(row) for row in spark.table(name).collect())
+    assert found == [("one", 3, "ONE"), ("three", 5, "THREE"), ("two", 3, "TWO")]

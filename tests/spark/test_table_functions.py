@@ -1,0 +1,199 @@
+"""Functions as SQL table functions over TABLE(...): the door for unordered functions and for 0..n results."""
+
+# ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
+
+import asyncio
+import contextlib
+
+import pytest
+
+from asyncudf import AsyncFunction, async_pandas_udf
+
+pytestmark = pytest.mark.spark
+
+
+@async_pandas_udf("temp double, sky string", output_mode="unordered")
+async def weather(city, day=None):
+    await asyncio.sleep(0.001)
+    return {"temp": len(city) + 0.5, "sky": f"clear over {city} on {day}"} if city else None
+
+
+@pytest.fixture(scope="module")
+def sql(spark):
+    trips = [(1, "Oslo", "Monday"), (2, "Bergen", "Friday"), (3, None, None)]
+    spark.createDataFrame(trips, "id int, city string, day string").coalesce(1).createOrReplaceTempView("trips")
+    weather.register(spark, "weather_at")
+
+    def rows(query):
+        return [tuple(row) for row in spark.sql(query).collect()]
+
+    rows.spark = spark
+    return rows
+
+
+def test_the_tables_columns_are_kept_and_the_results_appended(spark, sql):
+    query = "SELECT * FROM weather_at(TABLE(trips), 'city') ORDER BY id"
+    assert spark.sql(query).columns == ["id", "city", "day", "temp", "sky"]
+    assert sql(query) == [
+        (1, "Oslo", "Monday", 4.5, "clear over Oslo on None"),
+        (2, "Bergen", "Friday", 6.5, "clear over Bergen on None"),
+        (3, None, None, None, None),
+    ]
+
+
+def test_without_columns_those_called_like_the_parameters_are_read(sql):
+    assert sql("SELECT sky FROM weather_at(TABLE(trips)) WHERE id = 1") == [("clear over Oslo on Monday",)]
+
+
+def test_columns_are_named_by_parameter(sql):
+    query = "SELECT sky FROM weather_at(TABLE(trips), day => 'city', city => 'day') WHERE id = 1"
+    assert sql(query) == [("clear over Monday on Oslo",)]
+
+
+def test_a_column_named_for_a_later_parameter_is_not_taken_for_an_earlier_one(sql, no_job):
+    """With a gap, `city` is the column of that name or the call is refused; never the column given for `day`."""
+    refused = None
+    with no_job:
+        try:
+            query = sql.spark.sql("SELECT sky FROM weather_at(TABLE(trips), day => 'id') WHERE id = 1")
+        except Exception as error:
+            refused = error
+    if refused is not None:
+        assert "city" in str(refused)
+    else:
+        assert query.first().sky == "clear over Oslo on 1"
+
+
+def test_the_table_may_be_a_subquery_and_have_other_columns(spark, sql):
+    query = "SELECT * FROM weather_at(TABLE(SELECT upper(city) AS town, id * 2 AS n FROM trips WHERE id = 1), 'town')"
+    assert spark.sql(query).columns == ["town", "n", "temp", "sky"]
+    assert sql(query) == [("OSLO", 2, 4.5, "clear over OSLO on None")]
+
+
+def test_an_empty_table_gives_no_rows(sql):
+    assert sql("SELECT * FROM weather_at(TABLE(SELECT * FROM trips WHERE id > 99), 'city')") == []
+
+
+def test_a_partitioned_table_keeps_all_rows(sql):
+    query = "SELECT id, temp FROM weather_at(TABLE(trips) PARTITION BY (day), 'city') ORDER BY id"
+    assert sql(query) == [(1, 4.5), (2, 6.5), (3, None)]
+
+
+def test_an_async_function_gets_a_mapping_and_gives_any_number_of_rows(spark, sql, journal):
+    class Repeat(AsyncFunction):
+        async def open(self, context):
+            journal.write("open")
+
+        async def async_invoke(self, value, result_future):
+            result_future.complete([f"{sorted(value)} {n}" for n in range(value["id"] - 1)])
+
+        async def close(self):
+            journal.write("close")
+
+    async_pandas_udf(Repeat(), "string").register(spark, "repeat_it")
+    named = "SELECT id, Repeat FROM repeat_it(TABLE(trips), 'id', 'city')"
+    assert sql(named) == [(2, "['city', 'id'] 0"), (3, "['city', 'id'] 0"), (3, "['city', 'id'] 1")]
+    assert journal.lines == ["open", "close"]
+    assert sql("SELECT Repeat FROM repeat_it(TABLE(trips)) WHERE id = 2") == [("['city', 'day', 'id'] 0",)]
+
+
+def test_an_async_generator_gives_any_number_of_rows(spark, sql):
+    @async_pandas_udf("string")
+    async def letters(city):
+        for letter in city or "":
+            await asyncio.sleep(0)
+            yield letter
+
+    letters.register(spark, "letters")
+    assert sql("SELECT id, letters FROM letters(TABLE(trips), 'city') WHERE id = 1") == [(1, c) for c in "Oslo"]
+
+
+def test_an_unordered_table_function_lets_rows_pass_a_slow_one(spark, sql):
+    @contextlib.asynccontextmanager
+    async def last():
+        yield asyncio.Event()
+
+    @async_pandas_udf("bigint", output_mode="unordered", resources=last)
+    async def first_waits_for_last(id, last):
+        if id == 0:
+            await last.wait()
+        if id == 29:
+            last.set()
+        return id
+
+    first_waits_for_last.register(spark, "first_waits")
+    found = sql("SELECT * FROM first_waits(TABLE(SELECT id FROM range(0, 30, 1, 1)))")
+    assert sorted(found) == [(i, i) for i in range(30)]
+    assert found.index((0, 0)) >= 28
+
+
+def test_a_generator_with_the_default_mode_keeps_the_order(spark, sql):
+    @async_pandas_udf("bigint")
+    async def backwards(id):
+        await asyncio.sleep((20 - id) / 1000)
+        yield id
+
+    backwards.register(spark, "backwards")
+    found = sql("SELECT * FROM backwards(TABLE(SELECT id FROM range(0, 20, 1, 1)))")
+    assert found == [(i, i) for i in range(20)]
+
+
+def test_more_rows_than_are_handed_over_together(spark, sql):
+    @async_pandas_udf(output_mode="unordered")
+    async def negative(id: int) -> int:
+        return -id
+
+    negative.register(spark, "negative_of")
+    query = "SELECT count(*), sum(id), sum(negative) FROM negative_of(TABLE(SELECT id FROM range(0, 2500, 1, 1)))"
+    assert sql(query) == [(2500, 3123750, -3123750)]
+
+
+def test_an_error_is_captured_beside_the_row(spark, sql):
+    @async_pandas_udf("temp double", output_mode="unordered", on_error="capture")
+    async def fails_in_bergen(city):
+        if city == "Bergen":
+            raise LookupError("no such city")
+        return {"temp": 1.0}
+
+    fails_in_bergen.register(spark, "fails_in_bergen")
+    query = "SELECT id, value.temp, error.type, error.message FROM fails_in_bergen(TABLE(trips), 'city') ORDER BY id"
+    assert sql(query) == [(1, 1.0, None, None), (2, None, "LookupError", "no such city"), (3, 1.0, None, None)]
+
+
+def test_a_failing_row_fails_the_query_and_closes_what_was_opened(spark, sql, journal, spark_error):
+    @contextlib.asynccontextmanager
+    async def client():
+        journal.write("open")
+        try:
+            yield "client"
+        finally:
+            journal.write("close")
+
+    @async_pandas_udf("string", output_mode="unordered", resources=client)
+    async def fails_at_two(id, client):
+        if id == 2:
+            raise LookupError("no such row")
+        await asyncio.Event().wait()
+
+    fails_at_two.register(spark, "fails_at_two")
+    text = spark_error(spark.sql("SELECT * FROM fails_at_two(TABLE(trips), 'id')"))
+    assert "fails_at_two failed in attempt 1, partition 0, for the input (2,): LookupError: no such row" in text
+    assert journal.lines == ["open", "close"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("weather_at(TABLE(trips), 'town')", "unknown column 'town'; there are: id, city, day"),
+        ("weather_at(TABLE(trips), 'cty')", "unknown column 'cty'; did you mean 'city'?"),
+        ("weather_at(TABLE(trips), town => 'city')", r"weather cannot take town by name.*\(city, day\)"),
+        ("weather_at(TABLE(trips), 'city', 'day', 'id')", r"takes the columns \(city, day\), not 3"),
+        ("weather_at(TABLE(trips), 5)", "names of its columns as strings"),
+        ("weather_at('trips')", "first argument of weather is a table"),
+        ("weather_at(TABLE(SELECT id FROM trips))", "unknown column 'city'"),
+        ("weather_at(TABLE(SELECT city, 1 AS TEMP FROM trips))", "would add a column 'temp'"),
+    ],
+)
+def test_a_wrong_call_is_refused_before_anything_runs(spark, sql, no_job, call, message):
+    with no_job, pytest.raises(Exception, match=message):
+        spark.sql(f"SELECT * FROM {call}")

@@ -1,0 +1,288 @@
+"""Every type, both ways, through every door: exact, and the same values at each."""
+
+# ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
+
+import enum
+
+import pytest
+from pyspark.sql import functions as sf
+
+from asyncudf import async_pandas_udf, ordered_wait
+
+pytestmark = pytest.mark.spark
+
+# Two instants of the hour that the workers' zone has twice (01:30 and again 01:30), and one before railway time.
+COLUMNS = {
+    "byte_": ("CAST(-128 AS tinyint)", "int -128"),
+    "short_": ("CAST(32767 AS smallint)", "int 32767"),
+    "int_": ("CAST(-2147483648 AS int)", "int -2147483648"),
+    "long_": ("9007199254740993", "int 9007199254740993"),
+    "least": ("-9223372036854775807 - 1", "int -9223372036854775808"),
+    "float_": ("CAST(0.1 AS float)", "float 0.10000000149011612"),
+    "double_": ("CAST(0.1 AS double)", "float 0.1"),
+    "nan": ("CAST('NaN' AS double)", "float nan"),
+    "infinite": ("CAST('-Infinity' AS float)", "float -inf"),
+    "decimal_": (
+        "CAST('12345678901234567890123456.789012345678' AS decimal(38, 12))",
+        "Decimal 12345678901234567890123456.789012345678",
+    ),
+    "money": ("CAST('1.50' AS decimal(9, 2))", "Decimal 1.50"),
+    "boolean_": ("true", "bool True"),
+    "string_": ("'Zürich \U0001f682'", "str 'Zürich \U0001f682'"),
+    "binary_": ("X'00FF10'", "bytes b'\\x00\\xff\\x10'"),
+    "date_": ("DATE'1582-10-04'", "date 1582-10-04"),
+    "first_130": ("TIMESTAMP'2024-11-03 05:30:00.000001Z'", "aware datetime 2024-11-03T05:30:00.000001"),
+    "second_130": ("TIMESTAMP'2024-11-03 06:30:00.000001Z'", "aware datetime 2024-11-03T06:30:00.000001"),
+    "old": ("TIMESTAMP'1850-01-02 03:04:05Z'", "aware datetime 1850-01-02T03:04:05"),
+    "ntz": ("TIMESTAMP_NTZ'2024-03-10 02:30:00.5'", "naive datetime 2024-03-10T02:30:00.500000"),
+    "span": ("INTERVAL '1 02:03:04.000005' DAY TO SECOND", "timedelta 1 day, 2:03:04.000005"),
+    "array_": ("ARRAY(9007199254740993, NULL, 1)", "list [int 9007199254740993, None, int 1]"),
+    "arrays": ("ARRAY(ARRAY('a'), NULL, ARRAY())", "list [list [str 'a'], None, list []]"),
+    "times": (
+        "ARRAY(TIMESTAMP'2024-11-03 06:30:00Z', NULL)",
+        "list [aware datetime 2024-11-03T06:30:00, None]",
+    ),
+    "map_": ("MAP('a', NULL, 'b', 9007199254740993)", "dict {str 'a': None, str 'b': int 9007199254740993}"),
+    "by_int": (
+        "MAP(1, NAMED_STRUCT('blob', X'01', 'at', TIMESTAMP'2024-11-03 06:30:00Z'))",
+        "dict {int 1: dict {str 'at': aware datetime 2024-11-03T06:30:00, str 'blob': bytes b'\\x01'}}",
+    ),
+    "by_time": (
+        "MAP(TIMESTAMP'2024-11-03 06:30:00Z', DATE'2024-01-01')",
+        "dict {aware datetime 2024-11-03T06:30:00: date 2024-01-01}",
+    ),
+    "struct_": (
+        "NAMED_STRUCT('x', 9007199254740993, 'y', NAMED_STRUCT('money', CAST(1.5 AS decimal(5, 2)), 'no', INT(NULL)))",
+        "dict {str 'x': int 9007199254740993, str 'y': dict {str 'money': Decimal 1.50, str 'no': None}}",
+    ),
+    "structs": (
+        "ARRAY(NAMED_STRUCT('s', 'x', 'm', MAP('k', ARRAY(X'02'))), NULL)",
+        "list [dict {str 'm': dict {str 'k': list [bytes b'\\x02']}, str 's': str 'x'}, None]",
+    ),
+}
+# The second is a name that Spark knows and Python does not.
+ZONES = pytest.mark.parametrize("zone", ["Asia/Kolkata", "GMT+3"])
+
+
+ELSEWHERE = pytest.mark.usefixtures("elsewhere")
+
+
+@pytest.fixture
+def elsewhere(conf):
+    conf("spark.sql.session.timeZone", "Asia/Kolkata")
+
+
+@pytest.fixture(scope="module")
+def everything(spark):
+    """A row of values, a row of NULLs, and the row of values again, in one batch."""
+    columns = ", ".join(f"{sql} AS {name}" for name, (sql, _) in COLUMNS.items())
+    full = spark.sql(f"SELECT 0 AS row, {columns} FROM range(1)")
+    nulls = full.select(
+        sf.lit(1).alias("row"), *[sf.lit(None).cast(full.schema[name].dataType).alias(name) for name in COLUMNS]
+    )
+    df = full.union(nulls).union(full.withColumn("row", sf.lit(2))).coalesce(1).cache()
+    df.createOrReplaceTempView("everything")
+    return df
+
+
+def seen(value) -> str:
+    """A text that tells values of different types apart, and the same values at different doors together."""
+    import datetime
+
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    if isinstance(value, dict):
+        return f"{name} {{{', '.join(sorted(f'{seen(k)}: {seen(v)}' for k, v in value.items()))}}}"
+    if isinstance(value, list):
+        return f"{name} [{', '.join(map(seen, value))}]"
+    if isinstance(value, datetime.datetime):
+        if value.tzinfo is None:
+            return f"naive {name} {value.isoformat()}"
+        return f"aware {name} {value.astimezone(datetime.UTC).replace(tzinfo=None).isoformat()}"
+    return f"{name} {value!r}" if isinstance(value, (str, bytes, float)) else f"{name} {value}"
+
+
+@async_pandas_udf("array<string>")
+async def look(*values):
+    return [seen(value) for value in values]
+
+
+EXPECTED = [text for _, text in COLUMNS.values()]
+
+
+def assert_seen(rows) -> None:
+    full, nulls, again = (rows[i] for i in sorted(rows))
+    assert dict(zip(COLUMNS, full, strict=True)) == dict(zip(COLUMNS, EXPECTED, strict=True))
+    assert nulls == ["None"] * len(COLUMNS)
+    assert again == full
+
+
+@ZONES
+def test_a_column_function_sees(everything, conf, zone):
+    conf("spark.sql.session.timeZone", zone)
+    assert_seen({row[0]: row[1] for row in everything.select("row", look(*COLUMNS)).collect()})
+
+
+@ZONES
+def test_an_operator_function_sees(everything, conf, zone):
+    conf("spark.sql.session.timeZone", zone)
+    assert_seen({row.row: row.look for row in ordered_wait(everything, look, *COLUMNS).select("row", "look").collect()})
+
+
+@ZONES
+def test_a_table_function_sees(spark, everything, conf, zone):
+    conf("spark.sql.session.timeZone", zone)
+    look.with_options(output_mode="unordered").register(spark, "look_at")
+    names = ", ".join(f"'{name}'" for name in COLUMNS)
+    rows = spark.sql(f"SELECT row, look FROM look_at(TABLE(everything), {names})").collect()
+    assert_seen({row.row: row.look for row in rows})
+
+
+def echo_for(everything):
+    fields = ", ".join(f"{name}_out: {everything.schema[name].dataType.simpleString()}" for name in COLUMNS)
+
+    @async_pandas_udf(f"struct<{fields}>")
+    async def echo(*values):
+        return {f"{name}_out": value for name, value in zip(COLUMNS, values, strict=True)}
+
+    return echo
+
+
+def assert_echoed(df) -> None:
+    """The results equal the columns that they came from, and these are what they were, judged by Spark itself."""
+    texts = []
+    for name, (sql, _) in COLUMNS.items():
+        texts += [sf.to_json(sf.struct(sf.col(out).alias("v"))).alias(out) for out in (name, f"{name}_out")]
+        texts.append(sf.to_json(sf.expr(f"IF(row = 1, NULL, NAMED_STRUCT('v', {sql}))")).alias(f"{name}_was"))
+    rows = df.select("row", *texts).collect()
+    assert len(rows) == 3
+    for row in rows:
+        was = {name: row[f"{name}_was"] or "{}" for name in COLUMNS}
+        assert {name: row[name] for name in COLUMNS} == was, "columns that came through"
+        assert {name: row[f"{name}_out"] for name in COLUMNS} == was, "results"
+
+
+@ELSEWHERE
+def test_a_column_function_gives_back(everything):
+    assert_echoed(everything.withColumn("e", echo_for(everything)(*COLUMNS)).select("row", *COLUMNS, "e.*"))
+
+
+@ELSEWHERE
+def test_an_operator_function_gives_back(everything):
+    assert_echoed(ordered_wait(everything, echo_for(everything), *COLUMNS))
+
+
+@ELSEWHERE
+def test_a_table_function_gives_back(spark, everything):
+    echo_for(everything).with_options(output_mode="unordered").register(spark, "echo_of")
+    names = ", ".join(f"'{name}'" for name in COLUMNS)
+    assert_echoed(spark.sql(f"SELECT * FROM echo_of(TABLE(everything), {names})"))
+
+
+FIRST, LAST = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
+
+
+# Not the first one at the table door: a worker whose zone is west of UTC cannot read it, PySpark says "year 0".
+@pytest.mark.parametrize(
+    ("door", "extreme"), [("column", FIRST), ("operator", FIRST), ("column", LAST), ("operator", LAST), ("table", LAST)]
+)
+def test_the_first_and_the_last_timestamp_and_date(spark, door, extreme):
+    df = spark.sql(f"SELECT TIMESTAMP'{extreme}Z' AS at, TIMESTAMP_NTZ'{extreme}' AS ntz, DATE'{extreme[:10]}' AS day")
+
+    @async_pandas_udf("at2 timestamp, ntz2 timestamp_ntz, day2 date, text string")
+    async def same(at, ntz, day):
+        return {"at2": at, "ntz2": ntz, "day2": day, "text": f"{seen(at)}, {seen(ntz)}, {seen(day)}"}
+
+    if door == "column":
+        result = df.withColumn("s", same("at", "ntz", "day")).select("*", "s.*")
+    elif door == "operator":
+        result = ordered_wait(df, same)
+    else:
+        df.createOrReplaceTempView("extremes")
+        same.with_options(output_mode="unordered").register(spark, "same_as")
+        result = spark.sql("SELECT * FROM same_as(TABLE(extremes))")
+    row = result.selectExpr(f"at = TIMESTAMP'{extreme}Z'", "at = at2", "ntz = ntz2", "day = day2", "text").first()
+    iso = extreme.replace(" ", "T")
+    text = f"aware datetime {iso}, naive datetime {iso}, date {extreme[:10]}"
+    assert tuple(row) == (True, True, True, True, text)
+
+
+@pytest.mark.parametrize("large", ["true", "false"])
+def test_spark_may_be_told_to_use_large_arrow_types(spark, conf, large):
+    conf("spark.sql.execution.arrow.useLargeVarTypes", large)
+
+    @async_pandas_udf("text string, blob binary")
+    async def both(s: str, b: bytes) -> dict:
+        return {"text": s, "blob": b}
+
+    df = spark.sql("SELECT 'x' AS s, X'01' AS b")
+    assert tuple(ordered_wait(df, both).first()) == ("x", bytearray(b"\x01"), "x", bytearray(b"\x01"))
+    assert tuple(df.select(both("s", "b")).first()[0]) == ("x", bytearray(b"\x01"))
+
+
+def at_every_door(spark, function):
+    """The result of a function as JSON, as a column, beside a row and in a table."""
+    df = spark.range(1)
+    df.createOrReplaceTempView("one_row")
+    function.with_options(output_mode="unordered").register(spark, "at_every_door")
+    fields = ", ".join(name for name in ordered_wait(df, function).columns if name != "id")
+    return [
+        df.select(function("id").alias("r")).selectExpr("to_json(r)").first()[0],
+        ordered_wait(df, function).selectExpr(f"to_json(struct({fields}))").first()[0],
+        spark.sql(f"SELECT to_json(struct({fields})) FROM at_every_door(TABLE(one_row))").first()[0],
+    ]
+
+
+def test_numbers_and_vectors_that_convert_without_loss_are_taken_at_every_door(spark):
+    class Level(enum.IntEnum):
+        HIGH = 3
+
+    @async_pandas_udf("d decimal(10,2), f double, g float, i int, n bigint, a array<double>, ok boolean, raw binary")
+    async def loose(id: int) -> dict:
+        import numpy as np
+
+        return {
+            "d": 7,
+            "f": 7,
+            "g": np.float32(0.5),
+            "i": Level.HIGH,
+            "n": np.int64(9007199254740993),
+            "a": np.array([1.0, 2.5]),
+            "ok": np.bool_(True),
+            "raw": bytearray(b"x"),
+        }
+
+    expected = '{"d":7.00,"f":7.0,"g":0.5,"i":3,"n":9007199254740993,"a":[1.0,2.5],"ok":true,"raw":"eA=="}'
+    assert at_every_door(spark, loose) == [expected] * 3
+
+
+def test_a_whole_number_for_a_decimal_inside_other_types_is_taken_at_every_door(spark):
+    @async_pandas_udf("a array<decimal(5,1)>, m map<string,decimal(5,1)>, st struct<x:decimal(5,1)>")
+    async def nested(id: int) -> dict:
+        return {"a": [1], "m": {"k": 1}, "st": (1,)}
+
+    assert at_every_door(spark, nested) == ['{"a":[1.0],"m":{"k":1.0},"st":{"x":1.0}}'] * 3
+
+
+def test_a_text_of_a_class_of_its_own_is_taken_at_every_door(spark):
+    class Sky(enum.StrEnum):
+        CLEAR = "clear"
+
+    @async_pandas_udf("s string, a array<string>")
+    async def sky(id: int) -> dict:
+        return {"s": Sky.CLEAR, "a": [Sky.CLEAR]}
+
+    assert at_every_door(spark, sky) == ['{"s":"clear","a":["clear"]}'] * 3
+
+
+def test_a_map_whose_keys_are_no_python_keys_is_named_in_the_error(spark, spark_error):
+    """Python has no dict with such keys: the message must say which function and that it is the map's keys."""
+
+    @async_pandas_udf
+    async def size(m) -> int:
+        return len(m)
+
+    text = spark_error(spark.sql("SELECT MAP(ARRAY(1), 'x') AS m").select(size("m")))
+    assert "size" in text
+    assert "map" in text.lower()

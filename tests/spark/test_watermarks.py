@@ -1,0 +1,167 @@
+"""Watermarks from data: rows overtake each other only between two of them."""
+
+# ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
+
+import asyncio
+import contextlib
+
+import pytest
+
+from asyncudf import WatermarkStrategy, async_pandas_udf, ordered_wait, unordered_wait
+
+pytestmark = pytest.mark.spark
+
+
+@contextlib.asynccontextmanager
+async def called():
+    yield {}
+
+
+@async_pandas_udf(resources=called, timeout=30.0)
+async def fives_wait_for_the_next_five(id: int, called) -> int:
+    """Rows 0, 5, 10 ... wait until the calls of the next five rows have started; the others return at once."""
+    called.setdefault(id, asyncio.Event()).set()
+    if id % 5 == 0 and id < 35:
+        await called.setdefault(id + 9, asyncio.Event()).wait()
+    return id
+
+
+@async_pandas_udf
+async def same(id: int) -> int:
+    return id
+
+
+@pytest.fixture(scope="module")
+def rows(spark):
+    """Row i stands at i seconds after the epoch; late rows and other marks are in columns of their own."""
+    return spark.range(0, 40, 1, 1).selectExpr(
+        "id",
+        "timestamp_seconds(id) AS ts",
+        "timestamp_seconds(IF(id % 5 = 3, id - 100, id)) AS often_late",
+        "id % 5 = 4 AS flag",
+        "IF(id % 5 = 4, timestamp_seconds(id), NULL) AS fence",
+        "TIMESTAMP_NTZ'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, id) AS ntz",
+        "id * 1000000 AS micros",
+        "date_add(DATE'1970-01-01', CAST(id DIV 5 AS int)) AS day",
+    )
+
+
+# Between two fences the rows that return at once leave first; the one that waited leaves last.
+FENCED = [i for start in range(0, 40, 5) for i in (start + 1, start + 2, start + 3, start + 4, start)]
+FENCED[-5:] = [35, 36, 37, 38, 39]
+
+STRATEGIES = {
+    "a boolean column": WatermarkStrategy.for_punctuation("flag"),
+    "a column of timestamps here and there": WatermarkStrategy.for_punctuation("fence"),
+    "rows in the order of their timestamps": WatermarkStrategy.for_monotonous_timestamps("ts", interval=5),
+    "rows that are late": WatermarkStrategy.for_bounded_out_of_orderness("often_late", "10 seconds", interval=5),
+    "timestamps without a zone": WatermarkStrategy.for_monotonous_timestamps("ntz", interval=5),
+    "microseconds": WatermarkStrategy.for_monotonous_timestamps("micros", interval=5),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_row_passes_a_watermark_made_from(rows, strategy):
+    df = unordered_wait(rows, fives_wait_for_the_next_five, watermark=STRATEGIES[strategy])
+    found = df.collect()
+    assert [row.id for row in found] == FENCED
+    assert all(row.fives_wait_for_the_next_five == row.id for row in found)
+
+
+def test_without_watermarks_the_rows_that_wait_are_passed_by_those_behind(rows):
+    found = [row.id for row in unordered_wait(rows, fives_wait_for_the_next_five).collect()]
+    assert sorted(found) == list(range(40))
+    assert found.index(9) < found.index(0)
+
+
+def test_each_arrow_batch_is_a_segment(spark, conf):
+    conf("spark.sql.execution.arrow.maxRecordsPerBatch", 5)
+    df = spark.range(0, 40, 1, 1)
+    found = unordered_wait(df, fives_wait_for_the_next_five, watermark=WatermarkStrategy.per_batch())
+    assert [row.id for row in found.collect()] == FENCED
+
+
+SECOND = 1_000_000
+
+
+def written(df, column):
+    found = df.selectExpr("id", f"unix_micros({column}) AS w").collect()
+    return {row.id: row.w for row in found}
+
+
+@pytest.mark.parametrize(("wait", "zone"), [(ordered_wait, "UTC"), (unordered_wait, "Asia/Kolkata")])
+def test_the_watermark_in_force_is_written_beside_each_row(rows, conf, wait, zone):
+    conf("spark.sql.session.timeZone", zone)
+    monotonous = WatermarkStrategy.for_monotonous_timestamps("ts", interval=5)
+    df = wait(rows, fives_wait_for_the_next_five, watermark=monotonous, with_watermark_column="w")
+    assert df.columns[-2:] == ["fives_wait_for_the_next_five", "w"]
+    assert df.schema["w"].dataType.typeName() == "timestamp"
+    # the largest timestamp before the fence, less a microsecond
+    assert written(df, "w") == {i: None if i < 5 else (i // 5 * 5 - 1) * SECOND - 1 for i in range(40)}
+
+
+def test_a_watermark_is_late_by_the_delay_and_never_goes_back(rows):
+    late = WatermarkStrategy.for_bounded_out_of_orderness("often_late", 2.5, interval=1)
+    df = ordered_wait(rows, fives_wait_for_the_next_five, watermark=late, with_watermark_column="w")
+    highest = [max(j if j % 5 != 3 else j - 100 for j in range(i)) if i else None for i in range(40)]
+    assert written(df, "w") == {i: None if h is None else int((h - 2.5) * SECOND) - 1 for i, h in enumerate(highest)}
+
+
+def test_watermarks_of_a_timestamp_column_are_taken_as_they_are(rows):
+    fence = WatermarkStrategy.for_punctuation("fence")
+    df = unordered_wait(rows, fives_wait_for_the_next_five, watermark=fence, with_watermark_column="w")
+    assert written(df, "w") == {i: None if i < 5 else (i // 5 * 5 - 1) * SECOND for i in range(40)}
+
+
+def test_a_watermark_from_a_column_without_zone_has_none_and_one_from_dates_is_midnight(rows):
+    ntz = WatermarkStrategy.for_monotonous_timestamps("ntz", interval=5)
+    df = ordered_wait(rows, fives_wait_for_the_next_five, watermark=ntz, with_watermark_column="w")
+    assert df.schema["w"].dataType.typeName() == "timestamp_ntz"
+    shown = df.selectExpr("id", "CAST(w AS string) AS w").where("id IN (0, 5)").collect()
+    assert {row.id: row.w for row in shown} == {0: None, 5: "1970-01-01 00:00:03.999999"}
+    day = WatermarkStrategy.for_monotonous_timestamps("day", interval=5)
+    df = ordered_wait(rows, fives_wait_for_the_next_five, watermark=day, with_watermark_column="w")
+    assert written(df, "w") == {i: None if i < 5 else (i // 5 - 1) * 86400 * SECOND - 1 for i in range(40)}
+
+
+def test_numbered_watermarks_count_from_one(rows):
+    flag = WatermarkStrategy.for_punctuation("flag")
+    df = ordered_wait(rows, fives_wait_for_the_next_five, watermark=flag, with_watermark_column="w")
+    assert written(df, "w") == {i: i // 5 or None for i in range(40)}
+
+
+def test_a_later_operator_rebuilds_the_segments_from_the_column(rows):
+    @async_pandas_udf(resources=called, timeout=30.0)
+    async def again(id: int, called) -> int:
+        return await fives_wait_for_the_next_five.__wrapped__(id, called)
+
+    flag = WatermarkStrategy.for_punctuation("flag")
+    first = ordered_wait(rows, fives_wait_for_the_next_five, watermark=flag, with_watermark_column="w")
+    second = unordered_wait(first, again, watermark=WatermarkStrategy.from_column("w"), with_watermark_column="w2")
+    assert [row.id for row in second.collect()] == FENCED
+    assert second.where("NOT (w <=> w2)").count() == 0
+
+
+def test_rows_without_a_timestamp_take_part_and_make_no_watermark(spark):
+    df = spark.sql("SELECT id, IF(id % 2 = 0, timestamp_seconds(id), NULL) AS ts FROM range(0, 6, 1, 1)")
+    sparse = WatermarkStrategy.for_monotonous_timestamps("ts", interval=1)
+    found = ordered_wait(df, same, watermark=sparse, with_watermark_column="w")
+    before = -1
+    assert written(found, "w") == {
+        0: None,
+        1: before,
+        2: before,
+        3: 2 * SECOND - 1,
+        4: 2 * SECOND - 1,
+        5: 4 * SECOND - 1,
+    }
+
+
+def test_a_timestamp_before_the_epoch_makes_a_watermark_too(spark):
+    df = spark.sql(
+        "SELECT id, TIMESTAMP'1850-01-02 03:04:05Z' + make_dt_interval(0, 0, 0, id) AS ts FROM range(0, 2, 1, 1)"
+    )
+    strategy = WatermarkStrategy.for_monotonous_timestamps("ts", interval=1)
+    found = ordered_wait(df, same, watermark=strategy, with_watermark_column="w")
+    start = spark.sql("SELECT unix_micros(TIMESTAMP'1850-01-02 03:04:05Z')").first()[0]
+    assert written(found, "w") == {0: None, 1: start - 1}
