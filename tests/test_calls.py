@@ -182,6 +182,16 @@ class TestCancelledError:
 
         assert run_rows(call, [1, 2, 3, 4], on_error="null", capacity=1) == [1, 2, 3, 4]
 
+    def test_a_worker_that_is_cancelled_between_two_calls_is_replaced(self) -> None:
+        async def call(x: int) -> int:
+            task = asyncio.current_task()
+            assert task is not None
+            if x == 0:
+                asyncio.get_running_loop().call_soon(task.cancel)  # comes when the worker pauses after a burst
+            return x
+
+        assert run_rows(call, range(1000), capacity=1) == list(range(1000))
+
     def test_a_cancelled_child_is_an_error_of_its_row(self) -> None:
         async def call(x: int) -> int:
             child = asyncio.ensure_future(asyncio.sleep(10))

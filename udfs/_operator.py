@@ -162,6 +162,8 @@ class AsyncWaitOperator:
             await self._run_calls(worker)
         except Exception as error:  # the source or the output failed, not a row
             self._fail(error)
+        finally:
+            self._pool.leave(worker)  # also when somebody else's code has cancelled it between two calls
 
     async def _run_calls(self, worker: Worker) -> None:
         worker.settle_in()
@@ -180,8 +182,7 @@ class AsyncWaitOperator:
                 return
             self._calls.ended(worker, call, results, error)
             if worker.is_spoiled():
-                break
-        self._pool.leave(worker)
+                return
 
     def _pull(self, worker: Worker) -> Pulled:
         """Find the worker's next call: one that is ready for a retry, else one for new rows."""

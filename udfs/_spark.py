@@ -1,5 +1,6 @@
 """Declared types, and a function as a column. With its `_spark_*` neighbours the only importer of PySpark."""
 
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
@@ -25,6 +26,8 @@ from ._task import Work, bridge_to, pipe
 
 __all__ = ("COLUMN_EVAL_TYPE", "ColumnTask", "arrow_type", "column", "offline_work", "plan_work", "start_bridge")
 
+# Up to PySpark 4.2 UTC is the default, since then it must be said.
+_IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
 COLUMN_EVAL_TYPE = PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
 
 
@@ -62,7 +65,7 @@ def offline_work(spec: FunctionSpec, options: Options, returns: Any) -> Work:
 
 def arrow_type(declared: spark.DataType, spec: FunctionSpec) -> pa.DataType:
     try:
-        return to_arrow_type(declared, timezone="UTC")
+        return to_arrow_type(declared, **_IN_UTC)
     except TypeError as error:
         raise FunctionError(f"{spec.name} is declared to return {declared}, which Arrow does not know") from error
 

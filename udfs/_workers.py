@@ -49,7 +49,7 @@ class WorkerPool:
     """At most `capacity` workers that count; abandoned ones live on beside them until they end.
 
     Args:
-        work: the life of a worker; it calls `done_pulling` before it waits for a call, and `leave` at its end.
+        work: the life of a worker; it calls `done_pulling` before it waits for a call, and `leave` on every way out.
         has_work: whether a worker would find something to do.
     """
 
