@@ -45,7 +45,7 @@ LAYERS = [
     ["_options"],
     ["_retry"],
     ["_function"],
-    ["_errors"],
+    ["_errors", "_text"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 SPARK = {"_spark", "_spark_table", "_spark_operator", "_spark_pickle"}

@@ -12,7 +12,7 @@ The layers, each importing only from those below it (and from `asyncudf.queues`)
     _call, _deadlines, _workers     one row's call, its time, the slots that calls run in
     _invoke, _signature, _types     how each kind of function is called, read, typed
     _watermarks, _outputs           elements in, results out
-    _options, _retry, _function, _errors
+    _options, _retry, _function, _errors, _text
 """
 
 from ._decorator import AsyncUDF, async_pandas_udf

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import queue
 import threading
-import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
 from ._errors import AsyncUDFError
+from ._text import trace_of
 from ._workers import GRACE, end_tasks
 
 __all__ = ("Bridge", "Stage", "run_to_end")
@@ -130,8 +130,7 @@ class Bridge(Generic[In, Out]):
 def _with_cause_in_text(error: BaseException) -> BaseException:
     """Spark shows an exception and its notes, but not its cause, which is where the user's code failed."""
     if error.__cause__ is not None:
-        trace = "".join(traceback.format_exception(error.__cause__))
-        error.add_note(f"\nThe exception of the function itself:\n{trace}")
+        error.add_note(f"\nThe exception of the function itself:\n{trace_of(error.__cause__)}")
     return error
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-import reprlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,6 +27,7 @@ from ._function import Results, RuntimeContext
 from ._invoke import Invocation
 from ._options import OnError, Options
 from ._retry import Attempt
+from ._text import short, text_of
 from ._workers import Worker
 
 __all__ = ("Call", "CallHooks", "Calls")
@@ -244,10 +244,10 @@ class Calls:
         values = call.records[0].value if len(call.records) == 1 else [r.value for r in call.records]
         where = f"{self._invocation.name} failed in attempt {call.attempt}, partition {self._context.partition}"
         if type(error) in (AsyncTimeoutError, ResultError):  # the library's own: their type says more than "failed"
-            own = type(error)(f"{where}, for the input {_short(values)}: {text_of(error)}")
+            own = type(error)(f"{where}, for the input {short(values)}: {text_of(error)}")
             own.__cause__ = error.__cause__
             return own
-        failed = AsyncUDFError(f"{where}, for the input {_short(values)}: {type(error).__name__}: {text_of(error)}")
+        failed = AsyncUDFError(f"{where}, for the input {short(values)}: {type(error).__name__}: {text_of(error)}")
         failed.__cause__ = error
         return failed
 
@@ -255,20 +255,3 @@ class Calls:
 def _is_fatal(error: BaseException | None) -> bool:
     """SystemExit, KeyboardInterrupt and their like fail the task under every policy."""
     return error is not None and not isinstance(error, (Exception, asyncio.CancelledError))
-
-
-def text_of(error: BaseException) -> str:
-    """`str(error)`, also for an exception that cannot be printed."""
-    try:
-        return str(error)
-    except Exception as unprintable:
-        return f"<unprintable: {type(unprintable).__name__}>"
-
-
-_shortener = reprlib.Repr()
-_shortener.maxstring = _shortener.maxother = 80
-_shortener.maxdict = _shortener.maxtuple = _shortener.maxlist = 8
-
-
-def _short(values: Any) -> str:
-    return _shortener.repr(values)

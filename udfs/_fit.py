@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from ._errors import ResultError
+from ._text import short
 
 __all__ = ("fitter",)
 
@@ -31,7 +32,9 @@ def fitter(function: str, kind: pa.DataType, nullable: bool = True) -> Fit:
             return fit(value)
         except _MisfitError as misfit:
             field = f" in field {misfit.path!r}" if misfit.path else ""
-            raise ResultError(f"{function} returned {_short(misfit.value)}{field}: {misfit.problem}") from None
+            raise ResultError(
+                f"{function} returned {short(misfit.value)} ({type(misfit.value).__name__}){field}: {misfit.problem}"
+            ) from None
 
     return checked
 
@@ -40,11 +43,6 @@ class _MisfitError(Exception):
     def __init__(self, path: str, value: Any, problem: str) -> None:
         super().__init__(path, value, problem)
         self.path, self.value, self.problem = path, value, problem
-
-
-def _short(value: Any) -> str:
-    text = f"{value!r} ({type(value).__name__})"
-    return text if len(text) <= 120 else text[:117] + "..."
 
 
 def _nullable(fit: Fit, kind: pa.DataType, path: str, nullable: bool) -> Fit:

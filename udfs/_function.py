@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ._errors import AsyncTimeoutError, AsyncUDFError, ResultError
+from ._text import short
 
 __all__ = ("CURRENT_SLOT", "AsyncFunction", "CallSlot", "ResultFuture", "RuntimeContext", "as_results")
 
@@ -143,7 +144,7 @@ class ResultFuture:
     def complete_exceptionally(self, error: BaseException) -> None:
         """Finish the row's attempt with an exception, which follows `retry` and `on_error`."""
         if not isinstance(error, BaseException):
-            error = ResultError(f"{self._function}: complete_exceptionally takes an exception, not {error!r}")
+            error = ResultError(f"{self._function}: complete_exceptionally takes an exception, not {short(error)}")
         self._settle(None, error)
 
     @property
@@ -216,10 +217,5 @@ def as_results(results: Any, function: str) -> tuple[Any, ...]:
     if isinstance(results, (list, tuple)) and not hasattr(results, "_fields"):
         return tuple(results)
     raise ResultError(
-        f"{function} completed a row with {_short(results)}; give a list of results: [result] for one, [] for none"
+        f"{function} completed a row with {short(results)}; give a list of results: [result] for one, [] for none"
     )
-
-
-def _short(value: Any) -> str:
-    text = f"{type(value).__name__} {value!r}"
-    return text if len(text) <= 100 else text[:97] + "..."

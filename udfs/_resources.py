@@ -11,6 +11,7 @@ from typing import Any
 from ._errors import AsyncUDFError
 from ._function import RuntimeContext
 from ._signature import FunctionSpec, Kind
+from ._text import text_of
 
 __all__ = ("opened",)
 
@@ -60,7 +61,7 @@ async def _within(limit: float, step: Awaitable[Any], failure: str) -> Any:
         async with asyncio.timeout(limit):
             return await step
     except Exception as error:
-        raise AsyncUDFError(f"{failure}: {type(error).__name__}: {error}") from error
+        raise AsyncUDFError(f"{failure}: {type(error).__name__}: {text_of(error)}") from error
 
 
 ExitArgs = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]

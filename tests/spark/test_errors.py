@@ -311,5 +311,57 @@ def test_an_exit_fails_the_task_under_every_policy(spark, spark_error, fatal):
     assert f"{fatal.__name__}: enough" in text
 
 
+@async_pandas_udf
+async def broken_text(id: int) -> int:
+    """What a service sends that cuts an emoji in half: JSON allows it, UTF-8 does not."""
+    if id == 1:
+        raise ValueError("no such city: \ud83d")
+    return id
+
+
+def test_an_error_text_that_is_no_unicode_fails_the_query_and_does_not_hang_it(spark):
+    """Spark's worker says that an error follows, then fails to encode it; Spark waits for it for ever."""
+    errors = []
+
+    def run():
+        spark.sparkContext.setJobGroup("broken text", "", interruptOnCancel=True)
+        try:
+            spark.range(0, 3, 1, 1).select(broken_text("id")).collect()
+        except Exception as error:
+            errors.append(str(error))
+
+    query = threading.Thread(target=run)
+    query.start()
+    query.join(timeout=15)
+    hangs = query.is_alive()
+    if hangs:
+        spark.sparkContext.cancelJobGroup("broken text")
+        query.join(timeout=15)
+    assert not hangs
+    assert "broken_text failed in attempt 1" in errors[0]
+    assert "no such city" in errors[0]
+
+
+def test_an_error_text_that_is_no_unicode_is_captured_with_its_row(spark):
+    df = spark.range(0, 3, 1, 1).select(broken_text.with_options(on_error="capture")("id"))
+    found = [row[0] for row in df.collect()]
+    assert [r.value for r in found] == [0, None, 2]
+    assert found[1].error.message.startswith("no such city: ")
+
+
+def test_a_result_that_cannot_even_be_printed_affects_its_row_only(spark):
+    class Unprintable:
+        def __repr__(self):
+            raise RuntimeError("no text")
+
+    @async_pandas_udf(on_error="capture")
+    async def strange(id: int) -> int:
+        return Unprintable() if id == 1 else id
+
+    found = [row[0] for row in spark.range(0, 3, 1, 1).select(strange("id")).collect()]
+    assert [r.value for r in found] == [0, None, 2]
+    assert found[1].error.type == "ResultError"
+
+
 def test_the_root_of_all_errors_is_asyncudferror():
     assert issubclass(AsyncTimeoutError, AsyncUDFError)
