@@ -25,7 +25,7 @@ from asyncudf._task import bridge_to
 def start(function: Any, **options: Any) -> Bridge[Any, list[Any]]:
     udf = async_pandas_udf(function, **options)
     work = offline_work(udf.spec, udf.options, None)
-    return bridge_to(work, lambda values, *_: list(values), None, partition=0, attempt=0)
+    return bridge_to(work, lambda values, *_: list(values), None, rows=100, partition=0, attempt=0)
 
 
 def batches(*contents: Iterable[Any]) -> Iterator[Any]:
@@ -65,6 +65,11 @@ async def instant(x: int) -> int:
 def test_batches_go_in_and_results_come_out_in_order() -> None:
     out = list(start(instant).pipe(batches(range(10), range(10, 25), [])))
     assert [x for batch in out for x in batch] == list(range(25))
+
+
+def test_results_are_written_in_batches_no_larger_than_sparks() -> None:
+    out = list(start(instant).pipe(batches(range(1000))))
+    assert [len(batch) for batch in out] == [100] * 10, "start() says rows=100: memory of large results is bounded"
 
 
 def test_at_most_one_batch_is_read_ahead_of_the_one_in_work() -> None:
@@ -210,7 +215,7 @@ def test_an_output_that_fails_ends_the_task_and_not_silently(function: Any) -> N
     def broken(*_: Any) -> list[Any]:
         raise RuntimeError("cannot write")
 
-    bridge: Bridge[Any, list[Any]] = bridge_to(work, broken, None, partition=0, attempt=0)
+    bridge: Bridge[Any, list[Any]] = bridge_to(work, broken, None, rows=100, partition=0, attempt=0)
     with pytest.raises(RuntimeError, match="cannot write"):
         list(bridge.pipe(batches([0, 1])))
 

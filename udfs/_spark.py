@@ -92,9 +92,8 @@ class ColumnTask:
         columns, spec = _columns(first), self._work.spec
         spec.check_column_count(len(columns))
         writer = ResultWriter(spec.name, self._work.written)
-        return start_bridge(
-            self._work, lambda values, *_: writer.array(values), [column.type for column in columns], None
-        )
+        kinds = [column.type for column in columns]
+        return start_bridge(self._work, lambda values, *_: writer.array(values), kinds, None, len(columns[0]))
 
     def _read(self, batch: Any) -> Iterable[StreamElement]:
         return records_of(rows_of(self._work.spec.name, _columns(batch), None), repeat(None))
@@ -105,13 +104,21 @@ def _columns(batch: Any) -> tuple[pa.Array, ...]:
 
 
 def start_bridge(
-    work: Work, write: Any, kinds: Sequence[pa.DataType], names: Sequence[str] | None, keep_watermarks: bool = False
+    work: Work,
+    write: Any,
+    kinds: Sequence[pa.DataType],
+    names: Sequence[str] | None,
+    rows: int,
+    keep_watermarks: bool = False,
 ) -> Bridge[Iterable[StreamElement], Any]:
+    """The bridge of the Spark task that this runs in; see `bridge_to`."""
     spec = work.spec
     codec = Codec(spec.name, spec.vectors, kinds, names) if spec.vectorized else None
     task = TaskContext.get()
     partition, attempt = (task.partitionId(), task.attemptNumber()) if task is not None else (0, 0)
-    return bridge_to(work, write, codec, partition=partition, attempt=attempt, keep_watermarks=keep_watermarks)
+    return bridge_to(
+        work, write, codec, rows=rows, partition=partition, attempt=attempt, keep_watermarks=keep_watermarks
+    )
 
 
 def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence[Any]) -> Column:

@@ -45,7 +45,7 @@ class BatchTask:
         kinds = [first.column(i).type for i in self.arguments]
         writer = ResultWriter(self.work.spec.name, self.work.written)
         keep = self.watermark_type is not None
-        return start_bridge(self.work, partial(self._write, writer), kinds, self.names, keep)
+        return start_bridge(self.work, partial(self._write, writer), kinds, self.names, first.num_rows, keep)
 
     def _read(self, generator: WatermarkGenerator | None, batch: pa.RecordBatch) -> Iterable[StreamElement]:
         names = self.names if self.work.spec.kind is Kind.ASYNC_FUNCTION else None

@@ -96,7 +96,7 @@ class TableFunction:
     def _push(self) -> Iterator[tuple[Any, ...]]:
         if self._bridge is None:
             kinds = [arrow_type(self._analyzed.kinds[i], self.work.spec) for i in self._analyzed.arguments]
-            self._bridge = start_bridge(self.work, self._write, kinds, self._analyzed.names)
+            self._bridge = start_bridge(self.work, self._write, kinds, self._analyzed.names, TABLE_ROWS)
         rows, self._rows = self._rows, []
         for batch in self._bridge.push([self._record(row) for row in rows]):
             yield from batch

@@ -24,7 +24,6 @@ __all__ = ("Work", "bridge_to", "pipe")
 Out = TypeVar("Out")
 Write = Callable[[Sequence[Any], Sequence[Any], Sequence[int | None]], Out]
 
-OUTPUT_ROWS = 10_000  # Spark's own default size of an Arrow batch
 OUTPUT_LINGER = 0.1  # seconds that a finished row waits for company
 
 
@@ -75,16 +74,21 @@ def bridge_to(
     write: Write[Out],
     codec: Codec | None,
     *,
+    rows: int,
     partition: int,
     attempt: int,
     keep_watermarks: bool = False,
 ) -> Bridge[Iterable[StreamElement], Out]:
-    """Start the operator of a task on a loop of its own; `write` makes a batch for Spark of results and origins."""
+    """Start the operator of a task on a loop of its own; `write` makes a batch for Spark of results and origins.
+
+    `rows` is how many results are written together at most: as many as Spark's input batches have, so that
+    `spark.sql.execution.arrow.maxRecordsPerBatch` bounds the memory of large results too.
+    """
     spec, options = work.spec, work.options
 
     def build(loop: Any, want: Callable[[], None], emit: Callable[[Out], None]) -> AsyncWaitOperator:
         writer = RecordWriterOutput(
-            lambda *results: emit(write(*results)), OUTPUT_ROWS, OUTPUT_LINGER, loop, keep_watermarks=keep_watermarks
+            lambda *results: emit(write(*results)), rows, OUTPUT_LINGER, loop, keep_watermarks=keep_watermarks
         )
         context = RuntimeContext(
             spec.name, loop.time, partition=partition, task_attempt_number=attempt, timeout=options.timeout
