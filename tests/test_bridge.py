@@ -67,6 +67,32 @@ def test_batches_go_in_and_results_come_out_in_order() -> None:
     assert [x for batch in out for x in batch] == list(range(25))
 
 
+def test_openaivec_189_and_ray_54190_the_limit_is_per_task_and_holds_there() -> None:
+    """A limit of 8 let 16 calls through; another was feared to be squared."""
+    running: dict[int, int] = {0: 0, 1: 0}
+    peaks: dict[int, int] = {0: 0, 1: 0}
+
+    def call_of(task: int) -> Any:
+        async def call(x: int) -> int:
+            running[task] += 1
+            peaks[task] = max(peaks[task], running[task])
+            await asyncio.sleep(0.001)
+            running[task] -= 1
+            return x
+
+        return call
+
+    def work(task: int) -> None:
+        list(start(call_of(task), capacity=8).pipe(batches(range(200), range(200))))
+
+    tasks = [threading.Thread(target=work, args=(task,)) for task in (0, 1)]
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.join(timeout=30)
+    assert peaks == {0: 8, 1: 8}
+
+
 def test_results_are_written_in_batches_no_larger_than_sparks() -> None:
     out = list(start(instant).pipe(batches(range(1000))))
     assert [len(batch) for batch in out] == [100] * 10, "start() says rows=100: memory of large results is bounded"

@@ -95,7 +95,7 @@ class TestErrors:
         assert retried[0]["error"] == {"type": "ValueError", "message": "busy", "attempts": 3, "elapsed": 2.0}
         assert run_rows(Flaky(0), ["a"], on_error="capture") == [{"value": 0.0, "error": None}]
 
-    def test_a_failing_row_does_not_lose_the_finished_ones(self) -> None:
+    def test_daft_5678_a_failing_row_does_not_lose_the_finished_ones(self) -> None:
         """Daft 5678: a rate limit killed the run and lost the inferences that had been paid for."""
         got = run_rows(self.fails, [5, 3, 1, 3, 2], on_error="null", output_mode="unordered")
         assert sorted(got, key=str) == [1, 2, 5, None, None]
@@ -165,7 +165,7 @@ class TestCancelledError:
         await asyncio.sleep(x)
         return x
 
-    def test_one_raised_by_the_users_code_is_an_error_like_any_other(self) -> None:
+    def test_pyflink_swallows_it_one_raised_by_the_users_code_is_an_error_like_any_other(self) -> None:
         assert run_rows(self.cancelled, [1, 2, 3], on_error="null") == [1, None, 3]
         with pytest.raises(AsyncUDFError, match="CancelledError"):
             run_rows(self.cancelled, [1, 2, 3])
@@ -424,7 +424,7 @@ class TestRetry:
         assert all(2 <= delay <= 4 for delay in delays if delay is not None)
         assert len(set(delays)) > 100
 
-    def test_rows_never_disturb_each_others_delays(self) -> None:
+    def test_flinks_shared_back_off_field_rows_never_disturb_each_others_delays(self) -> None:
         """Flink keeps the last delay in one field of the strategy: interleaved rows change each other's."""
         flaky = Flaky(3)
         retry = RetryStrategy.exponential_backoff(attempts=4, initial=1, maximum=60, jitter=False)

@@ -373,7 +373,9 @@ class TestAsyncFunction:
         assert run_rows(Threaded(), [1, 2, 3], clock="real") == [10, 20, 30]
 
     @pytest.mark.parametrize("results", [None, "text", 5, {"a": 1}])
-    def test_a_completion_that_is_no_list_is_an_error_that_names_the_function(self, results: Any) -> None:
+    def test_pyflink_emits_a_string_letter_by_letter_here_it_is_an_error_that_names_the_function(
+        self, results: Any
+    ) -> None:
         class Careless(AsyncFunction):
             async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
                 result_future.complete(results)
