@@ -44,7 +44,7 @@ LAYERS = [
     ["_watermarks", "_outputs"],
     ["_options"],
     ["_retry"],
-    ["_function"],
+    ["_function", "_clock"],
     ["_errors", "_text"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -113,7 +113,7 @@ def test_the_editable_install_links_every_file(folder: str) -> None:
 def test_no_module_is_longer_than_one_idea() -> None:
     for path in [*(ROOT / "udfs").glob("*.py"), *(ROOT / "queues").glob("*.py")]:
         lines = len(path.read_text().splitlines())
-        assert lines <= 320, f"{path.name} has {lines} lines"
+        assert lines <= 300, f"{path.name} has {lines} lines"
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -2,7 +2,7 @@
 
 The layers, each importing only from those below it (and from `asyncudf.queues`):
 
-    testing                         the test kit: the operator over plain values, on a virtual clock
+    testing (with _clock)           the test kit: the operator over plain values, on a virtual clock
     _wait, _decorator               the doors: ordered_wait, unordered_wait, async_pandas_udf
     _spark, _spark_*                all of PySpark: columns, operators, table functions, pickling
     _task, _arrow, _fit             a task's work; Arrow <-> rows; a result against its declared type

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from itertools import islice
-from types import coroutine
 from typing import Any
 
 from asyncudf.queues import (
@@ -24,7 +23,7 @@ from ._call import Call, CallHooks, Calls
 from ._errors import ResultError
 from ._function import RuntimeContext
 from ._input import Input
-from ._invoke import VectorCodec, invocation_of
+from ._invoke import VectorCodec, invocation_of, resumed
 from ._options import Options, OutputMode
 from ._outputs import Output
 from ._resources import opened
@@ -221,7 +220,7 @@ class AsyncWaitOperator:
                 except BaseException as raised:  # every error of the user's code has its policy
                     results, error = None, raised
                 else:
-                    return self._admit(worker, element), _resumed(running, waiting_for)
+                    return self._admit(worker, element), resumed(running, waiting_for)
                 self._calls.ended(worker, self._admit(worker, element), results, error)
             else:
                 self._put(element)
@@ -289,18 +288,3 @@ class AsyncWaitOperator:
             self._fail(error)
         self._finish_if_drained()
         self._pool.wake()
-
-
-@coroutine
-def _resumed(running: Coroutine[Any, Any, Any], waiting_for: Any) -> Generator[Any, Any, Any]:
-    """The results of a coroutine that has suspended once: a plain `await` refuses one that has been started."""
-    while True:
-        try:
-            yield waiting_for
-        except BaseException as error:
-            try:
-                waiting_for = running.throw(error)
-            except StopIteration as stop:
-                return [(stop.value,)]
-        else:
-            return [((yield from running),)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import selectors
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Self
 
@@ -16,6 +15,7 @@ from asyncudf.queues import LatencyMarker, StreamElement, StreamRecord, Watermar
 
 from ._arrow import Codec
 from ._bridge import run_to_end
+from ._clock import VirtualClockLoop
 from ._decorator import AsyncUDF, udf_of
 from ._errors import AsyncUDFError, OptionError
 from ._function import RuntimeContext
@@ -83,35 +83,6 @@ def run_rows(
 
     run_to_end(loop, main(), 2 * udf.options.capacity)
     return output.collected
-
-
-class VirtualClockLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time jumps to the next timer instead of passing.
-
-    When every task is blocked and no timer is pending it raises an `AsyncUDFError` instead of hanging.
-    """
-
-    def __init__(self) -> None:
-        self._clock = _VirtualSelector()
-        super().__init__(self._clock)
-
-    def time(self) -> float:
-        return self._clock.now
-
-
-class _VirtualSelector(selectors.SelectSelector):
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        ready = super().select(0)
-        if not ready and timeout is None:
-            raise AsyncUDFError(
-                "deadlock: every call is waiting, no timer is pending, so nothing can ever happen. Is a future never "
-                "completed? (A call that uses threads or sockets needs clock='real'.)"
-            )
-        if not ready:
-            self.now += timeout or 0.0
-        return ready
 
 
 class ManualFunction:

@@ -1,0 +1,40 @@
+"""Virtual time for tests, over asyncio's public interface."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from typing import Any
+
+from ._errors import AsyncUDFError
+
+__all__ = ("VirtualClockLoop",)
+
+
+class VirtualClockLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time jumps to the next timer instead of passing.
+
+    When every task is blocked and no timer is pending it raises an `AsyncUDFError` instead of hanging.
+    """
+
+    def __init__(self) -> None:
+        self._clock = _VirtualSelector()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        return self._clock.now
+
+
+class _VirtualSelector(selectors.SelectSelector):
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(0)
+        if not ready and timeout is None:
+            raise AsyncUDFError(
+                "deadlock: every call is waiting, no timer is pending, so nothing can ever happen. Is a future never "
+                "completed? (A call that uses threads or sockets needs clock='real'.)"
+            )
+        if not ready:
+            self.now += timeout or 0.0
+        return ready
