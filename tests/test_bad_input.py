@@ -56,7 +56,7 @@ class Lookup(AsyncFunction):
         ({"timeout": float("nan")}, "timeout must be more than 0"),
         ({"attempt_timeout": 0}, "attempt_timeout must be more than 0"),
         ({"output_mode": "sorted"}, "output_mode must be one of 'ordered', 'unordered', not 'sorted'"),
-        ({"on_error": "ignore"}, "on_error must be one of 'raise', 'null', 'capture', not 'ignore'"),
+        ({"on_error": "ignore"}, "on_error must be one of 'raise', 'null', 'capture', 'dead_letter', not 'ignore'"),
         ({"retry": RetryStrategy.fixed_delay(2, 1.0), "timeout": None}, "retry needs a timeout"),
         ({"retry": 3}, "retry must be a RetryStrategy"),
         ({"on_timeout": "x", "timeout": None}, "on_timeout is never used without a timeout"),

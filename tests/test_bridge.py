@@ -18,14 +18,13 @@ from asyncudf import _workers as workers_module
 from asyncudf._arrow import records_of
 from asyncudf._bridge import Bridge
 from asyncudf._deadlines import Deadlines
-from asyncudf._spark import offline_work
-from asyncudf._task import bridge_to
+from asyncudf._spark import bridge_of, offline_work
 
 
 def start(function: Any, **options: Any) -> Bridge[Any, list[Any]]:
     udf = async_pandas_udf(function, **options)
     work = offline_work(udf.spec, udf.options, None)
-    return bridge_to(work, lambda values, *_: list(values), None, rows=100, partition=0, attempt=0)
+    return bridge_of(work, lambda values, *_: list(values), None, 100)
 
 
 def batches(*contents: Iterable[Any]) -> Iterator[Any]:
@@ -241,7 +240,7 @@ def test_an_output_that_fails_ends_the_task_and_not_silently(function: Any) -> N
     def broken(*_: Any) -> list[Any]:
         raise RuntimeError("cannot write")
 
-    bridge: Bridge[Any, list[Any]] = bridge_to(work, broken, None, rows=100, partition=0, attempt=0)
+    bridge: Bridge[Any, list[Any]] = bridge_of(work, broken, None, 100)
     with pytest.raises(RuntimeError, match="cannot write"):
         list(bridge.pipe(batches([0, 1])))
 

@@ -27,29 +27,37 @@ MODULES = sorted(
 LAYERS = [
     ["testing"],
     ["_wait"],
-    ["_decorator"],
-    ["_spark_table"],
+    ["_stream"],
+    ["_decorator", "_evaluations"],
+    ["_spark_table", "_spark_stream"],
     ["_spark_operator"],
     ["_spark"],
     ["_spark_pickle"],
-    ["_task"],
+    ["_ends"],
+    ["_chain"],
+    ["_specs"],
+    ["_layout", "_task"],
     ["_arrow", "_fit"],
     ["_bridge"],
-    ["_operator"],
+    ["_watermark_steps"],
+    ["_steps", "_operator"],
+    ["_driver", "_process"],
     ["_call", "_resources", "_input", "_batching"],
     ["_workers", "_deadlines"],
     ["_invoke"],
     ["_signature"],
     ["_types"],
+    ["_writer"],
     ["_watermarks", "_outputs"],
     ["_options"],
     ["_retry"],
     ["_function", "_clock"],
+    ["_tags"],
     ["_errors", "_text"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-SPARK = {"_spark", "_spark_table", "_spark_operator", "_spark_pickle"}
-ONLY_THERE = {"pyspark": SPARK, "pyarrow": {*SPARK, "_arrow", "_fit"}, "pandas": {"_arrow"}}
+SPARK = {"_spark", "_spark_table", "_spark_operator", "_spark_pickle", "_spark_stream"}
+ONLY_THERE = {"pyspark": SPARK, "pyarrow": {*SPARK, "_arrow", "_fit", "_layout", "_ends"}, "pandas": {"_arrow"}}
 
 
 def imports(path: Path) -> set[tuple[str, bool]]:
@@ -96,7 +104,7 @@ def test_queues_import_the_standard_library_only(path: Path) -> None:
 
 def test_every_public_name_is_there_and_documented() -> None:
     for package in (asyncudf, asyncudf.queues, importlib.import_module("asyncudf.testing")):
-        assert list(package.__all__) == sorted(package.__all__)
+        assert list(package.__all__) == sorted(package.__all__, key=lambda name: (not name.isupper(), name))
         for name in package.__all__:
             if name != "StreamElement":
                 assert getattr(package, name).__doc__, f"{package.__name__}.{name} has no docstring"

@@ -14,7 +14,7 @@ from asyncudf.queues import StreamRecord, Watermark
 
 def weave(strategy: WatermarkStrategy, *batches: list[Any]) -> list[Any]:
     """The elements of batches of marks: rows as their numbers, watermarks as they are."""
-    generator, number, woven = WatermarkGenerator(strategy), 0, []
+    generator, number, woven = WatermarkGenerator.of(strategy), 0, []
     for marks in batches:
         rows = [(number + i, None) for i in range(len(marks))]
         number += len(marks)
@@ -48,7 +48,7 @@ def test_a_row_without_a_timestamp_advances_nothing() -> None:
 
 
 def test_rows_carry_their_timestamps() -> None:
-    generator = WatermarkGenerator(WatermarkStrategy.for_monotonous_timestamps("ts"))
+    generator = WatermarkGenerator.of(WatermarkStrategy.for_monotonous_timestamps("ts"))
     first, *_ = generator.weave([("a", "origin")], [5])
     assert first == StreamRecord("a", 5)
     assert isinstance(first, StreamRecord)

@@ -19,13 +19,18 @@ from ._decorator import AsyncUDF, async_pandas_udf
 from ._errors import AsyncTimeoutError, AsyncUDFError, FunctionError, OptionError, ResultError
 from ._function import AsyncFunction, ResultFuture, RuntimeContext
 from ._options import OutputMode
-from ._outputs import OutputTag
+from ._process import ProcessContext, ProcessFunction
 from ._retry import RetryStrategy
+from ._stream import AsyncStream
+from ._tags import DEAD_LETTERS, LATENCIES, OutputTag
 from ._wait import ordered_wait, unordered_wait
 from ._watermarks import WatermarkStrategy
 
 __all__ = (
+    "DEAD_LETTERS",
+    "LATENCIES",
     "AsyncFunction",
+    "AsyncStream",
     "AsyncTimeoutError",
     "AsyncUDF",
     "AsyncUDFError",
@@ -33,6 +38,8 @@ __all__ = (
     "OptionError",
     "OutputMode",
     "OutputTag",
+    "ProcessContext",
+    "ProcessFunction",
     "ResultError",
     "ResultFuture",
     "RetryStrategy",

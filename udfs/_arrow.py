@@ -18,6 +18,7 @@ from ._signature import Vector
 __all__ = (
     "Codec",
     "ResultWriter",
+    "SourceRows",
     "capture_type",
     "records_of",
     "rows_of",
@@ -112,18 +113,35 @@ class ResultWriter:
         return array.flatten() if pa.types.is_struct(self._kind) else [array]
 
 
-def source_columns(origins: Sequence[tuple[pa.RecordBatch, int]]) -> list[pa.Array]:
-    """The source columns of results whose origins are (batch, row number): one `take` for each source batch."""
-    batches, numbers = zip(*origins, strict=True)
-    known = {id(batch): batch for batch in batches}
+class SourceRows:
+    """A batch of the source; columns become Python values when an operator behind the first asks for them."""
+
+    __slots__ = ("_columns", "batch")
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self._columns: dict[int, list[Any]] = {}
+
+    def column(self, position: int) -> list[Any]:
+        values = self._columns.get(position)
+        if values is None:
+            rows = rows_of("the chain", [self.batch.column(position)], None)
+            values = self._columns[position] = [value for (value,) in rows]
+        return values
+
+
+def source_columns(origins: Sequence[tuple[SourceRows, int]]) -> list[pa.Array]:
+    """The source columns of results whose origins are (rows, row number): one `take` for each source batch."""
+    sources, numbers = zip(*origins, strict=True)
+    known = {id(rows): rows.batch for rows in sources}
     if len(known) == 1:
-        return _take(batches[0], numbers)
-    runs = [(known[number], len(list(run))) for number, run in itertools.groupby(map(id, batches))]
+        return _take(sources[0].batch, numbers)
+    runs = [(known[number], len(list(run))) for number, run in itertools.groupby(map(id, sources))]
     if len(runs) > 2 * len(known):  # interleaved: put the batches together first
         sizes = (batch.num_rows for batch in known.values())
         starts = dict(zip(known, itertools.accumulate(sizes, initial=0), strict=False))
         together = pa.Table.from_batches(list(known.values())).combine_chunks().to_batches()[0]
-        return _take(together, [starts[id(batch)] + number for batch, number in origins])
+        return _take(together, [starts[id(rows)] + number for rows, number in origins])
     pieces, start = [], 0
     for batch, length in runs:
         pieces.append(_take(batch, numbers[start : start + length]))

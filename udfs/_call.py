@@ -23,10 +23,11 @@ from asyncudf.queues import Entry, StreamRecord
 
 from ._deadlines import Deadlines
 from ._errors import AsyncTimeoutError, AsyncUDFError, ResultError
-from ._function import Results, RuntimeContext
+from ._function import CURRENT_SLOT, CallSlot, Results, RuntimeContext
 from ._invoke import Invocation
 from ._options import OnError, Options
 from ._retry import Attempt
+from ._tags import DEAD_LETTERS, SideRecord
 from ._text import short, text_of
 from ._workers import Worker
 
@@ -127,11 +128,13 @@ class Calls:
     def ended(self, worker: Worker, call: Call, results: Sequence[Results] | None, error: BaseException | None) -> None:
         """The worker's coroutine is over."""
         call.workers.remove(worker)
-        worker.slot.attempt, worker.slot.deadline = 0, None
+        slot = worker.slot
+        slot.attempt, slot.deadline = 0, None
+        side, slot.side = slot.side, ()
         if worker.call is call:
             worker.call = None
             self._attempts.stop(call)
-            self._outcome(call, results, error)
+            self._outcome(call, results, error, side)
         elif call.done and not call.workers:
             self._deadlines.stop(call)
 
@@ -145,7 +148,7 @@ class Calls:
         if worker.call is call and not worker.abandoned:
             worker.call = None
             self._attempts.stop(call)
-            self._outcome(call, None if results is None else [results], error)
+            self._outcome(call, None if results is None else [results], error, worker.slot.side)
 
     def _expire(self, call: Call) -> None:
         self._abandon_workers(call)
@@ -167,20 +170,33 @@ class Calls:
 
     def _time_out(self, call: Call) -> None:
         error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
-        outcomes: list[Results | BaseException] = []
-        for record in call.records:
-            try:
-                outcomes.append(self._finished(self._invocation.timed_out(record.value, error)))
-            except BaseException as own:
-                outcomes.append(own)
-        self._conclude(call, outcomes)
+        self._conclude(call, [self._timed_out(call, record, error) for record in call.records])
 
-    def _outcome(self, call: Call, results: Sequence[Results] | None, error: BaseException | None) -> None:
+    def _timed_out(self, call: Call, record: StreamRecord, error: BaseException) -> Results | BaseException:
+        slot = CallSlot()  # the function's own answer may ask its context too
+        slot.values, slot.attempt, slot.deadline = record.value, call.attempt, call.deadline
+        token = CURRENT_SLOT.set(slot)
+        try:
+            return [*self._finished(self._invocation.timed_out(record.value, error)), *slot.side]
+        except BaseException as own:
+            return own
+        finally:
+            CURRENT_SLOT.reset(token)
+
+    def _outcome(
+        self,
+        call: Call,
+        results: Sequence[Results] | None,
+        error: BaseException | None,
+        side: Sequence[SideRecord] = (),
+    ) -> None:
         if call.done:
             return
         outcomes: list[Results | BaseException] = []
         if results is not None:
             outcomes = [self._finished_or_error(result) for result in results]
+            if side and not isinstance(outcomes[-1], BaseException):  # those of a micro-batch go with its last row
+                outcomes[-1] = [*outcomes[-1], *side]
             if len(outcomes) == 1 and isinstance(outcomes[0], ResultError):
                 error = outcomes[0]
         try:
@@ -237,8 +253,12 @@ class Calls:
         if self._options.on_error is OnError.NULL:
             return None
         elapsed = self._loop.time() - call.started
-        captured = {"type": type(error).__name__, "message": text_of(error)}
-        return {"value": None, "error": {**captured, "attempts": call.attempt, "elapsed": elapsed}}
+        captured = {"type": type(error).__name__, "message": text_of(error), "attempts": call.attempt}
+        captured["elapsed"] = elapsed
+        if self._options.on_error is OnError.CAPTURE:
+            return {"value": None, "error": captured}
+        where = {"function": self._invocation.name, "partition": self._context.partition}
+        return SideRecord(DEAD_LETTERS, {"error": {**captured, **where}})
 
     def _row_error(self, call: Call, error: BaseException) -> BaseException:
         values = call.records[0].value if len(call.records) == 1 else [r.value for r in call.records]

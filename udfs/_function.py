@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ._errors import AsyncTimeoutError, AsyncUDFError, ResultError
+from ._tags import OutputTag, SideRecord, SideTypes, check_own_tag
 from ._text import short
 
 __all__ = ("CURRENT_SLOT", "AsyncFunction", "CallSlot", "ResultFuture", "RuntimeContext", "as_results")
@@ -22,12 +23,13 @@ Deliver = Callable[[Results | None, BaseException | None], None]
 class CallSlot:
     """What one of the `capacity` call slots is doing; tasks made by the user's code share it with their parent."""
 
-    __slots__ = ("attempt", "deadline", "values")
+    __slots__ = ("attempt", "deadline", "side", "values")
 
     def __init__(self) -> None:
         self.values: Any = ()  # the arguments; of a vectorized call, those of each row
         self.attempt = 0
         self.deadline: float | None = None  # None: not registered yet, the call is in its first step
+        self.side: tuple[SideRecord, ...] = ()  # what this attempt has written to side outputs
 
 
 CURRENT_SLOT: ContextVar[CallSlot] = ContextVar("asyncudf_call_slot")
@@ -54,12 +56,14 @@ class RuntimeContext:
         partition: int = 0,
         task_attempt_number: int = 0,
         timeout: float | None = None,
+        side_types: SideTypes = lambda tag: None,
     ) -> None:
         self._function = function
         self._clock = clock  # the loop's time; a function in a thread has no running loop to ask
         self._partition = partition
         self._task_attempt_number = task_attempt_number
         self._timeout = timeout
+        self._side_types = side_types
 
     @property
     def partition(self) -> int:
@@ -105,6 +109,24 @@ class RuntimeContext:
         """
         text = f"{self._function}:{self._slot().values!r}"
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """Write a row to a side output, which `AsyncStream.side_output(tag)` reads.
+
+        The row leaves together with the results of the current row, at its place in line, and counts only if
+        this attempt gives those results: what a failed attempt has written is dropped, so nothing is written
+        twice by a retry. A tag that nobody reads, and any at the doors without side outputs (a column, SQL,
+        `ordered_wait(df, ...)`), is dropped as in Flink.
+
+        Raises:
+            ResultError: the value does not fit the tag's schema.
+            OptionError: not a tag, or one that the library fills.
+            AsyncUDFError: asked outside a call.
+        """
+        fit = self._side_types(check_own_tag(tag))
+        slot = self._slot()
+        if fit is not None:
+            slot.side = (*slot.side, SideRecord(tag, fit(value)))
 
     @staticmethod
     def _slot() -> CallSlot:

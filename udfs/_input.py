@@ -18,7 +18,8 @@ class Input:
         want: asks whoever feeds for one batch.
     """
 
-    # may_have_more is False only when every element has been taken; has_ended: nothing more is fed
+    # may_have_more is False only when every element has been taken; has_ended: nothing more is fed;
+    # what was put one by one and not taken is in _line, and _line is in the line of batches while it holds anything
 
     def __init__(self, want: Callable[[], None]) -> None:
         self._want = want
@@ -26,6 +27,12 @@ class Input:
         self.current: Iterator[StreamElement] = iter(())
         self.may_have_more = False
         self.has_ended = False
+        self._line: deque[StreamElement] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """How many elements that were put one by one have not been taken."""
+        return len(self._line)
 
     @property
     def is_drained(self) -> bool:
@@ -36,6 +43,19 @@ class Input:
         """Put a batch at the end of the line."""
         self._batches.append(iter(batch))
         self.may_have_more = True
+
+    def put(self, element: StreamElement) -> None:
+        """Put one element at the end of the line; `want` is called when all of these have been taken."""
+        if not self._line:
+            self._batches.append(self._take_line())
+            self.may_have_more = True
+        self._line.append(element)
+
+    def _take_line(self) -> Iterator[StreamElement]:
+        line = self._line
+        while line:
+            yield line.popleft()
+        self._want()
 
     def restore(self, elements: Iterable[StreamElement]) -> None:
         """Put elements before all others."""

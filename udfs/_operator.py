@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from itertools import islice
 from typing import Any
 
@@ -15,14 +16,13 @@ from asyncudf.queues import (
     StreamElementQueue,
     StreamRecord,
     UnorderedStreamElementQueue,
-    Watermark,
 )
 
 from ._batching import MicroBatch
 from ._call import Call, CallHooks, Calls
+from ._driver import Driver
 from ._errors import ResultError
 from ._function import RuntimeContext
-from ._input import Input
 from ._invoke import VectorCodec, invocation_of, resumed
 from ._options import Options, OutputMode
 from ._outputs import Output
@@ -42,11 +42,12 @@ _new_record = tuple.__new__  # see StreamRecord: once per row
 Pulled = tuple[Call | None, Awaitable[Any]] | None  # a call and its coroutine; no call: a pause; None: nothing to do
 
 
-class AsyncWaitOperator:
+class AsyncWaitOperator(Driver):
     """Flink's operator of that name for one task: every method is called on one event loop, nothing is locked.
 
-    Rows are pulled: `want` is called when the operator can use another batch, which then comes by `feed`.
-    Results leave in the order of `options.output_mode`, each exactly once.
+    Rows are pulled: `want` is called when the operator can use more, which then comes by `feed`, or in a chain by
+    `process` while there is `room`. Results leave in the order of `options.output_mode`, each exactly once, while
+    `output` has room.
 
     Args:
         spec, options: the function and how to call it.
@@ -55,7 +56,8 @@ class AsyncWaitOperator:
         finish: checks and converts each result; raises ResultError for one that does not fit.
         codec: for vectorized functions.
         rng: for the jitter of delays.
-        want: called when the operator can take another batch.
+        want: called when the operator can take more.
+        failed: told of the error that ends the operator.
     """
 
     # A row is in exactly one place: in the input, or in the queue, or emitted.
@@ -74,37 +76,42 @@ class AsyncWaitOperator:
         finish: Callable[[Any], Any] | None = None,
         codec: VectorCodec | None = None,
         want: Callable[[], None] = lambda: None,
+        failed: Callable[[BaseException], None] | None = None,
     ) -> None:
+        super().__init__(output, loop, want, failed)
         self._spec = spec
         self._options = options
-        self._output = output
         self._context = context
-        self._loop = loop
         self._finish = finish
         self._codec = codec
         self._queue = _QUEUES[options.output_mode](options.queue_rows)
-        self._want = want
-        self._input = Input(want)
+        self._wanted_rows = max(options.capacity, batch_rows(spec, options))
         self._direct: Callable[..., Coroutine[Any, Any, Any]] | None = None
-        self._finished: asyncio.Future[None] = loop.create_future()
         self._pool = WorkerPool(loop, options.capacity, self._work, self._has_work)
         self._batch = MicroBatch(batch_rows(spec, options), options.batch_linger, loop, self._pool.wake)
-        hooks = CallHooks(self._emit, self._fail, self._pool.wake, self._pool.abandon)
+        hooks = CallHooks(self._push, self._fail, self._pool.wake, self._pool.abandon)
         self._calls = Calls(options, finish, context, rng, loop, hooks)
 
-    def feed(self, elements: Iterable[StreamElement]) -> None:
-        """Hand over a batch of rows and markers."""
-        self._input.feed(elements)
+    @property
+    def room(self) -> int:
+        """How many rows may be handed over one by one: what the call slots can start at once, less what waits."""
+        return self._wanted_rows - self._input.waiting
+
+    def process(self, element: StreamElement) -> None:
+        """Hand over one row, or a marker at its place behind the rows so far."""
+        self._input.put(element)
         self._pool.wake()
 
-    def end_of_input(self) -> None:
-        """Say that nothing follows."""
-        self._input.has_ended = True
-        self._pool.wake()
-        self._finish_if_drained()
+    process_marker = process
 
-    async def run(self) -> None:
-        """Open the function, work until the input has ended and everything is emitted, close.
+    def _look_at_input(self) -> None:
+        self._pool.wake()
+        if self._input.has_ended:
+            self._finish_if_drained()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Open the function; at the end of the block wait until everything is emitted, close, and end the output.
 
         Raises:
             AsyncUDFError: a row failed under `on_error="raise"`, or the function could not be opened or closed.
@@ -119,17 +126,14 @@ class AsyncWaitOperator:
             self._pool.wake()
             drained = False
             try:
-                await self._finished
+                with self._owning_its_end():
+                    yield
+                    await self._finished
                 drained = True
             finally:
                 await self._pool.close(patient=drained)
                 self._calls.close()
-        self._output.emit_watermark(Watermark.MAX)
-        self._output.close()
-
-    def _fail(self, error: BaseException) -> None:
-        if not self._finished.done():
-            self._finished.set_exception(error)
+        self._end_output()
 
     def _finish_if_drained(self) -> None:
         if self._input.is_drained and self._queue.is_empty() and not self._finished.done():
@@ -202,9 +206,10 @@ class AsyncWaitOperator:
         queue, slot, is_spoiled, emit_directly = self._queue, worker.slot, worker.is_spoiled, self._emit_directly
         if len(queue) == queue.capacity:
             return None
-        empty = queue.is_empty()
+        room = self._output.room
+        empty = room > 0 and queue.is_empty()
         element: StreamElement | None = None
-        for element in islice(self._input.current, BURST):
+        for element in islice(self._input.current, min(BURST, room) if empty else BURST):
             if isinstance(element, StreamRecord):
                 slot.values = element.value
                 slot.attempt = 1
@@ -212,7 +217,7 @@ class AsyncWaitOperator:
                     running = function(*element.value)
                     waiting_for = running.send(None)
                 except StopIteration as stop:
-                    if empty and emit_directly(element, stop.value):
+                    if empty and not slot.side and emit_directly(element, stop.value):
                         if is_spoiled():
                             return None
                         continue
@@ -224,8 +229,8 @@ class AsyncWaitOperator:
                 self._calls.ended(worker, self._admit(worker, element), results, error)
             else:
                 self._put(element)
-                self._emit()
-            empty = queue.is_empty()
+                self._push()
+            empty = queue.is_empty() and room >= BURST
             if len(queue) == queue.capacity or is_spoiled() or self._finished.done():
                 return None
         if element is not None or self._input.refill():
@@ -270,7 +275,7 @@ class AsyncWaitOperator:
                 self._finish_if_drained()
                 break
             self._put(element)
-            self._emit()
+            self._push()
         return None
 
     def _put(self, element: StreamElement) -> Entry:
@@ -278,11 +283,14 @@ class AsyncWaitOperator:
         assert entry is not None, "a place was free: only this coroutine-free stretch of code fills it"
         return entry
 
-    def _emit(self) -> None:
+    def _push(self) -> None:
         """Emit everything that may leave."""
         queue, output = self._queue, self._output
         try:
             while queue.has_completed_elements():
+                if output.room <= 0:
+                    self._held_back = True
+                    break
                 queue.emit_completed_element(output)
         except Exception as error:  # called from timers too, where an exception would only be logged
             self._fail(error)

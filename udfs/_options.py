@@ -36,6 +36,7 @@ class OnError(enum.Enum):
     RAISE = "raise"
     NULL = "null"
     CAPTURE = "capture"
+    DEAD_LETTER = "dead_letter"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,5 +166,5 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "deterministic": _flag,
 }
 
-OnErrorLiteral = Literal["raise", "null", "capture"]
+OnErrorLiteral = Literal["raise", "null", "capture", "dead_letter"]
 OutputModeLiteral = Literal["ordered", "unordered"]

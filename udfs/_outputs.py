@@ -1,59 +1,75 @@
-"""Where results go: collectors and outputs."""
+"""Where records go next: collectors and outputs, after Flink's classes of these names."""
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
+import copy
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
-from ._errors import OptionError
+from ._tags import OutputTag, SideRecord
 
-__all__ = ("Collector", "Output", "OutputTag", "RecordWriterOutput")
+__all__ = (
+    "BroadcastingOutput",
+    "ChainingOutput",
+    "Collector",
+    "CopyingBroadcastingOutput",
+    "CopyingChainingOutput",
+    "CountingOutput",
+    "Input",
+    "Output",
+    "SplittingOutput",
+    "TimestampedCollector",
+    "WatermarkGauge",
+)
 
-
-@dataclasses.dataclass(frozen=True)
-class OutputTag:
-    """Names a side output and the schema of its rows. Equal tags mean the same output.
-
-    Args:
-        name: told apart from all other side outputs by it.
-        schema: DDL such as "city string, reason string", or a `StructType`.
-
-    Raises:
-        OptionError: the name is empty or no text.
-
-    >>> OutputTag("rejects", "city string, reason string") == OutputTag("rejects", "city string, reason string")
-    True
-    """
-
-    name: str
-    schema: Any
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise OptionError(f"an OutputTag needs a name, not {self.name!r}")
+UNLIMITED = sys.maxsize
 
 
 class Collector(ABC):
-    """Takes records."""
+    """Takes what somebody has to give."""
 
     @abstractmethod
-    def collect(self, record: StreamRecord) -> None:
+    def collect(self, record: Any) -> None:
         """Take one record."""
 
     def close(self) -> None:
         """Nothing follows; pass on what is still held."""
 
 
+class WatermarkGauge:
+    """The last watermark that an output has emitted: its timestamp, None before the first."""
+
+    __slots__ = ("timestamp",)
+
+    def __init__(self) -> None:
+        self.timestamp: int | None = None
+
+
 class Output(Collector):
-    """Takes records and the elements that travel between them. Markers are dropped unless a class keeps them."""
+    """Takes records, side records, and the markers that travel between them, each at its place.
+
+    An output with a tag takes only that tag's records; one without takes only the main stream's.
+    """
+
+    def __init__(self, tag: OutputTag | None = None) -> None:
+        self.tag = tag
+        self._gauge = WatermarkGauge()
+
+    @property
+    def room(self) -> int:
+        """How many records may come now. More are taken, but whoever sends shall wait when it is 0: back-pressure."""
+        return UNLIMITED
+
+    def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
+        """Take a record for a side output (Flink's `collect(tag, record)`); one that nobody reads is dropped."""
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Take a watermark at its place among the records."""
+        self._gauge.timestamp = watermark.timestamp
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
         """Take a status at its place among the records."""
@@ -61,71 +77,199 @@ class Output(Collector):
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         """Take a latency marker at its place among the records."""
 
+    def get_watermark_gauge(self) -> WatermarkGauge:
+        """Tells the last watermark that came this way."""
+        return self._gauge
 
-class RecordWriterOutput(Output):
-    """Leaves the operator: gathers results and hands them to `write` in batches.
 
-    A batch goes out when it is full, `linger` seconds after its first row, and at the end, so that a slow
-    service does not keep finished rows from Spark.
+class _Wrapper(Output):
+    """Hands everything on as it is."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__()
+        self._output = output
+        self._gauge = output.get_watermark_gauge()
+
+    @property
+    def room(self) -> int:
+        return self._output.room
+
+    def collect(self, record: StreamRecord) -> None:
+        self._output.collect(record)
+
+    def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
+        self._output.collect_tagged(tag, record)
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        self._output.emit_watermark(watermark)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        self._output.emit_watermark_status(status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        self._output.emit_latency_marker(marker)
+
+    def close(self) -> None:
+        self._output.close()
+
+
+class CountingOutput(_Wrapper):
+    """Counts the records that leave an operator and notes when latency markers do, then passes them on.
 
     Args:
-        write: takes the values, their origins, and the watermark at each (empty unless `keep_watermarks`).
-        rows: how many make a full batch.
+        passed: told of each latency marker.
+    """
+
+    def __init__(self, output: Output, passed: Callable[[LatencyMarker], None] = lambda marker: None) -> None:
+        super().__init__(output)
+        self.records_out = 0
+        self._collect = output.collect
+        self._passed = passed
+
+    def collect(self, record: StreamRecord) -> None:
+        self.records_out += 1
+        self._collect(record)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        self._passed(marker)
+        self._output.emit_latency_marker(marker)
+
+
+class SplittingOutput(_Wrapper):
+    """Tells the results of a row from what its function wrote to side outputs, which comes in the same line."""
+
+    def collect(self, record: StreamRecord) -> None:
+        value = record.value
+        if type(value) is SideRecord:
+            self._output.collect_tagged(value.tag, record.with_value(value.value))
+        else:
+            self._output.collect(record)
+
+
+class Input(Protocol):
+    """The side of an operator that the one before it sees."""
+
+    @property
+    def room(self) -> int: ...
+    def process(self, record: StreamRecord, /) -> None: ...
+    def process_marker(self, marker: Watermark | WatermarkStatus | LatencyMarker, /) -> None: ...
+    def end_of_input(self) -> None: ...
+
+
+class ChainingOutput(Output):
+    """Hands a record straight to the next operator of the same chain.
+
+    Args:
+        following: the next operator.
+        view: makes of a record what the next operator shall see of it.
     """
 
     def __init__(
-        self,
-        write: Callable[[Sequence[Any], Sequence[Any], Sequence[int | None]], None],
-        rows: int,
-        linger: float,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        keep_watermarks: bool = False,
+        self, following: Input, view: Callable[[StreamRecord], StreamRecord], tag: OutputTag | None = None
     ) -> None:
-        self._write = write
-        self._rows = rows
-        self._linger = linger
-        self._loop = loop
-        self._keep_watermarks = keep_watermarks
-        self._watermark: int | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._failure: Exception | None = None
-        self._values: list[Any] = []
-        self._origins: list[Any] = []
-        self._watermarks: list[int | None] = []
+        super().__init__(tag)
+        self._following = following
+        self._view = view
+
+    @property
+    def room(self) -> int:
+        return self._following.room
 
     def collect(self, record: StreamRecord) -> None:
-        # Not the record itself: thousands of live tuples would keep the garbage collector busy.
-        values = self._values
-        if not values:
-            self._timer = self._loop.call_later(self._linger, self._flush_in_time)
-        values.append(record.value)
-        self._origins.append(record.origin)
-        if self._keep_watermarks:
-            self._watermarks.append(self._watermark)
-        if len(values) >= self._rows:
-            self.flush()
+        self._following.process(self._view(record))
+
+    def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
+        if tag == self.tag:
+            self.collect(record)
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        self._watermark = watermark.timestamp
+        super().emit_watermark(watermark)
+        self._following.process_marker(watermark)
 
-    def _flush_in_time(self) -> None:
-        try:
-            self.flush()
-        except Exception as error:  # a timer's exception would only be logged: the next call raises it
-            self._failure = error
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        self._following.process_marker(status)
 
-    def flush(self) -> None:
-        """Write what is held."""
-        if self._failure is not None:
-            raise self._failure
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._values:
-            held = self._values, self._origins, self._watermarks
-            self._values, self._origins, self._watermarks = [], [], []
-            self._write(*held)
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        self._following.process_marker(marker)
 
     def close(self) -> None:
-        self.flush()
+        self._following.end_of_input()
+
+
+class CopyingChainingOutput(ChainingOutput):
+    """The same with a deep copy, so that neighbours cannot see each other's edits."""
+
+    def collect(self, record: StreamRecord) -> None:
+        seen = self._view(record)
+        self._following.process(seen.with_value(copy.deepcopy(seen.value)))
+
+
+class BroadcastingOutput(Output):
+    """Hands a record to several outputs, a side record to those of its tag; each gets every marker."""
+
+    def __init__(self, outputs: Sequence[Output]) -> None:
+        super().__init__()
+        self._outputs = outputs
+        self._main = [output for output in outputs if output.tag is None]
+        self._tagged = [output for output in outputs if output.tag is not None]
+
+    @property
+    def room(self) -> int:
+        return min((output.room for output in self._outputs), default=UNLIMITED)
+
+    def collect(self, record: StreamRecord) -> None:
+        for output in self._main:
+            output.collect(record)
+
+    def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
+        for output in self._tagged:
+            output.collect_tagged(tag, record)
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        super().emit_watermark(watermark)
+        for output in self._outputs:
+            output.emit_watermark(watermark)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        for output in self._outputs:
+            output.emit_watermark_status(status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        for output in self._outputs:
+            output.emit_latency_marker(marker)
+
+    def close(self) -> None:
+        for output in self._outputs:
+            output.close()
+
+
+class CopyingBroadcastingOutput(BroadcastingOutput):
+    """The same, with a shallow copy for all but the last."""
+
+    def collect(self, record: StreamRecord) -> None:
+        for output in self._main[:-1]:
+            output.collect(record.with_value(copy.copy(record.value)))
+        for output in self._main[-1:]:
+            output.collect(record)
+
+
+class TimestampedCollector(Collector):
+    """Takes plain values and puts the input row's timestamp on each.
+
+    Args:
+        output: where the records go.
+        fit: checks a value against the declared type.
+    """
+
+    def __init__(self, output: Output, fit: Callable[[Any], Any]) -> None:
+        self._output = output
+        self._fit = fit
+        self.timestamp: int | None = None  # of the row at hand
+
+    def collect(self, record: Any) -> None:
+        """Emit a value.
+
+        Raises:
+            ResultError: it does not fit the declared type.
+        """
+        self._output.collect(StreamRecord(self._fit(record), self.timestamp))

@@ -15,9 +15,9 @@ from typing import Any
 from . import _types
 from ._errors import FunctionError, OptionError
 from ._function import AsyncFunction, RuntimeContext
-from ._options import DEFAULT_BATCH_SIZE, Options, OutputMode
+from ._options import DEFAULT_BATCH_SIZE, OnError, Options, OutputMode
 
-__all__ = ("FunctionSpec", "Kind", "Vector", "read_function")
+__all__ = ("FunctionSpec", "Kind", "Vector", "read_function", "refuse_dead_letters")
 
 EXAMPLE = "async def f(city: str) -> str: ..."
 
@@ -95,6 +95,7 @@ class FunctionSpec:
     def check_column_function(self, options: Options) -> None:
         """Raises FunctionError unless the function can be a column: one result per row, in the rows' order."""
         why = None
+        refuse_dead_letters(self.name, options)
         if options.output_mode is OutputMode.UNORDERED:
             why = "is UNORDERED: a column's results must come in the order of its rows"
         elif self.many_results:
@@ -105,6 +106,15 @@ class FunctionSpec:
                 f"{self.name}, ...) on a DataFrame, or {self.name}.register(spark, {self.name!r}) and "
                 f"SELECT * FROM {self.name}(TABLE(t), ...) in SQL"
             )
+
+
+def refuse_dead_letters(name: str, options: Options) -> None:
+    """Raises OptionError at the doors that have no side outputs."""
+    if options.on_error is OnError.DEAD_LETTER:
+        raise OptionError(
+            f"the dead letters of {name} have nowhere to go here; use AsyncStream(df).ordered_wait(...), whose "
+            "side_output(DEAD_LETTERS) reads them"
+        )
 
 
 def read_function(function: Any, options: Options) -> FunctionSpec:

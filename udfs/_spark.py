@@ -1,7 +1,8 @@
 """Declared types, and a function as a column. With its `_spark_*` neighbours the only importer of PySpark."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -18,13 +19,28 @@ from asyncudf.queues import StreamElement
 from . import _types
 from ._arrow import Codec, ResultWriter, records_of, rows_of
 from ._bridge import Bridge
+from ._chain import Chain, chain_of_one
 from ._errors import FunctionError
 from ._options import Options
 from ._signature import FunctionSpec
 from ._spark_pickle import check_picklable
-from ._task import Work, bridge_to, pipe
+from ._specs import Site
+from ._tags import OutputTag
+from ._task import OUTPUT_LINGER, Work, pipe
+from ._writer import RecordWriterOutput
 
-__all__ = ("COLUMN_EVAL_TYPE", "ColumnTask", "arrow_type", "column", "offline_work", "plan_work", "start_bridge")
+__all__ = (
+    "COLUMN_EVAL_TYPE",
+    "ColumnTask",
+    "arrow_type",
+    "bridge_of",
+    "column",
+    "offline_work",
+    "plan_work",
+    "start_bridge",
+    "tag_kind",
+    "task_of",
+)
 
 # Up to PySpark 4.2 UTC is the default, since then it must be said.
 _IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
@@ -46,7 +62,7 @@ def plan_work(spec: FunctionSpec, options: Options, returns: Any) -> tuple[Work,
         )
     if not isinstance(declared, spark.DataType):
         declared = spark.DataType.fromDDL(declared)
-    work = Work(spec, options, arrow_type(declared, spec))
+    work = Work(spec, options, arrow_type(declared, spec.name))
     check_picklable(work)
     return work, _captured(declared) if work.captures else declared
 
@@ -56,18 +72,43 @@ def offline_work(spec: FunctionSpec, options: Options, returns: Any) -> Work:
     declared = returns if returns is not None else spec.returns
     if isinstance(declared, str):
         try:
-            field = {"name": "result", "type": _types.to_json(declared), "nullable": True, "metadata": {}}
-            declared = spark.StructType.fromJson({"type": "struct", "fields": [field]})["result"].dataType
+            declared = parsed_offline(declared)
         except _types.UnknownTypeError:
             declared = None
-    return Work(spec, options, None if declared is None else arrow_type(declared, spec))
+    return Work(spec, options, None if declared is None else arrow_type(declared, spec.name))
 
 
-def arrow_type(declared: spark.DataType, spec: FunctionSpec) -> pa.DataType:
+def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:
+    """Arrow's type for one of Spark's; raises FunctionError if there is none."""
     try:
         return to_arrow_type(declared, **_IN_UTC)
     except TypeError as error:
-        raise FunctionError(f"{spec.name} is declared to return {declared}, which Arrow does not know") from error
+        raise FunctionError(f"{who} is declared as {declared}, which Arrow does not know") from error
+
+
+def parsed_offline(ddl: str) -> spark.DataType:
+    """The type that a text declares, read without a session.
+
+    Raises:
+        UnknownTypeError: only Spark's own parser knows it.
+    """
+    field = {"name": "result", "type": _types.to_json(ddl), "nullable": True, "metadata": {}}
+    return spark.StructType.fromJson({"type": "struct", "fields": [field]})["result"].dataType
+
+
+def tag_kind(tag: OutputTag) -> pa.DataType:
+    """The Arrow type of a side output's rows, on an executor.
+
+    Raises:
+        FunctionError: its schema is a text that only Spark's own parser knows.
+    """
+    schema = tag.schema
+    if not isinstance(schema, spark.DataType):
+        try:
+            schema = parsed_offline(schema)
+        except _types.UnknownTypeError as error:
+            raise FunctionError(f"the schema of {tag!r} cannot be read on an executor; give a StructType") from error
+    return arrow_type(schema, f"side output {tag.name!r}")
 
 
 def _captured(value: spark.DataType) -> spark.DataType:
@@ -104,21 +145,34 @@ def _columns(batch: Any) -> tuple[pa.Array, ...]:
 
 
 def start_bridge(
-    work: Work,
-    write: Any,
-    kinds: Sequence[pa.DataType],
-    names: Sequence[str] | None,
-    rows: int,
-    keep_watermarks: bool = False,
+    work: Work, write: Any, kinds: Sequence[pa.DataType], names: Sequence[str] | None, rows: int
 ) -> Bridge[Iterable[StreamElement], Any]:
-    """The bridge of the Spark task that this runs in; see `bridge_to`."""
+    """The function of a column or a table in the Spark task that this runs in.
+
+    `write` makes what Spark gets of results and their origins, of at most `rows` together: as many as Spark's input
+    batches have, so that `spark.sql.execution.arrow.maxRecordsPerBatch` bounds the memory of large results too.
+    """
     spec = work.spec
     codec = Codec(spec.name, spec.vectors, kinds, names) if spec.vectorized else None
+    return bridge_of(work, write, codec, rows, *task_of())
+
+
+def bridge_of(
+    work: Work, write: Any, codec: Codec | None, rows: int, partition: int = 0, attempt: int = 0
+) -> Bridge[Iterable[StreamElement], Any]:
+    """Start the chain of one function on a loop of its own."""
+
+    def build(loop: Any, want: Callable[[], None], emit: Callable[[Any], None]) -> Chain:
+        writer = RecordWriterOutput(lambda *results: emit(write(*results)), rows, OUTPUT_LINGER, loop)
+        return chain_of_one(work, Site(loop, random.Random(), partition, attempt), writer, codec, want)
+
+    return Bridge(build, work.threads)
+
+
+def task_of() -> tuple[int, int]:
+    """Partition and attempt of the Spark task that this runs in."""
     task = TaskContext.get()
-    partition, attempt = (task.partitionId(), task.attemptNumber()) if task is not None else (0, 0)
-    return bridge_to(
-        work, write, codec, rows=rows, partition=partition, attempt=attempt, keep_watermarks=keep_watermarks
-    )
+    return (task.partitionId(), task.attemptNumber()) if task is not None else (0, 0)
 
 
 def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence[Any]) -> Column:

@@ -1,105 +1,162 @@
-"""ordered_wait and unordered_wait as a `mapInArrow` stage."""
+"""Plans the operators of a chain: which columns each reads, which it adds, and what cannot work."""
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import repeat
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
-from asyncudf.queues import StreamElement
-
-from ._arrow import ResultWriter, records_of, rows_of, source_columns, watermark_marks
-from ._bridge import Bridge
 from ._errors import FunctionError
-from ._options import Options, unknown_name
+from ._layout import Layout, Part, WatermarkPart
+from ._options import OnError, Options, unknown_name
+from ._process import FlatMapFunction, MapFunction, ProcessFunction, plain_function
 from ._signature import FunctionSpec, Kind, Vector
-from ._spark import arrow_type, plan_work, start_bridge
-from ._task import Work, pipe
-from ._watermarks import Source, WatermarkGenerator, WatermarkStrategy
+from ._spark import arrow_type, plan_work
+from ._spark_pickle import check_function_picklable
+from ._specs import AssignSpec, FilterSpec, Node, ProcessSpec, UnionSpec, WaitSpec, WatermarkColumnSpec
+from ._task import Work
+from ._watermarks import Source, WatermarkStrategy
 
-__all__ = ("argument_positions", "joined_schema", "operate", "result_fields")
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchTask:
-    """The worker's side of `ordered_wait` and `unordered_wait`, for `mapInArrow`."""
-
-    work: Work
-    arguments: tuple[int, ...]  # positions of the columns that the function reads
-    names: tuple[str, ...]  # and their names
-    output: tuple[str, ...]  # names of all columns that come out
-    strategy: WatermarkStrategy | None
-    mark: int | None  # position of the strategy's column
-    watermark_type: pa.DataType | None  # of the watermark column, if there is one
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        generator = WatermarkGenerator(self.strategy) if self.strategy is not None else None
-        filled = (batch for batch in batches if batch.num_rows)
-        return pipe(filled, self._start, partial(self._read, generator))
-
-    def _start(self, first: pa.RecordBatch) -> Bridge[Iterable[StreamElement], pa.RecordBatch]:
-        kinds = [first.column(i).type for i in self.arguments]
-        writer = ResultWriter(self.work.spec.name, self.work.written)
-        keep = self.watermark_type is not None
-        return start_bridge(self.work, partial(self._write, writer), kinds, self.names, first.num_rows, keep)
-
-    def _read(self, generator: WatermarkGenerator | None, batch: pa.RecordBatch) -> Iterable[StreamElement]:
-        names = self.names if self.work.spec.kind is Kind.ASYNC_FUNCTION else None
-        rows = rows_of(self.work.spec.name, [batch.column(i) for i in self.arguments], names)
-        origins = zip(repeat(batch), range(batch.num_rows))
-        if generator is None:
-            return records_of(rows, origins)
-        marks = [] if self.mark is None else watermark_marks(batch.column(self.mark))
-        return generator.weave(zip(rows, origins, strict=True), marks)
-
-    def _write(self, writer: ResultWriter, values: Any, origins: Any, watermarks: Any) -> pa.RecordBatch:
-        columns = source_columns(origins) + writer.columns(values)
-        if self.watermark_type is not None:
-            columns.append(pa.array(watermarks, type=self.watermark_type))
-        return pa.RecordBatch.from_arrays(columns, list(self.output))
+__all__ = (
+    "argument_positions",
+    "assign_node",
+    "filter_node",
+    "joined_schema",
+    "process_node",
+    "result_fields",
+    "rows_node",
+    "rows_type",
+    "source_node",
+    "union_node",
+    "wait_node",
+)
 
 
-def operate(
-    df: DataFrame,
+def source_node(df: DataFrame) -> Node:
+    """The rows of a DataFrame."""
+    return rows_node(df.schema)
+
+
+def rows_node(schema: spark.StructType) -> Node:
+    """Rows of these columns, from outside."""
+    fields = schema.fields
+    layout = Layout(tuple(field.name for field in fields), tuple(_arrow_type_or_none(field) for field in fields))
+    return Node(None, (), layout, schema)
+
+
+def _arrow_type_or_none(field: spark.StructField) -> Any:
+    try:
+        return arrow_type(field.dataType, f"column {field.name!r}")
+    except FunctionError:  # Spark says so itself, unless nobody reads the column
+        return None
+
+
+def wait_node(
+    parent: Node,
     spec: FunctionSpec,
     options: Options,
     returns: Any,
     columns: Sequence[str],
     strategy: WatermarkStrategy | None,
     watermark_column: str | None,
-) -> DataFrame:
-    """`df` with a function's results beside its columns."""
-    fields = df.schema.fields
-    arguments = argument_positions(spec, fields, columns)
-    mark = _mark(strategy, fields)
+) -> Node:
+    """A function's results beside the columns of a stream."""
+    fields = parent.schema.fields
+    if strategy is not None:
+        parent = assign_node(parent, strategy)
+    positions = argument_positions(spec, fields, columns)
     work, kind = plan_work(spec, options, returns)
-    added = result_fields(work, kind)
-    watermark_type = None
-    if watermark_column is not None:
-        ntz = mark is not None and isinstance(fields[mark].dataType, spark.TimestampNTZType)
-        watermark_kind = spark.TimestampNTZType() if ntz else spark.TimestampType()
-        watermark_type = arrow_type(watermark_kind, spec)
-        added.append(spark.StructField(watermark_column, watermark_kind, True))
-    schema = joined_schema(fields, added, spec)
-    names = tuple(fields[i].name for i in arguments)
-    task = BatchTask(work, arguments, names, tuple(schema.names), strategy, mark, watermark_type)
-    # PySpark finds the columns by name, which fails for names with its own syntax in them; we go by position.
-    plain = df if not any(set(".`") & set(name) for name in df.columns) else df.toDF(*map(str, range(len(fields))))
-    return plain.mapInArrow(task, schema)
+    if options.on_error is OnError.DEAD_LETTER:
+        joined_schema(fields, [spark.StructField("error", spark.StringType())], f"a dead letter of {spec.name}")
+    schema = joined_schema(fields, result_fields(work, kind), spec.name)
+    names = tuple(fields[i].name for i in positions)
+    layout = parent.layout.plus(Part.of(spec.name, work.written, spec.name))
+    node = Node(WaitSpec(work, positions, names), (parent,), layout, schema)
+    if watermark_column is None:
+        return node
+    assert strategy is not None
+    return _watermark_column_node(node, strategy, watermark_column)
+
+
+def _watermark_column_node(parent: Node, strategy: WatermarkStrategy, name: str) -> Node:
+    position = _mark(strategy, parent.schema.fields)
+    ntz = position is not None and isinstance(parent.schema.fields[position].dataType, spark.TimestampNTZType)
+    kind = spark.TimestampNTZType() if ntz else spark.TimestampType()
+    schema = joined_schema(parent.schema.fields, [spark.StructField(name, kind, True)], "with_watermark_column")
+    part = WatermarkPart.of("with_watermark_column", arrow_type(kind, name), name)
+    return Node(WatermarkColumnSpec(), (parent,), parent.layout.plus(part), schema)
+
+
+def assign_node(parent: Node, strategy: WatermarkStrategy) -> Node:
+    """The same rows with event times and watermarks."""
+    position = _mark(strategy, parent.schema.fields)
+    if strategy.source is Source.NOTHING and not parent.layout.is_source:
+        raise FunctionError(
+            "WatermarkStrategy.per_batch() follows the batches of the DataFrame; assign it before the first operator"
+        )
+    return Node(AssignSpec(strategy, position), (parent,), parent.layout, parent.schema)
+
+
+def filter_node(parent: Node, function: Callable[[Any], Any]) -> Node:
+    """The rows that a function keeps."""
+    name = plain_function(function, "filter")
+    check_function_picklable(name, function)
+    parent.layout.whole()
+    return Node(FilterSpec(name, function), (parent,), parent.layout, parent.schema)
+
+
+def process_node(parent: Node, method: str, function: Any, returns: Any) -> Node:
+    """The rows that a plain function makes of each row; of the same columns unless `returns` says others."""
+    if method == "process":
+        name = _process_function(function)
+        process, function = function, None
+    else:
+        name = plain_function(function, method)
+        process = (MapFunction if method == "map" else FlatMapFunction)(function)
+    check_function_picklable(name, function or process)
+    parent.layout.whole()
+    schema, part = rows_type(parent.schema if returns is None else returns, name)
+    return Node(ProcessSpec(name, process, part, function is None), (parent,), Layout.anew(part), schema)
+
+
+def _process_function(function: Any) -> str:
+    if not isinstance(function, ProcessFunction):
+        raise FunctionError(f"process takes a ProcessFunction, such as YourFunction(), not {function!r}")
+    return type(function).__name__
+
+
+def rows_type(declared: Any, name: str) -> tuple[spark.StructType, Part]:
+    """The type of whole rows: a struct's fields, anything else as one column `value`, as in createDataFrame."""
+    if not isinstance(declared, spark.DataType):
+        declared = spark.DataType.fromDDL(declared)
+    part = Part.of(name, arrow_type(declared, name), "value")
+    if isinstance(declared, spark.StructType):
+        return declared, part
+    return spark.StructType([spark.StructField("value", declared, True)]), part
+
+
+def union_node(parents: Sequence[Node]) -> Node:
+    """The rows of several streams of the same columns."""
+    wanted = [(field.name, field.dataType) for field in parents[0].schema.fields]
+    for parent in parents[1:]:
+        if (found := [(field.name, field.dataType) for field in parent.schema.fields]) != wanted:
+            one, other = (", ".join(f"{name} {kind.simpleString()}" for name, kind in c) for c in (wanted, found))
+            raise FunctionError(f"union takes streams of the same columns, not ({one}) and ({other}); use map")
+    schema = spark.StructType([spark.StructField(name, kind, True) for name, kind in wanted])
+    part = rows_type(schema, "union")[1]
+    for parent in parents:
+        parent.layout.whole()
+    return Node(UnionSpec(), tuple(parents), Layout.anew(part), schema)
 
 
 def joined_schema(
-    fields: Sequence[spark.StructField], added: Sequence[spark.StructField], spec: FunctionSpec
+    fields: Sequence[spark.StructField], added: Sequence[spark.StructField], who: str
 ) -> spark.StructType:
     seen = {field.name.lower() for field in fields}
     for field in added:
         if field.name.lower() in seen:
             raise FunctionError(
-                f"{spec.name} would add a column {field.name!r}, but there is one of that name already; rename it "
+                f"{who} would add a column {field.name!r}, but there is one of that name already; rename it "
                 f"first, for example df.withColumnRenamed({field.name!r}, ...), or rename the result's field"
             )
         seen.add(field.name.lower())

@@ -9,7 +9,7 @@ from pyspark import cloudpickle
 from ._errors import FunctionError
 from ._task import Work
 
-__all__ = ("check_picklable",)
+__all__ = ("check_function_picklable", "check_picklable")
 
 _dumps: Callable[[Any], bytes] = cloudpickle.dumps
 
@@ -26,12 +26,30 @@ def check_picklable(work: Work) -> None:
         ) from error
 
 
+def check_function_picklable(name: str, function: Any) -> None:
+    """Raises FunctionError if a plain function of a chain cannot be pickled."""
+    try:
+        _dumps(function)
+    except Exception as error:
+        culprit = next((what for what, value in _variables(function, "") if not _is_picklable(value)), "it")
+        raise FunctionError(
+            f"{name} cannot be sent to the executors: {culprit} cannot be pickled ({type(error).__name__}: {error}). "
+            "Make such an object on the executor: in ProcessFunction.open()"
+        ) from error
+
+
+def _is_picklable(value: Any) -> bool:
+    try:
+        _dumps(value)
+    except Exception:
+        return False
+    return True
+
+
 def _culprit(work: Work) -> str:
     spec = work.spec
     for name, value in _reachable(work):
-        try:
-            _dumps(value)
-        except Exception:
+        if not _is_picklable(value):
             return f"{name} ({type(value).__name__})"
     return f"the function {spec.name}"
 

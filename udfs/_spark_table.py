@@ -17,7 +17,7 @@ from ._arrow import ResultWriter, values_of
 from ._bridge import Bridge
 from ._errors import FunctionError
 from ._options import Options
-from ._signature import FunctionSpec, Kind
+from ._signature import FunctionSpec, Kind, refuse_dead_letters
 from ._spark import arrow_type, plan_work, start_bridge
 from ._spark_operator import argument_positions, joined_schema, result_fields
 from ._task import Work
@@ -47,7 +47,7 @@ def _analyze(
     fields = table.dataType.fields
     arguments = argument_positions(spec, fields, wanted)
     return _Analyzed(
-        schema=joined_schema(fields, added, spec),
+        schema=joined_schema(fields, added, spec.name),
         arguments=arguments,
         names=tuple(fields[i].name for i in arguments),
         kinds=tuple(field.dataType for field in fields),
@@ -95,7 +95,7 @@ class TableFunction:
 
     def _push(self) -> Iterator[tuple[Any, ...]]:
         if self._bridge is None:
-            kinds = [arrow_type(self._analyzed.kinds[i], self.work.spec) for i in self._analyzed.arguments]
+            kinds = [arrow_type(self._analyzed.kinds[i], self.work.spec.name) for i in self._analyzed.arguments]
             self._bridge = start_bridge(self.work, self._write, kinds, self._analyzed.names, TABLE_ROWS)
         rows, self._rows = self._rows, []
         for batch in self._bridge.push([self._record(row) for row in rows]):
@@ -109,7 +109,7 @@ class TableFunction:
             return StreamRecord(dict(zip(self._analyzed.names, values, strict=True)), None, row)
         return StreamRecord(values, None, row)
 
-    def _write(self, values: Any, origins: Any, watermarks: Any) -> list[tuple[Any, ...]]:
+    def _write(self, values: Any, origins: Any) -> list[tuple[Any, ...]]:
         # By way of Arrow: Spark's pickled rows make null of a whole number for a decimal, and worse of a StrEnum.
         values = values_of(ResultWriter(self.work.spec.name, self.work.written).array(values))
         if not self.width:
@@ -141,6 +141,7 @@ def register_table_function(
     session: SparkSession, name: str, spec: FunctionSpec, options: Options, returns: Any
 ) -> None:
     """Make a function callable in SQL as `name(TABLE(t), 'column', ...)`."""
+    refuse_dead_letters(name, options)
     work, kind = plan_work(spec, options, returns)
     added = result_fields(work, kind)
     body = {

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from asyncudf.queues import StreamElement
-
-from ._arrow import Codec, capture_type
+from ._arrow import capture_type
 from ._bridge import Bridge
 from ._fit import fitter
-from ._function import RuntimeContext
-from ._operator import AsyncWaitOperator
 from ._options import OnError, Options
-from ._outputs import RecordWriterOutput
 from ._signature import FunctionSpec
 
-__all__ = ("Work", "bridge_to", "pipe")
+__all__ = ("OUTPUT_LINGER", "Work", "pipe")
 
 Out = TypeVar("Out")
-Write = Callable[[Sequence[Any], Sequence[Any], Sequence[int | None]], Out]
 
 OUTPUT_LINGER = 0.1  # seconds that a finished row waits for company
 
@@ -67,38 +60,6 @@ def _checked(fit: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _captured(fit: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
     return lambda value: {"value": value if fit is None else fit(value), "error": None}
-
-
-def bridge_to(
-    work: Work,
-    write: Write[Out],
-    codec: Codec | None,
-    *,
-    rows: int,
-    partition: int,
-    attempt: int,
-    keep_watermarks: bool = False,
-) -> Bridge[Iterable[StreamElement], Out]:
-    """Start the operator of a task on a loop of its own; `write` makes a batch for Spark of results and origins.
-
-    `rows` is how many results are written together at most: as many as Spark's input batches have, so that
-    `spark.sql.execution.arrow.maxRecordsPerBatch` bounds the memory of large results too.
-    """
-    spec, options = work.spec, work.options
-
-    def build(loop: Any, want: Callable[[], None], emit: Callable[[Out], None]) -> AsyncWaitOperator:
-        writer = RecordWriterOutput(
-            lambda *results: emit(write(*results)), rows, OUTPUT_LINGER, loop, keep_watermarks=keep_watermarks
-        )
-        context = RuntimeContext(
-            spec.name, loop.time, partition=partition, task_attempt_number=attempt, timeout=options.timeout
-        )
-        finish, rng = work.finish(), random.Random()
-        return AsyncWaitOperator(
-            spec, options, writer, context, loop=loop, rng=rng, finish=finish, codec=codec, want=want
-        )
-
-    return Bridge(build, work.threads)
 
 
 def pipe(batches: Iterator[Any], start: Callable[[Any], Bridge[Any, Out]], read: Callable[[Any], Any]) -> Iterator[Out]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import _spark_operator
-from ._decorator import udf_of
-from ._errors import OptionError
-from ._options import OutputMode
+from ._stream import AsyncStream
 from ._watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
@@ -45,7 +42,15 @@ def ordered_wait(
         FunctionError: unknown columns, name clashes, or a function that cannot take these columns.
         OptionError: an option that cannot work.
     """
-    return _wait(OutputMode.ORDERED, df, function, columns, returnType, watermark, with_watermark_column, options)
+    stream = AsyncStream(df).ordered_wait(
+        function,
+        *columns,
+        returnType=returnType,
+        watermark=watermark,
+        with_watermark_column=with_watermark_column,
+        **options,
+    )
+    return stream._alone()
 
 
 def unordered_wait(
@@ -61,24 +66,12 @@ def unordered_wait(
 
     With `watermark=`, rows change places only between two watermarks.
     """
-    return _wait(OutputMode.UNORDERED, df, function, columns, returnType, watermark, with_watermark_column, options)
-
-
-def _wait(
-    mode: OutputMode,
-    df: DataFrame,
-    function: Any,
-    columns: tuple[str, ...],
-    returns: Any,
-    watermark: WatermarkStrategy | None,
-    watermark_column: str | None,
-    options: dict[str, Any],
-) -> DataFrame:
-    if "output_mode" in options:
-        raise OptionError(f"output_mode is said by the name of the function already: {mode.value}_wait")
-    if watermark is not None and not isinstance(watermark, WatermarkStrategy):
-        raise OptionError(f"watermark must be a WatermarkStrategy, not {watermark!r}")
-    if watermark_column is not None and watermark is None:
-        raise OptionError("with_watermark_column needs watermark=, or there would be no watermark to write")
-    udf = udf_of(function, returns, {**options, "output_mode": mode})
-    return _spark_operator.operate(df, udf.spec, udf.options, udf.returns, columns, watermark, watermark_column)
+    stream = AsyncStream(df).unordered_wait(
+        function,
+        *columns,
+        returnType=returnType,
+        watermark=watermark,
+        with_watermark_column=with_watermark_column,
+        **options,
+    )
+    return stream._alone()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
 from asyncudf.queues import StreamElement, StreamRecord, Watermark
 
 from ._errors import OptionError
-from ._options import positive_int
+from ._options import positive_int, seconds
 
 __all__ = ("WatermarkGenerator", "WatermarkStrategy")
 
@@ -45,6 +45,7 @@ class WatermarkStrategy:
     column: str | None = None
     delay: int = 0  # microseconds
     interval: int = DEFAULT_INTERVAL
+    idleness: float | None = None  # seconds
 
     @classmethod
     def for_monotonous_timestamps(cls, column: str, *, interval: int = DEFAULT_INTERVAL) -> WatermarkStrategy:
@@ -74,77 +75,112 @@ class WatermarkStrategy:
         """The watermarks that an earlier operator has written with `with_watermark_column`."""
         return cls(Source.WATERMARKS, _column(column))
 
+    def with_idleness(self, timeout: float | timedelta) -> WatermarkStrategy:
+        """A copy whose input is idle when no row has come for `timeout` seconds: where several inputs meet, it then
+        does not hold back the watermark of the others. It is active again with its next row."""
+        return dataclasses.replace(self, idleness=seconds(timeout, "timeout"))
+
 
 class WatermarkGenerator:
-    """Weaves the watermarks of one task between its rows.
+    """Tells where the watermarks of one task stand among its rows.
 
-    >>> generator = WatermarkGenerator(WatermarkStrategy.for_monotonous_timestamps("ts", interval=1))
+    >>> generator = WatermarkGenerator.of(WatermarkStrategy.for_monotonous_timestamps("ts", interval=1))
     >>> list(generator.weave([("a", None), ("b", None)], [10, 20]))[1::2]
     [Watermark(timestamp=9), Watermark(timestamp=19)]
     """
 
-    def __init__(self, strategy: WatermarkStrategy) -> None:
-        self._strategy = strategy
+    # self._last never decreases
+
+    def __init__(self) -> None:
         self._last: int | None = None  # the last watermark sent
+
+    @staticmethod
+    def of(strategy: WatermarkStrategy) -> WatermarkGenerator:
+        """The generator of a strategy, for one task."""
+        match strategy.source:
+            case Source.TIMES:
+                return _ByTime(strategy.delay, strategy.interval)
+            case Source.PUNCTUATION:
+                return _ByPunctuation()
+            case Source.WATERMARKS:
+                return _ByColumn()
+            case Source.NOTHING:
+                return _ByBatch()
+
+    def before(self, mark: Any) -> Watermark | None:
+        """What stands before a row of this mark (microseconds, or a flag)."""
+        return None
+
+    def timestamp(self, mark: Any) -> int | None:
+        """The row's event time."""
+        return None
+
+    def after(self, mark: Any) -> Watermark | None:
+        """What stands after the row."""
+        return None
+
+    def end_of_batch(self) -> Watermark | None:
+        """What stands after the last row of a batch."""
+        return None
+
+    def weave(self, rows: Iterable[tuple[Any, Any]], marks: Iterable[Any]) -> Iterator[StreamElement]:
+        """The elements of one batch, from (value, origin) pairs and the marks of the rows."""
+        for (value, origin), mark in zip(rows, marks, strict=False):
+            if (watermark := self.before(mark)) is not None:
+                yield watermark
+            yield StreamRecord(value, self.timestamp(mark), origin)
+            if (watermark := self.after(mark)) is not None:
+                yield watermark
+        if (watermark := self.end_of_batch()) is not None:
+            yield watermark
+
+    def _advance(self, timestamp: int | None) -> Watermark | None:
+        if timestamp is None or (self._last is not None and timestamp <= self._last):
+            return None
+        self._last = timestamp
+        return Watermark(timestamp)
+
+
+class _ByTime(WatermarkGenerator):
+    def __init__(self, delay: int, interval: int) -> None:
+        super().__init__()
+        self._delay = delay
+        self._interval = interval
         self._highest: int | None = None  # the largest timestamp seen
-        self._count = 0  # of numbered watermarks
-        self._weave = {
-            Source.TIMES: self._by_time,
-            Source.PUNCTUATION: self._by_punctuation,
-            Source.WATERMARKS: self._by_column,
-            Source.NOTHING: self._by_batch,
-        }[strategy.source]
+        self._since = 0  # rows since the last chance for a watermark
 
-    def weave(self, rows: Iterable[tuple[Any, Any]], marks: Sequence[Any]) -> Iterator[StreamElement]:
-        """The elements of one batch, from (value, origin) pairs and the column's values (microseconds or flags)."""
-        return self._weave(rows, marks)
+    def timestamp(self, mark: int | None) -> int | None:
+        return mark
 
-    def _by_time(self, rows: Iterable[tuple[Any, Any]], marks: Sequence[int | None]) -> Iterator[StreamElement]:
-        since = 0
-        for (value, origin), time in zip(rows, marks, strict=True):
-            yield StreamRecord(value, time, origin)
-            if time is not None and (self._highest is None or time > self._highest):
-                self._highest = time
-            since += 1
-            if since == self._strategy.interval:
-                since = 0
-                yield from self._watermark()
-        yield from self._watermark()
+    def after(self, mark: int | None) -> Watermark | None:
+        if mark is not None and (self._highest is None or mark > self._highest):
+            self._highest = mark
+        self._since += 1
+        return self.end_of_batch() if self._since == self._interval else None
 
-    def _watermark(self) -> Iterator[Watermark]:
-        if self._highest is not None:
-            yield from self._advance(self._highest - self._strategy.delay - 1)
+    def end_of_batch(self) -> Watermark | None:
+        self._since = 0
+        return None if self._highest is None else self._advance(self._highest - self._delay - 1)
 
-    def _by_punctuation(self, rows: Iterable[tuple[Any, Any]], marks: Sequence[Any]) -> Iterator[StreamElement]:
-        for (value, origin), mark in zip(rows, marks, strict=True):
-            if isinstance(mark, bool):
-                yield StreamRecord(value, None, origin)
-                if mark:
-                    yield from self._numbered()
-            else:
-                yield StreamRecord(value, mark, origin)
-                if mark is not None:
-                    yield from self._advance(mark)
 
-    def _by_column(self, rows: Iterable[tuple[Any, Any]], marks: Sequence[int | None]) -> Iterator[StreamElement]:
-        for (value, origin), mark in zip(rows, marks, strict=True):
-            if mark is not None:
-                yield from self._advance(mark)
-            yield StreamRecord(value, None, origin)
+class _ByPunctuation(WatermarkGenerator):
+    def timestamp(self, mark: Any) -> int | None:
+        return None if isinstance(mark, bool) else mark
 
-    def _by_batch(self, rows: Iterable[tuple[Any, Any]], marks: Sequence[Any]) -> Iterator[StreamElement]:
-        for value, origin in rows:
-            yield StreamRecord(value, None, origin)
-        yield from self._numbered()
+    def after(self, mark: Any) -> Watermark | None:
+        if isinstance(mark, bool):  # a flag: its watermarks are numbered
+            return self._advance((self._last or 0) + 1) if mark else None
+        return self._advance(mark)
 
-    def _numbered(self) -> Iterator[Watermark]:
-        self._count += 1
-        yield from self._advance(self._count)
 
-    def _advance(self, timestamp: int) -> Iterator[Watermark]:
-        if self._last is None or timestamp > self._last:
-            self._last = timestamp
-            yield Watermark(timestamp)
+class _ByColumn(WatermarkGenerator):
+    def before(self, mark: int | None) -> Watermark | None:
+        return self._advance(mark)
+
+
+class _ByBatch(WatermarkGenerator):
+    def end_of_batch(self) -> Watermark | None:
+        return self._advance((self._last or 0) + 1)
 
 
 def _column(name: str) -> str:

@@ -18,12 +18,14 @@ from ._bridge import run_to_end
 from ._clock import VirtualClockLoop
 from ._decorator import AsyncUDF, udf_of
 from ._errors import AsyncUDFError, OptionError
+from ._fit import fitter
 from ._function import RuntimeContext
 from ._operator import AsyncWaitOperator
 from ._options import OutputMode
-from ._outputs import Output
+from ._outputs import Output, SplittingOutput
 from ._signature import Kind
-from ._spark import offline_work
+from ._spark import offline_work, tag_kind
+from ._tags import DEAD_LETTERS, OutputTag
 
 __all__ = ("ManualFunction", "OperatorHarness", "VirtualClockLoop", "run_rows")
 
@@ -35,6 +37,7 @@ def run_rows(
     output_mode: OutputMode | Literal["ordered", "unordered"] | None = None,
     clock: Literal["virtual", "real"] = "virtual",
     returnType: Any = None,  # noqa: N803 - as in async_pandas_udf
+    side_outputs: dict[OutputTag, list[Any]] | None = None,
     **options: Any,
 ) -> list[Any]:
     """Run a function over rows with the real operator and return the results in the order of emission.
@@ -46,6 +49,8 @@ def run_rows(
         clock: "virtual" jumps from timer to timer, so an hour takes no time and every run is the same; "real"
             is for code that needs threads or sockets.
         returnType: the declared type, to check results against it as Spark's run would.
+        side_outputs: filled with what the function writes to side outputs, under their tags; of `DEAD_LETTERS`
+            the row's arguments and its error.
 
     Returns:
         The result values and the watermarks that were put in, without the `Watermark.MAX` at the end.
@@ -73,7 +78,7 @@ def run_rows(
             f"{udf.spec.name} is a plain def and runs in a thread, in which virtual time does not pass: time would "
             "jump past its timeout; use run_rows(..., clock='real')"
         )
-    output = _ListOutput()
+    output = _ListOutput(side_outputs)
 
     async def main() -> None:
         operator = _operator(udf, output, loop)
@@ -226,8 +231,10 @@ class OperatorHarness:
 
 
 class _ListOutput(Output):
-    def __init__(self) -> None:
+    def __init__(self, side_outputs: dict[OutputTag, list[Any]] | None = None) -> None:
+        super().__init__()
         self.everything: list[Any] = []
+        self._side_outputs = side_outputs if side_outputs is not None else {}
 
     @property
     def collected(self) -> list[Any]:
@@ -236,7 +243,12 @@ class _ListOutput(Output):
     def collect(self, record: StreamRecord) -> None:
         self.everything.append(record.value)
 
+    def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
+        value = record.value if tag != DEAD_LETTERS else {"input": record.origin, **record.value}
+        self._side_outputs.setdefault(tag, []).append(value)
+
     def emit_watermark(self, watermark: Watermark) -> None:
+        super().emit_watermark(watermark)
         if watermark != Watermark.MAX:
             self.everything.append(watermark)
 
@@ -249,12 +261,16 @@ class _ListOutput(Output):
 
 def _operator(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEventLoop) -> AsyncWaitOperator:
     spec, options = udf.spec, udf.options
-    context = RuntimeContext(spec.name, loop.time, timeout=options.timeout)
+    context = RuntimeContext(spec.name, loop.time, timeout=options.timeout, side_types=_side_type)
     finish = offline_work(spec, options, udf.returns).finish(keep=True)
     codec = Codec(spec.name, spec.vectors) if spec.vectorized else None
     return AsyncWaitOperator(
-        spec, options, output, context, loop=loop, rng=random.Random(0), finish=finish, codec=codec
+        spec, options, SplittingOutput(output), context, loop=loop, rng=random.Random(0), finish=finish, codec=codec
     )
+
+
+def _side_type(tag: OutputTag) -> Any:
+    return fitter(f"side output {tag.name!r}", tag_kind(tag))
 
 
 def _elements(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamElement]:
@@ -266,11 +282,11 @@ def _elements(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamEl
             continue
         record = row if isinstance(row, StreamRecord) else StreamRecord(row)
         if spec.kind is Kind.ASYNC_FUNCTION:
-            yield record
+            yield StreamRecord(record.value, record.timestamp, record.value)
             continue
         arguments = record.value if several and isinstance(record.value, tuple) else (record.value,)
         spec.check_column_count(len(arguments))
-        yield record.with_value(arguments)
+        yield StreamRecord(arguments, record.timestamp, arguments)
 
 
 def _refuse_running_loop() -> None:

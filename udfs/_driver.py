@@ -1,0 +1,100 @@
+"""What pushes rows along a chain: it has elements of its own to go on with, and waits while there is no room."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+
+from asyncudf.queues import LatencyMarker, StreamElement, Watermark
+
+from ._input import Input
+from ._outputs import Output
+
+__all__ = ("Driver",)
+
+
+class Driver(ABC):
+    """Takes elements in, and pushes what becomes of them to an output while that has room.
+
+    Args:
+        want: called when more elements are wanted.
+        failed: told of the error that ends the driver; its own `abort` unless given.
+    """
+
+    # _held_back: something could leave, but the output had no room when it was last asked
+    # _finished is set once: all is emitted, or an error
+
+    def __init__(
+        self,
+        output: Output,
+        loop: asyncio.AbstractEventLoop,
+        want: Callable[[], None],
+        failed: Callable[[BaseException], None] | None,
+    ) -> None:
+        self._output = output
+        self._loop = loop
+        self._want = want
+        self._fail = failed or self.abort
+        self._input = Input(want)
+        self._held_back = False
+        self._finished: asyncio.Future[None] = loop.create_future()
+
+    @abstractmethod
+    def _look_at_input(self) -> None:
+        """Something has come in, or has ended."""
+
+    @abstractmethod
+    def _push(self) -> None:
+        """Emit what may leave."""
+
+    @abstractmethod
+    def running(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Open; at the end of the block wait until the input has ended and everything is emitted, and close."""
+
+    async def run(self) -> None:
+        """All of it, for one that is not part of a chain."""
+        async with self.running():
+            pass
+
+    def feed(self, elements: Iterable[StreamElement]) -> None:
+        """Hand over a batch of rows and markers."""
+        self._input.feed(elements)
+        self._look_at_input()
+
+    def insert(self, marker: LatencyMarker) -> None:
+        """Put a marker where the next row is taken from."""
+        if not self._input.is_drained:
+            self._input.restore([marker])
+            self._look_at_input()
+
+    def end_of_input(self) -> None:
+        """Say that nothing follows."""
+        self._input.has_ended = True
+        self._look_at_input()
+
+    def resume(self) -> None:
+        """The output has room again."""
+        if self._held_back:
+            self._held_back = False
+            self._loop.call_soon(self._push)
+
+    def abort(self, error: BaseException) -> None:
+        """End with an error; the first one counts."""
+        if not self._finished.done():
+            self._finished.set_exception(error)
+
+    @contextlib.contextmanager
+    def _owning_its_end(self) -> Iterator[None]:
+        """Around the wait for `_finished`: its error is seen, also when a neighbour's is raised instead."""
+        try:
+            yield
+        finally:
+            if self._finished.done() and not self._finished.cancelled():
+                self._finished.exception()
+
+    def _end_output(self) -> None:
+        if self._output.get_watermark_gauge().timestamp != Watermark.MAX.timestamp:  # or it came from upstream
+            self._output.emit_watermark(Watermark.MAX)
+        self._output.close()

@@ -1,0 +1,124 @@
+"""Which results of a chain are evaluated together, and which evaluations are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import _spark_stream as stage
+from ._errors import FunctionError
+from ._specs import Node
+from ._tags import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ("Beginning", "Kept", "Place", "frame_of", "frames_of")
+
+Evaluated = tuple["DataFrame", Mapping[stage.Read, int]]
+
+
+class Kept:
+    """The evaluations that are kept until they are closed; shared by all streams of one beginning."""
+
+    def __init__(self) -> None:
+        self._frames: list[DataFrame] = []
+        self.by_place: dict[tuple[Beginning, Node], Evaluated] = {}
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Ask Spark to keep a DataFrame from its first action on."""
+        self._frames.append(frame.persist())
+        return frame
+
+    def close(self) -> None:
+        """Release everything."""
+        self.by_place.clear()
+        while self._frames:
+            self._frames.pop().unpersist()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Beginning:
+    """Where a chain begins: a DataFrame, or a side output of another chain."""
+
+    source: DataFrame | Place
+    object_reuse: bool
+    latency_interval: float | None
+    kept: Kept
+
+    def evaluate(self, df: DataFrame, reads: list[stage.Read]) -> Evaluated:
+        """One stage over `df`, which is kept if it has several results."""
+        if df.isStreaming and len(reads) > 1:
+            raise FunctionError(
+                "several results of a streaming DataFrame cannot be kept, and side outputs are such; use "
+                "writeStream.foreachBatch(f) with AsyncStream(batch) inside f"
+            )
+        frame, numbers = stage.evaluate(
+            df, reads, object_reuse=self.object_reuse, latency_interval=self.latency_interval
+        )
+        return (self.kept.keep(frame) if len(reads) > 1 else frame), numbers
+
+    def may_write(self, node: Node, tag: OutputTag) -> bool:
+        """Whether an operator on the way to a stream may write to a side output."""
+        if tag == LATENCIES:
+            return self.latency_interval is not None
+        return any(one.spec is not None and one.spec.may_write(tag) for one in node.path())
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Something that can be read: a stream, or a side output on the way to it."""
+
+    beginning: Beginning
+    read: stage.Read
+
+
+def frame_of(place: Place, *, alone: bool = False) -> DataFrame:
+    """What is read at a place; with the side outputs that may be read later, unless `alone`."""
+    beginning, node, kept = place.beginning, place.read.node, place.beginning.kept
+    source = beginning.source
+    df = frame_of(source) if isinstance(source, Place) else source
+    reads = [stage.Read(node), *_side_reads(beginning, node, df.isStreaming)]
+    if alone or len(reads) == 1:
+        return beginning.evaluate(df, [place.read])[0]
+    if (beginning, node) not in kept.by_place:
+        kept.by_place[beginning, node] = beginning.evaluate(df, reads)
+    envelope, numbers = kept.by_place[beginning, node]
+    if place.read in numbers:
+        return stage.frame_of(envelope, numbers[place.read])
+    assert place.read.tag is not None
+    return stage.unpacked(envelope, numbers[stage.Read(node, rest=True)], place.read.tag)
+
+
+def _side_reads(beginning: Beginning, node: Node, is_streaming: bool) -> Iterable[stage.Read]:
+    for tag in (DEAD_LETTERS, LATENCIES):
+        if beginning.may_write(node, tag):
+            yield stage.Read(node, tag)
+    if beginning.may_write(node, ANY_TAG) and not is_streaming:
+        yield stage.Read(node, rest=True)
+
+
+def frames_of(places: Mapping[str, Place]) -> dict[str, DataFrame]:
+    """What is read at several places, from one evaluation for each beginning."""
+    reads: dict[Beginning, dict[stage.Read, None]] = {}
+
+    def need(place: Place) -> None:
+        reads.setdefault(place.beginning, {})[place.read] = None
+        if isinstance(place.beginning.source, Place):
+            need(place.beginning.source)
+
+    done: dict[Beginning, Evaluated] = {}
+
+    def frame(place: Place) -> Any:
+        beginning = place.beginning
+        if beginning not in done:
+            source = beginning.source
+            df = frame(source) if isinstance(source, Place) else source
+            done[beginning] = beginning.evaluate(df, list(reads[beginning]))
+        evaluated, numbers = done[beginning]
+        return evaluated if len(numbers) == 1 else stage.frame_of(evaluated, numbers[place.read])
+
+    for place in places.values():
+        need(place)
+    return {name: frame(place) for name, place in places.items()}

@@ -1,0 +1,148 @@
+"""ProcessFunction: a plain function of one row in the middle of a chain, with side outputs."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from asyncudf.queues import StreamRecord
+
+from ._errors import AsyncUDFError, FunctionError, ResultError
+from ._outputs import Collector, Output, WatermarkGauge
+from ._tags import OutputTag, SideTypes, check_own_tag
+from ._text import short, text_of
+
+__all__ = ("FlatMapFunction", "MapFunction", "ProcessContext", "ProcessFunction", "plain_function", "row_error")
+
+
+class ProcessContext:
+    """What a `ProcessFunction` may ask about the row at hand, and its way to side outputs."""
+
+    def __init__(self, output: Output, side_types: SideTypes, partition: int) -> None:
+        self._output = output
+        self._gauge: WatermarkGauge = output.get_watermark_gauge()
+        self._side_types = side_types
+        self._partition = partition
+        self._timestamp: int | None = None
+
+    @property
+    def partition(self) -> int:
+        """The Spark partition of this task, from 0."""
+        return self._partition
+
+    @property
+    def timestamp(self) -> int | None:
+        """The row's event time in microseconds since the epoch; None unless a watermark strategy gave it one."""
+        return self._timestamp
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark in force at the row, in microseconds since the epoch; None before the first."""
+        return self._gauge.timestamp
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """Write a row to a side output, which `AsyncStream.side_output(tag)` reads; if nobody does, it is dropped.
+
+        Raises:
+            ResultError: the value does not fit the tag's schema.
+            OptionError: not a tag, or one that the library fills.
+        """
+        fit = self._side_types(check_own_tag(tag))
+        if fit is not None:
+            self._output.collect_tagged(tag, StreamRecord(fit(value), self._timestamp))
+
+    def at(self, record: StreamRecord) -> None:
+        """Go on to the next row (for the operator)."""
+        self._timestamp = record.timestamp
+
+
+class ProcessFunction(ABC):
+    """Makes 0..n rows of each row, and rows for side outputs, without waiting for anything.
+
+    `open` and `close` are called once per task, on the event loop of the chain; each may be `async def`. One
+    instance per task. After Flink's class of that name, without its timers and its state.
+
+    >>> class Checked(ProcessFunction):
+    ...     def process_element(self, value, context, collector):
+    ...         if value["city"]:
+    ...             collector.collect(value)
+    """
+
+    def open(self) -> Any:
+        """Called once before the first row."""
+
+    @abstractmethod
+    def process_element(self, value: dict[str, Any], context: ProcessContext, collector: Collector) -> None:
+        """Handle one row.
+
+        Args:
+            value: a dict of all columns.
+            context: for side outputs, and what is known of the row.
+            collector: takes the rows that go on, each a mapping of the declared columns.
+        """
+
+    def close(self) -> Any:
+        """Called once after the last row, also after a failure or a cancellation."""
+
+
+class MapFunction(ProcessFunction):
+    """One row for each row."""
+
+    def __init__(self, function: Callable[[dict[str, Any]], Any]) -> None:
+        self._function = function
+
+    def process_element(self, value: dict[str, Any], context: ProcessContext, collector: Collector) -> None:
+        collector.collect(self._function(value))
+
+
+class FlatMapFunction(ProcessFunction):
+    """0..n rows for each row."""
+
+    def __init__(self, function: Callable[[dict[str, Any]], Iterable[Any]]) -> None:
+        self._function = function
+
+    def process_element(self, value: dict[str, Any], context: ProcessContext, collector: Collector) -> None:
+        rows = self._function(value)
+        if isinstance(rows, (str, bytes, dict)) or not isinstance(rows, Iterable):
+            raise ResultError(f"a flat_map gives an iterable of rows, such as a list or with yield, not {short(rows)}")
+        for row in rows:
+            collector.collect(row)
+
+
+def plain_function(function: Any, method: str) -> str:
+    """The name of a function that `method` can take.
+
+    Raises:
+        FunctionError: it is not callable, or a coroutine function.
+    """
+    if not callable(function) or inspect.isclass(function):
+        raise FunctionError(f"{method} takes a function of one row (a dict of its columns), not {function!r}")
+    target = function if inspect.isroutine(function) else type(function).__call__
+    if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
+        raise FunctionError(f"{method} takes a plain def; for an async def use ordered_wait or unordered_wait")
+    name = getattr(function, "__name__", None) or type(function).__name__
+    return method if name == "<lambda>" else str(name)
+
+
+class RowError(AsyncUDFError):
+    """A plain function failed; says where."""
+
+
+class RowResultError(RowError, ResultError):
+    """A plain function gave what does not fit its type; says where."""
+
+
+def row_error(name: str, partition: int, value: Any, error: Exception) -> AsyncUDFError:
+    """The error of a row in a plain function; one that came from further down the chain stays what it is."""
+    if isinstance(error, RowError):
+        return error
+    where = f"{name} failed, partition {partition}, for the input {short(value)}"
+    failed: AsyncUDFError
+    if isinstance(error, ResultError):
+        failed = RowResultError(f"{where}: {text_of(error)}")
+    else:
+        failed = RowError(f"{where}: {type(error).__name__}: {text_of(error)}")
+    failed.__cause__ = error
+    return failed

@@ -1,0 +1,286 @@
+"""What the operators of a chain do: small plans that travel to the executors and make their operator there."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from asyncudf.queues import StreamRecord
+
+from ._arrow import Codec
+from ._fit import fitter
+from ._function import RuntimeContext
+from ._layout import Layout, Part, View
+from ._operator import AsyncWaitOperator
+from ._options import OnError
+from ._outputs import Output, TimestampedCollector
+from ._process import ProcessContext, ProcessFunction
+from ._signature import Kind
+from ._steps import FilterStep, ProcessStep, Step
+from ._tags import DEAD_LETTERS, LATENCIES, OutputTag, SideTypes
+from ._task import Work
+from ._watermark_steps import UnionStep, WatermarkColumnStep, WatermarkStep
+from ._watermarks import Source, WatermarkGenerator, WatermarkStrategy
+
+__all__ = (
+    "AssignSpec",
+    "FilterSpec",
+    "Node",
+    "ProcessSpec",
+    "Site",
+    "Spec",
+    "UnionSpec",
+    "WaitSpec",
+    "WatermarkColumnSpec",
+    "wait_operator",
+)
+
+Operator = AsyncWaitOperator | Step
+
+
+@dataclasses.dataclass
+class Site:
+    """Where a chain runs: what its operators are given by their task."""
+
+    loop: asyncio.AbstractEventLoop
+    rng: random.Random
+    partition: int = 0
+    attempt: int = 0
+    side_types: SideTypes = lambda tag: None
+    failed: Callable[[BaseException], None] | None = None
+
+
+class Spec(ABC):
+    """One operator."""
+
+    name: str
+    threads = 0  # that its calls may need
+    mixes_sides = False  # whether side records come among its results
+
+    @abstractmethod
+    def view(self, before: Layout) -> View:
+        """What the operator sees of the rows that come in."""
+
+    @abstractmethod
+    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> Any:
+        """The operator itself."""
+
+    def may_write(self, tag: OutputTag) -> bool:
+        """Whether it may write to a side output."""
+        return False
+
+    def may_edit(self, before: Layout) -> bool:
+        """Whether the user's code could change a value in place that others see as well."""
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class WaitSpec(Spec):
+    """`ordered_wait` and `unordered_wait`."""
+
+    work: Work
+    positions: tuple[int, ...]  # of the columns that the function reads
+    names: tuple[str, ...]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.work.spec.name
+
+    @property
+    def threads(self) -> int:  # type: ignore[override]
+        return self.work.threads
+
+    def view(self, before: Layout) -> View:
+        takes_mapping = self.work.spec.kind is Kind.ASYNC_FUNCTION
+        return before.mapping(self.positions) if takes_mapping else before.arguments(self.positions)
+
+    @property
+    def mixes_sides(self) -> bool:  # type: ignore[override]
+        return self._has_context or self.may_write(DEAD_LETTERS)
+
+    @property
+    def _has_context(self) -> bool:
+        return self.work.spec.kind is Kind.ASYNC_FUNCTION or self.work.spec.context_parameter is not None
+
+    def may_write(self, tag: OutputTag) -> bool:
+        if tag == DEAD_LETTERS:
+            return self.work.options.on_error is OnError.DEAD_LETTER
+        return tag != LATENCIES and self._has_context
+
+    def may_edit(self, before: Layout) -> bool:
+        return before.is_mutable(self.positions)
+
+    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> AsyncWaitOperator:
+        codec = None
+        if self.work.spec.vectorized:
+            kinds = [before.kinds[position] for position in self.positions]
+            codec = Codec(self.name, self.work.spec.vectors, kinds, self.names)
+        return wait_operator(self.work, site, output, codec, want)
+
+
+def wait_operator(
+    work: Work, site: Site, output: Output, codec: Codec | None, want: Callable[[], None]
+) -> AsyncWaitOperator:
+    """The operator of a function in a task."""
+    context = RuntimeContext(
+        work.spec.name,
+        site.loop.time,
+        partition=site.partition,
+        task_attempt_number=site.attempt,
+        timeout=work.options.timeout,
+        side_types=site.side_types,
+    )
+    return AsyncWaitOperator(
+        work.spec,
+        work.options,
+        output,
+        context,
+        loop=site.loop,
+        rng=site.rng,
+        finish=work.finish(),
+        codec=codec,
+        want=want,
+        failed=site.failed,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessSpec(Spec):
+    """`map`, `flat_map` and `process`; their rows are new."""
+
+    name: str
+    function: ProcessFunction
+    part: Part  # the rows that come out
+    user: bool  # whether the function is the user's own ProcessFunction
+
+    def view(self, before: Layout) -> View:
+        return before.whole()
+
+    def may_write(self, tag: OutputTag) -> bool:
+        return self.user and tag not in (DEAD_LETTERS, LATENCIES)
+
+    def may_edit(self, before: Layout) -> bool:
+        return before.is_mutable(range(len(before.names)))
+
+    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> ProcessStep:
+        collector = TimestampedCollector(output, fitter(self.name, self.part.kind))
+        context = ProcessContext(output, site.side_types, site.partition)
+        return ProcessStep(output, self.function, collector, context, self.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class FilterSpec(Spec):
+    """`filter`; rows go on untouched."""
+
+    name: str
+    keeps: Callable[[Any], Any]
+
+    def view(self, before: Layout) -> View:
+        return before.whole()
+
+    def may_edit(self, before: Layout) -> bool:
+        return before.is_mutable(range(len(before.names)))
+
+    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> FilterStep:
+        return FilterStep(output, self.keeps, before.unseen, self.name, site.partition)
+
+
+@dataclasses.dataclass(frozen=True)
+class AssignSpec(Spec):
+    """`assign_timestamps_and_watermarks`."""
+
+    strategy: WatermarkStrategy
+    position: int | None  # of the strategy's column
+    name = "assign_timestamps_and_watermarks"
+
+    def view(self, before: Layout) -> View:
+        return before.arguments(() if self.position is None else (self.position,))
+
+    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> WatermarkStep:
+        of_source = before.is_source
+        return WatermarkStep(
+            output,
+            WatermarkGenerator.of(self.strategy),
+            mark=lambda record: _microseconds(record.value[0]) if record.value else None,
+            batch=lambda record: record.origin[0] if of_source else None,
+            unseen=before.unseen,
+            idleness=self.strategy.idleness,
+            loop=site.loop,
+        )
+
+    @property
+    def stands_at_batch_ends(self) -> bool:
+        """Whether its watermarks need the batches of the source."""
+        return self.strategy.source is Source.NOTHING
+
+
+def _microseconds(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        epoch = datetime.datetime(1970, 1, 1, tzinfo=None if value.tzinfo is None else datetime.UTC)
+        return (value - epoch) // datetime.timedelta(microseconds=1)
+    if isinstance(value, datetime.date):
+        return (value - datetime.date(1970, 1, 1)).days * 86_400_000_000
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class WatermarkColumnSpec(Spec):
+    """`with_watermark_column`."""
+
+    name = "with_watermark_column"
+
+    def view(self, before: Layout) -> View:
+        return before.arguments(())
+
+    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> WatermarkColumnStep:
+        return WatermarkColumnStep(output)
+
+
+@dataclasses.dataclass(frozen=True)
+class UnionSpec(Spec):
+    """`union`."""
+
+    name = "union"
+
+    def view(self, before: Layout) -> View:
+        whole = before.whole()
+        # New rows, with nothing behind them: the inputs have added different columns to theirs.
+        return lambda record: _without_origin(whole(record))
+
+    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> UnionStep:
+        return UnionStep(output)
+
+
+def _without_origin(record: StreamRecord) -> StreamRecord:
+    return StreamRecord(record.value, record.timestamp)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Node:
+    """A stream in a plan: the operator that makes it, and the streams that the operator reads.
+
+    `spec` is None for the source. Nodes are told apart by identity.
+    """
+
+    spec: Spec | None
+    parents: tuple[Node, ...]
+    layout: Layout  # of its rows
+    schema: Any  # the same as a Spark StructType, for planning
+
+    def path(self) -> Iterator[Node]:
+        """The node and all before it, each once, a node after those that it reads."""
+        seen: set[Node] = set()
+
+        def visit(node: Node) -> Iterator[Node]:
+            if node not in seen:
+                seen.add(node)
+                for parent in node.parents:
+                    yield from visit(parent)
+                yield node
+
+        return visit(self)

@@ -1,0 +1,296 @@
+"""AsyncStream: operators chained over a DataFrame, in one stage."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+from . import _spark_operator as plan
+from ._decorator import udf_of
+from ._errors import FunctionError, OptionError
+from ._evaluations import Beginning, Kept, Place, frame_of, frames_of
+from ._options import OutputMode, seconds
+from ._process import ProcessFunction
+from ._signature import refuse_dead_letters
+from ._spark_stream import Read, schema_of
+from ._specs import Node, WaitSpec
+from ._tags import DEAD_LETTERS, LATENCIES, OutputTag
+from ._watermarks import WatermarkStrategy
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+__all__ = ("AsyncStream",)
+
+Rows = Callable[[dict[str, Any]], Any]
+
+
+class AsyncStream:
+    """Async operators and plain functions chained over a DataFrame, all in one stage of one Python worker.
+
+    Each method gives a new stream and changes nothing. Rows pass from one operator to the next one by one, and a
+    slow operator holds back those before it: in front of each wait at most `capacity` rows. Nothing is called
+    before an action runs on the DataFrame of `to_df()`; attributes that a stream does not have, such as `show`,
+    `count`, `select` or `write`, are those of that DataFrame.
+
+    Functions of one row see a dict of all columns. An async operator appends its result's columns; columns that
+    nobody reads stay Arrow up to the end. After Flink's `DataStream`.
+
+    **Side outputs** (`side_output`) come from the same evaluation as the stream itself: where an operator may write
+    any, the evaluation is kept with Spark's `persist()` (memory, then disk, of the executors) from the first
+    action on until `close()`, or the end of a `with` block. If an executor with kept blocks is lost, Spark computes
+    these partitions again, and their calls are made again.
+
+    Args:
+        df: a batch or streaming DataFrame.
+        object_reuse: hand the same lists and dicts from operator to operator. Saves copies; a function that edits
+            one is then seen by its neighbours. Off, each operator sees copies of its own.
+        latency_interval: seconds between two latency markers, which `side_output(LATENCIES)` reads.
+
+    Raises:
+        OptionError: not a DataFrame, or a value that cannot work.
+
+    >>> stream = AsyncStream(df).unordered_wait(geocode, "address").ordered_wait(weather)  # doctest: +SKIP
+    >>> stream.filter(lambda row: row["temp"] > 30).to_df().show()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, df: DataFrame, object_reuse: bool = False, latency_interval: float | timedelta | None = None
+    ) -> None:
+        if not hasattr(df, "mapInArrow"):
+            raise OptionError(f"AsyncStream takes a DataFrame, not {df!r}")
+        if not isinstance(object_reuse, bool):
+            raise OptionError(f"object_reuse must be True or False, not {object_reuse!r}")
+        interval = None if latency_interval is None else seconds(latency_interval, "latency_interval")
+        self._beginning = Beginning(df, object_reuse, interval, Kept())
+        self._node: Node = plan.source_node(df)
+        self._tag: OutputTag | None = None
+
+    def _at(self, beginning: Beginning, node: Node, tag: OutputTag | None = None) -> AsyncStream:
+        stream = object.__new__(AsyncStream)
+        stream._beginning, stream._node, stream._tag = beginning, node, tag
+        return stream
+
+    @property
+    def _place(self) -> Place:
+        return Place(self._beginning, Read(self._node, self._tag))
+
+    def _then(self, make: Callable[[Node], Node]) -> AsyncStream:
+        """A stream of another operator; behind a side output it begins a chain of its own."""
+        beginning, node = self._beginning, self._node
+        if self._tag is not None:
+            beginning = dataclasses.replace(beginning, source=self._place)
+            node = plan.rows_node(schema_of(self._place.read))
+        return self._at(beginning, make(node))
+
+    def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> AsyncStream:
+        """The same rows with event times, and watermarks between them, which hold for all operators that follow.
+
+        Raises:
+            OptionError: not a strategy.
+            FunctionError: its column is not there or has no time in it, or `per_batch()` behind another operator.
+        """
+        if not isinstance(strategy, WatermarkStrategy):
+            raise OptionError(f"a WatermarkStrategy is needed, not {strategy!r}")
+        return self._then(lambda node: plan.assign_node(node, strategy))
+
+    def ordered_wait(
+        self,
+        function: Any,
+        *columns: str,
+        returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
+        watermark: WatermarkStrategy | None = None,
+        with_watermark_column: str | None = None,
+        **options: Any,
+    ) -> AsyncStream:
+        """The results of an async function beside the columns, in the order of the rows.
+
+        Args:
+            function, columns, returnType, watermark, with_watermark_column, options: as in `asyncudf.ordered_wait`;
+                also `on_error="dead_letter"`: a row that fails for good leaves the stream for
+                `side_output(DEAD_LETTERS)`.
+
+        Raises:
+            FunctionError: unknown columns, name clashes, or a function that cannot take these columns.
+            OptionError: an option that cannot work.
+        """
+        return self._wait(OutputMode.ORDERED, function, columns, returnType, watermark, with_watermark_column, options)
+
+    def unordered_wait(
+        self,
+        function: Any,
+        *columns: str,
+        returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
+        watermark: WatermarkStrategy | None = None,
+        with_watermark_column: str | None = None,
+        **options: Any,
+    ) -> AsyncStream:
+        """Like `ordered_wait`, but each row goes on when its call has finished; none passes a watermark."""
+        return self._wait(
+            OutputMode.UNORDERED, function, columns, returnType, watermark, with_watermark_column, options
+        )
+
+    def _wait(
+        self,
+        mode: OutputMode,
+        function: Any,
+        columns: tuple[str, ...],
+        returns: Any,
+        watermark: WatermarkStrategy | None,
+        watermark_column: str | None,
+        options: dict[str, Any],
+    ) -> AsyncStream:
+        if "output_mode" in options:
+            raise OptionError(f"output_mode is said by the name of the function already: {mode.value}_wait")
+        if watermark is not None and not isinstance(watermark, WatermarkStrategy):
+            raise OptionError(f"watermark must be a WatermarkStrategy, not {watermark!r}")
+        if watermark_column is not None and watermark is None:
+            raise OptionError("with_watermark_column needs watermark=, or there would be no watermark to write")
+        udf = udf_of(function, returns, {**options, "output_mode": mode})
+        spec, checked, declared = udf.spec, udf.options, udf.returns
+        return self._then(
+            lambda node: plan.wait_node(node, spec, checked, declared, columns, watermark, watermark_column)
+        )
+
+    def map(self, function: Rows, returnType: str | DataType | None = None) -> AsyncStream:  # noqa: N803
+        """One row for each row: what a plain function returns for the dict of its columns.
+
+        Args:
+            function: returns a mapping of the columns that come out.
+            returnType: their types; the same columns as before unless given. Anything but a struct makes one column
+                called `value`.
+
+        Raises:
+            FunctionError: not a plain function, or a type that is not known.
+        """
+        return self._processed("map", function, returnType)
+
+    def flat_map(self, function: Rows, returnType: str | DataType | None = None) -> AsyncStream:  # noqa: N803
+        """0..n rows for each row: what a plain function yields, or returns in a list; else as `map`."""
+        return self._processed("flat_map", function, returnType)
+
+    def process(self, function: ProcessFunction, returnType: str | DataType | None = None) -> AsyncStream:  # noqa: N803
+        """0..n rows for each row, and side outputs: a `ProcessFunction`; else as `map`."""
+        return self._processed("process", function, returnType)
+
+    def _processed(self, method: str, function: Any, returns: Any) -> AsyncStream:
+        return self._then(lambda node: plan.process_node(node, method, function, returns))
+
+    def filter(self, function: Rows) -> AsyncStream:
+        """The rows for which a plain function of the dict of their columns returns something true.
+
+        Raises:
+            FunctionError: not a plain function. For Spark's own conditions filter the DataFrame.
+        """
+        return self._then(lambda node: plan.filter_node(node, function))
+
+    def branch(self) -> AsyncStream:
+        """The same rows once more, for fan-out: each branch goes its own way in the same evaluation.
+
+        The branches of `AsyncStream.collect(...)` run side by side in one chain; the slowest sets the pace.
+        """
+        return self._at(self._beginning, self._node, self._tag)
+
+    def union(self, *others: AsyncStream) -> AsyncStream:
+        """The rows of several branches of one stream, as they come.
+
+        The watermark is the lowest of the branches; one that is idle (`WatermarkStrategy.with_idleness`) does not
+        hold it back.
+
+        Raises:
+            FunctionError: branches of other DataFrames, or with other columns.
+        """
+        for other in others:
+            if not isinstance(other, AsyncStream) or other._beginning is not self._beginning or other._tag or self._tag:
+                raise FunctionError(
+                    "union takes branches of the same stream; for others use AsyncStream(df.unionByName(...)), or the "
+                    "union of their to_df()"
+                )
+        return self._then(lambda node: plan.union_node([node, *(other._node for other in others)]))
+
+    def side_output(self, tag: OutputTag) -> AsyncStream:
+        """What the operators on the way to this stream have written to a side output, from the same evaluation.
+
+        Args:
+            tag: one of your own; `DEAD_LETTERS`, the rows that failed under `on_error="dead_letter"`: the columns
+                that the operator got, and `error` (type, message, attempts, elapsed, function, partition); or
+                `LATENCIES`.
+
+        Raises:
+            FunctionError: no operator of this stream can write to it.
+            OptionError: not a tag.
+        """
+        if not isinstance(tag, OutputTag):
+            raise OptionError(f"side_output takes an OutputTag, not {tag!r}")
+        if self._tag is not None or not self._beginning.may_write(self._node, tag):
+            hint = {DEAD_LETTERS: "an operator with on_error='dead_letter'", LATENCIES: "latency_interval"}.get(
+                tag, "a ProcessFunction, an AsyncFunction or a function with a RuntimeContext"
+            )
+            raise FunctionError(f"nothing in this stream can write to the side output {tag.name!r}: it needs {hint}")
+        schema_of(Read(self._node, tag))
+        return self._at(self._beginning, self._node, tag)
+
+    def to_df(self) -> DataFrame:
+        """The rows as a DataFrame.
+
+        Without side outputs each action evaluates anew, as with any DataFrame; with them the evaluation is kept
+        and shared with `side_output`, until `close()`.
+
+        Raises:
+            FunctionError: side outputs of a streaming DataFrame.
+        """
+        return frame_of(self._place)
+
+    def _alone(self) -> DataFrame:
+        """The rows without any side output: nothing is kept. For a stream of one async operator."""
+        for node in self._node.path():
+            if isinstance(node.spec, WaitSpec):
+                refuse_dead_letters(node.spec.name, node.spec.work.options)
+        return frame_of(self._place, alone=True)
+
+    def collect(self: AsyncStream | None = None, /, **streams: AsyncStream) -> Any:
+        """`AsyncStream.collect(name=stream, ...)`: several streams and side outputs from one evaluation.
+
+        The evaluation is kept until `close()` of any of the streams. Side outputs that are not named are dropped.
+
+        Returns:
+            A DataFrame for each name. Called on a stream without names: its rows, as `DataFrame.collect()` does.
+
+        Raises:
+            OptionError: something is not a stream.
+            FunctionError: several results of a streaming DataFrame.
+        """
+        if self is not None and not streams:
+            return self.to_df().collect()
+        if not streams:
+            raise OptionError("collect takes streams by name: AsyncStream.collect(main=stream, rejects=...)")
+        for name, stream in streams.items():
+            if not isinstance(stream, AsyncStream):
+                raise OptionError(f"collect takes streams; {name} is {stream!r}")
+        return frames_of({name: stream._place for name, stream in streams.items()})
+
+    def close(self) -> None:
+        """Release what is kept for this stream and all others of the same beginning.
+
+        DataFrames already given still work; their next action calls the service again.
+        """
+        self._beginning.kept.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.to_df(), name)
+
+    def __repr__(self) -> str:
+        names = [node.spec.name for node in self._node.path() if node.spec is not None]
+        side = f".side_output({self._tag.name!r})" if self._tag is not None else ""
+        return f"<AsyncStream {' > '.join(['source', *names])}{side}>"

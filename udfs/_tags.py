@@ -1,0 +1,62 @@
+"""The names of side outputs: the user's own, and those that the library fills itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ._errors import OptionError
+
+__all__ = ("ANY_TAG", "DEAD_LETTERS", "LATENCIES", "OutputTag", "SideRecord", "SideTypes", "check_own_tag")
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputTag:
+    """Names a side output and the schema of its rows. Equal tags mean the same output.
+
+    Args:
+        name: told apart from all other side outputs by it.
+        schema: DDL such as "city string, reason string", or a `StructType`.
+
+    Raises:
+        OptionError: the name is empty or no text.
+
+    >>> OutputTag("rejects", "city string, reason string") == OutputTag("rejects", "city string, reason string")
+    True
+    """
+
+    name: str
+    schema: Any
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise OptionError(f"an OutputTag needs a name, not {self.name!r}")
+
+
+ERROR_DDL = "type string, message string, attempts int, elapsed double, function string, partition int"
+DEAD_LETTERS = OutputTag(
+    "dead_letters", f"error struct<{', '.join(p.replace(' ', ': ') for p in ERROR_DDL.split(', '))}>"
+)
+ANY_TAG = OutputTag("any", None)  # stands for every tag of the user's
+LATENCIES = OutputTag("latencies", "operator string, partition int, latency double")
+
+
+class SideRecord(NamedTuple):
+    """A value on its way to a side output; it travels among a row's results, so that it keeps the row's place."""
+
+    tag: OutputTag
+    value: Any
+
+
+# What to do with a value before it goes to a side output; None for a tag that nobody reads.
+SideTypes = Callable[[OutputTag], Callable[[Any], Any] | None]
+
+
+def check_own_tag(tag: OutputTag) -> OutputTag:
+    """Raises OptionError unless it is a tag that a user's function may write to."""
+    if not isinstance(tag, OutputTag):
+        raise OptionError(f"output takes an OutputTag and a value, not {tag!r}")
+    if tag in (DEAD_LETTERS, LATENCIES):
+        raise OptionError(f"the side output {tag.name!r} is filled by the library; make an OutputTag of your own")
+    return tag

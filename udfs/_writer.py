@@ -1,0 +1,79 @@
+"""The end of a chain: results gathered into batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from asyncudf.queues import StreamRecord
+
+from ._outputs import Output
+from ._tags import OutputTag
+
+__all__ = ("RecordWriterOutput",)
+
+
+class RecordWriterOutput(Output):
+    """Leaves the chain: gathers results and hands them to `write` in batches.
+
+    A batch goes out when it is full, `linger` seconds after its first row, and at the end, so that a slow
+    service does not keep finished rows from Spark.
+
+    Args:
+        write: takes the values and their origins.
+        rows: how many make a full batch.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[Any], Sequence[Any]], None],
+        rows: int,
+        linger: float,
+        loop: asyncio.AbstractEventLoop,
+        tag: OutputTag | None = None,
+    ) -> None:
+        super().__init__(tag)
+        self._write = write
+        self._rows = rows
+        self._linger = linger
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._failure: Exception | None = None
+        self._values: list[Any] = []
+        self._origins: list[Any] = []
+
+    def collect(self, record: StreamRecord) -> None:
+        # Not the record itself: thousands of live tuples would keep the garbage collector busy.
+        values = self._values
+        if not values:
+            self._timer = self._loop.call_later(self._linger, self._flush_in_time)
+        values.append(record.value)
+        self._origins.append(record.origin)
+        if len(values) >= self._rows:
+            self.flush()
+
+    def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
+        if tag == self.tag:
+            self.collect(record)
+
+    def _flush_in_time(self) -> None:
+        try:
+            self.flush()
+        except Exception as error:  # a timer's exception would only be logged: the next call raises it
+            self._failure = error
+
+    def flush(self) -> None:
+        """Write what is held."""
+        if self._failure is not None:
+            raise self._failure
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._values:
+            held = self._values, self._origins
+            self._values, self._origins = [], []
+            self._write(*held)
+
+    def close(self) -> None:
+        self.flush()
