@@ -66,7 +66,7 @@ class Driver(ABC):
     def insert(self, marker: LatencyMarker) -> None:
         """Put a marker where the next row is taken from."""
         if not self._input.is_drained:
-            self._input.restore([marker])
+            self._input.insert(marker)
             self._look_at_input()
 
     def end_of_input(self) -> None:

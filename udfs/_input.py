@@ -28,6 +28,7 @@ class Input:
         self.may_have_more = False
         self.has_ended = False
         self._line: deque[StreamElement] = deque()
+        self._inserted: deque[StreamElement] = deque()
 
     @property
     def waiting(self) -> int:
@@ -56,6 +57,16 @@ class Input:
         while line:
             yield line.popleft()
         self._want()
+
+    def insert(self, element: StreamElement) -> None:
+        """Put an element before all others, but behind those inserted earlier."""
+        if not self._inserted:
+            self.restore(self._take_inserted())
+        self._inserted.append(element)
+
+    def _take_inserted(self) -> Iterator[StreamElement]:
+        while self._inserted:
+            yield self._inserted.popleft()
 
     def restore(self, elements: Iterable[StreamElement]) -> None:
         """Put elements before all others."""

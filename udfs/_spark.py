@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
@@ -36,6 +36,8 @@ __all__ = (
     "bridge_of",
     "column",
     "offline_work",
+    "parsed",
+    "parsed_offline",
     "plan_work",
     "start_bridge",
     "tag_kind",
@@ -61,7 +63,7 @@ def plan_work(spec: FunctionSpec, options: Options, returns: Any) -> tuple[Work,
             "dict of these, a dataclass, a NamedTuple or a TypedDict"
         )
     if not isinstance(declared, spark.DataType):
-        declared = spark.DataType.fromDDL(declared)
+        declared = parsed(declared)
     work = Work(spec, options, arrow_type(declared, spec.name))
     check_picklable(work)
     return work, _captured(declared) if work.captures else declared
@@ -84,6 +86,16 @@ def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:
         return to_arrow_type(declared, **_IN_UTC)
     except TypeError as error:
         raise FunctionError(f"{who} is declared as {declared}, which Arrow does not know") from error
+
+
+def parsed(ddl: str) -> spark.DataType:
+    """The type that a text declares; read by Spark, or without a session by ourselves."""
+    if SparkSession.getActiveSession() is not None:
+        return spark.DataType.fromDDL(ddl)
+    try:
+        return parsed_offline(ddl)
+    except _types.UnknownTypeError:
+        return spark.DataType.fromDDL(ddl)
 
 
 def parsed_offline(ddl: str) -> spark.DataType:

@@ -11,7 +11,7 @@ from ._layout import Layout, Part, WatermarkPart
 from ._options import OnError, Options, unknown_name
 from ._process import FlatMapFunction, MapFunction, ProcessFunction, plain_function
 from ._signature import FunctionSpec, Kind, Vector
-from ._spark import arrow_type, plan_work
+from ._spark import arrow_type, parsed, plan_work
 from ._spark_pickle import check_function_picklable
 from ._specs import AssignSpec, FilterSpec, Node, ProcessSpec, UnionSpec, WaitSpec, WatermarkColumnSpec
 from ._task import Work
@@ -128,7 +128,7 @@ def _process_function(function: Any) -> str:
 def rows_type(declared: Any, name: str) -> tuple[spark.StructType, Part]:
     """The type of whole rows: a struct's fields, anything else as one column `value`, as in createDataFrame."""
     if not isinstance(declared, spark.DataType):
-        declared = spark.DataType.fromDDL(declared)
+        declared = parsed(declared)
     part = Part.of(name, arrow_type(declared, name), "value")
     if isinstance(declared, spark.StructType):
         return declared, part

@@ -1,7 +1,7 @@
-"""The test kit: the real operator over plain Python values, on a clock that does not wait.
+"""The test kit: the real operators over plain Python values, on a clock that does not wait. No Spark, no sleeping.
 
-`run_rows` runs a function over rows and returns what comes out; `OperatorHarness` with a `ManualFunction` goes
-step by step, each call completed by hand. No Spark, no Java, no sleeping; a deadlock fails at once.
+`run_rows` runs a function over rows and returns what comes out, `run_stream` a chain. `OperatorHarness` with a
+`ManualFunction` goes step by step, each call completed by hand. A deadlock fails at once.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from ._options import OutputMode
 from ._outputs import Output, SplittingOutput
 from ._signature import Kind
 from ._spark import offline_work, tag_kind
+from ._stream_testing import run_stream
 from ._tags import DEAD_LETTERS, OutputTag
 
-__all__ = ("ManualFunction", "OperatorHarness", "VirtualClockLoop", "run_rows")
+__all__ = ("ManualFunction", "OperatorHarness", "VirtualClockLoop", "run_rows", "run_stream")
 
 
 def run_rows(
@@ -244,8 +245,8 @@ class _ListOutput(Output):
         self.everything.append(record.value)
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
-        value = record.value if tag != DEAD_LETTERS else {"input": record.origin, **record.value}
-        self._side_outputs.setdefault(tag, []).append(value)
+        told = {"input": record.origin, **record.value} if tag == DEAD_LETTERS else record.value
+        self._side_outputs.setdefault(tag, []).append(told)
 
     def emit_watermark(self, watermark: Watermark) -> None:
         super().emit_watermark(watermark)

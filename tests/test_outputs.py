@@ -1,0 +1,240 @@
+"""What each output does with what it is given; the classes of the table in the semantics."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asyncudf import OutputTag, ResultError
+from asyncudf._outputs import (
+    BroadcastingOutput,
+    ChainingOutput,
+    Collector,
+    CopyingBroadcastingOutput,
+    CopyingChainingOutput,
+    CountingOutput,
+    Output,
+    SplittingOutput,
+    TimestampedCollector,
+)
+from asyncudf._tags import SideRecord
+from asyncudf._writer import RecordWriterOutput
+from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
+from asyncudf.testing import VirtualClockLoop
+
+TAG, OTHER = OutputTag("rejects", "int"), OutputTag("others", "int")
+MARKERS = [Watermark(5), WatermarkStatus.IDLE, LatencyMarker(1.0, "source", 0)]
+
+
+class Taken(Output):
+    """Notes what it takes; with a tag only that tag's records."""
+
+    def __init__(self, tag: OutputTag | None = None, room: int = 10) -> None:
+        super().__init__(tag)
+        self.all: list[Any] = []
+        self._room = room
+        self.closed = 0
+
+    @property
+    def room(self) -> int:
+        return self._room
+
+    def collect(self, record: StreamRecord) -> None:
+        self.all.append(record)
+
+    def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
+        if tag == self.tag:
+            self.all.append((tag, record))
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        super().emit_watermark(watermark)
+        self.all.append(watermark)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        self.all.append(status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        self.all.append(marker)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Operator:
+    """The side of a next operator that an output sees."""
+
+    room = 7
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+        self.ended = False
+
+    def process(self, record: Any) -> None:
+        self.all.append(record)
+
+    process_marker = process
+
+    def end_of_input(self) -> None:
+        self.ended = True
+
+
+def emit_all(output: Output) -> None:
+    """Each kind of element but records."""
+    output.emit_watermark(MARKERS[0])  # type: ignore[arg-type]
+    output.emit_watermark_status(MARKERS[1])  # type: ignore[arg-type]
+    output.emit_latency_marker(MARKERS[2])  # type: ignore[arg-type]
+
+
+def passing_on(make: str, inner: Taken) -> Output:
+    if make == "counting":
+        return CountingOutput(inner)
+    if make == "splitting":
+        return SplittingOutput(inner)
+    return (BroadcastingOutput if make == "broadcasting" else CopyingBroadcastingOutput)([inner])
+
+
+@pytest.mark.parametrize("make", ["counting", "splitting", "broadcasting", "copying"])
+def test_what_passes_on_passes_on_everything_in_its_order(make: str) -> None:
+    inner = Taken()
+    output = passing_on(make, inner)
+    output.collect(StreamRecord("a", 3))
+    emit_all(output)
+    output.collect(StreamRecord("b"))
+    output.close()
+    assert inner.all == [StreamRecord("a", 3), *MARKERS, StreamRecord("b")]
+    assert (output.room, inner.closed) == (10, 1)
+    assert output.get_watermark_gauge().timestamp == 5
+
+
+def test_a_gauge_tells_the_last_watermark_and_none_before_the_first() -> None:
+    output = ChainingOutput(Operator(), lambda record: record)
+    assert output.get_watermark_gauge().timestamp is None
+    output.emit_watermark(Watermark(3))
+    output.emit_watermark(Watermark(9))
+    assert output.get_watermark_gauge().timestamp == 9
+
+
+def test_counting_counts_records_and_nothing_else() -> None:
+    passed: list[LatencyMarker] = []
+    output = CountingOutput(Taken(), passed.append)
+    emit_all(output)
+    output.collect(StreamRecord(1))
+    output.collect(StreamRecord(2))
+    output.collect_tagged(TAG, StreamRecord(3))
+    assert output.records_out == 2
+    assert passed == [MARKERS[2]], "it tells of latency markers"
+
+
+def test_splitting_sends_what_was_written_to_a_tag_there() -> None:
+    main, rejects = Taken(), Taken(TAG)
+    output = SplittingOutput(BroadcastingOutput([main, rejects]))
+    output.collect(StreamRecord("kept", 1))
+    output.collect(StreamRecord(SideRecord(TAG, "rejected"), 1))
+    assert main.all == [StreamRecord("kept", 1)]
+    assert rejects.all == [(TAG, StreamRecord("rejected", 1))]
+
+
+def test_an_output_with_a_tag_takes_only_that_tags_records_and_one_without_only_the_main_ones() -> None:
+    main, rejects, others = Taken(), Taken(TAG), Taken(OTHER)
+    output = BroadcastingOutput([main, rejects, others])
+    output.collect(StreamRecord(1))
+    output.collect_tagged(TAG, StreamRecord(2))
+    output.collect_tagged(OutputTag("nobody", "int"), StreamRecord(3))
+    assert main.all == [StreamRecord(1)]
+    assert rejects.all == [(TAG, StreamRecord(2))]
+    assert others.all == []
+
+
+def test_broadcasting_gives_everybody_the_same_and_has_the_room_of_the_fullest() -> None:
+    one, two = Taken(room=5), Taken(room=3)
+    output = BroadcastingOutput([one, two])
+    value = [1]
+    output.collect(StreamRecord(value))
+    emit_all(output)
+    assert one.all == two.all == [StreamRecord([1]), *MARKERS]
+    assert one.all[0].value is value
+    assert two.all[0].value is value
+    assert output.room == 3
+
+
+def test_copying_broadcasting_copies_for_all_but_the_last() -> None:
+    one, two = Taken(), Taken()
+    value = {"xs": [1]}
+    CopyingBroadcastingOutput([one, two]).collect(StreamRecord(value, 4, "origin"))
+    copied = one.all[0]
+    assert copied == StreamRecord(value, 4)
+    assert copied.origin == "origin"
+    assert copied.value is not value, "a copy"
+    assert copied.value["xs"] is value["xs"], "a shallow one"
+    assert two.all[0].value is value
+
+
+@pytest.mark.parametrize("kind", [ChainingOutput, CopyingChainingOutput])
+def test_chaining_shows_the_next_operator_its_view_of_a_record(kind: Any) -> None:
+    following = Operator()
+    output = kind(following, lambda record: StreamRecord(record.value["xs"], record.timestamp, record))
+    record = StreamRecord({"xs": [1], "y": 2}, 4)
+    output.collect(record)
+    emit_all(output)
+    output.close()
+    seen, *markers = following.all
+    assert (seen, seen.origin, markers) == (StreamRecord([1], 4), record, MARKERS)
+    assert (seen.value is record.value["xs"]) == (kind is ChainingOutput), "only the copying one copies, deeply"
+    assert following.ended
+    assert output.room == 7
+
+
+def test_a_timestamped_collector_puts_the_input_rows_timestamp_on_each_value() -> None:
+    taken = Taken()
+
+    def fit(value: Any) -> Any:
+        if value == "bad":
+            raise ResultError("does not fit")
+        return value
+
+    collector: Collector = TimestampedCollector(taken, fit)
+    collector.timestamp = 17  # type: ignore[attr-defined]
+    collector.collect("a")
+    collector.timestamp = None  # type: ignore[attr-defined]
+    collector.collect("b")
+    assert taken.all == [StreamRecord("a", 17), StreamRecord("b", None)]
+    with pytest.raises(ResultError, match="does not fit"):
+        collector.collect("bad")
+
+
+def test_a_record_writer_writes_full_batches_then_after_its_linger_then_the_rest() -> None:
+    loop = VirtualClockLoop()
+    written: list[tuple[float, list[Any], list[Any]]] = []
+
+    async def main() -> None:
+        output = RecordWriterOutput(lambda *batch: written.append((loop.time(), *batch)), 2, 0.5, loop)  # type: ignore[arg-type]
+        for number in range(3):
+            output.collect(StreamRecord(number, None, f"origin {number}"))
+        await asyncio.sleep(1)
+        output.collect(StreamRecord(3, None, "origin 3"))
+        output.close()
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert written == [
+        (0.0, [0, 1], ["origin 0", "origin 1"]),
+        (0.5, [2], ["origin 2"]),
+        (1.0, [3], ["origin 3"]),
+    ]
+
+
+def test_a_record_writer_with_a_tag_writes_that_tags_records() -> None:
+    loop = VirtualClockLoop()
+    written: list[Any] = []
+
+    async def main() -> None:
+        output = RecordWriterOutput(lambda values, origins: written.extend(values), 10, 0.5, loop, TAG)
+        output.collect_tagged(TAG, StreamRecord(1))
+        output.collect_tagged(OTHER, StreamRecord(2))
+        output.close()
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert written == [1]

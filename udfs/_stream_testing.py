@@ -1,0 +1,130 @@
+"""The test kit for chains: the whole chain over plain rows, without Spark, on a clock that does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from ._arrow import values_of
+from ._bridge import run_to_end
+from ._chain import build_chain
+from ._clock import VirtualClockLoop
+from ._ends import ArrowSinks, SideKinds, SourceReader
+from ._errors import OptionError
+from ._spark import arrow_type, parsed, tag_kind
+from ._spark_stream import ChainTask, evaluate
+from ._specs import Site
+from ._stream import AsyncStream
+
+__all__ = ("run_stream",)
+
+
+class _Rows:
+    """Stands for the DataFrame: a stream asks it for its schema, and hands it the task of the chain."""
+
+    isStreaming = False  # noqa: N815 - PySpark's name
+
+    def __init__(self, schema: Any) -> None:
+        self.schema = schema
+        self.columns = schema.names
+
+    def mapInArrow(self, task: ChainTask, schema: Any) -> ChainTask:  # noqa: N802 - PySpark's name
+        return task
+
+
+def run_stream(
+    build: Callable[[AsyncStream], AsyncStream | Mapping[str, AsyncStream]],
+    rows: Iterable[Mapping[str, Any]],
+    schema: Any,
+    *,
+    clock: Literal["virtual", "real"] = "virtual",
+    batch_size: int = 10_000,
+    object_reuse: bool = False,
+    latency_interval: float | None = None,
+) -> Any:
+    """Run a chain over rows with the real operators, and return what comes out.
+
+    Args:
+        build: makes of a stream the stream to be read, or several by name (side outputs too).
+        rows: mappings of the columns.
+        schema: their types, DDL or a `StructType`.
+        clock: "virtual" jumps from timer to timer; "real" is for code that needs threads or sockets.
+        batch_size: rows of an Arrow batch.
+        object_reuse, latency_interval: as in `AsyncStream`.
+
+    Returns:
+        A list of rows as dicts, in the order in which they left; for several streams such a list by name.
+
+    Raises:
+        AsyncUDFError: as on a cluster, but not wrapped by Spark.
+        OptionError: a stream that begins with a side output; run it over rows of its own.
+
+    >>> async def shout(word: str) -> str:
+    ...     await asyncio.sleep(len(word))
+    ...     return word.upper()
+    >>> rows = [{"word": "long"}, {"word": "one"}]
+    >>> run_stream(lambda stream: stream.unordered_wait(shout), rows, "word string")
+    [{'word': 'one', 'shout': 'ONE'}, {'word': 'long', 'shout': 'LONG'}]
+    """
+    if clock not in ("virtual", "real"):
+        raise OptionError(f"clock must be 'virtual' or 'real', not {clock!r}")
+    source: Any = _Rows(parsed(schema) if isinstance(schema, str) else schema)
+    stream = AsyncStream(source, object_reuse=object_reuse, latency_interval=latency_interval)
+    built = build(stream)
+    wanted = dict(built) if isinstance(built, Mapping) else {"": built}
+    for one in wanted.values():
+        if one._beginning is not stream._beginning:
+            raise OptionError(f"{one!r} does not begin with the rows; run_stream runs one chain")
+    reads = list(dict.fromkeys(one._place.read for one in wanted.values()))
+    task: Any = evaluate(source, reads, object_reuse=object_reuse, latency_interval=stream._beginning.latency_interval)[
+        0
+    ]
+    written = _run(task, list(_batches(rows, source.schema, batch_size)), clock)
+    results = {name: _rows(written, reads.index(one._place.read), len(reads)) for name, one in wanted.items()}
+    return results if isinstance(built, Mapping) else results[""]
+
+
+def _batches(rows: Iterable[Mapping[str, Any]], schema: Any, size: int) -> Iterator[pa.RecordBatch]:
+    rows = list(rows)
+    fields = [pa.field(field.name, arrow_type(field.dataType, f"column {field.name!r}")) for field in schema.fields]
+    for start in range(0, len(rows), size):
+        yield pa.RecordBatch.from_pylist([dict(row) for row in rows[start : start + size]], schema=pa.schema(fields))
+
+
+def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list[pa.RecordBatch]:
+    loop = VirtualClockLoop() if clock == "virtual" else asyncio.new_event_loop()
+    written: list[pa.RecordBatch] = []
+    source, read = iter(batches), SourceReader(task.plan)
+
+    async def main() -> None:
+        def want() -> None:
+            batch = next(source, None)
+            if batch is None:
+                loop.call_soon(chain.end_of_input)
+            else:
+                loop.call_soon(chain.feed, read(batch))
+
+        site = Site(loop, random.Random(0), side_types=SideKinds(tag_kind, task.requests))
+        rows = max((batch.num_rows for batch in batches), default=1)
+        sinks = ArrowSinks(task.requests, written.append, rows, loop, tag_kind)
+        chain = build_chain(task.plan, site, sinks, want)
+        await chain.run()
+
+    run_to_end(loop, main(), task.plan.threads)
+    return written
+
+
+def _rows(written: Sequence[pa.RecordBatch], number: int, results: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for batch in written:
+        if results > 1:
+            if batch.column(0)[0].as_py() != number:
+                continue
+            batch = pa.RecordBatch.from_struct_array(batch.column(1 + number))
+        columns = [values_of(column) for column in batch.columns]
+        found += [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return found
