@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from asyncudf import (
 from asyncudf.testing import run_rows, run_stream
 
 LOG = OutputTag("log", "n int")
+STRICT = WatermarkStrategy.for_monotonous_timestamps("n", interval=1)
 
 
 def numbers(count: int) -> list[dict[str, Any]]:
@@ -82,7 +84,11 @@ class TestOrder:
 class TestBackPressure:
     @pytest.mark.parametrize("is_instant", [True, False])
     @pytest.mark.parametrize("between", [False, True])
-    def test_a_slow_second_operator_stops_the_first_from_starting_calls(self, is_instant: bool, between: bool) -> None:
+    @pytest.mark.parametrize("marked", [False, True])
+    @pytest.mark.parametrize("batch_size", [7, 60])
+    def test_a_slow_second_operator_stops_the_first_from_starting_calls(
+        self, is_instant: bool, between: bool, marked: bool, batch_size: int
+    ) -> None:
         started = done = ahead = 0
 
         async def fast(n: int) -> int:
@@ -100,14 +106,17 @@ class TestBackPressure:
             return fast
 
         def chain(stream: AsyncStream) -> AsyncStream:
+            if marked:
+                strategy = WatermarkStrategy.for_monotonous_timestamps("n", interval=1)
+                stream = stream.assign_timestamps_and_watermarks(strategy)
             stream = stream.ordered_wait(fast, capacity=2, queue_size=5)
             if between:
                 stream = stream.filter(lambda row: True).map(lambda row: row)
             return stream.ordered_wait(slow, capacity=3, queue_size=4)
 
-        assert len(run_stream(chain, numbers(60), "n int", batch_size=7)) == 60
+        assert len(run_stream(chain, numbers(60), "n long", batch_size=batch_size)) == 60
         # 5 in the first queue, 3 that wait in front of the second, 4 in its queue, and the one that is starting
-        assert 10 <= ahead <= 5 + 3 + 4 + 1
+        assert 5 <= ahead <= 5 + 3 + 4 + 1
 
     def test_a_slow_branch_holds_back_the_fast_one(self) -> None:
         progress = {"slow": 0, "fast": 0}
@@ -253,29 +262,62 @@ class TestUnion:
     def test_a_stream_may_be_joined_with_itself(self) -> None:
         assert column(run_stream(lambda s: s.union(s), numbers(2), "n int"), "n") == [0, 0, 1, 1]
 
-    def test_its_watermark_is_the_lowest_and_an_idle_branch_does_not_hold_it_back(self) -> None:
-        def marks(idleness: float | None) -> list[Any]:
-            strategy = WatermarkStrategy.for_monotonous_timestamps("n", interval=1)
-            quiet = strategy if idleness is None else strategy.with_idleness(idleness)
+    def marks(self, build: Any, count: int) -> list[Any]:
+        """The watermark in force at each row."""
 
-            async def slowly(n: int) -> int:
-                await asyncio.sleep(n * 10)
-                return n
-
-            def watermarks(stream: AsyncStream) -> AsyncStream:
-                slow = stream.ordered_wait(slowly)
-                busy = slow.assign_timestamps_and_watermarks(strategy)
-                empty = slow.filter(lambda row: False).assign_timestamps_and_watermarks(quiet)
-                return busy.union(empty).process(Watermarks(), "bigint")
-
-            return column(run_stream(watermarks, numbers(5), "n long"), "value")
-
-        class Watermarks(ProcessFunction):
+        class Marks(ProcessFunction):
             def process_element(self, value: Any, context: Any, collector: Any) -> None:
                 collector.collect(context.watermark)
 
-        assert marks(None) == [None] * 5, "a branch without a watermark holds back the union"
-        assert marks(5.0) == [None, -1, 0, 1, 2], "but not when it is idle"
+        async def at(n: int) -> int:  # row n comes out in second n
+            await asyncio.sleep(n)
+            return n
+
+        chain = lambda s: build(s.ordered_wait(at)).process(Marks(), "bigint")  # noqa: E731
+        return column(run_stream(chain, numbers(count), "n long"), "value")
+
+    def test_its_watermark_is_the_lowest_of_its_inputs(self) -> None:
+        def build(s: AsyncStream) -> AsyncStream:
+            ahead = s.assign_timestamps_and_watermarks(STRICT)
+            behind = s.assign_timestamps_and_watermarks(
+                WatermarkStrategy.for_bounded_out_of_orderness("n", timedelta(microseconds=2), interval=1)
+            )
+            return ahead.union(behind)
+
+        assert self.marks(build, 4) == [None, None, -3, -3, -2, -2, -1, -1]
+
+    def test_an_idle_branch_does_not_hold_it_back_until_it_is_active_again(self) -> None:
+        def build(s: AsyncStream, quiet: WatermarkStrategy) -> AsyncStream:
+            busy = s.assign_timestamps_and_watermarks(STRICT)
+            rare = s.filter(lambda row: row["n"] == 6).assign_timestamps_and_watermarks(quiet)
+            return busy.union(rare)
+
+        held = [None] * 8 + [5, 5, 5]
+        assert self.marks(lambda s: build(s, STRICT), 10) == [*held[:7], None, 5, 5, 5]
+        idle = [None] * 5 + [3, 4, 5, 5, 5, 5]  # silent since second 4.5, but for row 6 and the 4.5 seconds after it
+        assert self.marks(lambda s: build(s, STRICT.with_idleness(4.5)), 10) == idle
+
+    def test_an_assigner_replaces_the_watermarks_that_come_to_it(self) -> None:
+        later = WatermarkStrategy.for_bounded_out_of_orderness("n", timedelta(microseconds=5), interval=1)
+
+        def build(s: AsyncStream) -> AsyncStream:
+            return s.assign_timestamps_and_watermarks(STRICT).assign_timestamps_and_watermarks(later)
+
+        assert self.marks(build, 3) == [None, -6, -5]
+
+    def test_it_ends_when_its_last_input_ends(self) -> None:
+        async def slow(n: int) -> int:
+            await asyncio.sleep(5)
+            return n
+
+        async def instant(slow: int) -> int:
+            return slow
+
+        def chain(s: AsyncStream) -> AsyncStream:
+            quick = s.map(lambda row: {**row, "slow": -1}, "n int, slow int")
+            return quick.union(s.ordered_wait(slow, returnType="int")).ordered_wait(instant, returnType="bigint")
+
+        assert len(run_stream(chain, numbers(3), "n int")) == 6
 
 
 class TestCopies:

@@ -176,5 +176,45 @@ def test_ordered_and_unordered_shows_each_order_and_its_price(run: Run) -> None:
     assert max(seconds["ordered"], seconds["unordered"], seconds["unordered with watermarks"]) < 4 * 0.5
 
 
+def test_geocode_and_weather_writes_three_tables_with_one_call_for_each_row(run: Run) -> None:
+    output = run("geocode_and_weather")
+
+    assert numbers("# calls for # addresses, # calls for weather", output) == [[4, 4, 3]]
+    weather, implausible, letters = tables(output)
+    assert weather == [{"address": "Karl Johans gate 1", "lat": "59.91", "lon": "10.74", "temp": "4.5"}]
+    assert implausible == [{"address": "Via Appia 7", "temp": "999.0"}]
+    assert [(row["address"], row["lat"], row["function"], row["type"]) for row in letters] == [
+        ("Nowhere 0", "NULL", "geocode", "ClientResponseError"),
+        ("Rue de Rivoli 9", "48.86", "weather", "ClientResponseError"),
+    ]
+
+
+def test_dead_letters_in_sql_counts_the_failures_and_asks_another_service(run: Run) -> None:
+    failures, prices = tables(run("dead_letters_in_sql", module=True))
+
+    assert [(row["type"], row["attempts"], row["rows"], row["items"]) for row in failures] == [
+        ("ConnectionError", "2", "2", "[x-ray, xmas tree]"),
+        ("KeyError", "1", "1", "[honey]"),
+    ]
+    assert {row["item"]: row["price"] for row in prices} == {
+        "honey": "5.0",
+        "jam": "4.0",
+        "tea": "2.5",
+        "x-ray": "5.0",
+        "xmas tree": "9.0",
+    }
+
+
+def test_fan_out_joins_the_answers_of_both_services(run: Run) -> None:
+    joined, failed = tables(run("fan_out"))
+
+    assert [(row["city"], row["population"], row["pm10"], row["air"]) for row in joined] == [
+        ("Oslo", "724000", "12", "good"),
+        ("Rome", "2746000", "NULL", "NULL"),
+        ("Paris", "2103000", "15", "good"),
+    ]
+    assert [(row["city"], row["function"]) for row in failed] == [("Rome", "air")]
+
+
 def test_test_my_function_passes_under_pytest(run: Run) -> None:
     assert re.search(r"\b8 passed\b", run("test_my_function", "-q", "-p", "no:cacheprovider"))

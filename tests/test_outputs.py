@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
 
-from asyncudf import OutputTag, ResultError
+from asyncudf import OutputTag, ResultError, RuntimeContext, async_pandas_udf
+from asyncudf._operator import AsyncWaitOperator
 from asyncudf._outputs import (
     BroadcastingOutput,
     ChainingOutput,
@@ -238,3 +240,27 @@ def test_a_record_writer_with_a_tag_writes_that_tags_records() -> None:
     loop.run_until_complete(main())
     loop.close()
     assert written == [1]
+
+
+@pytest.mark.parametrize("from_upstream", [False, True])
+def test_an_operator_ends_its_output_with_one_last_watermark(from_upstream: bool) -> None:
+    loop, taken = VirtualClockLoop(), Taken()
+
+    async def echo(x: int) -> int:
+        return x
+
+    async def main() -> None:
+        udf = async_pandas_udf(echo)
+        operator = AsyncWaitOperator(
+            udf.spec, udf.options, taken, RuntimeContext("echo", loop.time), loop=loop, rng=random.Random(0)
+        )
+        async with operator.running():
+            operator.process(StreamRecord((1,)))
+            if from_upstream:
+                operator.process_marker(Watermark.MAX)
+            operator.end_of_input()
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert taken.all == [StreamRecord(1), Watermark.MAX]
+    assert taken.closed == 1

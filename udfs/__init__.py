@@ -2,17 +2,20 @@
 
 The layers, each importing only from those below it (and from `asyncudf.queues`):
 
-    testing (with _clock)           the test kit: the operator over plain values, on a virtual clock
-    _wait, _decorator               the doors: ordered_wait, unordered_wait, async_pandas_udf
-    _spark, _spark_*                all of PySpark: columns, operators, table functions, pickling
-    _task, _arrow, _fit             a task's work; Arrow <-> rows; a result against its declared type
-    _bridge                         Spark's thread <-> the event loop's
-    _operator                       AsyncWaitOperator
-    _input, _batching, _resources   what it is fed, gathers and opens
-    _call, _deadlines, _workers     one row's call, its time, the slots that calls run in
-    _invoke, _signature, _types     how each kind of function is called, read, typed
-    _watermarks, _outputs           elements in, results out
-    _options, _retry, _function, _errors, _text
+    testing, _stream_testing, _clock   the test kit: functions and chains over plain values, on a virtual clock
+    _wait, _stream, _decorator         the doors: ordered_wait, unordered_wait, AsyncStream, async_pandas_udf
+    _evaluations                       what is evaluated together, and kept
+    _spark, _spark_*                   all of PySpark: columns, plans of chains, table functions, pickling
+    _ends, _chain, _specs              a chain: batches in and out, its operators, what each of them does
+    _layout, _task, _arrow, _fit       rows on their way; Arrow <-> rows; a result against its declared type
+    _bridge                            Spark's thread <-> the event loop's
+    _operator                          AsyncWaitOperator
+    _steps, _watermark_steps, _process the operators that wait for nothing
+    _driver, _input, _batching         what pushes rows along, what it is fed and gathers
+    _call, _deadlines, _workers        one row's call, its time, the slots that calls run in
+    _resources, _invoke, _signature, _types   how each kind of function is opened, called, read, typed
+    _writer, _outputs, _watermarks     where records go, where watermarks come from
+    _options, _retry, _function, _tags, _errors, _text
 """
 
 from ._decorator import AsyncUDF, async_pandas_udf

@@ -125,13 +125,13 @@ class SideKinds:
 
     Args:
         kind_of: the Arrow type of a tag's rows.
-        requests: what is read.
+        requests: what is read; None: everything.
     """
 
-    def __init__(self, kind_of: Callable[[OutputTag], Any], requests: Sequence[Request]) -> None:
+    def __init__(self, kind_of: Callable[[OutputTag], Any], requests: Sequence[Request] | None = None) -> None:
         self._kind_of = kind_of
-        self._known = {request.tag for request in requests if request.tag is not None}
-        self._keeps_rest = any(request.rest for request in requests)
+        self._known = {request.tag for request in requests or () if request.tag is not None}
+        self._keeps_rest = requests is None or any(request.rest for request in requests)
         self._fits: dict[OutputTag, Callable[[Any], Any] | None] = {}
 
     def __call__(self, tag: OutputTag) -> Callable[[Any], Any] | None:

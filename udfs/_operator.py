@@ -210,11 +210,11 @@ class AsyncWaitOperator(Driver):
         empty = room > 0 and queue.is_empty()
         element: StreamElement | None = None
         for element in islice(self._input.current, min(BURST, room) if empty else BURST):
-            if isinstance(element, StreamRecord):
-                slot.values = element.value
+            if type(element) is StreamRecord:
+                slot.values = values = element[0]
                 slot.attempt = 1
                 try:
-                    running = function(*element.value)
+                    running = function(*values)
                     waiting_for = running.send(None)
                 except StopIteration as stop:
                     if empty and not slot.side and emit_directly(element, stop.value):
@@ -230,7 +230,7 @@ class AsyncWaitOperator(Driver):
             else:
                 self._put(element)
                 self._push()
-            empty = queue.is_empty() and room >= BURST
+            empty = queue.is_empty()  # never, once something is held back
             if len(queue) == queue.capacity or is_spoiled() or self._finished.done():
                 return None
         if element is not None or self._input.refill():
@@ -243,7 +243,8 @@ class AsyncWaitOperator(Driver):
             value = result if self._finish is None else self._finish(result)
         except ResultError:
             return False
-        self._output.collect(_new_record(StreamRecord, (value, record.timestamp, record.origin)))
+        _, timestamp, origin = record
+        self._output.collect(_new_record(StreamRecord, (value, timestamp, origin)))
         return True
 
     def _admit(self, worker: Worker, record: StreamRecord) -> Call:

@@ -48,8 +48,9 @@ class RecordWriterOutput(Output):
         values = self._values
         if not values:
             self._timer = self._loop.call_later(self._linger, self._flush_in_time)
-        values.append(record.value)
-        self._origins.append(record.origin)
+        value, _, origin = record
+        values.append(value)
+        self._origins.append(origin)
         if len(values) >= self._rows:
             self.flush()
 

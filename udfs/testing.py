@@ -17,8 +17,8 @@ from ._arrow import Codec
 from ._bridge import run_to_end
 from ._clock import VirtualClockLoop
 from ._decorator import AsyncUDF, udf_of
+from ._ends import SideKinds
 from ._errors import AsyncUDFError, OptionError
-from ._fit import fitter
 from ._function import RuntimeContext
 from ._operator import AsyncWaitOperator
 from ._options import OutputMode
@@ -235,7 +235,7 @@ class _ListOutput(Output):
     def __init__(self, side_outputs: dict[OutputTag, list[Any]] | None = None) -> None:
         super().__init__()
         self.everything: list[Any] = []
-        self._side_outputs = side_outputs if side_outputs is not None else {}
+        self._sides = {} if side_outputs is None else side_outputs
 
     @property
     def collected(self) -> list[Any]:
@@ -246,7 +246,7 @@ class _ListOutput(Output):
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         told = {"input": record.origin, **record.value} if tag == DEAD_LETTERS else record.value
-        self._side_outputs.setdefault(tag, []).append(told)
+        self._sides.setdefault(tag, []).append(told)
 
     def emit_watermark(self, watermark: Watermark) -> None:
         super().emit_watermark(watermark)
@@ -262,16 +262,12 @@ class _ListOutput(Output):
 
 def _operator(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEventLoop) -> AsyncWaitOperator:
     spec, options = udf.spec, udf.options
-    context = RuntimeContext(spec.name, loop.time, timeout=options.timeout, side_types=_side_type)
+    context = RuntimeContext(spec.name, loop.time, timeout=options.timeout, side_types=SideKinds(tag_kind))
     finish = offline_work(spec, options, udf.returns).finish(keep=True)
     codec = Codec(spec.name, spec.vectors) if spec.vectorized else None
     return AsyncWaitOperator(
         spec, options, SplittingOutput(output), context, loop=loop, rng=random.Random(0), finish=finish, codec=codec
     )
-
-
-def _side_type(tag: OutputTag) -> Any:
-    return fitter(f"side output {tag.name!r}", tag_kind(tag))
 
 
 def _elements(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamElement]:
