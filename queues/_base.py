@@ -49,9 +49,17 @@ class StreamElementQueue(ABC):
     def has_completed_elements(self) -> bool:
         """Whether `emit_completed_element` would emit."""
 
-    @abstractmethod
     def emit_completed_element(self, output: Output) -> None:
         """Emit one entry if one may leave, else do nothing; an entry of n results emits n records."""
+        self.emit_completed_elements(output, 1)
+
+    @abstractmethod
+    def emit_completed_elements(self, output: Output, limit: int) -> int:
+        """Emit entries as long as one may leave, at most `limit` of them; returns how many."""
+
+    @abstractmethod
+    def may_pass(self) -> bool:
+        """Whether a row that comes now and is finished at once could leave at once, so that it need not be put."""
 
     @abstractmethod
     def values(self) -> list[StreamElement]:

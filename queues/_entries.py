@@ -26,16 +26,12 @@ class Entry:
     late result after a timeout does no harm (as in Flink's `StreamElementQueueEntry`).
     """
 
-    __slots__ = ()
+    __slots__ = ("is_done",)
+    is_done: bool  # whether the results are there
 
     @property
     def element(self) -> StreamElement:
         """The element that was put."""
-        raise NotImplementedError
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the results are there."""
         raise NotImplementedError
 
     def complete(self, results: Sequence[Any]) -> None:
@@ -58,25 +54,23 @@ class RecordEntry(Entry):
 
     def __init__(self, record: StreamRecord) -> None:
         self._record = record
-        self._results: Sequence[Any] | None = None
+        self._results: Sequence[Any] = ()
+        self.is_done = False
 
     @property
     def element(self) -> StreamElement:
         return self._record
 
-    @property
-    def is_done(self) -> bool:
-        return self._results is not None
-
     def complete(self, results: Sequence[Any]) -> None:
         if not isinstance(results, (list, tuple)):  # a string would leave letter by letter, None never
             raise TypeError(f"an entry is completed with a list or tuple of results, not {results!r}")
-        if self._results is None:
+        if not self.is_done:
             self._results = results
+            self.is_done = True
 
     def emit(self, output: Output) -> None:
         record = self._record
-        for result in self._results or ():
+        for result in self._results:
             output.collect(record.with_value(result))
 
 
@@ -87,14 +81,11 @@ class MarkerEntry(Entry):
 
     def __init__(self, element: StreamElement) -> None:
         self._element = element
+        self.is_done = True
 
     @property
     def element(self) -> StreamElement:
         return self._element
-
-    @property
-    def is_done(self) -> bool:
-        return True
 
     def complete(self, results: Sequence[Any]) -> None:
         """Nothing to do: a marker has no results."""

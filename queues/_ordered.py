@@ -35,9 +35,15 @@ class OrderedStreamElementQueue(StreamElementQueue):
     def has_completed_elements(self) -> bool:
         return bool(self._line) and self._line[0].is_done
 
-    def emit_completed_element(self, output: Output) -> None:
-        if self.has_completed_elements():
-            self._line.popleft().emit(output)
+    def emit_completed_elements(self, output: Output, limit: int) -> int:
+        line, emitted = self._line, 0
+        while emitted < limit and line and line[0].is_done:
+            line.popleft().emit(output)
+            emitted += 1
+        return emitted
+
+    def may_pass(self) -> bool:
+        return not self._line
 
     def values(self) -> list[StreamElement]:
         return [entry.element for entry in self._line]

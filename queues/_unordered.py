@@ -28,11 +28,6 @@ class _Segment:
         if entry.is_done:
             self.finished.append(entry)
 
-    def pop(self) -> Entry:
-        entry = self.finished.popleft()
-        del self.line[entry]
-        return entry
-
 
 class _SegmentEntry(RecordEntry):
     """A record that lines up behind the finished ones of its segment when it is complete."""
@@ -44,7 +39,7 @@ class _SegmentEntry(RecordEntry):
         self._segment = segment
 
     def complete(self, results: Sequence[Any]) -> None:
-        if self._results is None:
+        if not self.is_done:
             super().complete(results)
             self._segment.finished.append(self)
 
@@ -87,15 +82,21 @@ class UnorderedStreamElementQueue(StreamElementQueue):
     def has_completed_elements(self) -> bool:
         return bool(self._segments[0].finished)
 
-    def emit_completed_element(self, output: Output) -> None:
-        if not self.has_completed_elements():
-            return
-        first = self._segments[0]
-        entry = first.pop()
-        if not first.line and len(self._segments) > 1:
-            self._segments.popleft()
-        self._size -= 1
-        entry.emit(output)
+    def emit_completed_elements(self, output: Output, limit: int) -> int:
+        segments, emitted = self._segments, 0
+        while emitted < limit and (finished := segments[0].finished):
+            entry = finished.popleft()
+            line = segments[0].line
+            del line[entry]
+            if not line and len(segments) > 1:
+                segments.popleft()
+            self._size -= 1
+            entry.emit(output)
+            emitted += 1
+        return emitted
+
+    def may_pass(self) -> bool:
+        return len(self._segments) == 1 and not self._segments[0].finished
 
     def values(self) -> list[StreamElement]:
         return [entry.element for segment in self._segments for entry in segment.line]

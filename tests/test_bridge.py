@@ -292,7 +292,7 @@ def test_rounding_cannot_make_the_timer_of_the_deadlines_spin() -> None:
 
     loop, expired = Loop(), []  # type: ignore[var-annotated]
     deadlines: Deadlines[str] = Deadlines(loop, 0.2, expired.append)  # type: ignore[arg-type]
-    deadlines.start("row")
+    deadlines.start("row", loop.time())
     when, fire = loop.timers.pop()
     loop.now = math.nextafter(when, 0)
     fire()

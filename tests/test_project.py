@@ -53,6 +53,7 @@ LAYERS = [
     ["_retry"],
     ["_function", "_clock"],
     ["_tags"],
+    ["_failures"],
     ["_errors", "_text"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

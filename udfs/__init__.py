@@ -15,7 +15,7 @@ The layers, each importing only from those below it (and from `asyncudf.queues`)
     _call, _deadlines, _workers        one row's call, its time, the slots that calls run in
     _resources, _invoke, _signature, _types   how each kind of function is opened, called, read, typed
     _writer, _outputs, _watermarks     where records go, where watermarks come from
-    _options, _retry, _function, _tags, _errors, _text
+    _options, _retry, _function, _tags, _failures, _errors, _text
 """
 
 from ._decorator import AsyncUDF, async_pandas_udf

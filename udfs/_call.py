@@ -22,13 +22,14 @@ from typing import Any
 from asyncudf.queues import Entry, StreamRecord
 
 from ._deadlines import Deadlines
-from ._errors import AsyncTimeoutError, AsyncUDFError, ResultError
+from ._errors import AsyncTimeoutError, ResultError
+from ._failures import is_fatal, located_error, told_error
 from ._function import CURRENT_SLOT, CallSlot, Results, RuntimeContext
 from ._invoke import Invocation
 from ._options import OnError, Options
 from ._retry import Attempt
 from ._tags import DEAD_LETTERS, SideRecord
-from ._text import short, text_of
+from ._text import short
 from ._workers import Worker
 
 __all__ = ("Call", "CallHooks", "Calls")
@@ -86,6 +87,8 @@ class Calls:
         self._deadlines: Deadlines[Call] = Deadlines(loop, options.timeout, self._expire)
         self._attempts: Deadlines[Call] = Deadlines(loop, options.attempt_timeout, self._attempt_expired)
         self._ready: deque[Call] = deque()
+        self._limits_attempts = options.attempt_timeout is not None
+        self._takes_any_result = options.retry is None or not options.retry.checks_results
 
     def use(self, invocation: Invocation) -> None:
         """The function is open."""
@@ -93,8 +96,19 @@ class Calls:
 
     def open(self, records: Sequence[StreamRecord], entries: Sequence[Entry]) -> Call:
         """The call of rows that have just entered the queue: from here the deadline runs."""
-        call = Call(records, entries, self._loop.time())
-        call.deadline = self._deadlines.start(call)
+        call = Call(records, entries, now := self._loop.time())
+        call.deadline = self._deadlines.start(call, now)
+        return call
+
+    def admit(self, worker: Worker, record: StreamRecord, entry: Entry) -> Call:
+        """The call of a row whose first attempt is under way in the worker, whose slot knows it already."""
+        call = Call((record,), (entry,), now := self._loop.time())
+        worker.slot.deadline = call.deadline = self._deadlines.start(call, now)
+        call.attempt = 1
+        call.workers.append(worker)
+        worker.call = call
+        if self._limits_attempts:
+            self._attempts.start(call, now)
         return call
 
     def begin(self, worker: Worker, call: Call) -> None:
@@ -106,7 +120,7 @@ class Calls:
         slot.values = call.records[0].value if len(call.records) == 1 else tuple(r.value for r in call.records)
         slot.attempt = call.attempt
         slot.deadline = call.deadline
-        self._attempts.start(call)
+        self._attempts.start(call, self._loop.time())
 
     def invoke(self, worker: Worker, call: Call) -> Any:
         """The coroutine of the call's next attempt."""
@@ -133,10 +147,27 @@ class Calls:
         side, slot.side = slot.side, ()
         if worker.call is call:
             worker.call = None
-            self._attempts.stop(call)
-            self._outcome(call, results, error, side)
+            if self._limits_attempts:
+                self._attempts.stop(call)
+            if error is not None or side or not self._takes_any_result or not self._complete(call, results):
+                self._outcome(call, results, error, side)
         elif call.done and not call.workers:
             self._deadlines.stop(call)
+
+    def _complete(self, call: Call, results: Sequence[Results] | None) -> bool:
+        """The usual end of a call of one row: its results fit, and nothing else is to be asked."""
+        if results is None or len(call.entries) > 1 or call.done:
+            return False
+        try:
+            finished = self._finished(results[0])
+        except ResultError:
+            return False
+        call.done = True
+        if not call.workers:
+            self._deadlines.stop(call)
+        call.entries[0].complete(finished)
+        self._hooks.finished()
+        return True
 
     def close(self) -> None:
         """Watch no deadline any more."""
@@ -211,7 +242,7 @@ class Calls:
 
     def _next_delay(self, call: Call, error: BaseException | None, results: Sequence[Results] | None) -> float | None:
         retry = self._options.retry
-        if retry is None or (error is None and not retry.checks_results) or _is_fatal(error):
+        if retry is None or (error is None and not retry.checks_results) or is_fatal(error):
             return None
         now = self._loop.time()
         result = None if results is None else self._invocation.seen_by_retry(results)
@@ -227,7 +258,7 @@ class Calls:
         completed: list[Results] = []
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
-                if self._options.on_error is OnError.RAISE or _is_fatal(outcome):
+                if self._options.on_error is OnError.RAISE or is_fatal(outcome):
                     self._hooks.failed(self._row_error(call, outcome))
                     return
                 completed.append((self._error_result(call, outcome),))
@@ -252,26 +283,13 @@ class Calls:
     def _error_result(self, call: Call, error: BaseException) -> Any:
         if self._options.on_error is OnError.NULL:
             return None
-        elapsed = self._loop.time() - call.started
-        captured = {"type": type(error).__name__, "message": text_of(error), "attempts": call.attempt}
-        captured["elapsed"] = elapsed
+        told = told_error(error, call.attempt, self._loop.time() - call.started)
         if self._options.on_error is OnError.CAPTURE:
-            return {"value": None, "error": captured}
+            return {"value": None, "error": told}
         where = {"function": self._invocation.name, "partition": self._context.partition}
-        return SideRecord(DEAD_LETTERS, {"error": {**captured, **where}})
+        return SideRecord(DEAD_LETTERS, {"error": {**told, **where}})
 
     def _row_error(self, call: Call, error: BaseException) -> BaseException:
         values = call.records[0].value if len(call.records) == 1 else [r.value for r in call.records]
         where = f"{self._invocation.name} failed in attempt {call.attempt}, partition {self._context.partition}"
-        if type(error) in (AsyncTimeoutError, ResultError):  # the library's own: their type says more than "failed"
-            own = type(error)(f"{where}, for the input {short(values)}: {text_of(error)}")
-            own.__cause__ = error.__cause__
-            return own
-        failed = AsyncUDFError(f"{where}, for the input {short(values)}: {type(error).__name__}: {text_of(error)}")
-        failed.__cause__ = error
-        return failed
-
-
-def _is_fatal(error: BaseException | None) -> bool:
-    """SystemExit, KeyboardInterrupt and their like fail the task under every policy."""
-    return error is not None and not isinstance(error, (Exception, asyncio.CancelledError))
+        return located_error(error, f"{where}, for the input {short(values)}")

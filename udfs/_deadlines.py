@@ -27,11 +27,11 @@ class Deadlines(Generic[T]):
         self._line: dict[T, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, thing: T) -> float | None:
+    def start(self, thing: T, now: float) -> float | None:
         """Watch it from now on; returns its deadline on the loop's clock, None if there is no limit."""
         if self._delay is None:
             return None
-        when = self._line[thing] = self._loop.time() + self._delay
+        when = self._line[thing] = now + self._delay
         if self._timer is None:
             self._timer = self._loop.call_at(when, self._fire)
         return when

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from asyncudf.queues import LatencyMarker, StreamElement, Watermark
 
 from ._input import Input
-from ._outputs import Output
+from ._outputs import UNLIMITED, Output
 
 __all__ = ("Driver",)
 
@@ -39,6 +39,7 @@ class Driver(ABC):
         self._fail = failed or self.abort
         self._input = Input(want)
         self._held_back = False
+        self._is_bounded = output.room < UNLIMITED  # whether its room is to be asked for
         self._finished: asyncio.Future[None] = loop.create_future()
 
     @abstractmethod

@@ -25,7 +25,7 @@ from ._errors import ResultError
 from ._function import RuntimeContext
 from ._invoke import VectorCodec, invocation_of, resumed
 from ._options import Options, OutputMode
-from ._outputs import Output
+from ._outputs import UNLIMITED, Output
 from ._resources import opened
 from ._signature import FunctionSpec, batch_rows
 from ._workers import Worker, WorkerPool
@@ -206,10 +206,10 @@ class AsyncWaitOperator(Driver):
         queue, slot, is_spoiled, emit_directly = self._queue, worker.slot, worker.is_spoiled, self._emit_directly
         if len(queue) == queue.capacity:
             return None
-        room = self._output.room
-        empty = room > 0 and queue.is_empty()
+        room = self._output.room if self._is_bounded else BURST
+        passes = room > 0 and queue.may_pass()
         element: StreamElement | None = None
-        for element in islice(self._input.current, min(BURST, room) if empty else BURST):
+        for element in islice(self._input.current, min(BURST, room) if passes else BURST):
             if type(element) is StreamRecord:
                 slot.values = values = element[0]
                 slot.attempt = 1
@@ -217,7 +217,7 @@ class AsyncWaitOperator(Driver):
                     running = function(*values)
                     waiting_for = running.send(None)
                 except StopIteration as stop:
-                    if empty and not slot.side and emit_directly(element, stop.value):
+                    if passes and not slot.side and emit_directly(element, stop.value):
                         if is_spoiled():
                             return None
                         continue
@@ -230,7 +230,7 @@ class AsyncWaitOperator(Driver):
             else:
                 self._put(element)
                 self._push()
-            empty = queue.is_empty()  # never, once something is held back
+            passes = queue.may_pass()  # never, once something is held back
             if len(queue) == queue.capacity or is_spoiled() or self._finished.done():
                 return None
         if element is not None or self._input.refill():
@@ -249,9 +249,7 @@ class AsyncWaitOperator(Driver):
 
     def _admit(self, worker: Worker, record: StreamRecord) -> Call:
         """Put a row whose call is under way in the queue; from here its deadline runs."""
-        call = self._calls.open([record], [self._put(record)])
-        self._calls.begin(worker, call)
-        return call
+        return self._calls.admit(worker, record, self._put(record))
 
     def _gather(self) -> Sequence[tuple[StreamRecord, Entry]]:
         """The rows of the next call: a full batch, or a partial one that must not wait any longer."""
@@ -288,12 +286,14 @@ class AsyncWaitOperator(Driver):
         """Emit everything that may leave."""
         queue, output = self._queue, self._output
         try:
-            while queue.has_completed_elements():
-                if output.room <= 0:
-                    self._held_back = True
-                    break
-                queue.emit_completed_element(output)
+            if self._is_bounded:
+                while (room := output.room) > 0 and queue.emit_completed_elements(output, room) == room:
+                    pass
+                self._held_back = room <= 0 and queue.has_completed_elements()
+            else:
+                queue.emit_completed_elements(output, UNLIMITED)
         except Exception as error:  # called from timers too, where an exception would only be logged
             self._fail(error)
-        self._finish_if_drained()
+        if self._input.has_ended:
+            self._finish_if_drained()
         self._pool.wake()

@@ -13,6 +13,7 @@ from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkSta
 from ._tags import OutputTag, SideRecord
 
 __all__ = (
+    "UNLIMITED",
     "BroadcastingOutput",
     "ChainingOutput",
     "Collector",
@@ -26,7 +27,7 @@ __all__ = (
     "WatermarkGauge",
 )
 
-UNLIMITED = sys.maxsize
+UNLIMITED = sys.maxsize  # the room of what leaves the chain
 
 
 class Collector(ABC):
