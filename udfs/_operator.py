@@ -37,7 +37,6 @@ _QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
     OutputMode.ORDERED: OrderedStreamElementQueue,
     OutputMode.UNORDERED: UnorderedStreamElementQueue,
 }
-_new_record = tuple.__new__  # see StreamRecord: once per row
 
 Pulled = tuple[Call | None, Awaitable[Any]] | None  # a call and its coroutine; no call: a pause; None: nothing to do
 
@@ -50,14 +49,9 @@ class AsyncWaitOperator(Driver):
     `output` has room.
 
     Args:
-        spec, options: the function and how to call it.
-        output: takes the results; must not block.
-        context: what the function is told about where it runs.
         finish: checks and converts each result; raises ResultError for one that does not fit.
         codec: for vectorized functions.
         rng: for the jitter of delays.
-        want: called when the operator can take more.
-        failed: told of the error that ends the operator.
     """
 
     # A row is in exactly one place: in the input, or in the queue, or emitted.
@@ -142,8 +136,7 @@ class AsyncWaitOperator(Driver):
     def snapshot_state(self) -> list[StreamElement]:
         """The elements not yet emitted, in order: those in the queue, then those handed over but not admitted.
 
-        Results and attempts are not part of it: after `restore_state` each row is called anew. Emission is
-        exactly once, calls are at least once, as in Flink.
+        After `restore_state` each row is called anew: emission is exactly once, calls are at least once, as in Flink.
         """
         return self._queue.values() + self._input.values()
 
@@ -200,56 +193,64 @@ class AsyncWaitOperator(Driver):
         return call, self._calls.invoke(worker, call)
 
     def _pull_direct(self, worker: Worker, function: Callable[..., Coroutine[Any, Any, Any]]) -> Pulled:
-        """Admit rows until a call suspends. One that returns at once, at an empty queue, is emitted directly."""
-        # The hottest loop of the library, one turn per row: names are local, and what the queue holds is asked
-        # again only after something was put in.
-        queue, slot, is_spoiled, emit_directly = self._queue, worker.slot, worker.is_spoiled, self._emit_directly
+        """Admit rows until a call suspends. Those that return at once, where a row may pass, are emitted directly."""
+        # The hottest loop of the library: names are local, and direct results go to the output together.
+        queue, slot, finish, is_spoiled = self._queue, worker.slot, self._finish, worker.is_spoiled
         if len(queue) == queue.capacity:
             return None
         room = self._output.room if self._is_bounded else BURST
         passes = room > 0 and queue.may_pass()
+        passed: list[StreamRecord] = []
+        values: list[Any] = []
         element: StreamElement | None = None
-        for element in islice(self._input.current, min(BURST, room) if passes else BURST):
-            if type(element) is StreamRecord:
-                slot.values = values = element[0]
-                slot.attempt = 1
-                try:
-                    running = function(*values)
-                    waiting_for = running.send(None)
-                except StopIteration as stop:
-                    if passes and not slot.side and emit_directly(element, stop.value):
-                        if is_spoiled():
-                            return None
-                        continue
-                    results, error = [(stop.value,)], None
-                except BaseException as raised:  # every error of the user's code has its policy
-                    results, error = None, raised
+        try:
+            for element in islice(self._input.current, min(BURST, room) if passes else BURST):
+                if type(element) is StreamRecord:
+                    slot.values = arguments = element[0]
+                    slot.attempt = 1
+                    try:
+                        running = function(*arguments)
+                        waiting_for = running.send(None)
+                    except StopIteration as stop:
+                        if passes and not slot.side:
+                            try:
+                                values.append(stop.value if finish is None else finish(stop.value))
+                            except ResultError:
+                                pass
+                            else:
+                                passed.append(element)
+                                if is_spoiled():
+                                    return None
+                                continue
+                        results, error = [(stop.value,)], None
+                    except BaseException as raised:  # every error of the user's code has its policy
+                        results, error = None, raised
+                    else:
+                        return self._calls.admit(worker, element, self._put(element)), resumed(running, waiting_for)
+                    self._pass(passed, values)
+                    self._calls.ended(worker, self._calls.admit(worker, element, self._put(element)), results, error)
                 else:
-                    return self._admit(worker, element), resumed(running, waiting_for)
-                self._calls.ended(worker, self._admit(worker, element), results, error)
-            else:
-                self._put(element)
-                self._push()
-            passes = queue.may_pass()  # never, once something is held back
-            if len(queue) == queue.capacity or is_spoiled() or self._finished.done():
-                return None
+                    self._pass(passed, values)
+                    self._put(element)
+                    self._push()
+                passes = queue.may_pass()  # never, once something is held back
+                if len(queue) == queue.capacity or is_spoiled() or self._finished.done():
+                    return None
+        finally:
+            self._pass(passed, values)
         if element is not None or self._input.refill():
             return None, asyncio.sleep(0)
-        self._finish_if_drained()
-        return None
+        return self._finish_if_drained()
 
-    def _emit_directly(self, record: StreamRecord, result: Any) -> bool:
-        try:
-            value = result if self._finish is None else self._finish(result)
-        except ResultError:
-            return False
-        _, timestamp, origin = record
-        self._output.collect(_new_record(StreamRecord, (value, timestamp, origin)))
-        return True
-
-    def _admit(self, worker: Worker, record: StreamRecord) -> Call:
-        """Put a row whose call is under way in the queue; from here its deadline runs."""
-        return self._calls.admit(worker, record, self._put(record))
+    def _pass(self, records: list[StreamRecord], values: list[Any]) -> None:
+        """Emit results of rows that never were in the queue."""
+        if records:
+            try:
+                self._output.collect_results(records, values)
+            except Exception as error:  # a call that has just begun must not be lost with it
+                self._fail(error)
+            records.clear()
+            values.clear()
 
     def _gather(self) -> Sequence[tuple[StreamRecord, Entry]]:
         """The rows of the next call: a full batch, or a partial one that must not wait any longer."""

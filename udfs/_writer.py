@@ -54,6 +54,23 @@ class RecordWriterOutput(Output):
         if len(values) >= self._rows:
             self.flush()
 
+    def collect_results(self, records: Sequence[StreamRecord], results: Sequence[Any]) -> None:
+        if not self._values:
+            self._timer = self._loop.call_later(self._linger, self._flush_in_time)
+        self._values += results
+        self._origins += [record[2] for record in records]
+        if len(self._values) >= self._rows:
+            self._write_full_batches()
+
+    def _write_full_batches(self) -> None:
+        rows, values, origins = self._rows, self._values, self._origins
+        full = len(values) - len(values) % rows
+        self._values, self._origins = values[full:], origins[full:]
+        for start in range(0, full, rows):
+            self._write(values[start : start + rows], origins[start : start + rows])
+        if not self._values:
+            self.flush()  # ends the timer
+
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         if tag == self.tag:
             self.collect(record)
