@@ -731,3 +731,13 @@ class TestPlans:
             lambda s: s.map(lambda row: row["n"] + 1, "int").filter(lambda row: row["value"] > 1), numbers(3), "n int"
         )
         assert got == [{"value": 2}, {"value": 3}]
+
+
+def test_operators_of_the_same_name_are_told_apart_from_the_head_to_the_tail() -> None:
+    def same(row: dict[str, Any]) -> bool:
+        return True
+
+    got = run_stream(
+        lambda s: _with_side(s.filter(same).filter(same), LATENCIES), numbers(3), "n int", latency_interval=1.0
+    )
+    assert column(got["side"], "operator") == ["source", "same", "same 2"]

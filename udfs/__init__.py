@@ -22,6 +22,7 @@ from ._decorator import AsyncUDF, async_pandas_udf
 from ._errors import AsyncTimeoutError, AsyncUDFError, FunctionError, OptionError, ResultError
 from ._function import AsyncFunction, ResultFuture, RuntimeContext
 from ._options import OutputMode
+from ._outputs import Collector
 from ._process import ProcessContext, ProcessFunction
 from ._retry import RetryStrategy
 from ._stream import AsyncStream
@@ -37,6 +38,7 @@ __all__ = (
     "AsyncTimeoutError",
     "AsyncUDF",
     "AsyncUDFError",
+    "Collector",
     "FunctionError",
     "OptionError",
     "OutputMode",

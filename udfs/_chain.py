@@ -157,6 +157,16 @@ def build_chain(plan: Plan, site: Site, sinks: Sinks, want: Callable[[], None]) 
     return _Builder(plan, site, sinks, want).chain
 
 
+def _names(plan: Plan) -> dict[Node, str]:
+    """A name for each operator; one that is there again has a number."""
+    names: dict[Node, str] = {}
+    for node in plan.nodes:
+        name = "source" if node.spec is None else node.spec.name
+        again = sum(other.spec is not None and other.spec.name == name for other in names)
+        names[node] = f"{name} {again + 1}" if again else name
+    return names
+
+
 class _Builder:
     def __init__(self, plan: Plan, site: Site, sinks: Sinks, want: Callable[[], None]) -> None:
         self._plan = plan
@@ -165,24 +175,21 @@ class _Builder:
         self._operators: dict[Node, Any] = {}
         self.chain = Chain(site, plan.latency_interval)
         self.chain.latencies = sinks.latencies()
+        self._names = _names(plan)
         start, head = plan.start, plan.head
         for node in reversed(plan.nodes[plan.nodes.index(start) + 1 :]):
             self._add(node, want if node is head else partial(self._resume, node))
         if head is None:
-            self._operators[start] = Source(self._output(start, "source"), site.loop, want, self.chain._fail)
+            self._operators[start] = Source(self._output(start), site.loop, want, self.chain._fail)
         self.chain.operators = list(self._operators.values())
         self.chain.head = self._operators[head or start]
 
     def _add(self, node: Node, want: Callable[[], None]) -> None:
         spec = node.spec
         assert spec is not None
-        name = spec.name
-        while name in self.chain.counters:
-            name += "'"
-        output = self._output(node, name)
-        self._operators[node] = spec.build(self._site, output, node.parents[0].layout, want)
+        self._operators[node] = spec.build(self._site, self._output(node), node.parents[0].layout, want)
 
-    def _output(self, node: Node, name: str) -> Output:
+    def _output(self, node: Node) -> Output:
         outputs = [self._link(node, child) for child in self._plan.readers_of(node)]
         outputs += self._sinks.outputs(node)
         if len(outputs) == 1 and outputs[0].tag is None:
@@ -191,6 +198,7 @@ class _Builder:
             output = (BroadcastingOutput if self._plan.object_reuse else CopyingBroadcastingOutput)(outputs)
         if node.spec is not None and node.spec.mixes_sides:
             output = SplittingOutput(output)
+        name = self._names[node]
         counting = CountingOutput(output, partial(self.chain.report_latency, name))
         self.chain.counters[name] = counting
         return counting

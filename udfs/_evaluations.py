@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ("Beginning", "Kept", "Place", "frame_of", "frames_of")
 
+STREAMING = (
+    "several results of a streaming DataFrame cannot be kept, and side outputs are such; use "
+    "writeStream.foreachBatch(f) with AsyncStream(batch) inside f"
+)
 Evaluated = tuple["DataFrame", Mapping[stage.Read, int]]
 
 
@@ -50,10 +54,7 @@ class Beginning:
     def evaluate(self, df: DataFrame, reads: list[stage.Read]) -> Evaluated:
         """One stage over `df`, which is kept if it has several results."""
         if df.isStreaming and len(reads) > 1:
-            raise FunctionError(
-                "several results of a streaming DataFrame cannot be kept, and side outputs are such; use "
-                "writeStream.foreachBatch(f) with AsyncStream(batch) inside f"
-            )
+            raise FunctionError(STREAMING)
         frame, numbers = stage.evaluate(
             df, reads, object_reuse=self.object_reuse, latency_interval=self.latency_interval
         )
@@ -79,8 +80,10 @@ def frame_of(place: Place, *, alone: bool = False) -> DataFrame:
     beginning, node, kept = place.beginning, place.read.node, place.beginning.kept
     source = beginning.source
     df = frame_of(source) if isinstance(source, Place) else source
-    reads = [stage.Read(node), *_side_reads(beginning, node, df.isStreaming)]
-    if alone or len(reads) == 1:
+    if df.isStreaming and (place.read.tag is not None or beginning.may_write(node, DEAD_LETTERS)):
+        raise FunctionError(STREAMING)
+    reads = [stage.Read(node), *_side_reads(beginning, node)]
+    if alone or df.isStreaming or len(reads) == 1:
         return beginning.evaluate(df, [place.read])[0]
     if (beginning, node) not in kept.by_place:
         kept.by_place[beginning, node] = beginning.evaluate(df, reads)
@@ -91,11 +94,11 @@ def frame_of(place: Place, *, alone: bool = False) -> DataFrame:
     return stage.unpacked(envelope, numbers[stage.Read(node, rest=True)], place.read.tag)
 
 
-def _side_reads(beginning: Beginning, node: Node, is_streaming: bool) -> Iterable[stage.Read]:
+def _side_reads(beginning: Beginning, node: Node) -> Iterable[stage.Read]:
     for tag in (DEAD_LETTERS, LATENCIES):
         if beginning.may_write(node, tag):
             yield stage.Read(node, tag)
-    if beginning.may_write(node, ANY_TAG) and not is_streaming:
+    if beginning.may_write(node, ANY_TAG):
         yield stage.Read(node, rest=True)
 
 

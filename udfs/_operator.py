@@ -44,9 +44,8 @@ Pulled = tuple[Call | None, Awaitable[Any]] | None  # a call and its coroutine; 
 class AsyncWaitOperator(Driver):
     """Flink's operator of that name for one task: every method is called on one event loop, nothing is locked.
 
-    Rows are pulled: `want` is called when the operator can use more, which then comes by `feed`, or in a chain by
-    `process` while there is `room`. Results leave in the order of `options.output_mode`, each exactly once, while
-    `output` has room.
+    Rows are pulled: `want` is called when more can be used, which comes by `feed`, or in a chain by `process` while
+    there is `room`. Results leave in the order of `options.output_mode`, each exactly once, while `output` has room.
 
     Args:
         finish: checks and converts each result; raises ResultError for one that does not fit.
@@ -240,7 +239,8 @@ class AsyncWaitOperator(Driver):
             self._pass(passed, values)
         if element is not None or self._input.refill():
             return None, asyncio.sleep(0)
-        return self._finish_if_drained()
+        self._finish_if_drained()
+        return None
 
     def _pass(self, records: list[StreamRecord], values: list[Any]) -> None:
         """Emit results of rows that never were in the queue."""

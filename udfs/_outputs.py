@@ -31,11 +31,15 @@ UNLIMITED = sys.maxsize  # the room of what leaves the chain
 
 
 class Collector(ABC):
-    """Takes what somebody has to give."""
+    """Takes the rows that a `ProcessFunction` makes; inside the library, records."""
 
     @abstractmethod
     def collect(self, record: Any) -> None:
-        """Take one record."""
+        """Take one: in a `ProcessFunction` a mapping of the declared columns.
+
+        Raises:
+            ResultError: it does not fit the declared columns.
+        """
 
     def close(self) -> None:
         """Nothing follows; pass on what is still held."""

@@ -206,8 +206,8 @@ class AsyncStream:
         for other in others:
             if not isinstance(other, AsyncStream) or other._beginning is not self._beginning or other._tag or self._tag:
                 raise FunctionError(
-                    "union takes branches of the same stream; for others use AsyncStream(df.unionByName(...)), or the "
-                    "union of their to_df()"
+                    "union takes branches of the same stream, no side outputs; for others use "
+                    "AsyncStream(df.unionByName(...)), or the union of their to_df()"
                 )
         return self._then(lambda node: plan.union_node([node, *(other._node for other in others)]))
 
@@ -287,7 +287,7 @@ class AsyncStream:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
-            raise AttributeError(name)
+            raise AttributeError(f"{name}: an AsyncStream is no DataFrame; use its to_df()")
         return getattr(self.to_df(), name)
 
     def __repr__(self) -> str:
