@@ -42,7 +42,7 @@ LAYERS = [
     ["_watermark_steps"],
     ["_steps", "_operator"],
     ["_driver", "_process"],
-    ["_call", "_resources", "_input", "_batching"],
+    ["_call", "_resources", "_input", "_batching", "_direct"],
     ["_workers", "_deadlines"],
     ["_invoke"],
     ["_signature"],

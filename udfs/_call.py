@@ -117,7 +117,8 @@ class Calls:
         call.workers.append(worker)
         worker.call = call
         slot = worker.slot
-        slot.values = call.records[0].value if len(call.records) == 1 else tuple(r.value for r in call.records)
+        records = call.records
+        slot.element = records[0] if len(records) == 1 else StreamRecord(tuple(record.value for record in records))
         slot.attempt = call.attempt
         slot.deadline = call.deadline
         self._attempts.start(call, self._loop.time())
@@ -144,6 +145,7 @@ class Calls:
         call.workers.remove(worker)
         slot = worker.slot
         slot.attempt, slot.deadline = 0, None
+        slot.is_suspended = False
         side, slot.side = slot.side, ()
         if worker.call is call:
             worker.call = None
@@ -205,7 +207,7 @@ class Calls:
 
     def _timed_out(self, call: Call, record: StreamRecord, error: BaseException) -> Results | BaseException:
         slot = CallSlot()  # the function's own answer may ask its context too
-        slot.values, slot.attempt, slot.deadline = record.value, call.attempt, call.deadline
+        slot.element, slot.attempt, slot.deadline = record, call.attempt, call.deadline
         token = CURRENT_SLOT.set(slot)
         try:
             return [*self._finished(self._invocation.timed_out(record.value, error)), *slot.side]

@@ -10,23 +10,29 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from asyncudf.queues import StreamRecord
+
 from ._errors import AsyncTimeoutError, AsyncUDFError, ResultError
 from ._tags import OutputTag, SideRecord, SideTypes, check_own_tag
 from ._text import short
 
-__all__ = ("CURRENT_SLOT", "AsyncFunction", "CallSlot", "ResultFuture", "RuntimeContext", "as_results")
+__all__ = ("CURRENT_SLOT", "NO_RECORD", "AsyncFunction", "CallSlot", "ResultFuture", "RuntimeContext", "as_results")
 
 Results = Sequence[Any]
 Deliver = Callable[[Results | None, BaseException | None], None]
 
 
+NO_RECORD = StreamRecord(())
+
+
 class CallSlot:
     """What one of the `capacity` call slots is doing; tasks made by the user's code share it with their parent."""
 
-    __slots__ = ("attempt", "deadline", "side", "values")
+    __slots__ = ("attempt", "deadline", "element", "is_suspended", "side")
 
     def __init__(self) -> None:
-        self.values: Any = ()  # the arguments; of a vectorized call, those of each row
+        self.element: StreamRecord = NO_RECORD  # of a vectorized call, one whose value is that of all rows
+        self.is_suspended = False  # whether a call that began as one of many is now waited for
         self.attempt = 0
         self.deadline: float | None = None  # None: not registered yet, the call is in its first step
         self.side: tuple[SideRecord, ...] = ()  # what this attempt has written to side outputs
@@ -107,7 +113,7 @@ class RuntimeContext:
         Raises:
             AsyncUDFError: asked outside a call.
         """
-        text = f"{self._function}:{self._slot().values!r}"
+        text = f"{self._function}:{self._slot().element.value!r}"
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def output(self, tag: OutputTag, value: Any) -> None:

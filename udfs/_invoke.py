@@ -168,6 +168,6 @@ def resumed(running: Coroutine[Any, Any, Any], waiting_for: Any) -> Generator[An
             try:
                 waiting_for = running.throw(error)
             except StopIteration as stop:
-                return [(stop.value,)]
+                return stop.value
         else:
-            return [((yield from running),)]
+            return (yield from running)

@@ -20,9 +20,9 @@ from asyncudf.queues import (
 
 from ._batching import MicroBatch
 from ._call import Call, CallHooks, Calls
+from ._direct import Passed, Stopped, run_at_once
 from ._driver import Driver
-from ._errors import ResultError
-from ._function import RuntimeContext
+from ._function import NO_RECORD, RuntimeContext
 from ._invoke import VectorCodec, invocation_of, resumed
 from ._options import Options, OutputMode
 from ._outputs import UNLIMITED, Output
@@ -79,6 +79,7 @@ class AsyncWaitOperator(Driver):
         self._codec = codec
         self._queue = _QUEUES[options.output_mode](options.queue_rows)
         self._wanted_rows = max(options.capacity, batch_rows(spec, options))
+        self._passed = Passed()
         self._direct: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._pool = WorkerPool(loop, options.capacity, self._work, self._has_work)
         self._batch = MicroBatch(batch_rows(spec, options), options.batch_linger, loop, self._pool.wake)
@@ -193,64 +194,62 @@ class AsyncWaitOperator(Driver):
 
     def _pull_direct(self, worker: Worker, function: Callable[..., Coroutine[Any, Any, Any]]) -> Pulled:
         """Admit rows until a call suspends. Those that return at once, where a row may pass, are emitted directly."""
-        # The hottest loop of the library: names are local, and direct results go to the output together.
-        queue, slot, finish, is_spoiled = self._queue, worker.slot, self._finish, worker.is_spoiled
-        if len(queue) == queue.capacity:
-            return None
+        for _ in range(BURST):
+            places = self._queue.capacity - len(self._queue)
+            if not places or self._finished.done():
+                return None
+            outcome = self._run_at_once(worker, function, places)
+            if not isinstance(outcome, Stopped):
+                return outcome
+            if outcome.element is None:  # the worker is spoiled
+                return None
+            if not isinstance(outcome.element, StreamRecord):
+                self._put(outcome.element)
+                self._push()
+                continue
+            call = self._calls.admit(worker, outcome.element, self._put(outcome.element))
+            self._calls.ended(worker, call, outcome.results, outcome.error)
+            if worker.is_spoiled():
+                return None
+        return None, asyncio.sleep(0)
+
+    def _run_at_once(
+        self, worker: Worker, function: Callable[..., Coroutine[Any, Any, Any]], places: int
+    ) -> Stopped | Pulled:
+        """Run calls while they return at once."""
+        slot, passed = worker.slot, self._passed
         room = self._output.room if self._is_bounded else BURST
-        passes = room > 0 and queue.may_pass()
-        passed: list[StreamRecord] = []
-        values: list[Any] = []
-        element: StreamElement | None = None
+        may_pass = room > 0 and self._queue.may_pass()
+        elements = islice(self._input.current, min(BURST, room if may_pass else places))
+        put = None if may_pass else self._put
+        slot.element, slot.attempt = NO_RECORD, 1
+        running = run_at_once(function, elements, slot, self._finish, passed, put, worker.is_spoiled)
         try:
-            for element in islice(self._input.current, min(BURST, room) if passes else BURST):
-                if type(element) is StreamRecord:
-                    slot.values = arguments = element[0]
-                    slot.attempt = 1
-                    try:
-                        running = function(*arguments)
-                        waiting_for = running.send(None)
-                    except StopIteration as stop:
-                        if passes and not slot.side:
-                            try:
-                                values.append(stop.value if finish is None else finish(stop.value))
-                            except ResultError:
-                                pass
-                            else:
-                                passed.append(element)
-                                if is_spoiled():
-                                    return None
-                                continue
-                        results, error = [(stop.value,)], None
-                    except BaseException as raised:  # every error of the user's code has its policy
-                        results, error = None, raised
-                    else:
-                        return self._calls.admit(worker, element, self._put(element)), resumed(running, waiting_for)
-                    self._pass(passed, values)
-                    self._calls.ended(worker, self._calls.admit(worker, element, self._put(element)), results, error)
-                else:
-                    self._pass(passed, values)
-                    self._put(element)
-                    self._push()
-                passes = queue.may_pass()  # never, once something is held back
-                if len(queue) == queue.capacity or is_spoiled() or self._finished.done():
-                    return None
-        finally:
-            self._pass(passed, values)
-        if element is not None or self._input.refill():
+            waiting_for = running.send(None)
+        except StopIteration as stop:
+            self._pass(passed)
+            if stop.value is not None:
+                return stop.value  # type: ignore[no-any-return]
+        else:
+            self._pass(passed)
+            slot.is_suspended = True
+            return self._calls.admit(worker, slot.element, self._put(slot.element)), resumed(running, waiting_for)
+        slot.attempt = 0
+        if slot.element is not NO_RECORD or self._input.refill():
             return None, asyncio.sleep(0)
         self._finish_if_drained()
         return None
 
-    def _pass(self, records: list[StreamRecord], values: list[Any]) -> None:
-        """Emit results of rows that never were in the queue."""
-        if records:
+    def _pass(self, passed: Passed) -> None:
+        """Emit the results of rows that never were in the queue, or what was finished in it."""
+        if passed.records:
             try:
-                self._output.collect_results(records, values)
+                self._output.collect_results(passed.records, passed.results)
             except Exception as error:  # a call that has just begun must not be lost with it
                 self._fail(error)
-            records.clear()
-            values.clear()
+            passed.clear()
+        elif self._queue.has_completed_elements():
+            self._push()
 
     def _gather(self) -> Sequence[tuple[StreamRecord, Entry]]:
         """The rows of the next call: a full batch, or a partial one that must not wait any longer."""

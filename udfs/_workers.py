@@ -151,7 +151,15 @@ def _awaited(coroutine: Any) -> Iterator[Any]:
     """A coroutine, and those that it waits in, from the outside in."""
     while coroutine is not None and hasattr(coroutine, "close"):
         yield coroutine
-        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+        coroutine = (
+            getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None) or _driven(coroutine)
+        )
+
+
+def _driven(coroutine: Any) -> Any:
+    """What `resumed` drives by hand while it does not delegate."""
+    frame = getattr(coroutine, "gi_frame", None)
+    return frame.f_locals.get("running") if frame is not None else None
 
 
 def _is_closed(coroutine: Any) -> bool:
