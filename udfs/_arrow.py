@@ -132,10 +132,12 @@ class SourceRows:
 
 def source_columns(origins: Sequence[tuple[SourceRows, int]]) -> list[pa.Array]:
     """The source columns of results whose origins are (rows, row number): one `take` for each source batch."""
-    sources, numbers = zip(*origins, strict=True)
+    first = origins[0][0]
+    numbers = [number for rows, number in origins if rows is first]
+    if len(numbers) == len(origins):
+        return _take(first.batch, numbers)
+    sources, numbers = [rows for rows, _ in origins], [number for _, number in origins]
     known = {id(rows): rows.batch for rows in sources}
-    if len(known) == 1:
-        return _take(sources[0].batch, numbers)
     runs = [(known[number], len(list(run))) for number, run in itertools.groupby(map(id, sources))]
     if len(runs) > 2 * len(known):  # interleaved: put the batches together first
         sizes = (batch.num_rows for batch in known.values())
@@ -149,9 +151,9 @@ def source_columns(origins: Sequence[tuple[SourceRows, int]]) -> list[pa.Array]:
     return [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
 
 
-def _take(batch: pa.RecordBatch, numbers: Sequence[int]) -> list[pa.Array]:
+def _take(batch: pa.RecordBatch, numbers: list[int]) -> list[pa.Array]:
     first, count = numbers[0], len(numbers)
-    if numbers[-1] - first + 1 == count and list(numbers) == list(range(first, first + count)):
+    if numbers[-1] - first + 1 == count and numbers == list(range(first, first + count)):
         return batch.slice(first, count).columns  # type: ignore[no-any-return]
     return batch.take(pa.array(numbers, type=pa.int64())).columns  # type: ignore[no-any-return]
 
