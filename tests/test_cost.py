@@ -1,0 +1,96 @@
+"""What a row costs, counted and not timed: the same on every machine, so that nobody makes it slower unseen."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any
+
+import pytest
+
+from asyncudf import RuntimeContext, async_pandas_udf
+from asyncudf._arrow import records_of
+from asyncudf._operator import AsyncWaitOperator
+from asyncudf._outputs import CountingOutput
+from asyncudf._writer import RecordWriterOutput
+from asyncudf.testing import VirtualClockLoop
+
+ROWS = 2_000
+
+
+class CountingLoop(VirtualClockLoop):
+    """Counts what the event loop is asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.callbacks = self.timers = 0
+
+    def call_soon(self, *args: Any, **kwargs: Any) -> Any:
+        self.callbacks += 1
+        return super().call_soon(*args, **kwargs)
+
+    def call_at(self, *args: Any, **kwargs: Any) -> Any:
+        self.timers += 1
+        return super().call_at(*args, **kwargs)
+
+
+async def instant(x: int) -> int:
+    return x
+
+
+async def suspends_once(x: int) -> int:
+    await asyncio.sleep(0)
+    return x
+
+
+def cost(function: Callable[[int], Any], mode: str) -> dict[str, float]:
+    """Calls of Python and of C functions, callbacks and timers per row."""
+    loop, calls = CountingLoop(), 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        if event in ("call", "c_call"):
+            calls += 1
+
+    async def main() -> None:
+        udf = async_pandas_udf(function, output_mode=mode, timeout=5.0)  # type: ignore[call-overload]
+        writer = RecordWriterOutput(lambda values, origins: None, ROWS, 0.1, loop)
+        context = RuntimeContext("f", loop.time, timeout=5.0)
+        operator = AsyncWaitOperator(
+            udf.spec, udf.options, CountingOutput(writer), context, loop=loop, rng=random.Random(0)
+        )
+        operator.feed(records_of(zip(range(ROWS), strict=True), repeat(None)))
+        operator.end_of_input()
+        sys.setprofile(count)
+        try:
+            await operator.run()
+        finally:
+            sys.setprofile(None)
+
+    before = loop.callbacks, loop.timers
+    loop.run_until_complete(main())
+    loop.close()
+    return {
+        "calls": calls / ROWS,
+        "callbacks": (loop.callbacks - before[0]) / ROWS,
+        "timers": (loop.timers - before[1]) / ROWS,
+    }
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_a_call_that_returns_at_once_costs_a_few_calls_and_no_callback(mode: str) -> None:
+    spent = cost(instant, mode)
+    assert spent["calls"] <= 8
+    assert spent["callbacks"] <= 0.02
+    assert spent["timers"] <= 0.01
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_a_call_that_suspends_costs_one_callback_and_no_timer(mode: str) -> None:
+    spent = cost(suspends_once, mode)
+    assert spent["calls"] <= 95
+    assert spent["callbacks"] <= 1.2
+    assert spent["timers"] <= 0.01
