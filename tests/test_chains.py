@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 from datetime import timedelta
 from typing import Any
@@ -701,6 +702,10 @@ class TestPlans:
             (lambda s: s.ordered_wait(first, output_mode="unordered"), "output_mode is said by the name"),
             (lambda s: s.ordered_wait(first, with_watermark_column="w"), "with_watermark_column needs watermark="),
             (lambda s: s.ordered_wait(first, watermark=3), "watermark must be a WatermarkStrategy"),
+            (
+                lambda s: s.ordered_wait(first, loop="uvloop").ordered_wait(second, loop="asyncio"),
+                "share one event loop",
+            ),
         ],
     )
     def test_a_mistake_is_named(self, wrong: Any, said: str) -> None:
@@ -741,3 +746,16 @@ def test_operators_of_the_same_name_are_told_apart_from_the_head_to_the_tail() -
         lambda s: _with_side(s.filter(same).filter(same), LATENCIES), numbers(3), "n int", latency_interval=1.0
     )
     assert column(got["side"], "operator") == ["source", "same", "same 2"]
+
+
+def test_a_catch_all_around_the_collector_cannot_lose_a_row_that_failed_further_down() -> None:
+    class Careless(ProcessFunction):
+        def process_element(self, value: Any, context: Any, collector: Any) -> None:
+            with contextlib.suppress(Exception):
+                collector.collect(value)
+
+    def broken(row: dict[str, Any]) -> bool:
+        raise ValueError("no")
+
+    with pytest.raises(AsyncUDFError, match="broken failed"):
+        run_stream(lambda s: s.process(Careless()).filter(broken), numbers(2), "n int")

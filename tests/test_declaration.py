@@ -183,7 +183,7 @@ def test_everyday_ddl_is_read_without_spark(ddl: str, json: Any) -> None:
     assert to_json(ddl) == json
 
 
-@pytest.mark.parametrize("ddl", ["", "blabla", "array<int", "a int,", "int)", "a int comment 'x'", "struct<a>"])
+@pytest.mark.parametrize("ddl", ["", "blabla", "array<int", "a int,", "int)", "a int default 5", "struct<a>"])
 def test_other_ddl_is_left_to_spark(ddl: str) -> None:
     with pytest.raises(UnknownTypeError):
         to_json(ddl)

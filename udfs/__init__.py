@@ -6,9 +6,9 @@ The layers, each importing only from those below it (and from `asyncudf.queues`)
     _wait, _stream, _decorator         the doors: ordered_wait, unordered_wait, AsyncStream, async_pandas_udf
     _evaluations                       what is evaluated together, and kept
     _spark, _spark_*                   all of PySpark: columns, plans of chains, table functions, pickling
-    _ends, _chain, _specs              a chain: batches in and out, its operators, what each of them does
+    _ends, _chain, _node, _specs       a chain: batches in and out, its operators, what each of them does
     _layout, _task, _arrow, _fit       rows on their way; Arrow <-> rows; a result against its declared type
-    _bridge                            Spark's thread <-> the event loop's
+    _bridge, _loops                    Spark's thread <-> the event loop's
     _operator                          AsyncWaitOperator
     _steps, _watermark_steps, _process the operators that wait for nothing
     _driver, _input, _batching         what pushes rows along, what it is fed and gathers

@@ -39,17 +39,19 @@ class Bridge(Generic[In, Out]):
     Args:
         build: makes the stage, on the loop's thread, from the loop, `want` (ask for a batch) and `emit`.
         threads: how many threads the loop's pool may have.
+        loop: the event loop; the bridge closes it.
     """
 
     def __init__(
         self,
         build: Callable[[asyncio.AbstractEventLoop, Callable[[], None], Callable[[Out], None]], Stage[In]],
         threads: int,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._build = build
         self._threads = threads
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._loop = asyncio.new_event_loop()
+        self._loop = loop
         self._stage: Stage[In]
         self._main: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._serve, name="asyncudf-loop", daemon=True)

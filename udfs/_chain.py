@@ -12,6 +12,9 @@ from typing import Any, Protocol
 from asyncudf.queues import LatencyMarker, StreamElement, StreamRecord
 
 from ._arrow import Codec
+from ._errors import FunctionError
+from ._node import Node
+from ._options import EventLoop
 from ._outputs import (
     BroadcastingOutput,
     ChainingOutput,
@@ -21,7 +24,7 @@ from ._outputs import (
     Output,
     SplittingOutput,
 )
-from ._specs import AssignSpec, Node, Site, WaitSpec, wait_operator
+from ._specs import AssignSpec, Site, WaitSpec, wait_operator
 from ._steps import Source
 from ._task import Work
 from ._watermark_steps import UnionStep
@@ -45,10 +48,25 @@ class Plan:
     object_reuse: bool = False
     latency_interval: float | None = None
 
+    def __post_init__(self) -> None:
+        self.loop  # noqa: B018 - raises where the chain is planned, not on an executor
+
     @property
     def threads(self) -> int:
         """How many threads the loop's pool may need."""
         return max(1, sum(node.spec.threads for node in self.nodes if node.spec is not None))
+
+    @property
+    def loop(self) -> EventLoop:
+        """The event loop that the operators ask for.
+
+        Raises:
+            FunctionError: one asks for uvloop and another for asyncio.
+        """
+        asked = {node.spec.loop for node in self.nodes if node.spec is not None} - {EventLoop.AUTO}
+        if len(asked) > 1:
+            raise FunctionError("the operators of a chain share one event loop; give all of them the same loop=")
+        return asked.pop() if asked else EventLoop.AUTO
 
     def readers_of(self, node: Node) -> list[Node]:
         """The streams made of a stream; one that reads it twice is there twice."""
@@ -79,9 +97,12 @@ class Sinks(Protocol):
         """The outputs for what is read of a node's rows and of its operator's side rows."""
         ...
 
-    def latencies(self) -> Output | None:
-        """Takes the latencies, if they are read."""
+    def latencies(self, node: Node) -> list[Output]:
+        """Where the latencies up to a node's operator are read."""
         ...
+
+    def close(self) -> None:
+        """All operators have ended."""
 
 
 class Chain:
@@ -98,7 +119,7 @@ class Chain:
         self.head: Any = None  # the operator that is fed
         self.operators: list[Any] = []  # from the tail to the head
         self.counters: dict[str, CountingOutput] = {}  # by the operators' names
-        self.latencies: Output | None = None
+        self.at_end: Callable[[], None] = lambda: None
 
     def feed(self, elements: Iterable[StreamElement]) -> None:
         """Hand over a batch."""
@@ -119,8 +140,7 @@ class Chain:
                 for operator in self.operators:
                     await stack.enter_async_context(operator.running())
                 self._mark_latency()
-            if self.latencies is not None:
-                self.latencies.close()
+            self.at_end()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -135,13 +155,11 @@ class Chain:
             self.head.insert(LatencyMarker(loop.time(), "source", self._site.partition))
             self._timer = loop.call_later(self._interval, self._mark_latency)
 
-    def report_latency(self, operator: str, marker: LatencyMarker) -> None:
+    def report_latency(self, operator: str, outputs: list[Output], marker: LatencyMarker) -> None:
         """A marker has left an operator."""
-        if self.latencies is not None:
-            latency = self._site.loop.time() - marker.marked_time
-            self.latencies.collect(
-                StreamRecord({"operator": operator, "partition": marker.subtask, "latency": latency})
-            )
+        latency = self._site.loop.time() - marker.marked_time
+        for output in outputs:
+            output.collect(StreamRecord({"operator": operator, "partition": marker.subtask, "latency": latency}))
 
 
 def chain_of_one(work: Work, site: Site, output: Output, codec: Codec | None, want: Callable[[], None]) -> Chain:
@@ -174,8 +192,9 @@ class _Builder:
         self._sinks = sinks
         self._operators: dict[Node, Any] = {}
         self.chain = Chain(site, plan.latency_interval)
-        self.chain.latencies = sinks.latencies()
+        self.chain.at_end = sinks.close
         self._names = _names(plan)
+        self._functions: set[int] = set()
         start, head = plan.start, plan.head
         for node in reversed(plan.nodes[plan.nodes.index(start) + 1 :]):
             self._add(node, want if node is head else partial(self._resume, node))
@@ -187,6 +206,9 @@ class _Builder:
     def _add(self, node: Node, want: Callable[[], None]) -> None:
         spec = node.spec
         assert spec is not None
+        if id(spec.instance) in self._functions:  # the same object twice in a chain: each operator has its own
+            spec = spec.with_own_instance()
+        self._functions.add(id(spec.instance))
         self._operators[node] = spec.build(self._site, self._output(node), node.parents[0].layout, want)
 
     def _output(self, node: Node) -> Output:
@@ -199,7 +221,7 @@ class _Builder:
         if node.spec is not None and node.spec.mixes_sides:
             output = SplittingOutput(output)
         name = self._names[node]
-        counting = CountingOutput(output, partial(self.chain.report_latency, name))
+        counting = CountingOutput(output, partial(self.chain.report_latency, name, self._sinks.latencies(node)))
         self.chain.counters[name] = counting
         return counting
 

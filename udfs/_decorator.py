@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overlo
 from . import _spark, _spark_table
 from ._errors import FunctionError, OptionError
 from ._function import AsyncFunction
-from ._options import OnErrorLiteral, Options, OutputMode, OutputModeLiteral
+from ._options import EventLoopLiteral, OnErrorLiteral, Options, OutputMode, OutputModeLiteral
 from ._retry import RetryStrategy
 from ._signature import FunctionSpec, read_function
 
@@ -124,6 +124,7 @@ def async_pandas_udf(
     batch_linger: float | timedelta | None = None,
     resources: Resources | None = None,
     deterministic: bool = False,
+    loop: EventLoopLiteral = "auto",
 ) -> AsyncUDF[P, R]: ...
 @overload
 def async_pandas_udf(
@@ -142,6 +143,7 @@ def async_pandas_udf(
     batch_linger: float | timedelta | None = None,
     resources: Resources | None = None,
     deterministic: bool = False,
+    loop: EventLoopLiteral = "auto",
 ) -> Callable[[Callable[P, R]], AsyncUDF[P, R]]: ...
 def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> Any:
     """Make an `async def` a Spark function that keeps many calls in flight, in the promised order.
@@ -169,6 +171,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         batch_linger: seconds after which a batch goes out though it is not full; until the end unless given.
         resources: async context managers opened once per task on the loop of the calls: a function whose name is
             the parameter's, or a dict from parameter names to functions or classes.
+        loop: the event loop of the calls: "asyncio", "uvloop" (the extra `asyncudf[fast]`), or "auto", which is uvloop
+            on executors that have it.
         deterministic: lets Spark's optimizer call the function more than once for a row, or push filters past it.
 
     Raises:

@@ -17,9 +17,10 @@ from ._arrow import SourceRows, records_of, rows_of, watermark_marks
 from ._chain import Plan
 from ._fit import fitter
 from ._layout import Layout, Part
+from ._node import Node
 from ._outputs import Output
 from ._signature import Kind
-from ._specs import AssignSpec, Node, WaitSpec
+from ._specs import AssignSpec, WaitSpec
 from ._tags import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from ._task import OUTPUT_LINGER
 from ._watermarks import WatermarkGenerator
@@ -109,14 +110,16 @@ class Request:
     Args:
         node: the stream.
         tag: None for the stream itself.
-        kind: the struct of the rows; for all side outputs that have no request, that of their tag and their batch.
-        rest: whether it is for those.
+        kind: the struct of the rows.
+        written: the type of the values that are written to the tag.
+        rest: whether it is for all side outputs that have no request.
     """
 
     node: Node
     tag: OutputTag | None
     kind: Any
     seal: Seal
+    written: Any = None
     rest: bool = False
 
 
@@ -124,20 +127,20 @@ class SideKinds:
     """The checks of what is written to side outputs, by tag; of those that nobody reads there are none.
 
     Args:
-        kind_of: the Arrow type of a tag's rows.
+        kind_of: the Arrow type of a tag's rows, where no request says it.
         requests: what is read; None: everything.
     """
 
     def __init__(self, kind_of: Callable[[OutputTag], Any], requests: Sequence[Request] | None = None) -> None:
         self._kind_of = kind_of
-        self._known = {request.tag for request in requests or () if request.tag is not None}
+        self._known = {request.tag: request.written for request in requests or () if request.tag is not None}
         self._keeps_rest = requests is None or any(request.rest for request in requests)
         self._fits: dict[OutputTag, Callable[[Any], Any] | None] = {}
 
     def __call__(self, tag: OutputTag) -> Callable[[Any], Any] | None:
         if tag not in self._fits:
-            is_read = self._keeps_rest or tag in self._known
-            self._fits[tag] = fitter(f"side output {tag.name!r}", self._kind_of(tag)) if is_read else None
+            kind = self._known.get(tag) or (self._kind_of(tag) if self._keeps_rest else None)
+            self._fits[tag] = None if kind is None else fitter(f"side output {tag.name!r}", kind)
         return self._fits[tag]
 
 
@@ -147,7 +150,7 @@ class ArrowSinks:
     Args:
         emit: takes a batch.
         rows: of a full batch.
-        kind_of: the Arrow type of a tag's rows.
+        kind_of: the Arrow type of a tag's rows, where no request says it.
     """
 
     def __init__(
@@ -164,12 +167,18 @@ class ArrowSinks:
         self._rows = rows
         self._loop = loop
         self._kind_of = kind_of
+        self._latencies = [
+            (request, self._writer(Layout.anew(Part.of("latencies", request.kind, "")), request))
+            for request in requests
+            if request.tag == LATENCIES
+        ]
 
-    def latencies(self) -> Output | None:
-        for request in self._requests:
-            if request.tag == LATENCIES:
-                return self._writer(Layout.anew(Part.of("latencies", request.kind, "")), request)
-        return None
+    def latencies(self, node: Node) -> list[Output]:
+        return [writer for request, writer in self._latencies if node in self._paths[request.node]]
+
+    def close(self) -> None:
+        for _, writer in self._latencies:
+            writer.close()
 
     def outputs(self, node: Node) -> Iterator[Output]:
         for request in self._requests:
@@ -180,12 +189,7 @@ class ArrowSinks:
                 if request.node is node:
                     yield self._writer(node.layout, request)
             elif node.spec is not None and node in self._paths[request.node] and node.spec.may_write(request.tag):
-                yield self._writer(self._side_layout(node, request.tag), request)
-
-    def _side_layout(self, node: Node, tag: OutputTag) -> Layout:
-        if tag == DEAD_LETTERS:  # the operator's input, and what went wrong
-            return node.parents[0].layout.plus(ERROR_PART)
-        return Layout.anew(Part.of(tag.name, self._kind_of(tag), "value"))
+                yield self._writer(_side_layout(node, request.tag, request.written), request)
 
     def _writer(self, layout: Layout, request: Request) -> RecordWriterOutput:
         def write(values: Sequence[Any], origins: Sequence[Any]) -> None:
@@ -204,6 +208,12 @@ class ArrowSinks:
         return RecordWriterOutput(write, min(self._rows, REST_ROWS), OUTPUT_LINGER, self._loop, tag)
 
 
+def _side_layout(node: Node, tag: OutputTag, written: Any) -> Layout:
+    if tag == DEAD_LETTERS:  # the operator's input, and what went wrong
+        return node.parents[0].layout.plus(ERROR_PART)
+    return Layout.anew(Part.of(tag.name, written, "value"))
+
+
 def _packed(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
@@ -214,10 +224,11 @@ def _packed(batch: pa.RecordBatch) -> bytes:
 def _arranged(layout: Layout, kind: pa.DataType, columns: list[pa.Array]) -> list[pa.Array]:
     """The columns as the result has them, null where this operator does not have one (dead letters of several)."""
     wanted = [kind.field(i) for i in range(kind.num_fields)]
-    if len(wanted) == len(columns):
+    if [field.name for field in wanted] == list(layout.names):
         return columns
-    known: Mapping[str, pa.Array] = dict(zip(layout.names, columns, strict=True))
-    return [known[field.name] if field.name in known else pa.nulls(len(columns[0]), field.type) for field in wanted]
+    known: Mapping[str, pa.Array] = {n.lower(): column for n, column in zip(layout.names, columns, strict=True)}
+    nothing = len(columns[0])
+    return [known.get(field.name.lower(), pa.nulls(nothing, field.type)) for field in wanted]
 
 
 class _RestOutput(Output):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _spark_stream as stage
 from ._errors import FunctionError
-from ._specs import Node
+from ._node import Node
 from ._tags import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Kept:
     def __init__(self) -> None:
         self._frames: list[DataFrame] = []
         self.by_place: dict[tuple[Beginning, Node], Evaluated] = {}
+        self.beginnings: dict[Place, tuple[Beginning, Node]] = {}  # of the chains behind side outputs
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Ask Spark to keep a DataFrame from its first action on."""
@@ -51,14 +52,14 @@ class Beginning:
     latency_interval: float | None
     kept: Kept
 
-    def evaluate(self, df: DataFrame, reads: list[stage.Read]) -> Evaluated:
-        """One stage over `df`, which is kept if it has several results."""
-        if df.isStreaming and len(reads) > 1:
+    def evaluate(self, df: DataFrame, reads: list[stage.Read], *, keep: bool) -> Evaluated:
+        """One stage over `df`."""
+        if df.isStreaming and (keep or reads[0].tag is not None):
             raise FunctionError(STREAMING)
         frame, numbers = stage.evaluate(
             df, reads, object_reuse=self.object_reuse, latency_interval=self.latency_interval
         )
-        return (self.kept.keep(frame) if len(reads) > 1 else frame), numbers
+        return (self.kept.keep(frame) if keep else frame), numbers
 
     def may_write(self, node: Node, tag: OutputTag) -> bool:
         """Whether an operator on the way to a stream may write to a side output."""
@@ -84,14 +85,14 @@ def frame_of(place: Place, *, alone: bool = False) -> DataFrame:
         raise FunctionError(STREAMING)
     reads = [stage.Read(node), *_side_reads(beginning, node)]
     if alone or df.isStreaming or len(reads) == 1:
-        return beginning.evaluate(df, [place.read])[0]
+        return beginning.evaluate(df, [place.read], keep=False)[0]
     if (beginning, node) not in kept.by_place:
-        kept.by_place[beginning, node] = beginning.evaluate(df, reads)
+        kept.by_place[beginning, node] = beginning.evaluate(df, reads, keep=True)
     envelope, numbers = kept.by_place[beginning, node]
     if place.read in numbers:
-        return stage.frame_of(envelope, numbers[place.read])
+        return stage.frame_of(envelope, numbers, place.read)
     assert place.read.tag is not None
-    return stage.unpacked(envelope, numbers[stage.Read(node, rest=True)], place.read.tag)
+    return stage.unpacked(envelope, numbers, stage.Read(node, rest=True), place.read.tag)
 
 
 def _side_reads(beginning: Beginning, node: Node) -> Iterable[stage.Read]:
@@ -118,9 +119,9 @@ def frames_of(places: Mapping[str, Place]) -> dict[str, DataFrame]:
         if beginning not in done:
             source = beginning.source
             df = frame(source) if isinstance(source, Place) else source
-            done[beginning] = beginning.evaluate(df, list(reads[beginning]))
+            done[beginning] = beginning.evaluate(df, list(reads[beginning]), keep=len(places) > 1)
         evaluated, numbers = done[beginning]
-        return evaluated if len(numbers) == 1 else stage.frame_of(evaluated, numbers[place.read])
+        return evaluated if len(numbers) == 1 else stage.frame_of(evaluated, numbers, place.read)
 
     for place in places.values():
         need(place)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ._errors import OptionError
 from ._retry import RetryStrategy
 
-__all__ = ("OnError", "Options", "OutputMode", "Seconds", "positive_int", "seconds", "unknown_name")
+__all__ = ("EventLoop", "OnError", "Options", "OutputMode", "Seconds", "positive_int", "seconds", "unknown_name")
 
 Seconds = float | timedelta
 QUEUE_ROWS_PER_CALL = 100  # see docs/performance.md: what one slow row at the head may hold up
@@ -39,6 +39,14 @@ class OnError(enum.Enum):
     DEAD_LETTER = "dead_letter"
 
 
+class EventLoop(enum.Enum):
+    """Which event loop calls run on. AUTO: uvloop where it is installed."""
+
+    AUTO = "auto"
+    ASYNCIO = "asyncio"
+    UVLOOP = "uvloop"
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """How the calls of one function are run; see `async_pandas_udf` for what each option means."""
@@ -55,6 +63,7 @@ class Options:
     batch_linger: float | None = None
     resources: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None
     deterministic: bool = False
+    loop: EventLoop = EventLoop.AUTO
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -164,7 +173,9 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "batch_linger": _optional(seconds),
     "resources": _anything,  # read together with the function's parameters
     "deterministic": _flag,
+    "loop": _choice(EventLoop),
 }
 
 OnErrorLiteral = Literal["raise", "null", "capture", "dead_letter"]
+EventLoopLiteral = Literal["auto", "asyncio", "uvloop"]
 OutputModeLiteral = Literal["ordered", "unordered"]

@@ -273,11 +273,15 @@ class TimestampedCollector(Collector):
     Args:
         output: where the records go.
         fit: checks a value against the declared type.
+        failed: told when a record could not go on, whatever the caller makes of the exception.
     """
 
-    def __init__(self, output: Output, fit: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, output: Output, fit: Callable[[Any], Any], failed: Callable[[BaseException], None] | None = None
+    ) -> None:
         self._output = output
         self._fit = fit
+        self._failed = failed or (lambda error: None)
         self.timestamp: int | None = None  # of the row at hand
 
     def collect(self, record: Any) -> None:
@@ -286,4 +290,9 @@ class TimestampedCollector(Collector):
         Raises:
             ResultError: it does not fit the declared type.
         """
-        self._output.collect(StreamRecord(self._fit(record), self.timestamp))
+        made = StreamRecord(self._fit(record), self.timestamp)
+        try:
+            self._output.collect(made)
+        except Exception as error:  # of an operator further down: a catch-all here must not lose its row
+            self._failed(error)
+            raise

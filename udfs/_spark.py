@@ -20,7 +20,8 @@ from . import _types
 from ._arrow import Codec, ResultWriter, records_of, rows_of
 from ._bridge import Bridge
 from ._chain import Chain, chain_of_one
-from ._errors import FunctionError
+from ._errors import FunctionError, OptionError
+from ._loops import new_event_loop
 from ._options import Options
 from ._signature import FunctionSpec
 from ._spark_pickle import check_picklable
@@ -89,7 +90,13 @@ def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:
 
 
 def parsed(ddl: str) -> spark.DataType:
-    """The type that a text declares; read by Spark, or without a session by ourselves."""
+    """The type that a text declares; read by Spark, or without a session by ourselves.
+
+    Raises:
+        OptionError: it is no text.
+    """
+    if not isinstance(ddl, str):
+        raise OptionError(f"a type is DDL such as 'temp double, sky string' or a DataType, not {ddl!r}")
     if SparkSession.getActiveSession() is not None:
         return spark.DataType.fromDDL(ddl)
     try:
@@ -178,7 +185,7 @@ def bridge_of(
         writer = RecordWriterOutput(lambda *results: emit(write(*results)), rows, OUTPUT_LINGER, loop)
         return chain_of_one(work, Site(loop, random.Random(), partition, attempt), writer, codec, want)
 
-    return Bridge(build, work.threads)
+    return Bridge(build, work.threads, new_event_loop(work.options.loop))
 
 
 def task_of() -> tuple[int, int]:

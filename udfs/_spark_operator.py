@@ -8,12 +8,13 @@ from pyspark.sql import types as spark
 
 from ._errors import FunctionError
 from ._layout import Layout, Part, WatermarkPart
+from ._node import Node
 from ._options import OnError, Options, unknown_name
 from ._process import FlatMapFunction, MapFunction, ProcessFunction, plain_function
 from ._signature import FunctionSpec, Kind, Vector
 from ._spark import arrow_type, parsed, plan_work
 from ._spark_pickle import check_function_picklable
-from ._specs import AssignSpec, FilterSpec, Node, ProcessSpec, UnionSpec, WaitSpec, WatermarkColumnSpec
+from ._specs import AssignSpec, FilterSpec, ProcessSpec, UnionSpec, WaitSpec, WatermarkColumnSpec
 from ._task import Work
 from ._watermarks import Source, WatermarkStrategy
 
@@ -137,9 +138,9 @@ def rows_type(declared: Any, name: str) -> tuple[spark.StructType, Part]:
 
 def union_node(parents: Sequence[Node]) -> Node:
     """The rows of several streams of the same columns."""
-    wanted = [(field.name, field.dataType) for field in parents[0].schema.fields]
+    wanted = [(field.name, _loosened(field.dataType)) for field in parents[0].schema.fields]
     for parent in parents[1:]:
-        if (found := [(field.name, field.dataType) for field in parent.schema.fields]) != wanted:
+        if (found := [(field.name, _loosened(field.dataType)) for field in parent.schema.fields]) != wanted:
             one, other = (", ".join(f"{name} {kind.simpleString()}" for name, kind in c) for c in (wanted, found))
             raise FunctionError(f"union takes streams of the same columns, not ({one}) and ({other}); use map")
     schema = spark.StructType([spark.StructField(name, kind, True) for name, kind in wanted])
@@ -147,6 +148,18 @@ def union_node(parents: Sequence[Node]) -> Node:
     for parent in parents:
         parent.layout.whole()
     return Node(UnionSpec(), tuple(parents), Layout.anew(part), schema)
+
+
+def _loosened(kind: spark.DataType) -> spark.DataType:
+    """The type with nulls allowed everywhere inside."""
+    match kind:
+        case spark.ArrayType():
+            return spark.ArrayType(_loosened(kind.elementType), True)
+        case spark.MapType():
+            return spark.MapType(_loosened(kind.keyType), _loosened(kind.valueType), True)
+        case spark.StructType():
+            return spark.StructType([spark.StructField(f.name, _loosened(f.dataType), True) for f in kind.fields])
+    return kind
 
 
 def joined_schema(

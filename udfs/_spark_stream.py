@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,9 +15,11 @@ from ._bridge import Bridge
 from ._chain import Chain, Plan, build_chain
 from ._ends import ArrowSinks, Envelope, Plain, Request, SideKinds, SourceReader
 from ._errors import FunctionError
+from ._loops import new_event_loop
+from ._node import Node
 from ._spark import arrow_type, tag_kind, task_of
 from ._spark_operator import rows_type
-from ._specs import Node, Site
+from ._specs import Site
 from ._tags import DEAD_LETTERS, OutputTag
 from ._task import pipe
 
@@ -43,6 +46,7 @@ class ChainTask:
 
     plan: Plan
     requests: tuple[Request, ...]
+    token: str = ""  # makes each evaluation one of its own: of equal ones Spark would keep a single one for both
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filled = (batch for batch in batches if batch.num_rows)
@@ -57,7 +61,7 @@ class ChainTask:
             sinks = ArrowSinks(self.requests, emit, first.num_rows, loop, tag_kind)
             return build_chain(self.plan, site, sinks, want)
 
-        return Bridge(build, self.plan.threads)
+        return Bridge(build, self.plan.threads, new_event_loop(self.plan.loop))
 
 
 def evaluate(
@@ -68,31 +72,73 @@ def evaluate(
     Of a single read the DataFrame is what was asked for, else an envelope of them all.
     """
     schemas = [schema_of(read) for read in reads]
-    kinds = tuple(arrow_type(_nullable(schema), "a result") for schema in schemas)
     alone = len(reads) == 1
+    kinds = tuple(_kind(schema, alone) for schema in schemas)
     requests = tuple(
-        Request(read.node, read.tag, kind, Plain(tuple(kind.names)) if alone else Envelope(number, kinds), read.rest)
+        Request(read.node, read.tag, kind, _seal(number, kinds), _written(read), read.rest)
         for number, (read, kind) in enumerate(zip(reads, kinds, strict=True))
     )
     nodes = tuple(dict.fromkeys(node for read in reads for node in read.node.path()))
     plan = Plan(nodes, any(r.node is nodes[0] for r in requests), object_reuse, latency_interval)
-    # PySpark finds the columns by name, which fails for names with its own syntax in them; we go by position.
-    plain = df if not any(set(".`") & set(name) for name in df.columns) else df.toDF(*map(str, range(len(df.columns))))
-    schema = schemas[0]
-    if not alone:
+    # PySpark finds the columns by name, which fails for some names; we go by position.
+    plain = df.toDF(*map(str, range(len(df.columns)))) if _are_ambiguous(df.columns) else df
+    task = ChainTask(plan, requests, uuid.uuid4().hex)
+    return _mapped(plain, task, schemas), {read: number for number, read in enumerate(reads)}
+
+
+def _mapped(df: DataFrame, task: ChainTask, schemas: Sequence[spark.StructType]) -> DataFrame:
+    if len(schemas) > 1:
         schema = spark.StructType().add("result", "integer")
         for number, one in enumerate(schemas):
-            schema = schema.add(f"r{number}", _nullable(one))
-    return plain.mapInArrow(ChainTask(plan, requests), schema), {read: i for i, read in enumerate(reads)}
+            schema = schema.add(f"r{number}", _numbered(one))
+        return df.mapInArrow(task, schema)
+    (schema,) = schemas
+    if not _are_ambiguous(schema.names):
+        return df.mapInArrow(task, schema)
+    return df.mapInArrow(task, _numbered(schema)).toDF(*schema.names)
 
 
-def _nullable(schema: spark.StructType) -> spark.StructType:
-    return spark.StructType([spark.StructField(field.name, field.dataType, True) for field in schema.fields])
+def _numbered(schema: spark.StructType) -> spark.StructType:
+    """The fields by position: not every name finds its way through a struct, or into one DataFrame with its equals."""
+    return spark.StructType([spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)])
 
 
-def frame_of(envelope: DataFrame, number: int) -> DataFrame:
+def _are_ambiguous(names: Sequence[str]) -> bool:
+    return len({name.lower() for name in names}) < len(names) or any(set(".`") & set(name) for name in names)
+
+
+def _seal(number: int, kinds: tuple[Any, ...]) -> Plain | Envelope:
+    if len(kinds) > 1:
+        return Envelope(number, tuple(map(_numbered_kind, kinds)))
+    return Plain(tuple((_numbered_kind(kinds[0]) if _are_ambiguous(kinds[0].names) else kinds[0]).names))
+
+
+def _numbered_kind(kind: Any) -> Any:
+    return pa.struct([(str(i), kind.field(i).type) for i in range(kind.num_fields)])
+
+
+def _written(read: Read) -> Any:
+    return None if read.tag is None else rows_type(read.tag.schema, f"side output {read.tag.name!r}")[1].kind
+
+
+def _kind(schema: spark.StructType, alone: bool) -> Any:
+    """The Arrow struct of a result; alone, a column that Arrow does not know is Spark's business."""
+    kinds = []
+    for field in schema.fields:
+        try:
+            kind = arrow_type(field.dataType, f"column {field.name!r}")
+        except FunctionError:
+            if not alone:
+                raise
+            kind = pa.null()
+        kinds.append(pa.field(field.name, kind))
+    return pa.struct(kinds)
+
+
+def frame_of(envelope: DataFrame, numbers: Mapping[Read, int], read: Read) -> DataFrame:
     """One result out of an envelope."""
-    return envelope.where(sf.col("result") == number).select(f"r{number}.*")
+    number = numbers[read]
+    return envelope.where(sf.col("result") == number).select(f"r{number}.*").toDF(*schema_of(read).names)
 
 
 def schema_of(read: Read) -> spark.StructType:
@@ -105,18 +151,26 @@ def schema_of(read: Read) -> spark.StructType:
         return REST
     if read.tag is None:
         return read.node.schema  # type: ignore[no-any-return]
-    columns: dict[str, spark.StructField] = {}
-    if read.tag == DEAD_LETTERS:  # the inputs of all operators that may write any
-        for node in read.node.path():
-            if node.spec is not None and node.spec.may_write(DEAD_LETTERS):
-                for field in node.parents[0].schema.fields:
-                    _merge(columns, field, node.spec.name)
+    inputs = _inputs_of_dead_letters(read.node) if read.tag == DEAD_LETTERS else []
     declared = rows_type(read.tag.schema, f"side output {read.tag.name!r}")[0]
-    return spark.StructType([*columns.values(), *declared.fields])
+    return spark.StructType([*inputs, *declared.fields])
+
+
+def _inputs_of_dead_letters(last: Node) -> Sequence[spark.StructField]:
+    """The columns of all operators that may write dead letters."""
+    writers = [node for node in last.path() if node.spec is not None and node.spec.may_write(DEAD_LETTERS)]
+    if len(writers) == 1:
+        return writers[0].parents[0].schema.fields  # type: ignore[no-any-return]
+    columns: dict[str, spark.StructField] = {}
+    for node in writers:
+        assert node.spec is not None
+        for field in node.parents[0].schema.fields:
+            _merge(columns, field, node.spec.name)
+    return list(columns.values())
 
 
 def _merge(columns: dict[str, spark.StructField], field: spark.StructField, name: str) -> None:
-    known = columns.setdefault(field.name, field)
+    known = columns.setdefault(field.name.lower(), field)
     if known.dataType != field.dataType:
         raise FunctionError(
             f"the dead letters of this stream cannot be one table: column {field.name!r} is "
@@ -148,8 +202,8 @@ def _spoken(kinds: Sequence[Any]) -> str:
     return ", ".join(map(str, kinds))
 
 
-def unpacked(envelope: DataFrame, number: int, tag: OutputTag) -> DataFrame:
+def unpacked(envelope: DataFrame, numbers: Mapping[Read, int], rest: Read, tag: OutputTag) -> DataFrame:
     """The rows of a tag out of the packed ones."""
-    packed = frame_of(envelope, number).where(sf.col("tag") == tag.name).select("rows")
+    packed = frame_of(envelope, numbers, rest).where(sf.col("tag") == tag.name).select("rows")
     schema, part = rows_type(tag.schema, f"side output {tag.name!r}")
     return packed.mapInArrow(Unpack(tag.name, tuple(part.kinds)), schema)

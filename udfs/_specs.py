@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import datetime
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from asyncudf.queues import StreamRecord
@@ -17,7 +18,7 @@ from ._fit import fitter
 from ._function import RuntimeContext
 from ._layout import Layout, Part, View
 from ._operator import AsyncWaitOperator
-from ._options import OnError
+from ._options import EventLoop, OnError
 from ._outputs import Output, TimestampedCollector
 from ._process import ProcessContext, ProcessFunction
 from ._signature import Kind
@@ -30,7 +31,6 @@ from ._watermarks import Source, WatermarkGenerator, WatermarkStrategy
 __all__ = (
     "AssignSpec",
     "FilterSpec",
-    "Node",
     "ProcessSpec",
     "Site",
     "Spec",
@@ -60,7 +60,17 @@ class Spec(ABC):
 
     name: str
     threads = 0  # that its calls may need
+    loop = EventLoop.AUTO
     mixes_sides = False  # whether side records come among its results
+
+    @property
+    def instance(self) -> Any:
+        """The object with a life cycle that the user has given; the spec itself if there is none."""
+        return self
+
+    def with_own_instance(self) -> Spec:
+        """The same with a copy of that object."""
+        return self
 
     @abstractmethod
     def view(self, before: Layout) -> View:
@@ -98,6 +108,18 @@ class WaitSpec(Spec):
     def view(self, before: Layout) -> View:
         takes_mapping = self.work.spec.kind is Kind.ASYNC_FUNCTION
         return before.mapping(self.positions) if takes_mapping else before.arguments(self.positions)
+
+    @property
+    def loop(self) -> EventLoop:  # type: ignore[override]
+        return self.work.options.loop
+
+    @property
+    def instance(self) -> Any:
+        return self.work.spec.function if self.work.spec.kind is Kind.ASYNC_FUNCTION else self
+
+    def with_own_instance(self) -> WaitSpec:
+        spec = dataclasses.replace(self.work.spec, function=copy.deepcopy(self.instance))
+        return dataclasses.replace(self, work=dataclasses.replace(self.work, spec=spec))
 
     @property
     def mixes_sides(self) -> bool:  # type: ignore[override]
@@ -158,6 +180,13 @@ class ProcessSpec(Spec):
     part: Part  # the rows that come out
     user: bool  # whether the function is the user's own ProcessFunction
 
+    @property
+    def instance(self) -> Any:
+        return self.function
+
+    def with_own_instance(self) -> ProcessSpec:
+        return dataclasses.replace(self, function=copy.deepcopy(self.function))
+
     def view(self, before: Layout) -> View:
         return before.whole()
 
@@ -168,7 +197,7 @@ class ProcessSpec(Spec):
         return before.is_mutable(range(len(before.names)))
 
     def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> ProcessStep:
-        collector = TimestampedCollector(output, fitter(self.name, self.part.kind))
+        collector = TimestampedCollector(output, fitter(self.name, self.part.kind), site.failed)
         context = ProcessContext(output, site.side_types, site.partition)
         return ProcessStep(output, self.function, collector, context, self.name)
 
@@ -258,29 +287,3 @@ class UnionSpec(Spec):
 
 def _without_origin(record: StreamRecord) -> StreamRecord:
     return StreamRecord(record.value, record.timestamp)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Node:
-    """A stream in a plan: the operator that makes it, and the streams that the operator reads.
-
-    `spec` is None for the source. Nodes are told apart by identity.
-    """
-
-    spec: Spec | None
-    parents: tuple[Node, ...]
-    layout: Layout  # of its rows
-    schema: Any  # the same as a Spark StructType, for planning
-
-    def path(self) -> Iterator[Node]:
-        """The node and all before it, each once, a node after those that it reads."""
-        seen: set[Node] = set()
-
-        def visit(node: Node) -> Iterator[Node]:
-            if node not in seen:
-                seen.add(node)
-                for parent in node.parents:
-                    yield from visit(parent)
-                yield node
-
-        return visit(self)

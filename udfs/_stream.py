@@ -11,11 +11,12 @@ from . import _spark_operator as plan
 from ._decorator import udf_of
 from ._errors import FunctionError, OptionError
 from ._evaluations import Beginning, Kept, Place, frame_of, frames_of
+from ._node import Node
 from ._options import OutputMode, seconds
 from ._process import ProcessFunction
 from ._signature import refuse_dead_letters
 from ._spark_stream import Read, schema_of
-from ._specs import Node, WaitSpec
+from ._specs import WaitSpec
 from ._tags import DEAD_LETTERS, LATENCIES, OutputTag
 from ._watermarks import WatermarkStrategy
 
@@ -60,7 +61,7 @@ class AsyncStream:
     def __init__(
         self, df: DataFrame, object_reuse: bool = False, latency_interval: float | timedelta | None = None
     ) -> None:
-        if not hasattr(df, "mapInArrow"):
+        if not hasattr(type(df), "mapInArrow"):
             raise OptionError(f"AsyncStream takes a DataFrame, not {df!r}")
         if not isinstance(object_reuse, bool):
             raise OptionError(f"object_reuse must be True or False, not {object_reuse!r}")
@@ -82,8 +83,11 @@ class AsyncStream:
         """A stream of another operator; behind a side output it begins a chain of its own."""
         beginning, node = self._beginning, self._node
         if self._tag is not None:
-            beginning = dataclasses.replace(beginning, source=self._place)
-            node = plan.rows_node(schema_of(self._place.read))
+            known = beginning.kept.beginnings
+            if self._place not in known:
+                behind = dataclasses.replace(beginning, source=self._place)
+                known[self._place] = behind, plan.rows_node(schema_of(self._place.read))
+            beginning, node = known[self._place]
         return self._at(beginning, make(node))
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> AsyncStream:
@@ -263,9 +267,9 @@ class AsyncStream:
             OptionError: something is not a stream.
             FunctionError: several results of a streaming DataFrame.
         """
-        if self is not None and not streams:
+        if isinstance(self, AsyncStream) and not streams:
             return self.to_df().collect()
-        if not streams:
+        if not streams or self is not None:
             raise OptionError("collect takes streams by name: AsyncStream.collect(main=stream, rejects=...)")
         for name, stream in streams.items():
             if not isinstance(stream, AsyncStream):

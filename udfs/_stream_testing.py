@@ -16,7 +16,7 @@ from ._clock import VirtualClockLoop
 from ._ends import ArrowSinks, SideKinds, SourceReader
 from ._errors import OptionError
 from ._spark import arrow_type, parsed, tag_kind
-from ._spark_stream import ChainTask, evaluate
+from ._spark_stream import ChainTask, Read, evaluate, schema_of
 from ._specs import Site
 from ._stream import AsyncStream
 
@@ -84,7 +84,7 @@ def run_stream(
         0
     ]
     written = _run(task, list(_batches(rows, source.schema, batch_size)), clock)
-    results = {name: _rows(written, reads.index(one._place.read), len(reads)) for name, one in wanted.items()}
+    results = {name: _rows(written, reads, one._place.read) for name, one in wanted.items()}
     return results if isinstance(built, Mapping) else results[""]
 
 
@@ -118,13 +118,14 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
     return written
 
 
-def _rows(written: Sequence[pa.RecordBatch], number: int, results: int) -> list[dict[str, Any]]:
+def _rows(written: Sequence[pa.RecordBatch], reads: list[Read], read: Read) -> list[dict[str, Any]]:
+    number, names = reads.index(read), schema_of(read).names
     found: list[dict[str, Any]] = []
     for batch in written:
-        if results > 1:
+        if len(reads) > 1:
             if batch.column(0)[0].as_py() != number:
                 continue
             batch = pa.RecordBatch.from_struct_array(batch.column(1 + number))
         columns = [values_of(column) for column in batch.columns]
-        found += [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+        found += [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     return found

@@ -13,32 +13,34 @@ __all__ = ("ANY_TAG", "DEAD_LETTERS", "LATENCIES", "OutputTag", "SideRecord", "S
 
 @dataclasses.dataclass(frozen=True)
 class OutputTag:
-    """Names a side output and the schema of its rows. Equal tags mean the same output.
+    """Names a side output and the schema of its rows. Tags of the same name mean the same output.
 
     Args:
         name: told apart from all other side outputs by it.
         schema: DDL such as "city string, reason string", or a `StructType`.
 
     Raises:
-        OptionError: the name is empty or no text.
+        OptionError: the name is empty or no text, or the schema is neither.
 
-    >>> OutputTag("rejects", "city string, reason string") == OutputTag("rejects", "city string, reason string")
+    >>> OutputTag("rejects", "city string, reason string") == OutputTag("rejects", "city string,reason string")
     True
     """
 
     name: str
-    schema: Any
+    schema: Any = dataclasses.field(compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise OptionError(f"an OutputTag needs a name, not {self.name!r}")
+        if not isinstance(self.schema, str) and not hasattr(self.schema, "simpleString"):
+            raise OptionError(f"an OutputTag needs DDL such as 'city string' or a DataType, not {self.schema!r}")
 
 
 ERROR_DDL = "type string, message string, attempts int, elapsed double, function string, partition int"
 DEAD_LETTERS = OutputTag(
     "dead_letters", f"error struct<{', '.join(p.replace(' ', ': ') for p in ERROR_DDL.split(', '))}>"
 )
-ANY_TAG = OutputTag("any", None)  # stands for every tag of the user's
+ANY_TAG = OutputTag("any of the user's", "void")  # stands for every tag of the user's
 LATENCIES = OutputTag("latencies", "operator string, partition int, latency double")
 
 

@@ -86,7 +86,7 @@ def _quoted(name: str) -> str:
 
 # --- DDL -> the JSON form that pyspark.sql.types reads without a JVM -------------------------------------------------
 
-_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|[<>(),:])")
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|'(?:[^'\\]|\\.)*'|[<>(),:])")
 _NAMES = {
     "boolean": "boolean", "tinyint": "byte", "byte": "byte", "smallint": "short", "short": "short",
     "int": "integer", "integer": "integer", "bigint": "long", "long": "long", "float": "float", "real": "float",
@@ -189,6 +189,8 @@ def _struct(tokens: _Tokens) -> Any:
         nullable = not tokens.take("not")
         if not nullable:
             tokens.need("null")
+        if tokens.take("comment"):
+            next(tokens)
         fields.append({"name": name, "type": kind, "nullable": nullable, "metadata": {}})
         if not tokens.take(","):
             break

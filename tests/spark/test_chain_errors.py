@@ -198,15 +198,11 @@ def test_a_mistake_is_named_before_any_job_runs(df, no_job, mistake):
         ),
     ],
 )
-@pytest.mark.xfail(strict=True, reason="an error of PySpark or of the JVM that does not name what was wrong")
 def test_a_mistake_that_is_not_named_yet(df, no_job, plan):
     with no_job, pytest.raises((FunctionError, OptionError)):
         plan(AsyncStream(df), df)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="'not (xs array<bigint>) and (xs array<bigint>)': they differ in nullability inside"
-)
 def test_branches_that_differ_in_nullability_only_can_be_united(spark):
     stream = AsyncStream(spark.range(0, 2, 1, 1).select(sf.array("id").alias("xs")))
     joined = stream.union(stream.map(lambda row: {"xs": [None]}, "xs array<bigint>"))

@@ -308,7 +308,6 @@ def test_columns_of_any_name_come_through_and_can_be_read(spark, stream_of):
     assert tuple(stream.first()) == (0, *names[1:], 1, "0:address.city", 1)
 
 
-@pytest.mark.xfail(strict=True, reason="AMBIGUOUS_REFERENCE: mapInArrow finds the columns by name")
 @pytest.mark.parametrize("names", [("x", "x"), ("x", "X")])
 def test_columns_of_the_same_name_come_through_if_nobody_reads_them(spark, stream_of, names):
     df = spark.range(1).select("id", *(sf.lit(number).alias(name) for number, name in enumerate(names)))
@@ -520,7 +519,6 @@ def test_a_single_stream_is_collected_without_keeping_it(spark, stream_of, kept,
     assert len(journal) == 3
 
 
-@pytest.mark.xfail(strict=True, reason="what is one result of the stage is not kept, though two names read it: 6 calls")
 def test_a_stream_collected_under_two_names_is_one_evaluation(spark, stream_of, journal, looked_up):
     stream = stream_of(spark.range(0, 3, 1, 1)).ordered_wait(looked_up)
     frames = AsyncStream.collect(one=stream, other=stream.branch(), source=stream_of(spark.range(0, 3)))
@@ -570,7 +568,6 @@ def test_a_stream_without_side_outputs_is_not_kept(spark, kept, journal, looked_
     assert [stream.count(), stream.count(), kept(), len(journal)] == [3, 3, 0, 6]
 
 
-@pytest.mark.xfail(strict=True, reason="Spark takes equal plans for the same cached data: closing one closes the other")
 def test_closing_a_stream_does_not_touch_another_one_like_it(spark, kept, journal):
     async def noted(id: int, context: RuntimeContext) -> int:
         journal.write("call", id)
@@ -758,9 +755,6 @@ def test_operators_open_from_the_tail_to_the_head_and_close_from_the_head_to_the
     assert journal.lines == [f"open {name}" for name in names] + [f"close {name}" for name in reversed(names)]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="both operators have one instance: the head closes it while the tail still works"
-)
 @pytest.mark.parametrize("kind", ["AsyncFunction", "ProcessFunction"])
 def test_a_function_used_by_two_operators_is_an_instance_for_each(spark, stream_of, kind):
     class Calls(AsyncFunction):

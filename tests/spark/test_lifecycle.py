@@ -316,3 +316,15 @@ def test_the_next_task_in_the_same_worker_starts_clean(spark, journal):
         found = [row[0] for row in spark.range(0, 2, 1, 2).select(look("id")).collect()]
         assert [r.threads for r in found] == [names, names]
         assert all(r.loop_is_fresh for r in found)
+
+
+@pytest.mark.parametrize(("loop", "module"), [("asyncio", "asyncio"), ("uvloop", "uvloop"), ("auto", "uvloop")])
+def test_calls_run_on_the_loop_that_was_asked_for(spark, loop, module):
+    async def module_of_the_loop(id: int) -> str:
+        await asyncio.sleep(0.001)
+        return type(asyncio.get_running_loop()).__module__.split(".")[0]
+
+    column = async_pandas_udf(module_of_the_loop, loop=loop)("id")
+    assert spark.range(1).select(column.alias("module")).first().module == module
+    chained = ordered_wait(spark.range(1), module_of_the_loop, loop=loop)
+    assert chained.first().module_of_the_loop == module

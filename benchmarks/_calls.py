@@ -1,0 +1,110 @@
+"""Calls of given latencies, made in several ways, each timed from the start of the first to the last result."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from asyncudf import AsyncUDF, async_pandas_udf
+
+from ._harness import Sample
+from ._peers import TIMEOUT, Values
+from ._spark import arrow_column, seconds_of_calls
+from ._work import BATCH, CAPACITY, bare, rates
+
+__all__ = ("Calls",)
+
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+class Calls:
+    """A table of latencies in Spark's memory, and the ways to make its calls, `capacity` at a time.
+
+    A call of latency 0 returns at once, without giving way to the event loop.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        latencies: Sequence[float],
+        capacity: int = CAPACITY,
+        values: Values | None = None,
+    ) -> None:
+        self.latencies = latencies
+        self._capacity = capacity
+        self._values = values or partial(rates, capacity=capacity)
+        self._session = session
+        self._table = session.createDataFrame(pa.table({"latency": latencies})).coalesce(1).cache()
+        self._table.count()
+
+    def fifth(self) -> Calls:
+        """The first fifth of the calls, for what is slow."""
+        return Calls(self._session, self.latencies[: max(1, len(self.latencies) // 5)], self._capacity, self._values)
+
+    def bare(self) -> Sample:
+        """In a plain asyncio program."""
+
+        async def call(latency: float) -> float:
+            start = time.time()
+            if latency:
+                await asyncio.sleep(latency)
+            return start
+
+        return self._sample(asyncio.run(bare(call, self.latencies, self._capacity)))
+
+    def column(self) -> Sample:
+        """As a column of an async function."""
+        return self._through(lambda df: df.select(self._function()("latency").alias("call")))
+
+    def operator(self, wait: Callable[..., DataFrame], **options: Any) -> Sample:
+        """Through `ordered_wait` or `unordered_wait`."""
+        return self._through(lambda df: wait(df, self._function(), "latency", **options))
+
+    def gather(self, batch_rows: int = BATCH) -> Sample:
+        """With a gather for each Arrow batch, under a semaphore."""
+        self._session.conf.set(BATCH_ROWS, batch_rows)
+        try:
+            return self._through(lambda df: df.select(_gathered(self._capacity)("latency").alias("call")))
+        finally:
+            self._session.conf.unset(BATCH_ROWS)
+
+    def _function(self) -> AsyncUDF[[float], Any]:
+        @async_pandas_udf(capacity=self._capacity, timeout=TIMEOUT)
+        async def call(latency: float) -> float:
+            start = time.time()
+            if latency:
+                await asyncio.sleep(latency)
+            return start
+
+        return call
+
+    def _through(self, plan: Callable[[DataFrame], DataFrame]) -> Sample:
+        return self._sample(seconds_of_calls(plan(self._table), len(self.latencies)))
+
+    def _sample(self, seconds: float) -> Sample:
+        return Sample(self._values(self.latencies, seconds))
+
+
+def _gathered(capacity: int) -> Callable[[str], Column]:
+    def gathered(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        async def one(latency: float, limit: asyncio.Semaphore) -> float:
+            async with limit:
+                start = time.time()
+                if latency:
+                    await asyncio.sleep(latency)
+                return start
+
+        async def all_of(latencies: list[float]) -> list[float]:
+            limit = asyncio.Semaphore(capacity)
+            return await asyncio.gather(*(one(latency, limit) for latency in latencies))
+
+        for batch in batches:
+            yield pa.array(asyncio.run(all_of(batch.to_pylist())))
+
+    return arrow_column(gathered, "double")

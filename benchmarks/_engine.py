@@ -1,0 +1,53 @@
+"""The engine alone: the operator without Spark, Arrow and threads. The only place that looks inside asyncudf."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import repeat
+
+from asyncudf import RuntimeContext, async_pandas_udf
+from asyncudf._operator import AsyncWaitOperator
+from asyncudf._outputs import CountingOutput
+from asyncudf._writer import RecordWriterOutput
+from asyncudf.queues import StreamRecord
+
+from ._work import BATCH, batches
+
+__all__ = ("engine_seconds",)
+
+TIMEOUT = 5.0  # seconds; a deadline for every row
+LINGER = 0.1
+_record = partial(tuple.__new__, StreamRecord)  # as the worker makes them
+
+
+def engine_seconds(function: Callable[[int], Awaitable[int]], rows: int, mode: str) -> float:
+    """Seconds to bring rows through the operator into a writer that throws its batches away."""
+    written: list[int] = []
+    seconds = asyncio.run(_drive(function, range(rows), mode, written))
+    assert sum(written) == rows
+    return seconds
+
+
+async def _drive(function: Callable[[int], Awaitable[int]], rows: range, mode: str, written: list[int]) -> float:
+    loop = asyncio.get_running_loop()
+    source = batches(rows)
+
+    def want() -> None:
+        batch = next(source, None)
+        if batch is None:
+            loop.call_soon(operator.end_of_input)
+        else:
+            loop.call_soon(operator.feed, map(_record, zip(zip(batch), repeat(None), repeat(None))))
+
+    udf = async_pandas_udf(function, output_mode=mode, timeout=TIMEOUT)  # type: ignore[call-overload]
+    writer = RecordWriterOutput(lambda results, *_: written.append(len(results)), BATCH, LINGER, loop)
+    context = RuntimeContext("f", loop.time, timeout=TIMEOUT)
+    output = CountingOutput(writer)
+    operator = AsyncWaitOperator(udf.spec, udf.options, output, context, loop=loop, rng=random.Random(0), want=want)
+    start = time.perf_counter()
+    await operator.run()
+    return time.perf_counter() - start

@@ -1,0 +1,233 @@
+"""What a case is, how it is measured, and what its targets say about the figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = (
+    "Case",
+    "Figure",
+    "Kind",
+    "Outcome",
+    "Sample",
+    "Settings",
+    "System",
+    "Target",
+    "UnavailableError",
+    "Verdict",
+    "higher_is_better",
+    "measured",
+)
+
+Kind = Literal["ours", "reference", "peer"]
+Tell = Callable[[str], None]
+
+
+class UnavailableError(Exception):
+    """A system cannot be measured here; says why."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line asked for. `peers`: None for no peers, empty for all."""
+
+    scale: float = 1.0
+    repetitions: int | None = None
+    peers: tuple[str, ...] | None = None
+
+    def rows(self, full: int) -> int:
+        """How many of the rows of a full run."""
+        return max(1, round(full * self.scale))
+
+    def sizes(self, full: Sequence[int]) -> list[int]:
+        """Those sizes of a growth case that are not too large."""
+        largest = self.rows(max(full))
+        return [size for size in full if size <= largest] or [largest]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measurement: a value for each quantity, which is named by its unit ("us/row")."""
+
+    values: Mapping[str, float]
+    version: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class System:
+    """Something to measure. `at` is its place on the axis of a growth case."""
+
+    name: str
+    measure: Callable[[], Sample]
+    kind: Kind = "ours"
+    at: float | None = None
+
+    @property
+    def label(self) -> str:
+        return labelled(self.name, self.at)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What was measured of one quantity of one system, a value for each round."""
+
+    system: str
+    quantity: str
+    values: tuple[float, ...]
+    kind: Kind = "ours"
+    at: float | None = None
+
+    @property
+    def label(self) -> str:
+        return labelled(self.system, self.at)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def ratio_to(self, other: Figure) -> float:
+        """The median of the rounds' ratios: what slows down a whole round does not count."""
+        return statistics.median(a / b for a, b in zip(self.values, other.values, strict=True))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a target was met. None: not measured, or nothing to compare with; `why` then says so."""
+
+    target: str
+    quantity: str
+    ours: float | None = None
+    ratio: float | None = None
+    met: bool | None = None
+    why: str = ""
+    best_peer: str = ""
+    ratio_to_peer: float | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound on a quantity of ours, or with `against` on its ratio to another system's. No bound: only compare."""
+
+    quantity: str
+    ours: str
+    bound: float | None = None
+    against: str = ""
+
+    def __str__(self) -> str:
+        if self.bound is None:
+            return f"{self.quantity}: {self.ours} beside {self.against} (no target)"
+        least = "at least" if higher_is_better(self.quantity) else "at most"
+        return f"{self.quantity}: {self.ours} {least} {self.bound:g}" + (f" x {self.against}" if self.against else "")
+
+    def judge(self, figures: Sequence[Figure], unavailable: Mapping[str, str]) -> Verdict:
+        found = {figure.label: figure for figure in figures if figure.quantity == self.quantity}
+        ours, other = found.get(self.ours), found.get(self.against)
+        if ours is None:
+            return Verdict(str(self), self.quantity, why=f"{self.ours} is not part of this run")
+        best = self._best_peer(list(found.values()))
+        peer = ("", None) if best is None else (best.label, ours.ratio_to(best))
+        if self.against and other is None:
+            why = unavailable.get(self.against, f"{self.against} is not part of this run")
+            return Verdict(str(self), self.quantity, ours.median, None, None, why, *peer)
+        ratio = None if other is None else ours.ratio_to(other)
+        met = self._is_met(ours.median if ratio is None else ratio)
+        return Verdict(str(self), self.quantity, ours.median, ratio, met, "", *peer)
+
+    def _is_met(self, value: float) -> bool | None:
+        if self.bound is None:
+            return None
+        return value >= self.bound if higher_is_better(self.quantity) else value <= self.bound
+
+    def _best_peer(self, figures: list[Figure]) -> Figure | None:
+        peers = [figure for figure in figures if figure.kind == "peer"]
+        choose = max if higher_is_better(self.quantity) else min
+        return choose(peers, key=lambda figure: figure.median, default=None)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A question with an answer in figures.
+
+    Args:
+        systems: opens what the case needs (a server, a Spark session) for as long as its systems are measured.
+        axis: what `at` of its systems counts, for a growth case.
+        plots: the quantities to draw, one panel for each.
+    """
+
+    id: str
+    title: str
+    systems: Callable[[Settings], AbstractContextManager[list[System]]]
+    targets: tuple[Target, ...] = ()
+    repetitions: int = 5
+    axis: str = ""
+    plots: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The figures of a case, with all that is needed to read them later."""
+
+    id: str
+    title: str
+    scale: float
+    repetitions: int
+    figures: tuple[Figure, ...]
+    unavailable: Mapping[str, str] = field(default_factory=dict)  # system -> reason
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(default_factory=dict)
+    started: str = ""
+
+    def verdicts(self, case: Case) -> list[Verdict]:
+        return [target.judge(self.figures, self.unavailable) for target in case.targets]
+
+
+def measured(case: Case, settings: Settings, tell: Tell) -> Outcome:
+    """Run a case."""
+    repetitions = settings.repetitions or case.repetitions
+    with case.systems(settings) as systems:
+        samples, unavailable = interleaved(systems, repetitions, tell)
+    figures = tuple(figure for system, taken in samples.items() for figure in figures_of(system, taken))
+    versions = {system.name: taken[-1].version for system, taken in samples.items() if taken[-1].version}
+    notes = {system.name: taken[-1].note for system, taken in samples.items() if taken[-1].note}
+    return Outcome(case.id, case.title, settings.scale, repetitions, figures, unavailable, versions, notes)
+
+
+def interleaved(
+    systems: Sequence[System], repetitions: int, tell: Tell
+) -> tuple[dict[System, list[Sample]], dict[str, str]]:
+    """Each system's samples, measured A B A B ..., after a round of warm-up; and why some could not be measured."""
+    samples: dict[System, list[Sample]] = {system: [] for system in systems}
+    unavailable: dict[str, str] = {}
+    for repetition in range(repetitions + 1):
+        for system in list(samples):
+            tell(f"{f'round {repetition} of {repetitions}' if repetition else 'warm-up'}: {system.label}")
+            try:
+                sample = system.measure()
+            except UnavailableError as reason:
+                unavailable[system.label] = str(reason)
+                del samples[system]
+                continue
+            if repetition:
+                samples[system].append(sample)
+    return samples, unavailable
+
+
+def figures_of(system: System, samples: Sequence[Sample]) -> Iterator[Figure]:
+    for quantity in samples[0].values:
+        values = tuple(sample.values[quantity] for sample in samples)
+        yield Figure(system.name, quantity, values, system.kind, system.at)
+
+
+def labelled(name: str, at: float | None) -> str:
+    return name if at is None else f"{name} at {at:,.0f}"
+
+
+def higher_is_better(quantity: str) -> bool:
+    """Rates and shares; all else is a cost."""
+    return quantity.endswith("/s") or quantity.startswith("%")

@@ -1,0 +1,58 @@
+"""An HTTP service with a fixed latency, in a process of its own.
+
+    python benchmarks/_http_server.py [--latency 0.02]
+
+Prints its address and runs until its standard input ends, so it cannot outlive the program that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from aiohttp import web
+
+__all__ = ("http_server",)
+
+ANSWER = b'{"temp": 12.5, "sky": "clear"}'
+
+
+@contextlib.contextmanager
+def http_server(latency: float) -> Iterator[str]:
+    """The address of a server that answers after so many seconds."""
+    command = [sys.executable, __file__, "--latency", str(latency)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.stdin.close()
+
+
+async def serve(latency: float) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if latency:
+            await asyncio.sleep(latency)
+        return web.Response(body=ANSWER, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        print(f"http://127.0.0.1:{runner.addresses[0][1]}/", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+    finally:
+        await runner.cleanup()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--latency", type=float, default=0.02, help="seconds")
+    asyncio.run(serve(parser.parse_args().latency))

@@ -1,0 +1,63 @@
+"""Outcomes as text: the figures of each case, and the table of targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ._harness import Case, Outcome, Verdict
+
+__all__ = ("list_cases", "show", "summarize")
+
+
+def show(outcome: Outcome) -> None:
+    """All figures of a case: median (smallest .. largest)."""
+    print(f"\n{outcome.id}: {outcome.title}")
+    print(f"  {_joined(outcome.machine)}\n  {_joined(outcome.versions)}")
+    print(f"  scale {outcome.scale:g}, {outcome.repetitions} rounds")
+    for figure in outcome.figures:
+        spread = f"({_number(min(figure.values))} .. {_number(max(figure.values))})"
+        print(f"  {figure.label:42s} {_number(figure.median):>9s} {figure.quantity:14s} {spread}")
+    for system, reason in outcome.unavailable.items():
+        print(f"  {system:42s} unavailable: {reason}")
+    for system, note in outcome.notes.items():
+        print(f"  {system}: {note}")
+
+
+def summarize(outcomes: Iterable[Outcome], cases: Mapping[str, Case]) -> None:
+    """The table of targets, in Markdown."""
+    header = ["id", "target", "ours", "ratio", "met", "best peer", "ours / peer"]
+    rows = [_row(outcome.id, verdict) for outcome in outcomes for verdict in outcome.verdicts(cases[outcome.id])]
+    print()
+    _print_table([header, *rows])
+
+
+def list_cases(cases: Iterable[Case]) -> None:
+    for case in cases:
+        print(f"{case.id:9s} {case.title}")
+        for target in case.targets:
+            print(f"{'':9s} - {target}")
+
+
+def _row(case_id: str, verdict: Verdict) -> list[str]:
+    met = {True: "yes", False: "NO", None: verdict.why or "-"}[verdict.met]
+    ours = "-" if verdict.ours is None else f"{_number(verdict.ours)} {verdict.quantity}"
+    return [case_id, verdict.target, ours, _ratio(verdict.ratio), met, verdict.best_peer, _ratio(verdict.ratio_to_peer)]
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    print("\n".join([lines[0], rule, *lines[1:]]))
+
+
+def _joined(facts: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}x"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

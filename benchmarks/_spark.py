@@ -1,0 +1,62 @@
+"""A Spark session for a case, and how its queries are timed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.functions import arrow_udf
+
+__all__ = ("arrow_column", "local_spark", "seconds_of_calls", "spark")
+
+
+@contextlib.contextmanager
+def local_spark(conf: dict[str, str] | None = None) -> Iterator[SparkSession]:
+    """A session with one core, stopped at the end with all its Python workers."""
+    session = spark(conf=conf)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def spark(cores: int = 1, conf: dict[str, str] | None = None) -> SparkSession:
+    """A quiet local session whose workers run this Python."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("asyncudf benchmarks")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.log.level", "ERROR")
+    for key, value in (conf or {}).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def seconds_of_calls(df: DataFrame, rows: int) -> float:
+    """Seconds from the start of the first call to the arrival of the last result at the driver.
+
+    The column `call` holds the time at which each call started. So the start of the job, of the worker and of
+    Python does not count, as it does not for any other system.
+    """
+    answer = df.agg(sf.min("call"), sf.count("call")).first()
+    end = time.time()
+    assert answer is not None
+    first, count = answer
+    assert count == rows, f"{count} results for {rows} rows"
+    return end - float(first)
+
+
+def arrow_column(function: Callable[[Iterator[pa.Array]], Iterator[pa.Array]], returns: str) -> Callable[[str], Column]:
+    """Spark's own iterator of Arrow arrays as a function of a column; its stubs do not know the plain form."""
+    native: Any = arrow_udf
+    column: Callable[[str], Column] = native(function, returns)
+    return column

@@ -1,0 +1,70 @@
+"""The work that systems are given: latencies, batches, and the plain asyncio program that others are held against."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+__all__ = ("CAPACITY", "bare", "batches", "instant", "lognormal", "mix", "rates", "suspends_once")
+
+Row = TypeVar("Row")
+
+CAPACITY = 100
+MEAN, SIGMA = 0.019, 0.8  # seconds; lognormal
+BATCH = 10_000  # rows in Spark's Arrow batches
+
+
+async def instant(x: int) -> int:
+    return x
+
+
+async def suspends_once(x: int) -> int:
+    """Gives way to the event loop once, as every real call does."""
+    await asyncio.sleep(0)
+    return x
+
+
+def lognormal(count: int, seed: int = 1) -> list[float]:
+    """Latencies in seconds whose mean is MEAN."""
+    rng = random.Random(seed)
+    raw = [rng.lognormvariate(0.0, SIGMA) for _ in range(count)]
+    scale = MEAN * count / sum(raw)
+    return [value * scale for value in raw]
+
+
+def mix(count: int, usual: float, share: float, slow: float, seed: int = 1) -> list[float]:
+    """Latencies in seconds, a share of them slow."""
+    rng = random.Random(seed)
+    return [slow if rng.random() < share else usual for _ in range(count)]
+
+
+def rates(latencies: Sequence[float], seconds: float, capacity: int = CAPACITY) -> dict[str, float]:
+    """Calls per second, and the share of the ideal: `capacity` callers that are never idle."""
+    return {
+        "calls/s": len(latencies) / seconds,
+        "% of the ideal": 100 * sum(latencies) / capacity / seconds,
+    }
+
+
+def batches(values: Sequence[Row], size: int = BATCH) -> Iterator[Sequence[Row]]:
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+async def bare(call: Callable[[Row], Awaitable[float]], rows: Iterable[Row], pullers: int) -> float:
+    """Seconds from the start of the first call to the last result, with pullers that take the next row each.
+
+    `call` returns the time at which it started, as the functions that run in Spark do. No order, no deadline.
+    """
+    waiting = iter(rows)
+    results: list[float] = []
+
+    async def pull() -> None:
+        for row in waiting:
+            results.append(await call(row))  # noqa: PERF401 - all pullers share the list
+
+    await asyncio.gather(*(pull() for _ in range(pullers)))
+    return time.time() - min(results)

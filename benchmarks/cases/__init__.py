@@ -1,0 +1,17 @@
+"""All cases, in the order in which they run and are shown."""
+
+from .._harness import Case
+from .capacity import CAPACITY_GROWTH
+from .chain import CHAIN
+from .mixes import P3B, P3C
+from .p1_engine import P1
+from .p2_column import P2, P2B
+from .p3_p4_latency import P3, P4
+from .p5_http import P5, P5B
+from .p6_pass_through import P6
+from .p7_p8_growth import P7, P8
+from .payload import PAYLOAD
+
+__all__ = ("CASES",)
+
+CASES: tuple[Case, ...] = (P1, P2, P2B, P3, P3B, P3C, P4, P5, P5B, P6, P7, P8, CAPACITY_GROWTH, PAYLOAD, CHAIN)

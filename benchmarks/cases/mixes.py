@@ -1,0 +1,52 @@
+"""P3b and P3c: calls of which a few are very slow; no target is set for them.
+
+`gather` waits for the slowest call of each Arrow batch of 10,000 rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+
+from asyncudf import ordered_wait, unordered_wait
+
+from .._calls import Calls
+from .._harness import Case, Settings, System, Target
+from .._peers import FLINK, peer_systems
+from .._spark import local_spark
+from .._work import mix, rates
+
+__all__ = ("P3B", "P3C")
+
+CALLS = 30_000
+USUAL = 0.02  # seconds
+TARGETS = (
+    Target("calls/s", "ordered_wait", against="bare asyncio"),
+    Target("calls/s", "ordered_wait", against="gather"),
+    Target("calls/s", "ordered_wait", against=FLINK),
+    Target("calls/s", "unordered_wait", against="bare asyncio"),
+)
+
+
+@contextlib.contextmanager
+def systems(share: float, slow: float, settings: Settings) -> Iterator[list[System]]:
+    with local_spark() as session:
+        calls = Calls(session, mix(settings.rows(CALLS), USUAL, share, slow))
+        yield [
+            System("bare asyncio", calls.bare, "reference"),
+            System("ordered_wait", partial(calls.operator, ordered_wait)),
+            System("unordered_wait", partial(calls.operator, unordered_wait)),
+            System("gather", calls.gather, "reference"),
+            *peer_systems(settings, calls.latencies, "ordered", rates),
+        ]
+
+
+def case(case_id: str, percent: float, slow: float) -> Case:
+    title = f"calls of 20 ms of which {percent:g}% take {slow:g} s, 100 in flight"
+    run = partial(systems, percent / 100, slow)
+    return Case(case_id, title, run, TARGETS, repetitions=3, plots=("% of the ideal",))
+
+
+P3B = case("P3b", 1, 1.0)
+P3C = case("P3c", 0.1, 5.0)

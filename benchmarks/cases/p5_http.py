@@ -1,0 +1,108 @@
+"""P5: HTTP for real: aiohttp against a local server, beside a bare asyncio + aiohttp program.
+
+P5 has a server that answers after 20 ms. P5b has one that answers at once, so that the CPU of the client is the
+limit; the CPU time is that of the process in which the client runs (in Spark the Python worker, not the JVM). Both
+have 100 requests in flight. Client and server need a free core each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Any
+
+import aiohttp
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncudf import AsyncUDF, async_pandas_udf, ordered_wait, unordered_wait
+
+from .._harness import Case, Sample, Settings, System, Target
+from .._http_server import http_server
+from .._meter import Meter, metered
+from .._peers import TIMEOUT
+from .._spark import local_spark, seconds_of_calls
+from .._work import CAPACITY, bare
+
+__all__ = ("P5", "P5B")
+
+REPETITIONS = 3
+Plan = Callable[[DataFrame, Any], DataFrame]
+
+
+@contextlib.contextmanager
+def systems(latency: float, requests: int, settings: Settings) -> Iterator[list[System]]:
+    rows = settings.rows(requests)
+    with local_spark() as session, http_server(latency) as url, tempfile.TemporaryDirectory() as folder:
+        run = partial(through_spark, session, rows, url, Meter(folder, "http"))
+        yield [
+            System("bare asyncio", partial(bare_client, rows, url), "reference"),
+            System("column", partial(run, lambda df, get: df.select(get("id").alias("call")))),
+            System("ordered_wait", partial(run, partial(wait, ordered_wait))),
+            System("unordered_wait", partial(run, partial(wait, unordered_wait))),
+        ]
+
+
+def wait(operator: Callable[..., DataFrame], df: DataFrame, get: Any) -> DataFrame:
+    return operator(df, get, "id").withColumnRenamed("get", "call")
+
+
+def bare_client(rows: int, url: str) -> Sample:
+    async def main() -> float:
+        async with session_of() as session:
+
+            async def get(x: int) -> float:
+                start = time.time()
+                async with session.get(url) as response:
+                    response.raise_for_status()
+                    await response.read()
+                return start
+
+            return await bare(get, range(rows), CAPACITY)
+
+    with metered() as used:
+        seconds = asyncio.run(main())
+    return sample(rows, seconds, used)
+
+
+def through_spark(session: SparkSession, rows: int, url: str, meter: Meter, plan: Plan) -> Sample:
+    df = session.range(rows, numPartitions=1)
+    seconds = seconds_of_calls(plan(df, client(url, meter)), rows)
+    return sample(rows, seconds, meter.read())
+
+
+def client(url: str, meter: Meter) -> AsyncUDF[..., Any]:
+    @async_pandas_udf(capacity=CAPACITY, timeout=TIMEOUT, resources={"meter": meter.resource, "session": session_of})
+    async def get(x: int, meter: Any, session: aiohttp.ClientSession) -> float:
+        start = time.time()
+        async with session.get(url) as response:
+            response.raise_for_status()
+            await response.read()
+        return start
+
+    return get
+
+
+@contextlib.asynccontextmanager
+async def session_of() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CAPACITY)) as session:
+        yield session
+
+
+def sample(rows: int, seconds: float, used: dict[str, float]) -> Sample:
+    return Sample({"requests/s": rows / seconds, "CPU us/request": used["cpu"] / rows * 1e6})
+
+
+def case(case_id: str, title: str, latency: float, requests: int, bound: float | None) -> Case:
+    ways = ("column", "ordered_wait", "unordered_wait")
+    targets = [Target("requests/s", way, bound, "bare asyncio") for way in ways]
+    targets += [Target("CPU us/request", way, None, "bare asyncio") for way in ways]
+    plots = ("requests/s", "CPU us/request")
+    return Case(case_id, title, partial(systems, latency, requests), tuple(targets), REPETITIONS, plots=plots)
+
+
+P5 = case("P5", "HTTP requests to a local server that answers after 20 ms, 100 in flight", 0.02, 50_000, 0.95)
+P5B = case("P5b", "HTTP requests to a local server that answers at once, 100 in flight", 0.0, 50_000, None)

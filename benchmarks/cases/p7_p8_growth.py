@@ -1,0 +1,80 @@
+"""P7 and P8: memory and time per row, from ten thousand rows to ten million.
+
+One call in a hundred takes a millisecond, the others return at once: so the queue is in use, and the engine is busy
+all the time. Both figures are the worker's own, from the opening of the task to its close. For P7 every task has a
+Python worker of its own, as the peak is that of a process; for P8 the worker is warm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncudf import async_pandas_udf, ordered_wait, unordered_wait
+
+from .._harness import Case, Sample, Settings, System, Target
+from .._meter import Meter
+from .._spark import local_spark
+from .._work import CAPACITY
+
+__all__ = ("P7", "P8")
+
+SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
+WAITS = {"ordered_wait": ordered_wait, "unordered_wait": unordered_wait}
+
+
+@contextlib.contextmanager
+def systems(settings: Settings, *, reuse: bool) -> Iterator[list[System]]:
+    conf = {"spark.python.worker.reuse": str(reuse).lower()}
+    with local_spark(conf) as session, tempfile.TemporaryDirectory() as folder:
+        meter = Meter(folder, "task")
+        yield [
+            System(name, partial(task, session, size, wait, meter, reuse), at=size)
+            for name, wait in WAITS.items()
+            for size in settings.sizes(SIZES)
+        ]
+
+
+def task(session: SparkSession, rows: int, wait: Callable[..., DataFrame], meter: Meter, warm: bool) -> Sample:
+    @async_pandas_udf(capacity=CAPACITY, resources={"meter": meter.resource})
+    async def call(x: int, meter: Any) -> int:
+        if x % 100 == 0:
+            await asyncio.sleep(0.001)
+        return x
+
+    done = wait(session.range(rows, numPartitions=1), call, "id").agg({"call": "count"}).first()
+    assert done is not None
+    assert done[0] == rows
+    used = meter.read()
+    return Sample({"us/row": used["seconds"] / rows * 1e6} if warm else {"peak MB": used["peak"]})
+
+
+def growth(quantity: str) -> tuple[Target, ...]:
+    """Ten million rows need at most a tenth more than a hundred thousand."""
+    return tuple(Target(quantity, f"{name} at 10,000,000", 1.1, f"{name} at 100,000") for name in WAITS)
+
+
+P7 = Case(
+    "P7",
+    "the peak memory of the Python worker, by rows",
+    partial(systems, reuse=False),
+    growth("peak MB"),
+    repetitions=2,  # a peak varies little
+    axis="rows",
+    plots=("peak MB",),
+)
+P8 = Case(
+    "P8",
+    "the time per row, by rows",
+    partial(systems, reuse=True),
+    growth("us/row"),
+    repetitions=3,
+    axis="rows",
+    plots=("us/row",),
+)

@@ -1,0 +1,86 @@
+import java.io.File;
+import java.time.Duration;
+import java.util.Collections;
+import java.util.Locale;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
+import org.apache.flink.api.common.functions.OpenContext;
+import org.apache.flink.api.common.typeinfo.Types;
+import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
+import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.ObjectMapper;
+import org.apache.flink.streaming.api.datastream.AsyncDataStream;
+import org.apache.flink.streaming.api.datastream.DataStream;
+import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
+import org.apache.flink.streaming.api.functions.async.ResultFuture;
+import org.apache.flink.streaming.api.functions.async.RichAsyncFunction;
+import org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink;
+
+/**
+ * A sequence of row numbers, AsyncDataStream, and a sink that counts; one task. A scheduled executor plays the service:
+ * it completes a row after its latency, or asyncInvoke itself does if that is 0. Counted is the time from the first
+ * asyncInvoke to the last row at the sink; the program prints it as JSON.
+ */
+public final class FlinkAsync {
+    private static double[] latencies;
+    // Only the one task writes these; main reads them when the job has ended.
+    private static long first;
+    private static long last;
+    private static long arrived;
+
+    static final class Call extends RichAsyncFunction<Long, Double> {
+        private transient ScheduledExecutorService service;
+
+        @Override
+        public void open(OpenContext context) {
+            service = Executors.newSingleThreadScheduledExecutor();
+        }
+
+        @Override
+        public void close() {
+            if (service != null) {
+                service.shutdownNow();
+            }
+        }
+
+        @Override
+        public void asyncInvoke(Long row, ResultFuture<Double> result) {
+            if (first == 0) {
+                first = System.nanoTime();
+            }
+            double latency = latencies[row.intValue()];
+            if (latency == 0) {
+                result.complete(Collections.singleton(latency));
+            } else {
+                Runnable answer = () -> result.complete(Collections.singleton(latency));
+                service.schedule(answer, (long) (latency * 1e9), TimeUnit.NANOSECONDS);
+            }
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        JsonNode workload = new ObjectMapper().readTree(new File(arguments[0]));
+        JsonNode given = workload.get("latencies");
+        latencies = new double[given.size()];
+        for (int row = 0; row < latencies.length; row++) {
+            latencies[row] = given.get(row).asDouble();
+        }
+        long timeout = (long) (workload.get("timeout").asDouble() * 1000);
+        int capacity = workload.get("capacity").asInt();
+
+        StreamExecutionEnvironment environment = StreamExecutionEnvironment.createLocalEnvironment(1);
+        DataStream<Long> rows = environment.fromSequence(0, latencies.length - 1);
+        DataStream<Double> results = workload.get("mode").asText().equals("ordered")
+                ? AsyncDataStream.orderedWait(rows, new Call(), timeout, TimeUnit.MILLISECONDS, capacity)
+                : AsyncDataStream.unorderedWait(rows, new Call(), timeout, TimeUnit.MILLISECONDS, capacity);
+        results.map(result -> {
+            arrived++;
+            last = System.nanoTime();
+            return result;
+        }).returns(Types.DOUBLE).sinkTo(new DiscardingSink<>());
+        environment.execute();
+
+        String line = "{\"seconds\": %.9f, \"rows\": %d, \"version\": \"%s\"}%n";
+        System.out.printf(Locale.ROOT, line, (last - first) / 1e9, arrived, arguments[1]);
+    }
+}

@@ -1,0 +1,13 @@
+"""Peers to compare with: Flink, PyFlink, Pathway, Daft, and what a Spark user would write instead.
+
+    python -m benchmarks.peers [names...]    # makes their environments below build/peers/
+
+then, in a benchmark: `run("flink-java", Workload(latencies, "ordered")).seconds`. All are counted in the same way: from
+the start of the first call to the arrival of the last result at the sink, so that nobody's start-up counts.
+"""
+
+from benchmarks.peers._environments import PEERS, PeerUnavailable
+from benchmarks.peers._run import run
+from benchmarks.peers._workload import Measurement, Workload
+
+__all__ = ("PEERS", "Measurement", "PeerUnavailable", "Workload", "run")

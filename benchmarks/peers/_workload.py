@@ -1,0 +1,55 @@
+"""What goes into a peer's program and what comes out; standard library only, as every environment imports it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+__all__ = ("Measurement", "Mode", "Workload", "serve")
+
+Mode = Literal["ordered", "unordered"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One call per latency, in seconds; a call of latency 0 returns at once, without a single suspension.
+
+    Attributes:
+        latencies: How long each call takes.
+        mode: Whether results must come in the order of the rows.
+        capacity: How many calls may be in flight.
+        timeout: Seconds allowed per call, for the peers that have a timeout.
+    """
+
+    latencies: Sequence[float]
+    mode: Mode = "ordered"
+    capacity: int = 100
+    timeout: float = 60.0
+
+    @classmethod
+    def instant(cls, rows: int, mode: Mode = "ordered", capacity: int = 100, timeout: float = 60.0) -> Workload:
+        """`rows` calls that all return at once."""
+        return cls([0.0] * rows, mode, capacity, timeout)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Seconds from the start of the first call to the arrival of the last result, and the rows that arrived.
+
+    `note` says what the peer did not do of what was asked, such as a mode or a timeout that it does not have.
+    """
+
+    seconds: float
+    rows: int
+    version: str
+    note: str = ""
+
+
+def serve(measure: Callable[[Workload], Measurement]) -> None:
+    """A program's main: reads the workload from the file that is the first argument, prints the result as JSON."""
+    workload = Workload(**json.loads(Path(sys.argv[1]).read_text()))
+    print(json.dumps(asdict(measure(workload))), flush=True)
