@@ -107,10 +107,11 @@ def _are_ambiguous(names: Sequence[str]) -> bool:
     return len({name.lower() for name in names}) < len(names) or any(set(".`") & set(name) for name in names)
 
 
-def _seal(number: int, kinds: tuple[Any, ...]) -> Plain | Envelope:
+def _seal(number: int, kinds: Sequence[Any]) -> Plain | Envelope:
     if len(kinds) > 1:
         return Envelope(number, tuple(map(_numbered_kind, kinds)))
-    return Plain(tuple((_numbered_kind(kinds[0]) if _are_ambiguous(kinds[0].names) else kinds[0]).names))
+    kind = kinds[number]
+    return Plain(tuple((_numbered_kind(kind) if _are_ambiguous(kind.names) else kind).names))
 
 
 def _numbered_kind(kind: Any) -> Any:
