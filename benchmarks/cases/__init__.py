@@ -3,6 +3,7 @@
 from .._harness import Case
 from .capacity import CAPACITY_GROWTH
 from .chain import CHAIN
+from .copies import COPIES
 from .mixes import P3B, P3C
 from .p1_engine import P1
 from .p2_column import P2, P2B
@@ -14,4 +15,4 @@ from .payload import PAYLOAD
 
 __all__ = ("CASES",)
 
-CASES: tuple[Case, ...] = (P1, P2, P2B, P3, P3B, P3C, P4, P5, P5B, P6, P7, P8, CAPACITY_GROWTH, PAYLOAD, CHAIN)
+CASES: tuple[Case, ...] = (P1, P2, P2B, P3, P3B, P3C, P4, P5, P5B, P6, P7, P8, CAPACITY_GROWTH, PAYLOAD, CHAIN, COPIES)
