@@ -6,14 +6,13 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from itertools import repeat
 
 from asyncudf import RuntimeContext, async_pandas_udf
+from asyncudf._arrow import records_of
 from asyncudf._operator import AsyncWaitOperator
 from asyncudf._outputs import CountingOutput
 from asyncudf._writer import RecordWriterOutput
-from asyncudf.queues import StreamRecord
 
 from ._work import BATCH, batches
 
@@ -21,7 +20,6 @@ __all__ = ("engine_seconds",)
 
 TIMEOUT = 5.0  # seconds; a deadline for every row
 LINGER = 0.1
-_record = partial(tuple.__new__, StreamRecord)  # as the worker makes them
 
 
 def engine_seconds(function: Callable[[int], Awaitable[int]], rows: int, mode: str) -> float:
@@ -41,7 +39,7 @@ async def _drive(function: Callable[[int], Awaitable[int]], rows: range, mode: s
         if batch is None:
             loop.call_soon(operator.end_of_input)
         else:
-            loop.call_soon(operator.feed, map(_record, zip(zip(batch), repeat(None), repeat(None))))
+            loop.call_soon(operator.feed, records_of(zip(batch), repeat(None)))
 
     udf = async_pandas_udf(function, output_mode=mode, timeout=TIMEOUT)  # type: ignore[call-overload]
     writer = RecordWriterOutput(lambda results, *_: written.append(len(results)), BATCH, LINGER, loop)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
-from asyncudf.queues import StreamRecord
-
 from ._errors import AsyncUDFError, ResultError
+from ._input import Fed
 from ._signature import Vector
 
 __all__ = (
@@ -69,9 +67,9 @@ def rows_of(function: str, columns: Sequence[pa.Array], names: Sequence[str] | N
     return rows if names is None else (dict(zip(names, row, strict=True)) for row in rows)
 
 
-def records_of(rows: Iterable[Any], origins: Iterable[Any]) -> Iterable[StreamRecord]:
-    """The rows as records without a timestamp, made as cheaply as can be: this counts once per row."""
-    return map(partial(tuple.__new__, StreamRecord), zip(rows, repeat(None), origins))
+def records_of(rows: Iterable[Any], origins: Iterable[Any]) -> Iterable[Fed]:
+    """The rows as records without a timestamp, as far as plain tuples are: making records costs a third of a call."""
+    return zip(rows, repeat(None), origins)
 
 
 def watermark_marks(column: pa.Array) -> list[Any]:

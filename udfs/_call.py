@@ -100,9 +100,9 @@ class Calls:
         call.deadline = self._deadlines.start(call, now)
         return call
 
-    def admit(self, worker: Worker, record: StreamRecord, entry: Entry) -> Call:
+    def admit(self, worker: Worker, entry: Entry) -> Call:
         """The call of a row whose first attempt is under way in the worker, whose slot knows it already."""
-        call = Call((record,), (entry,), now := self._loop.time())
+        call = Call((entry.element,), (entry,), now := self._loop.time())  # type: ignore[arg-type]
         worker.slot.deadline = call.deadline = self._deadlines.start(call, now)
         call.attempt = 1
         call.workers.append(worker)

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
-from asyncudf.queues import LatencyMarker, StreamElement, StreamRecord
+from asyncudf.queues import LatencyMarker, StreamRecord
 
 from ._arrow import Codec
 from ._errors import FunctionError
+from ._input import Fed
 from ._node import Node
 from ._options import EventLoop
 from ._outputs import (
@@ -121,7 +122,7 @@ class Chain:
         self.counters: dict[str, CountingOutput] = {}  # by the operators' names
         self.at_end: Callable[[], None] = lambda: None
 
-    def feed(self, elements: Iterable[StreamElement]) -> None:
+    def feed(self, elements: Iterable[Fed]) -> None:
         """Hand over a batch."""
         self.head.feed(elements)
 

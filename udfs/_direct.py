@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
-from asyncudf.queues import Entry, StreamElement, StreamRecord
+from asyncudf.queues import Entry, StreamRecord
 
 from ._errors import ResultError
 from ._function import CallSlot, Results
+from ._input import Fed
 
 __all__ = ("Passed", "Stopped", "run_at_once")
 
@@ -19,7 +20,7 @@ class Passed:
     __slots__ = ("records", "results")
 
     def __init__(self) -> None:
-        self.records: list[StreamRecord] = []
+        self.records: list[Fed] = []
         self.results: list[Any] = []
 
     def clear(self) -> None:
@@ -30,18 +31,18 @@ class Passed:
 class Stopped(NamedTuple):
     """Why the loop has ended before its elements: a marker, or a row that needs more than its result be passed on."""
 
-    element: StreamElement | None
+    element: Fed | None
     results: list[Results] | None = None
     error: BaseException | None = None
 
 
 async def run_at_once(
     function: Callable[..., Awaitable[Any]],
-    elements: Iterator[StreamElement],
+    elements: Iterator[Fed],
     slot: CallSlot,
     finish: Callable[[Any], Any] | None,
     passed: Passed,
-    put: Callable[[StreamRecord], Entry] | None,
+    put: Callable[[Fed], Entry] | None,
     is_spoiled: Callable[[], bool],
 ) -> Stopped | list[Results] | None:
     """Call the function for each row.
@@ -58,11 +59,11 @@ async def run_at_once(
     # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
     records, results = passed.records, passed.results
     for element in elements:
-        if type(element) is not StreamRecord:
+        if type(element) is not tuple and type(element) is not StreamRecord:
             return Stopped(element)
         slot.element = element
         try:
-            result = await function(*element[0])
+            result = await function(*element[0])  # type: ignore[misc]
         except BaseException as error:
             if slot.is_suspended:
                 raise

@@ -7,9 +7,9 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 
-from asyncudf.queues import LatencyMarker, StreamElement, Watermark
+from asyncudf.queues import LatencyMarker, Watermark
 
-from ._input import Input
+from ._input import Fed, Input
 from ._outputs import UNLIMITED, Output
 
 __all__ = ("Driver",)
@@ -59,7 +59,7 @@ class Driver(ABC):
         async with self.running():
             pass
 
-    def feed(self, elements: Iterable[StreamElement]) -> None:
+    def feed(self, elements: Iterable[Fed]) -> None:
         """Hand over a batch of rows and markers."""
         self._input.feed(elements)
         self._look_at_input()

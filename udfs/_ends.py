@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from asyncudf.queues import StreamElement, StreamRecord
+from asyncudf.queues import StreamRecord
 
 from ._arrow import SourceRows, records_of, rows_of, watermark_marks
 from ._chain import Plan
 from ._fit import fitter
+from ._input import Fed
 from ._layout import Layout, Part
 from ._node import Node
 from ._outputs import Output
@@ -58,7 +59,7 @@ class SourceReader:
         if isinstance(assign := plan.start.spec, AssignSpec):
             self._generator, self._mark = WatermarkGenerator.of(assign.strategy), assign.position
 
-    def __call__(self, batch: pa.RecordBatch) -> Iterable[StreamElement]:
+    def __call__(self, batch: pa.RecordBatch) -> Iterable[Fed]:
         origins = zip(repeat(SourceRows(batch)), range(batch.num_rows))
         values: Iterable[Any] = repeat(None)
         if self._columns is not None:

@@ -31,7 +31,7 @@ class CallSlot:
     __slots__ = ("attempt", "deadline", "element", "is_suspended", "side")
 
     def __init__(self) -> None:
-        self.element: StreamRecord = NO_RECORD  # of a vectorized call, one whose value is that of all rows
+        self.element: Any = NO_RECORD  # of a vectorized call, one whose value is that of all rows
         self.is_suspended = False  # whether a call that began as one of many is now waited for
         self.attempt = 0
         self.deadline: float | None = None  # None: not registered yet, the call is in its first step
@@ -113,7 +113,7 @@ class RuntimeContext:
         Raises:
             AsyncUDFError: asked outside a call.
         """
-        text = f"{self._function}:{self._slot().element.value!r}"
+        text = f"{self._function}:{self._slot().element[0]!r}"
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def output(self, tag: OutputTag, value: Any) -> None:

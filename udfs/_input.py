@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from typing import Any
 
-from asyncudf.queues import StreamElement
+from asyncudf.queues import StreamElement, StreamRecord
 
-__all__ = ("Input",)
+__all__ = ("Fed", "Input", "record_of")
+
+# Whole batches come as plain tuples of value, timestamp and origin: most rows never need to be records.
+Fed = StreamElement | tuple[Any, None, Any]
+
+
+def record_of(element: Fed) -> StreamElement:
+    """The element, a plain tuple made a record."""
+    return tuple.__new__(StreamRecord, element) if type(element) is tuple else element  # type: ignore[return-value]
 
 
 class Input:
@@ -23,8 +32,8 @@ class Input:
 
     def __init__(self, want: Callable[[], None]) -> None:
         self._want = want
-        self._batches: deque[Iterator[StreamElement]] = deque()
-        self.current: Iterator[StreamElement] = iter(())
+        self._batches: deque[Iterator[Fed]] = deque()
+        self.current: Iterator[Fed] = iter(())
         self.may_have_more = False
         self.has_ended = False
         self._line: deque[StreamElement] = deque()
@@ -40,7 +49,7 @@ class Input:
         """Whether nothing is left and nothing will come."""
         return self.has_ended and not self.may_have_more
 
-    def feed(self, batch: Iterable[StreamElement]) -> None:
+    def feed(self, batch: Iterable[Fed]) -> None:
         """Put a batch at the end of the line."""
         self._batches.append(iter(batch))
         self.may_have_more = True
@@ -88,11 +97,11 @@ class Input:
         while (element := next(self.current, None)) is None:
             if not self.refill():
                 return None
-        return element
+        return record_of(element)
 
     def values(self) -> list[StreamElement]:
         """All elements, in order; they stay where they are."""
         batches = [list(batch) for batch in (self.current, *self._batches)]
         self.current, *rest = (iter(batch) for batch in batches)
         self._batches = deque(rest)
-        return list(chain.from_iterable(batches))
+        return [record_of(element) for element in chain.from_iterable(batches)]

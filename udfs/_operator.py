@@ -23,6 +23,7 @@ from ._call import Call, CallHooks, Calls
 from ._direct import Passed, Stopped, run_at_once
 from ._driver import Driver
 from ._function import NO_RECORD, RuntimeContext
+from ._input import Fed, record_of
 from ._invoke import VectorCodec, invocation_of, resumed
 from ._options import Options, OutputMode
 from ._outputs import UNLIMITED, Output
@@ -203,11 +204,11 @@ class AsyncWaitOperator(Driver):
                 return outcome
             if outcome.element is None:  # the worker is spoiled
                 return None
-            if not isinstance(outcome.element, StreamRecord):
-                self._put(outcome.element)
+            entry = self._put(outcome.element)
+            if not isinstance(entry.element, StreamRecord):
                 self._push()
                 continue
-            call = self._calls.admit(worker, outcome.element, self._put(outcome.element))
+            call = self._calls.admit(worker, entry)
             self._calls.ended(worker, call, outcome.results, outcome.error)
             if worker.is_spoiled():
                 return None
@@ -233,7 +234,7 @@ class AsyncWaitOperator(Driver):
         else:
             self._pass(passed)
             slot.is_suspended = True
-            return self._calls.admit(worker, slot.element, self._put(slot.element)), resumed(running, waiting_for)
+            return self._calls.admit(worker, self._put(slot.element)), resumed(running, waiting_for)
         slot.attempt = 0
         if slot.element is not NO_RECORD or self._input.refill():
             return None, asyncio.sleep(0)
@@ -277,8 +278,8 @@ class AsyncWaitOperator(Driver):
             self._push()
         return None
 
-    def _put(self, element: StreamElement) -> Entry:
-        entry = self._queue.try_put(element)
+    def _put(self, element: Fed) -> Entry:
+        entry = self._queue.try_put(record_of(element))
         assert entry is not None, "a place was free: only this coroutine-free stretch of code fills it"
         return entry
 

@@ -69,10 +69,10 @@ class Output(Collector):
         """How many records may come now. More are taken, but whoever sends shall wait when it is 0: back-pressure."""
         return UNLIMITED
 
-    def collect_results(self, records: Sequence[StreamRecord], results: Sequence[Any]) -> None:
-        """Take one result for each of some records, in their order."""
-        for record, result in zip(records, results, strict=True):
-            self.collect(record.with_value(result))
+    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
+        """Take one result for each of some records (or plain tuples of the same), in their order."""
+        for (_, timestamp, origin), result in zip(records, results, strict=True):
+            self.collect(StreamRecord(result, timestamp, origin))
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         """Take a record for a side output (Flink's `collect(tag, record)`); one that nobody reads is dropped."""
@@ -140,7 +140,7 @@ class CountingOutput(_Wrapper):
         self.records_out += 1
         self._collect(record)
 
-    def collect_results(self, records: Sequence[StreamRecord], results: Sequence[Any]) -> None:
+    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
         self.records_out += len(records)
         self._output.collect_results(records, results)
 

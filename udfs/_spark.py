@@ -14,13 +14,12 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.util import PythonEvalType
 
-from asyncudf.queues import StreamElement
-
 from . import _types
 from ._arrow import Codec, ResultWriter, records_of, rows_of
 from ._bridge import Bridge
 from ._chain import Chain, chain_of_one
 from ._errors import FunctionError, OptionError
+from ._input import Fed
 from ._loops import new_event_loop
 from ._options import Options
 from ._signature import FunctionSpec
@@ -148,14 +147,14 @@ class ColumnTask:
     def __call__(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return pipe(batches, self._start, self._read)
 
-    def _start(self, first: Any) -> Bridge[Iterable[StreamElement], pa.Array]:
+    def _start(self, first: Any) -> Bridge[Iterable[Fed], pa.Array]:
         columns, spec = _columns(first), self._work.spec
         spec.check_column_count(len(columns))
         writer = ResultWriter(spec.name, self._work.written)
         kinds = [column.type for column in columns]
         return start_bridge(self._work, lambda values, *_: writer.array(values), kinds, None, len(columns[0]))
 
-    def _read(self, batch: Any) -> Iterable[StreamElement]:
+    def _read(self, batch: Any) -> Iterable[Fed]:
         return records_of(rows_of(self._work.spec.name, _columns(batch), None), repeat(None))
 
 
@@ -165,7 +164,7 @@ def _columns(batch: Any) -> tuple[pa.Array, ...]:
 
 def start_bridge(
     work: Work, write: Any, kinds: Sequence[pa.DataType], names: Sequence[str] | None, rows: int
-) -> Bridge[Iterable[StreamElement], Any]:
+) -> Bridge[Iterable[Fed], Any]:
     """The function of a column or a table in the Spark task that this runs in.
 
     `write` makes what Spark gets of results and their origins, of at most `rows` together: as many as Spark's input
@@ -178,7 +177,7 @@ def start_bridge(
 
 def bridge_of(
     work: Work, write: Any, codec: Codec | None, rows: int, partition: int = 0, attempt: int = 0
-) -> Bridge[Iterable[StreamElement], Any]:
+) -> Bridge[Iterable[Fed], Any]:
     """Start the chain of one function on a loop of its own."""
 
     def build(loop: Any, want: Callable[[], None], emit: Callable[[Any], None]) -> Chain:

@@ -11,11 +11,12 @@ from pyspark.sql import types as spark
 from pyspark.sql.functions import udtf
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
-from asyncudf.queues import StreamElement, StreamRecord
+from asyncudf.queues import StreamRecord
 
 from ._arrow import ResultWriter, values_of
 from ._bridge import Bridge
 from ._errors import FunctionError
+from ._input import Fed
 from ._options import Options
 from ._signature import FunctionSpec, Kind, refuse_dead_letters
 from ._spark import arrow_type, plan_work, start_bridge
@@ -72,7 +73,7 @@ class TableFunction:
         self._analyzed = analyzed
         self._from_pickled = [_from_pickled(kind) for kind in analyzed.kinds]
         self._rows: list[Any] = []
-        self._bridge: Bridge[Iterable[StreamElement], list[tuple[Any, ...]]] | None = None
+        self._bridge: Bridge[Iterable[Fed], list[tuple[Any, ...]]] | None = None
 
     def eval(self, row: Any, *columns: Any, **named: Any) -> Iterator[tuple[Any, ...]]:
         """Take one row; give the results that are ready now and then."""

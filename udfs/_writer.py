@@ -54,7 +54,7 @@ class RecordWriterOutput(Output):
         if len(values) >= self._rows:
             self.flush()
 
-    def collect_results(self, records: Sequence[StreamRecord], results: Sequence[Any]) -> None:
+    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
         if not self._values:
             self._timer = self._loop.call_later(self._linger, self._flush_in_time)
         self._values += results

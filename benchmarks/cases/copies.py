@@ -49,4 +49,5 @@ COPIES = Case(
     systems,
     targets=(Target("us/row", "object_reuse=True", against="object_reuse=False"),),
     repetitions=3,
+    plots=("us/row",),
 )
