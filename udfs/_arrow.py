@@ -22,8 +22,14 @@ __all__ = (
     "rows_of",
     "source_columns",
     "values_of",
+    "warm_up",
     "watermark_marks",
 )
+
+
+def warm_up() -> None:
+    """Make an array before the first call: pyarrow then imports pandas, for which all calls in flight would wait."""
+    pa.array([0])
 
 
 def values_of(column: pa.Array) -> list[Any]:

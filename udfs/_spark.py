@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.util import PythonEvalType
 
 from . import _types
-from ._arrow import Codec, ResultWriter, records_of, rows_of
+from ._arrow import Codec, ResultWriter, records_of, rows_of, warm_up
 from ._bridge import Bridge
 from ._chain import Chain, chain_of_one
 from ._errors import FunctionError, OptionError
@@ -170,6 +170,7 @@ def start_bridge(
     `write` makes what Spark gets of results and their origins, of at most `rows` together: as many as Spark's input
     batches have, so that `spark.sql.execution.arrow.maxRecordsPerBatch` bounds the memory of large results too.
     """
+    warm_up()
     spec = work.spec
     codec = Codec(spec.name, spec.vectors, kinds, names) if spec.vectorized else None
     return bridge_of(work, write, codec, rows, *task_of())

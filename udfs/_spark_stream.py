@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
+from ._arrow import warm_up
 from ._bridge import Bridge
 from ._chain import Chain, Plan, build_chain
 from ._ends import ArrowSinks, Envelope, Plain, Request, SideKinds, SourceReader
@@ -53,6 +54,7 @@ class ChainTask:
         return pipe(filled, self._start, SourceReader(self.plan))
 
     def _start(self, first: pa.RecordBatch) -> Bridge[Any, pa.RecordBatch]:
+        warm_up()
         partition, attempt = task_of()
 
         def build(loop: Any, want: Callable[[], None], emit: Callable[[pa.RecordBatch], None]) -> Chain:
