@@ -584,7 +584,7 @@ class Plain(ProcessFunction):
     def __init__(self, log: list[str], fails: str = "") -> None:
         self.log, self.fails = log, fails
 
-    async def open(self) -> None:
+    async def open(self, context: Any) -> None:
         self.log.append("open plain")
         if self.fails == "open":
             raise RuntimeError("no way in")

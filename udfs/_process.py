@@ -70,7 +70,7 @@ class ProcessFunction(ABC):
     ...             collector.collect(value)
     """
 
-    def open(self) -> Any:
+    def open(self, context: ProcessContext) -> Any:
         """Called once before the first row."""
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
@@ -121,7 +122,7 @@ class ProcessStep(Step):
     async def running(self) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._call, self._function.close, "close")
-            await self._call(self._function.open, "open")
+            await self._call(partial(self._function.open, self._context), "open")
             yield
 
     async def _call(self, method: Callable[[], Any], what: str) -> None:

@@ -343,7 +343,7 @@ class LivesPlainly(ProcessFunction):
     def __init__(self, journal, fails=""):
         self.journal, self.fails = journal, fails
 
-    def open(self):
+    def open(self, context):
         self.journal.write("open", "plain")
         if self.fails == "open":
             raise OSError("no way in")

@@ -287,7 +287,7 @@ def test_empty_partitions_and_empty_dataframes_open_nothing(spark, journal, stre
 
 def test_each_partition_has_a_chain_of_its_own(spark, stream_of):
     class Numbers(ProcessFunction):
-        def open(self):
+        def open(self, context):
             self.count = 0
 
         def process_element(self, value, context, collector):
@@ -725,7 +725,7 @@ class LivesPlainly(ProcessFunction):
         self.name = name
         self.journal = journal
 
-    async def open(self):
+    async def open(self, context):
         await asyncio.sleep(0)
         self.journal.write("open", self.name)
 
@@ -769,7 +769,7 @@ def test_a_function_used_by_two_operators_is_an_instance_for_each(spark, stream_
     class Rows(ProcessFunction):
         opened = 0
 
-        def open(self):
+        def open(self, context):
             self.opened += 1
 
         def process_element(self, value, context, collector):
