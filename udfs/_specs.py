@@ -26,7 +26,7 @@ from ._steps import FilterStep, ProcessStep, Step
 from ._tags import DEAD_LETTERS, LATENCIES, OutputTag, SideTypes
 from ._task import Work
 from ._watermark_steps import UnionStep, WatermarkColumnStep, WatermarkStep
-from ._watermarks import Source, WatermarkGenerator, WatermarkStrategy
+from ._watermarks import WatermarkGenerator, WatermarkStrategy
 
 __all__ = (
     "AssignSpec",
@@ -241,11 +241,6 @@ class AssignSpec(Spec):
             idleness=self.strategy.idleness,
             loop=site.loop,
         )
-
-    @property
-    def stands_at_batch_ends(self) -> bool:
-        """Whether its watermarks need the batches of the source."""
-        return self.strategy.source is Source.NOTHING
 
 
 def _microseconds(value: Any) -> Any:
