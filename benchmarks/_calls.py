@@ -16,7 +16,7 @@ from asyncudf import AsyncUDF, async_pandas_udf
 from ._harness import Sample
 from ._peers import TIMEOUT, Values
 from ._spark import arrow_column, seconds_of_calls
-from ._work import BATCH, CAPACITY, bare, rates
+from ._work import BATCH, CAPACITY, Loop, bare, rates, run
 
 __all__ = ("Calls",)
 
@@ -47,7 +47,7 @@ class Calls:
         """The first fifth of the calls, for what is slow."""
         return Calls(self._session, self.latencies[: max(1, len(self.latencies) // 5)], self._capacity, self._values)
 
-    def bare(self) -> Sample:
+    def bare(self, loop: Loop = asyncio.new_event_loop) -> Sample:
         """In a plain asyncio program."""
 
         async def call(latency: float) -> float:
@@ -56,7 +56,7 @@ class Calls:
                 await asyncio.sleep(latency)
             return start
 
-        return self._sample(asyncio.run(bare(call, self.latencies, self._capacity)))
+        return self._sample(run(bare(call, self.latencies, self._capacity), loop))
 
     def column(self) -> Sample:
         """As a column of an async function."""

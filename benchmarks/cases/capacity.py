@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 
 from .._calls import Calls
 from .._harness import Case, Settings, System
 from .._spark import local_spark
+from .._work import BARE
 
 __all__ = ("CAPACITY_GROWTH",)
 
@@ -27,7 +29,11 @@ def systems(settings: Settings) -> Iterator[list[System]]:
         calls = {capacity: Calls(session, [LATENCY] * rows, capacity) for capacity, rows in sizes.items()}
         yield [
             *(System("column", each.column, at=capacity) for capacity, each in calls.items()),
-            *(System("bare asyncio", each.bare, "reference", at=capacity) for capacity, each in calls.items()),
+            *(
+                System(name, partial(each.bare, loop), "reference", at=capacity)
+                for name, loop in BARE.items()
+                for capacity, each in calls.items()
+            ),
         ]
 
 

@@ -21,7 +21,7 @@ from .._calls import Calls
 from .._harness import Case, Settings, System, Target
 from .._peers import FLINK, peer_systems
 from .._spark import local_spark
-from .._work import CAPACITY, lognormal, rates
+from .._work import BARE, CAPACITY, lognormal, rates
 
 __all__ = ("P3", "P4")
 
@@ -35,7 +35,7 @@ def ordered(settings: Settings) -> Iterator[list[System]]:
         calls = Calls(session, lognormal(settings.rows(CALLS)))
         flinks_rule = partial(calls.fifth().operator, ordered_wait, queue_size=CAPACITY)
         yield [
-            System("bare asyncio", calls.bare, "reference"),
+            *(System(name, partial(calls.bare, loop), "reference") for name, loop in BARE.items()),
             System("column", calls.column),
             System("ordered_wait", partial(calls.operator, ordered_wait)),
             System("ordered_wait, queue_size=capacity", flinks_rule, "reference"),
@@ -50,7 +50,7 @@ def unordered(settings: Settings) -> Iterator[list[System]]:
     with local_spark() as session:
         calls = Calls(session, lognormal(settings.rows(CALLS)))
         yield [
-            System("bare asyncio", calls.bare, "reference"),
+            *(System(name, partial(calls.bare, loop), "reference") for name, loop in BARE.items()),
             System("unordered_wait", partial(calls.operator, unordered_wait)),
             *peer_systems(settings, calls.latencies, "unordered", rates),
         ]

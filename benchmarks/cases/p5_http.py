@@ -7,7 +7,6 @@ have 100 requests in flight. Client and server need a free core each.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import tempfile
 import time
@@ -25,7 +24,7 @@ from .._http_server import http_server
 from .._meter import Meter, metered
 from .._peers import TIMEOUT
 from .._spark import local_spark, seconds_of_calls
-from .._work import CAPACITY, bare
+from .._work import BARE, CAPACITY, Loop, bare, run
 
 __all__ = ("P5", "P5B")
 
@@ -37,12 +36,12 @@ Plan = Callable[[DataFrame, Any], DataFrame]
 def systems(latency: float, requests: int, settings: Settings) -> Iterator[list[System]]:
     rows = settings.rows(requests)
     with local_spark() as session, http_server(latency) as url, tempfile.TemporaryDirectory() as folder:
-        run = partial(through_spark, session, rows, url, Meter(folder, "http"))
+        query = partial(through_spark, session, rows, url, Meter(folder, "http"))
         yield [
-            System("bare asyncio", partial(bare_client, rows, url), "reference"),
-            System("column", partial(run, lambda df, get: df.select(get("id").alias("call")))),
-            System("ordered_wait", partial(run, partial(wait, ordered_wait))),
-            System("unordered_wait", partial(run, partial(wait, unordered_wait))),
+            *(System(name, partial(bare_client, rows, url, loop), "reference") for name, loop in BARE.items()),
+            System("column", partial(query, lambda df, get: df.select(get("id").alias("call")))),
+            System("ordered_wait", partial(query, partial(wait, ordered_wait))),
+            System("unordered_wait", partial(query, partial(wait, unordered_wait))),
         ]
 
 
@@ -50,7 +49,7 @@ def wait(operator: Callable[..., DataFrame], df: DataFrame, get: Any) -> DataFra
     return operator(df, get, "id").withColumnRenamed("get", "call")
 
 
-def bare_client(rows: int, url: str) -> Sample:
+def bare_client(rows: int, url: str, loop: Loop) -> Sample:
     async def main() -> float:
         async with session_of() as session:
 
@@ -64,7 +63,7 @@ def bare_client(rows: int, url: str) -> Sample:
             return await bare(get, range(rows), CAPACITY)
 
     with metered() as used:
-        seconds = asyncio.run(main())
+        seconds = run(main(), loop)
     return sample(rows, seconds, used)
 
 
