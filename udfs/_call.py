@@ -161,7 +161,7 @@ class Calls:
         if results is None or len(call.entries) > 1 or call.done:
             return False
         try:
-            finished = self._finished(results[0])
+            finished = results[0] if self._finish is None else self._finished(results[0])
         except ResultError:
             return False
         call.done = True

@@ -1,17 +1,24 @@
-"""The hottest loop: calls one after another on one worker, as long as they return at once."""
+"""The hottest loop: the calls of one call slot, row after row."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from types import coroutine
+from typing import Any, Protocol
 
 from asyncudf.queues import Entry, StreamRecord
 
 from ._errors import ResultError
-from ._function import CallSlot, Results
+from ._function import NO_RECORD, CallSlot, Results
 from ._input import Fed
+from ._workers import Worker
 
-__all__ = ("Passed", "Stopped", "run_at_once")
+__all__ = ("BURST", "Admission", "Passed", "Rows", "driven", "run_direct")
+
+BURST = 200  # rows whose calls return at once before timers and the mailbox get their turn
+
+# Rows to be called, and what takes one that is done at once: None where it may leave at once, by `Passed`.
+Rows = tuple[Iterator[Fed], Callable[[Fed], Entry] | None]
 
 
 class Passed:
@@ -28,59 +35,85 @@ class Passed:
         self.results.clear()
 
 
-class Stopped(NamedTuple):
-    """Why the loop has ended before its elements: a marker, or a row that needs more than its result be passed on."""
+class Admission(Protocol):
+    """What the loop asks of its operator."""
 
-    element: Fed | None
-    results: list[Results] | None = None
-    error: BaseException | None = None
+    def next_rows(self, worker: Worker, /) -> Rows | None: ...
+    def refill(self) -> bool: ...
+    def admit_marker(self, marker: Fed, /) -> None: ...
+    def ended(self, worker: Worker, results: list[Results] | None, error: BaseException | None, /) -> None: ...
 
 
-async def run_at_once(
+async def run_direct(
     function: Callable[..., Awaitable[Any]],
-    elements: Iterator[Fed],
-    slot: CallSlot,
+    worker: Worker,
     finish: Callable[[Any], Any] | None,
     passed: Passed,
-    put: Callable[[Fed], Entry] | None,
-    is_spoiled: Callable[[], bool],
-) -> Stopped | list[Results] | None:
-    """Call the function for each row.
+    operator: Admission,
+) -> bool:
+    """Call the function for one row after another, to be driven by `driven`.
 
-    The caller drives this coroutine itself. When it is suspended, the call of the row in `slot.element` is: the
-    caller then says so in `slot.is_suspended`, and what is awaited from there on is that one call.
-
-    Args:
-        put: what takes a row that is done at once and may not leave at once; None where rows may pass, to `passed`.
+    Most rows that are done at once are never in the queue. One whose call suspends, fails or has more than its
+    result to be passed on is admitted to it.
 
     Returns:
-        None when there are no more elements, the reason to stop, or the results of the call that was suspended.
+        Whether there may be more rows, after a pause; else the slot has nothing to do here.
     """
     # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
-    records, results = passed.records, passed.results
-    for element in elements:
-        if type(element) is not tuple and type(element) is not StreamRecord:
-            return Stopped(element)
-        slot.element = element
-        try:
-            result = await function(*element[0])  # type: ignore[misc]
-        except BaseException as error:
-            if slot.is_suspended:
-                raise
-            return Stopped(element, None, error)
-        if slot.is_suspended:
-            return [(result,)]
-        if slot.side:
-            return Stopped(element, [(result,)])
-        try:
-            value = result if finish is None else finish(result)
-        except ResultError:
-            return Stopped(element, [(result,)])
-        if put is None:
-            records.append(element)
-            results.append(value)
+    slot, records, values = worker.slot, passed.records, passed.results
+    for _ in range(BURST):
+        if (rows := operator.next_rows(worker)) is None:
+            return False
+        elements, put = rows
+        for element in elements:
+            if type(element) is not tuple and type(element) is not StreamRecord:
+                operator.admit_marker(element)
+                break
+            slot.element = element
+            try:
+                result = await function(*element[0])  # type: ignore[misc]
+            except BaseException as error:  # every error of the user's code has its policy
+                operator.ended(worker, None, error)
+                break
+            if slot.is_suspended or slot.side:
+                operator.ended(worker, [(result,)], None)
+                break
+            try:
+                value = result if finish is None else finish(result)
+            except ResultError:
+                operator.ended(worker, [(result,)], None)
+                break
+            if put is None:
+                records.append(element)
+                values.append(value)
+            else:
+                put(element).complete((value,))
+            if worker.is_spoiled():
+                break
         else:
-            put(element).complete((value,))
-        if is_spoiled():
-            return Stopped(None)
-    return None
+            if slot.element is not NO_RECORD:
+                return True
+            if not operator.refill():
+                return False
+    return True
+
+
+@coroutine
+def driven(
+    running: Coroutine[Any, Any, bool], slot: CallSlot, suspended: Callable[[], None]
+) -> Generator[Any, Any, bool]:
+    """Run a loop of calls; `suspended` is told of each call when it gives way for the first time."""
+    error = None
+    while True:
+        try:
+            waiting_for = running.send(None) if error is None else running.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        if not slot.is_suspended:
+            slot.is_suspended = True
+            suspended()
+        error = None
+        try:
+            yield waiting_for
+        except BaseException as thrown:
+            error = thrown

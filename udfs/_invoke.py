@@ -6,15 +6,14 @@ import asyncio
 import contextvars
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from types import coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from ._errors import ResultError
 from ._function import AsyncFunction, Deliver, ResultFuture, Results, RuntimeContext
 from ._signature import FunctionSpec, Kind
 
-__all__ = ("Invocation", "VectorCodec", "invocation_of", "resumed")
+__all__ = ("Invocation", "VectorCodec", "invocation_of")
 
 
 class VectorCodec(Protocol):
@@ -156,18 +155,3 @@ def _in_thread(function: Callable[..., Any], name: str) -> Callable[..., Corouti
         return await asyncio.get_running_loop().run_in_executor(None, run)
 
     return call
-
-
-@coroutine
-def resumed(running: Coroutine[Any, Any, Any], waiting_for: Any) -> Generator[Any, Any, Any]:
-    """The results of a coroutine that has suspended once: a plain `await` refuses one that has been started."""
-    while True:
-        try:
-            yield waiting_for
-        except BaseException as error:
-            try:
-                waiting_for = running.throw(error)
-            except StopIteration as stop:
-                return stop.value
-        else:
-            return (yield from running)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,11 +21,11 @@ from asyncudf.queues import (
 
 from ._batching import MicroBatch
 from ._call import Call, CallHooks, Calls
-from ._direct import Passed, Stopped, run_at_once
+from ._direct import BURST, Passed, Rows, driven, run_direct
 from ._driver import Driver
-from ._function import NO_RECORD, RuntimeContext
+from ._function import NO_RECORD, Results, RuntimeContext
 from ._input import Fed, record_of
-from ._invoke import VectorCodec, invocation_of, resumed
+from ._invoke import VectorCodec, invocation_of
 from ._options import Options, OutputMode
 from ._outputs import UNLIMITED, Output
 from ._resources import opened
@@ -33,13 +34,10 @@ from ._workers import Worker, WorkerPool
 
 __all__ = ("AsyncWaitOperator",)
 
-BURST = 200  # rows whose calls return at once before timers and the mailbox get their turn
 _QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
     OutputMode.ORDERED: OrderedStreamElementQueue,
     OutputMode.UNORDERED: UnorderedStreamElementQueue,
 }
-
-Pulled = tuple[Call | None, Awaitable[Any]] | None  # a call and its coroutine; no call: a pause; None: nothing to do
 
 
 class AsyncWaitOperator(Driver):
@@ -78,7 +76,8 @@ class AsyncWaitOperator(Driver):
         self._context = context
         self._finish = finish
         self._codec = codec
-        self._queue = _QUEUES[options.output_mode](options.queue_rows)
+        self._queue_rows = options.queue_rows
+        self._queue = _QUEUES[options.output_mode](self._queue_rows)
         self._wanted_rows = max(options.capacity, batch_rows(spec, options))
         self._passed = Passed()
         self._direct: Callable[..., Coroutine[Any, Any, Any]] | None = None
@@ -149,7 +148,7 @@ class AsyncWaitOperator(Driver):
     def _has_work(self) -> bool:
         if self._finished.done():
             return False
-        if self._input.may_have_more and len(self._queue) < self._queue.capacity:
+        if self._input.may_have_more and len(self._queue) < self._queue_rows:
             return True
         return self._calls.any_ready or (len(self._batch) > 0 and (self._batch.is_ready or self._input.has_ended))
 
@@ -164,85 +163,82 @@ class AsyncWaitOperator(Driver):
 
     async def _run_calls(self, worker: Worker) -> None:
         worker.settle_in()
-        while not self._finished.done() and (pulled := self._pull(worker)) is not None:
-            call, waiting = pulled
+        while not (self._finished.done() or worker.is_spoiled()):
+            call = self._calls.next_ready()
+            if call is None and self._direct is not None:
+                if await self._run_direct(worker, self._direct):
+                    await asyncio.sleep(0)
+                elif not self._calls.any_ready:
+                    return
+                continue
             if call is None:
-                await waiting
-                continue
-            self._pool.done_pulling(worker)
-            results = error = None
-            try:
-                results = await waiting
-            except BaseException as raised:  # every error of the user's code has its policy
-                error = raised
-            if worker.abandoned:
-                return
+                rows = self._gather()
+                if not rows:
+                    return
+                call = self._calls.open(*zip(*rows, strict=True))
+            await self._run_call(worker, call)
+
+    async def _run_call(self, worker: Worker, call: Call) -> None:
+        running = self._calls.invoke(worker, call)
+        self._pool.done_pulling(worker)
+        results = error = None
+        try:
+            results = await running
+        except BaseException as raised:  # every error of the user's code has its policy
+            error = raised
+        if not worker.abandoned:
             self._calls.ended(worker, call, results, error)
-            if worker.is_spoiled():
-                return
 
-    def _pull(self, worker: Worker) -> Pulled:
-        """Find the worker's next call: one that is ready for a retry, else one for new rows."""
-        if (ready := self._calls.next_ready()) is not None:
-            return ready, self._calls.invoke(worker, ready)
-        if self._direct is not None:
-            return self._pull_direct(worker, self._direct)
-        rows = self._gather()
-        if not rows:
+    async def _run_direct(self, worker: Worker, function: Callable[..., Coroutine[Any, Any, Any]]) -> bool:
+        """Run call after call for as long as rows come; False when the worker has nothing to do here."""
+        running = run_direct(function, worker, self._finish, self._passed, self)
+        may_have_more = await driven(running, worker.slot, partial(self._suspended, worker))
+        worker.slot.attempt = 0
+        self._pass()
+        return may_have_more
+
+    def next_rows(self, worker: Worker) -> Rows | None:
+        """Rows for `run_direct`, at most a burst."""
+        places = self._queue_rows - len(self._queue)
+        if not places or self._finished.done() or self._calls.any_ready or worker.is_spoiled():
             return None
-        call = self._calls.open(*zip(*rows, strict=True))
-        return call, self._calls.invoke(worker, call)
-
-    def _pull_direct(self, worker: Worker, function: Callable[..., Coroutine[Any, Any, Any]]) -> Pulled:
-        """Admit rows until a call suspends. Those that return at once, where a row may pass, are emitted directly."""
-        for _ in range(BURST):
-            places = self._queue.capacity - len(self._queue)
-            if not places or self._finished.done():
-                return None
-            outcome = self._run_at_once(worker, function, places)
-            if not isinstance(outcome, Stopped):
-                return outcome
-            if outcome.element is None:  # the worker is spoiled
-                return None
-            entry = self._put(outcome.element)
-            if not isinstance(entry.element, StreamRecord):
-                self._push()
-                continue
-            call = self._calls.admit(worker, entry)
-            self._calls.ended(worker, call, outcome.results, outcome.error)
-            if worker.is_spoiled():
-                return None
-        return None, asyncio.sleep(0)
-
-    def _run_at_once(
-        self, worker: Worker, function: Callable[..., Coroutine[Any, Any, Any]], places: int
-    ) -> Stopped | Pulled:
-        """Run calls while they return at once."""
-        slot, passed = worker.slot, self._passed
+        worker.slot.element, worker.slot.attempt = NO_RECORD, 1
         room = self._output.room if self._is_bounded else BURST
         may_pass = room > 0 and self._queue.may_pass()
         elements = islice(self._input.current, min(BURST, room if may_pass else places))
-        put = None if may_pass else self._put
-        slot.element, slot.attempt = NO_RECORD, 1
-        running = run_at_once(function, elements, slot, self._finish, passed, put, worker.is_spoiled)
-        try:
-            waiting_for = running.send(None)
-        except StopIteration as stop:
-            self._pass(passed)
-            if stop.value is not None:
-                return stop.value  # type: ignore[no-any-return]
-        else:
-            self._pass(passed)
-            slot.is_suspended = True
-            return self._calls.admit(worker, self._put(slot.element)), resumed(running, waiting_for)
-        slot.attempt = 0
-        if slot.element is not NO_RECORD or self._input.refill():
-            return None, asyncio.sleep(0)
-        self._finish_if_drained()
-        return None
+        return elements, None if may_pass else self._put
 
-    def _pass(self, passed: Passed) -> None:
+    def refill(self) -> bool:
+        """Go on to the next batch, for `run_direct`; False if there is none."""
+        if self._input.refill():
+            return True
+        self._finish_if_drained()
+        return False
+
+    def admit_marker(self, marker: Fed) -> None:
+        """Take a marker that `run_direct` has come to."""
+        self._pass()
+        self._put(marker)
+        self._push()
+
+    def ended(self, worker: Worker, results: list[Results] | None, error: BaseException | None) -> None:
+        """A call of `run_direct` is over, and its result cannot simply be passed on."""
+        if not worker.slot.is_suspended:
+            self._admit(worker)
+        if not worker.abandoned:
+            self._calls.ended(worker, worker.call, results, error)
+
+    def _suspended(self, worker: Worker) -> None:
+        self._admit(worker)
+        self._pool.done_pulling(worker)
+
+    def _admit(self, worker: Worker) -> None:
+        self._pass()
+        self._calls.admit(worker, self._put(worker.slot.element))
+
+    def _pass(self) -> None:
         """Emit the results of rows that never were in the queue, or what was finished in it."""
+        passed = self._passed
         if passed.records:
             try:
                 self._output.collect_results(passed.records, passed.results)
@@ -259,7 +255,7 @@ class AsyncWaitOperator(Driver):
             record = self._next_record()
             if record is not None:
                 batch.add(record, self._put(record))
-            elif self._input.has_ended or len(self._queue) == self._queue.capacity:
+            elif self._input.has_ended or len(self._queue) == self._queue_rows:
                 break  # nothing can join the batch; behind a full queue it would wait for itself
             else:
                 return ()
@@ -267,7 +263,7 @@ class AsyncWaitOperator(Driver):
 
     def _next_record(self) -> StreamRecord | None:
         """The next row, if there is one and the queue has a place; markers before it go into the queue."""
-        while len(self._queue) < self._queue.capacity:
+        while len(self._queue) < self._queue_rows:
             element = self._input.next()
             if isinstance(element, StreamRecord):
                 return element

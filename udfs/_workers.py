@@ -41,8 +41,8 @@ class Worker:
         self._clean = contextvars.copy_context()
 
     def is_spoiled(self) -> bool:
-        """Whether the last call left a context variable or an unheeded cancellation for the next one."""
-        return _copy_context() != self._clean or self.task.cancelling() > 0
+        """Whether it must take no other call: the last one left a context variable or an unheeded cancellation."""
+        return self.abandoned or _copy_context() != self._clean or self.task.cancelling() > 0
 
 
 class WorkerPool:
@@ -157,7 +157,7 @@ def _awaited(coroutine: Any) -> Iterator[Any]:
 
 
 def _driven(coroutine: Any) -> Any:
-    """What `resumed` drives by hand while it does not delegate."""
+    """What `driven` drives by hand."""
     frame = getattr(coroutine, "gi_frame", None)
     return frame.f_locals.get("running") if frame is not None else None
 
