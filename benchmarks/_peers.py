@@ -8,9 +8,10 @@ from typing import Any
 
 from ._harness import Sample, Settings, System, UnavailableError
 
-__all__ = ("FLINK", "TIMEOUT", "Values", "peer_systems")
+__all__ = ("FLINK", "PYFLINK", "TIMEOUT", "Values", "peer_systems")
 
 FLINK = "flink-java"
+PYFLINK = "pyflink"
 TIMEOUT = 60.0  # seconds; a deadline for every row, as ours has
 Values = Callable[[Sequence[float], float], Mapping[str, float]]  # of the latencies and the seconds that it took
 
@@ -21,8 +22,8 @@ def peer_systems(
     """The peers that were asked for, each with these calls to make.
 
     Args:
-        budget: seconds that a round may take. The warm-up round, a hundredth of the rows, tells how many rows that
-            is: among peers with an instant function some are a thousand times slower than others.
+        budget: seconds that a round may take, as far as the warm-up tells: among peers with an instant function
+            some are a thousand times slower than others.
     """
     if settings.peers is None:
         return []
@@ -35,7 +36,10 @@ def peer_systems(
 
 
 class PeerRun:
-    """Measures a peer, each time in a process of its own: its just-in-time compiler starts cold, unlike Spark's."""
+    """Measures a peer, each time in a process of its own: its just-in-time compiler starts cold, unlike Spark's.
+
+    So there is nothing to warm up; the first round, of a hundredth of the rows, shows that it can run, and how fast.
+    """
 
     def __init__(
         self, peers: Any, name: str, latencies: Sequence[float], mode: str, values: Values, budget: float | None
@@ -46,7 +50,7 @@ class PeerRun:
         self._mode = mode
         self._values = values
         self._budget = budget
-        self._rows = len(latencies) if budget is None else max(1, len(latencies) // 100)
+        self._rows = max(1, len(latencies) // 100)
 
     def __call__(self) -> Sample:
         latencies = self._latencies[: self._rows]
@@ -54,6 +58,6 @@ class PeerRun:
             done = self._peers.run(self._name, self._peers.Workload(latencies, mode=self._mode, timeout=TIMEOUT))
         except self._peers.PeerUnavailable as reason:
             raise UnavailableError(str(reason)) from reason
-        if self._budget is not None:
-            self._rows = min(len(self._latencies), 1 + int(self._budget * done.rows / done.seconds))
+        budget = float("inf") if self._budget is None else self._budget
+        self._rows = int(min(len(self._latencies), 1 + budget * done.rows / done.seconds))
         return Sample(self._values(latencies, done.seconds), done.version, done.note)

@@ -23,7 +23,7 @@ from asyncudf import async_pandas_udf, ordered_wait, unordered_wait
 
 from .._calls import Calls
 from .._harness import Case, Sample, Settings, System, Target
-from .._peers import FLINK, peer_systems
+from .._peers import FLINK, PYFLINK, peer_systems
 from .._spark import arrow_column, local_spark
 
 __all__ = ("P2", "P2B")
@@ -113,6 +113,7 @@ P2B = Case(
         Target("us/row", "column", against="gather"),
         Target("us/row", "ordered_wait", against="gather"),
         Target("us/row", "column", against=FLINK),
+        Target("us/row", "column", 0.0033, against=PYFLINK),  # 300 times less
     ),
     repetitions=3,
     plots=("us/row",),

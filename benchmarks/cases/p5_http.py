@@ -7,6 +7,7 @@ have 100 requests in flight. Client and server need a free core each.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import tempfile
 import time
@@ -15,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import aiohttp
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncudf import AsyncUDF, async_pandas_udf, ordered_wait, unordered_wait
@@ -23,7 +25,7 @@ from .._harness import Case, Sample, Settings, System, Target
 from .._http_server import http_server
 from .._meter import Meter, metered
 from .._peers import TIMEOUT
-from .._spark import local_spark, seconds_of_calls
+from .._spark import arrow_column, local_spark, seconds_of_calls
 from .._work import BARE, CAPACITY, Loop, bare, run
 
 __all__ = ("P5", "P5B")
@@ -42,6 +44,7 @@ def systems(latency: float, requests: int, settings: Settings) -> Iterator[list[
             System("column", partial(query, lambda df, get: df.select(get("id").alias("call")))),
             System("ordered_wait", partial(query, partial(wait, ordered_wait))),
             System("unordered_wait", partial(query, partial(wait, unordered_wait))),
+            System("gather", partial(gather, session, rows, url, Meter(folder, "gather")), "reference"),
         ]
 
 
@@ -52,15 +55,7 @@ def wait(operator: Callable[..., DataFrame], df: DataFrame, get: Any) -> DataFra
 def bare_client(rows: int, url: str, loop: Loop) -> Sample:
     async def main() -> float:
         async with session_of() as session:
-
-            async def get(x: int) -> float:
-                start = time.time()
-                async with session.get(url) as response:
-                    response.raise_for_status()
-                    await response.read()
-                return start
-
-            return await bare(get, range(rows), CAPACITY)
+            return await bare(lambda x: request(session, url), range(rows), CAPACITY)
 
     with metered() as used:
         seconds = run(main(), loop)
@@ -76,13 +71,35 @@ def through_spark(session: SparkSession, rows: int, url: str, meter: Meter, plan
 def client(url: str, meter: Meter) -> AsyncUDF[..., Any]:
     @async_pandas_udf(capacity=CAPACITY, timeout=TIMEOUT, resources={"meter": meter.resource, "session": session_of})
     async def get(x: int, meter: Any, session: aiohttp.ClientSession) -> float:
-        start = time.time()
-        async with session.get(url) as response:
-            response.raise_for_status()
-            await response.read()
-        return start
+        return await request(session, url)
 
     return get
+
+
+def gather(session: SparkSession, rows: int, url: str, meter: Meter) -> Sample:
+    """What a Spark user would write instead: a session and a gather for each Arrow batch."""
+
+    def gathered(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        async def all_of(count: int) -> list[float]:
+            async with session_of() as client:  # its connector bounds the requests in flight
+                return await asyncio.gather(*(request(client, url) for _ in range(count)))
+
+        with meter.measure():
+            for batch in batches:
+                yield pa.array(asyncio.run(all_of(len(batch))))
+
+    call = arrow_column(gathered, "double")
+    df = session.range(rows, numPartitions=1).select(call("id").alias("call"))
+    return sample(rows, seconds_of_calls(df, rows), meter.read())
+
+
+async def request(session: aiohttp.ClientSession, url: str) -> float:
+    """One call: when it started."""
+    start = time.time()
+    async with session.get(url) as response:
+        response.raise_for_status()
+        await response.read()
+    return start
 
 
 @contextlib.asynccontextmanager
