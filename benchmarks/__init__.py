@@ -6,6 +6,7 @@
     python -m benchmarks --peers            with Flink and the others of benchmarks/peers, those that are installed
     python -m benchmarks --json --plot      also writes benchmarks/results/latest.json and an SVG for each case
     python -m benchmarks --load --plot      runs nothing: shows and draws what latest.json holds
+    python -m benchmarks --load --docs      and writes it into the tables of the README and docs/performance.md
 
 Run it in the project's folder. A case measures its systems in turn (A B A B), after one round that is not counted,
 and reports medians with the smallest and the largest figure. A ratio is the median of the ratios of each round. Only

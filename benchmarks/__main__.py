@@ -12,10 +12,11 @@ from pathlib import Path
 
 import benchmarks
 
+from ._docs import write
 from ._harness import Case, Outcome, Settings, measured
 from ._machine import machine, versions
 from ._plots import draw, require_matplotlib
-from ._report import list_cases, show, summarize
+from ._report import list_cases, show, table, verdict_rows
 from ._store import LATEST, RESULTS, load, save
 from .cases import CASES
 
@@ -32,9 +33,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.plot:
         require_matplotlib()
     outcomes = _loaded(options.load, chosen) if options.load else _run(chosen, options)
-    summarize(outcomes, cases)
+    print("\n" + table(verdict_rows(outcomes, cases)))
     for outcome in outcomes if options.plot else ():
         draw(outcome, cases[outcome.id], options.plot)
+    if options.docs:
+        write(load(LATEST), cases)
 
 
 def _run(chosen: Sequence[Case], options: argparse.Namespace) -> list[Outcome]:
@@ -72,6 +75,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", nargs="*", type=str, metavar="NAME", help="with all peers, or with these")
     parser.add_argument("--json", nargs="?", type=Path, const=LATEST, metavar="FILE", help="write the figures")
     parser.add_argument("--plot", nargs="?", type=Path, const=RESULTS, metavar="FOLDER", help="draw them (matplotlib)")
+    parser.add_argument("--docs", action="store_true", help="write them into the README and docs/performance.md")
     parser.add_argument("--load", nargs="?", type=Path, const=LATEST, metavar="FILE", help="show a file; runs nothing")
     options = parser.parse_args(argv)
     options.peers = None if options.peers is None else tuple(options.peers)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 __all__ = ("machine", "versions")
 
-PACKAGES = ("asyncudf", "pyspark", "pyarrow", "pandas", "aiohttp")
+PACKAGES = ("asyncudf", "pyspark", "pyarrow", "pandas", "aiohttp", "uvloop")
 
 
 @functools.cache

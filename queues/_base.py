@@ -33,6 +33,11 @@ class StreamElementQueue(ABC):
         """How many entries may be inside at once."""
         return self._capacity
 
+    @property
+    def places(self) -> int:
+        """How many entries may still be put."""
+        return self._capacity - len(self)
+
     def try_put(self, element: StreamElement) -> Entry | None:
         """Put an element at the end of the line.
 

@@ -48,6 +48,8 @@ class Lookup(AsyncFunction):
         ({"capacity": -5}, "capacity must be at least 1, not -5"),
         ({"capacity": 2.5}, "capacity must be a whole number, not 2.5"),
         ({"capacity": True}, "capacity must be a whole number, not True"),
+        ({"max_buffered_bytes": 0}, "max_buffered_bytes must be at least 1, not 0"),
+        ({"max_buffered_bytes": "1GB"}, "max_buffered_bytes must be a whole number, not '1GB'"),
         ({"queue_size": 50}, r"queue_size must be at least capacity \(100\), not 50"),
         ({"timeout": 0}, "timeout must be more than 0 seconds, not 0; use None for no limit"),
         ({"timeout": -1.0}, "timeout must be more than 0 seconds, not -1.0"),

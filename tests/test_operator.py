@@ -121,6 +121,65 @@ class TestBounds:
         assert sorted(got) == list(range(500))
         assert mode == "unordered" or got == list(range(500))
 
+    def test_results_that_wait_stop_new_calls_when_they_weigh_too_much(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=2, max_buffered_bytes=100) as harness:
+            harness.put(*range(8))
+            harness.complete(1, "x" * 60)
+            assert function.calls == [0, 1, 2], "60 bytes wait for the first row: there is room for more"
+            harness.complete(2, ["y" * 30, {"z": b"z" * 10}])
+            assert function.calls == [0, 1, 2], "100 bytes wait, and a call slot is free"
+            harness.complete(0, None)
+            assert len(harness.output) == 3
+            assert function.calls == [0, 1, 2, 3, 4], "all that waited has left"
+
+    def test_no_row_waits_for_bytes_that_are_held_by_nobody(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=1, max_buffered_bytes=10) as harness:
+            harness.put(*range(4))
+            for x in range(4):
+                harness.complete(x, "longer than ten bytes")
+            assert len(harness.output) == 4
+
+    def test_without_a_limit_in_bytes_only_rows_count(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=2, queue_size=5, max_buffered_bytes=None) as harness:
+            harness.put(*range(8))
+            for x in (1, 2, 3):
+                harness.complete(x, "x" * 2**20)
+            assert function.calls == [0, 1, 2, 3, 4]
+            harness.complete(0, "")
+
+    @MODES
+    @pytest.mark.parametrize("limit", [1, 40, 1_000])
+    @pytest.mark.parametrize("options", [{}, {"batch_size": 8}, {"on_error": "capture"}], ids=str)
+    def test_every_row_comes_out_whatever_the_bound_in_bytes(
+        self, mode: str, limit: int, options: dict[str, Any]
+    ) -> None:
+        def text(x: int) -> str:
+            return "x" * (x * 13 % 60)
+
+        async def one(x: int) -> str:
+            if x % 3:
+                await asyncio.sleep((x * 7) % 5)
+            return text(x)
+
+        async def many(x: pd.Series) -> pd.Series:
+            await asyncio.sleep(float(x.iloc[0] * 7 % 5))
+            return x.map(text)
+
+        got = run_rows(
+            many if "batch_size" in options else one,
+            range(300),
+            output_mode=mode,
+            capacity=7,
+            max_buffered_bytes=limit,
+            **options,
+        )
+        values = [each["value"] for each in got] if "on_error" in options else got
+        assert sorted(values) == sorted(map(text, range(300)))
+        assert mode == "unordered" or values == list(map(text, range(300)))
+
     def test_rows_are_pulled_only_when_a_slot_and_a_place_are_free(self) -> None:
         function, pulled = ManualFunction(), []
 

@@ -227,6 +227,23 @@ def test_a_record_writer_writes_full_batches_then_after_its_linger_then_the_rest
     ]
 
 
+def test_a_record_writer_writes_a_batch_that_weighs_too_much_though_it_has_few_rows() -> None:
+    loop = VirtualClockLoop()
+    written: list[list[str]] = []
+
+    async def main() -> None:
+        output = RecordWriterOutput(lambda values, origins: written.append(values), 4, 0.5, loop, max_bytes=10)  # type: ignore[arg-type]
+        for text in ("1234", "123456", "1"):
+            output.collect(StreamRecord(text))
+        output.collect_results([("", None, None)] * 2, ["12345678", "9"])
+        output.collect_results([("", None, None)] * 5, list("abcde"))
+        await asyncio.sleep(1)
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert written == [["1234", "123456"], ["1", "12345678", "9"], list("abcd"), ["e"]]
+
+
 def test_a_record_writer_with_a_tag_writes_that_tags_records() -> None:
     loop = VirtualClockLoop()
     written: list[Any] = []

@@ -49,6 +49,7 @@ LAYERS = [
     ["_signature"],
     ["_types"],
     ["_writer"],
+    ["_weight"],
     ["_watermarks", "_outputs"],
     ["_options"],
     ["_retry"],

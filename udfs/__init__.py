@@ -14,7 +14,7 @@ The layers, each importing only from those below it (and from `asyncudf.queues`)
     _driver, _input, _batching         what pushes rows along, what it is fed and gathers
     _call, _deadlines, _workers        one row's call, its time, the slots that calls run in
     _resources, _invoke, _signature, _types   how each kind of function is opened, called, read, typed
-    _writer, _outputs, _watermarks     where records go, where watermarks come from
+    _writer, _weight, _outputs, _watermarks   where records go, what they weigh, where watermarks come from
     _options, _retry, _function, _tags, _failures, _errors, _text
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
@@ -18,6 +19,7 @@ __all__ = (
     "ResultWriter",
     "SourceRows",
     "capture_type",
+    "may_be_large",
     "records_of",
     "rows_of",
     "source_columns",
@@ -37,7 +39,27 @@ def values_of(column: pa.Array) -> list[Any]:
     kind = _in_utc(column.type)
     if kind != column.type:
         column = column.cast(kind)
-    return column.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
+    # pyarrow alone needs microseconds for each date, and for each value of any kind if it is asked for dicts.
+    if pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"):
+        return _moments(column)
+    return column.to_pylist(maps_as_pydicts="strict") if _has_map(kind) else column.to_pylist()  # type: ignore[no-any-return]
+
+
+def _moments(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    if any(value.__class__ is int for value in values):  # a year that Python does not have: pyarrow says so
+        return column.to_pylist()  # type: ignore[no-any-return]
+    if getattr(column.type, "tz", None) is None:
+        return values
+    return [value and value.replace(tzinfo=datetime.UTC) for value in values]
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_map(field.type) for field in _fields(kind))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _has_map(kind.value_type)
+    return bool(pa.types.is_map(kind))
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
@@ -92,6 +114,13 @@ def capture_type(value: pa.DataType) -> pa.DataType:
     return pa.struct([("value", value), ("error", pa.struct(error))])
 
 
+def may_be_large(kind: pa.DataType) -> bool:
+    """Whether values of a type differ in size, as texts and lists do."""
+    if pa.types.is_struct(kind):
+        return any(may_be_large(field.type) for field in _fields(kind))
+    return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))
+
+
 class ResultWriter:
     """Builds Arrow from results: one array, or a batch of the source's columns with the result's beside them.
 
@@ -107,9 +136,15 @@ class ResultWriter:
     def array(self, values: Sequence[Any]) -> pa.Array:
         """The results as one array."""
         try:
-            return pa.array(values, type=self._kind)
+            array = pa.array(values, type=self._kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise ResultError(f"{self._function} returned values that do not fit {self._kind}: {error}") from error
+        if isinstance(array, pa.ChunkedArray):  # what pyarrow makes of more than 2 GiB of text or bytes
+            raise ResultError(
+                f"{self._function} returned more than 2 GiB in {len(values)} results; "
+                "Arrow cannot hold them in one batch: set spark.sql.execution.arrow.maxRecordsPerBatch lower"
+            )
+        return array
 
     def columns(self, values: Sequence[Any]) -> list[pa.Array]:
         """The results as columns: a struct's fields, anything else as one."""

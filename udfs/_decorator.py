@@ -115,6 +115,7 @@ def async_pandas_udf(
     output_mode: OutputMode | OutputModeLiteral = "ordered",
     capacity: int = 100,
     queue_size: int | None = None,
+    max_buffered_bytes: int | None = 256 * 2**20,
     timeout: float | timedelta | None = 180.0,
     attempt_timeout: float | timedelta | None = None,
     on_timeout: Any = None,
@@ -134,6 +135,7 @@ def async_pandas_udf(
     output_mode: OutputMode | OutputModeLiteral = "ordered",
     capacity: int = 100,
     queue_size: int | None = None,
+    max_buffered_bytes: int | None = 256 * 2**20,
     timeout: float | timedelta | None = 180.0,
     attempt_timeout: float | timedelta | None = None,
     on_timeout: Any = None,
@@ -160,6 +162,9 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         capacity: how many calls may be in progress at once, in each task.
         queue_size: how many rows may be in progress or wait for their turn; 100 * capacity unless given (batch_size *
             capacity if that is more). With `queue_size=capacity` a slow row stops all new calls, as in Flink.
+        max_buffered_bytes: how much the results that wait for their turn may weigh, in each task: when it is reached no
+            new call starts until some have left. Texts and bytes count by their length, other values 8 bytes. The
+            results of calls in progress come on top. 256 MiB unless given; None for no limit but `queue_size`.
         timeout: seconds for a row from its first call to its result, all attempts and back-offs included; None
             for no limit. At the deadline the call is cancelled and the row is done at once.
         attempt_timeout: seconds for one attempt.

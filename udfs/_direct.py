@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextvars import copy_context
 from types import coroutine
 from typing import Any, Protocol
 
@@ -60,7 +61,8 @@ async def run_direct(
         Whether there may be more rows, after a pause; else the slot has nothing to do here.
     """
     # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
-    slot, records, values = worker.slot, passed.records, passed.results
+    slot, clean, cancelling = worker.slot, worker.clean, worker.task.cancelling
+    records, values = passed.records, passed.results
     for _ in range(BURST):
         if (rows := operator.next_rows(worker)) is None:
             return False
@@ -88,7 +90,7 @@ async def run_direct(
                 values.append(value)
             else:
                 put(element).complete((value,))
-            if worker.is_spoiled():
+            if copy_context() != clean or cancelling():  # is_spoiled, which asks more than can have happened here
                 break
         else:
             if slot.element is not NO_RECORD:

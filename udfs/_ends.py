@@ -23,7 +23,7 @@ from ._outputs import Output
 from ._signature import Kind
 from ._specs import AssignSpec, WaitSpec
 from ._tags import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
-from ._task import OUTPUT_LINGER
+from ._task import OUTPUT_LINGER, output_bytes
 from ._watermarks import WatermarkGenerator
 from ._writer import RecordWriterOutput
 
@@ -196,7 +196,8 @@ class ArrowSinks:
         def write(values: Sequence[Any], origins: Sequence[Any]) -> None:
             self._emit(request.seal(_arranged(layout, request.kind, layout.columns(values, origins))))
 
-        return RecordWriterOutput(write, self._rows, OUTPUT_LINGER, self._loop, request.tag)
+        most = output_bytes(layout.parts[-1].kind) if layout.parts else None
+        return RecordWriterOutput(write, self._rows, OUTPUT_LINGER, self._loop, request.tag, most)
 
     def _rest_writer(self, request: Request, tag: OutputTag) -> RecordWriterOutput:
         part = Part.of(tag.name, self._kind_of(tag), "value")
@@ -206,7 +207,8 @@ class ArrowSinks:
             batch = pa.RecordBatch.from_arrays(layout.columns(values, origins), list(part.names))
             self._emit(request.seal([pa.array([tag.name]), pa.array([_packed(batch)], pa.binary())]))
 
-        return RecordWriterOutput(write, min(self._rows, REST_ROWS), OUTPUT_LINGER, self._loop, tag)
+        rows, most = min(self._rows, REST_ROWS), output_bytes(part.kind)
+        return RecordWriterOutput(write, rows, OUTPUT_LINGER, self._loop, tag, most)
 
 
 def _side_layout(node: Node, tag: OutputTag, written: Any) -> Layout:

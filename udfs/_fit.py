@@ -227,12 +227,15 @@ def _string(kind: pa.DataType, path: str) -> Fit:
 
 def _list(kind: pa.DataType, path: str) -> Fit:
     fit_item = _nullable(_fit(kind.value_type, f"{path}[]"), kind.value_type, f"{path}[]", kind.value_field.nullable)
+    may_be_floats = pa.types.is_floating(kind.value_type)
 
     def fit(value: Any) -> list[Any]:
         if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
             value = value.tolist()
         if not isinstance(value, (list, tuple)):
             raise _MisfitError(path, value, "declared array (give a list)")
+        if may_be_floats and set(map(type, value)) == {float}:  # an embedding: nothing to look at one by one
+            return list(value)
         return [fit_item(item) for item in value]
 
     return fit

@@ -30,6 +30,7 @@ from ._options import Options, OutputMode
 from ._outputs import UNLIMITED, Output
 from ._resources import opened
 from ._signature import FunctionSpec, batch_rows
+from ._weight import byte_bounded
 from ._workers import Worker, WorkerPool
 
 __all__ = ("AsyncWaitOperator",)
@@ -49,6 +50,7 @@ class AsyncWaitOperator(Driver):
     Args:
         finish: checks and converts each result; raises ResultError for one that does not fit.
         codec: for vectorized functions.
+        weighs_results: whether results may be so large that `options.max_buffered_bytes` matters.
         rng: for the jitter of delays.
     """
 
@@ -67,6 +69,7 @@ class AsyncWaitOperator(Driver):
         rng: random.Random,
         finish: Callable[[Any], Any] | None = None,
         codec: VectorCodec | None = None,
+        weighs_results: bool = False,
         want: Callable[[], None] = lambda: None,
         failed: Callable[[BaseException], None] | None = None,
     ) -> None:
@@ -76,8 +79,9 @@ class AsyncWaitOperator(Driver):
         self._context = context
         self._finish = finish
         self._codec = codec
-        self._queue_rows = options.queue_rows
-        self._queue = _QUEUES[options.output_mode](self._queue_rows)
+        self._queue = _QUEUES[options.output_mode](options.queue_rows)
+        if weighs_results and options.max_buffered_bytes is not None:
+            self._queue, self._output = byte_bounded(self._queue, output, options.max_buffered_bytes)
         self._wanted_rows = max(options.capacity, batch_rows(spec, options))
         self._passed = Passed()
         self._direct: Callable[..., Coroutine[Any, Any, Any]] | None = None
@@ -148,7 +152,7 @@ class AsyncWaitOperator(Driver):
     def _has_work(self) -> bool:
         if self._finished.done():
             return False
-        if self._input.may_have_more and len(self._queue) < self._queue_rows:
+        if self._input.may_have_more and self._queue.places:
             return True
         return self._calls.any_ready or (len(self._batch) > 0 and (self._batch.is_ready or self._input.has_ended))
 
@@ -194,12 +198,13 @@ class AsyncWaitOperator(Driver):
         running = run_direct(function, worker, self._finish, self._passed, self)
         may_have_more = await driven(running, worker.slot, partial(self._suspended, worker))
         worker.slot.attempt = 0
-        self._pass()
+        if not worker.abandoned:
+            self._pass()
         return may_have_more
 
     def next_rows(self, worker: Worker) -> Rows | None:
         """Rows for `run_direct`, at most a burst."""
-        places = self._queue_rows - len(self._queue)
+        places = self._queue.places
         if not places or self._finished.done() or self._calls.any_ready or worker.is_spoiled():
             return None
         worker.slot.element, worker.slot.attempt = NO_RECORD, 1
@@ -210,10 +215,9 @@ class AsyncWaitOperator(Driver):
 
     def refill(self) -> bool:
         """Go on to the next batch, for `run_direct`; False if there is none."""
-        if self._input.refill():
-            return True
-        self._finish_if_drained()
-        return False
+        if not (has_rows := self._input.refill()):
+            self._finish_if_drained()
+        return has_rows
 
     def admit_marker(self, marker: Fed) -> None:
         """Take a marker that `run_direct` has come to."""
@@ -255,7 +259,7 @@ class AsyncWaitOperator(Driver):
             record = self._next_record()
             if record is not None:
                 batch.add(record, self._put(record))
-            elif self._input.has_ended or len(self._queue) == self._queue_rows:
+            elif self._input.has_ended or not self._queue.places:
                 break  # nothing can join the batch; behind a full queue it would wait for itself
             else:
                 return ()
@@ -263,7 +267,7 @@ class AsyncWaitOperator(Driver):
 
     def _next_record(self) -> StreamRecord | None:
         """The next row, if there is one and the queue has a place; markers before it go into the queue."""
-        while len(self._queue) < self._queue_rows:
+        while self._queue.places:
             element = self._input.next()
             if isinstance(element, StreamRecord):
                 return element

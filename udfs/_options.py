@@ -54,6 +54,7 @@ class Options:
     output_mode: OutputMode = OutputMode.ORDERED
     capacity: int = 100
     queue_size: int | None = None
+    max_buffered_bytes: int | None = 256 * 2**20
     timeout: float | None = 180.0
     attempt_timeout: float | None = None
     on_timeout: Any = None
@@ -164,6 +165,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "output_mode": _choice(OutputMode),
     "capacity": positive_int,
     "queue_size": _optional(positive_int),
+    "max_buffered_bytes": _optional(positive_int),
     "timeout": _optional(seconds),
     "attempt_timeout": _optional(seconds),
     "on_timeout": _anything,

@@ -20,6 +20,7 @@ __all__ = (
     "CopyingBroadcastingOutput",
     "CopyingChainingOutput",
     "CountingOutput",
+    "ForwardingOutput",
     "Input",
     "Output",
     "SplittingOutput",
@@ -92,7 +93,7 @@ class Output(Collector):
         return self._gauge
 
 
-class _Wrapper(Output):
+class ForwardingOutput(Output):
     """Hands everything on as it is."""
 
     def __init__(self, output: Output) -> None:
@@ -123,7 +124,7 @@ class _Wrapper(Output):
         self._output.close()
 
 
-class CountingOutput(_Wrapper):
+class CountingOutput(ForwardingOutput):
     """Counts the records that leave an operator and notes when latency markers do, then passes them on.
 
     Args:
@@ -149,7 +150,7 @@ class CountingOutput(_Wrapper):
         self._output.emit_latency_marker(marker)
 
 
-class SplittingOutput(_Wrapper):
+class SplittingOutput(ForwardingOutput):
     """Tells the results of a row from what its function wrote to side outputs, which comes in the same line."""
 
     def collect(self, record: StreamRecord) -> None:

@@ -7,17 +7,23 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ._arrow import capture_type
+from ._arrow import capture_type, may_be_large
 from ._bridge import Bridge
 from ._fit import fitter
 from ._options import OnError, Options
 from ._signature import FunctionSpec
 
-__all__ = ("OUTPUT_LINGER", "Work", "pipe")
+__all__ = ("OUTPUT_LINGER", "Work", "output_bytes", "pipe")
 
 Out = TypeVar("Out")
 
 OUTPUT_LINGER = 0.1  # seconds that a finished row waits for company
+OUTPUT_BYTES = 64 * 2**20  # of results that are written together, whatever their number
+
+
+def output_bytes(kind: Any) -> int | None:
+    """The bound in bytes of a batch of results of a type; None where that in rows is enough."""
+    return OUTPUT_BYTES if kind is None or may_be_large(kind) else None
 
 
 @dataclasses.dataclass(frozen=True)

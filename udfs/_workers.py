@@ -25,24 +25,24 @@ GRACE = 5.0  # seconds that a cancelled coroutine has to clean up
 class Worker:
     """One coroutine that runs calls. Never used again once a call has left traces in it."""
 
-    __slots__ = ("_clean", "abandoned", "call", "slot", "task")
+    __slots__ = ("abandoned", "call", "clean", "slot", "task")
 
     def __init__(self) -> None:
         self.slot = CallSlot()
         self.call: Any = None  # the call whose attempt is undecided here
         self.abandoned = False  # its slot was given to another; what it still does no longer counts
         self.task: asyncio.Task[None]
-        self._clean: contextvars.Context
+        self.clean: contextvars.Context  # what each call shall find
 
     def settle_in(self) -> None:
         """Remember the context that each call shall find; runs inside the worker's own task."""
         CURRENT_SLOT.set(self.slot)
         decimal.getcontext()  # sets a variable when first used, which is no trace of a call
-        self._clean = contextvars.copy_context()
+        self.clean = contextvars.copy_context()
 
     def is_spoiled(self) -> bool:
         """Whether it must take no other call: the last one left a context variable or an unheeded cancellation."""
-        return self.abandoned or _copy_context() != self._clean or self.task.cancelling() > 0
+        return self.abandoned or _copy_context() != self.clean or self.task.cancelling() > 0
 
 
 class WorkerPool:

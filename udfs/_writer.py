@@ -10,6 +10,7 @@ from asyncudf.queues import StreamRecord
 
 from ._outputs import Output
 from ._tags import OutputTag
+from ._weight import weight
 
 __all__ = ("RecordWriterOutput",)
 
@@ -18,11 +19,12 @@ class RecordWriterOutput(Output):
     """Leaves the chain: gathers results and hands them to `write` in batches.
 
     A batch goes out when it is full, `linger` seconds after its first row, and at the end, so that a slow
-    service does not keep finished rows from Spark.
+    service does not keep finished rows from Spark. It is full at so many rows, or when its results weigh too much.
 
     Args:
         write: takes the values and their origins.
         rows: how many make a full batch.
+        max_bytes: about how many do; None for results that cannot be large, which are not weighed.
     """
 
     def __init__(
@@ -32,12 +34,15 @@ class RecordWriterOutput(Output):
         linger: float,
         loop: asyncio.AbstractEventLoop,
         tag: OutputTag | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         super().__init__(tag)
         self._write = write
         self._rows = rows
         self._linger = linger
         self._loop = loop
+        self._max_bytes = max_bytes
+        self._held = 0  # what _values weigh, if they are weighed
         self._timer: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
         self._values: list[Any] = []
@@ -51,7 +56,7 @@ class RecordWriterOutput(Output):
         value, _, origin = record
         values.append(value)
         self._origins.append(origin)
-        if len(values) >= self._rows:
+        if len(values) >= self._rows or (self._max_bytes is not None and self._is_heavy((value,), self._max_bytes)):
             self.flush()
 
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
@@ -59,8 +64,16 @@ class RecordWriterOutput(Output):
             self._timer = self._loop.call_later(self._linger, self._flush_in_time)
         self._values += results
         self._origins += [record[2] for record in records]
+        is_heavy = self._max_bytes is not None and self._is_heavy(results, self._max_bytes)
         if len(self._values) >= self._rows:
             self._write_full_batches()
+        if is_heavy:
+            self.flush()
+
+    def _is_heavy(self, results: Sequence[Any], limit: int) -> bool:
+        """Whether the results that are held weigh too much, now that these have come."""
+        self._held += sum(map(weight, results))
+        return self._held >= limit
 
     def _write_full_batches(self) -> None:
         rows, values, origins = self._rows, self._values, self._origins
@@ -68,6 +81,8 @@ class RecordWriterOutput(Output):
         self._values, self._origins = values[full:], origins[full:]
         for start in range(0, full, rows):
             self._write(values[start : start + rows], origins[start : start + rows])
+        if self._max_bytes is not None:
+            self._held = sum(map(weight, self._values))
         if not self._values:
             self.flush()  # ends the timer
 
@@ -90,7 +105,7 @@ class RecordWriterOutput(Output):
             self._timer = None
         if self._values:
             held = self._values, self._origins
-            self._values, self._origins = [], []
+            self._values, self._origins, self._held = [], [], 0
             self._write(*held)
 
     def close(self) -> None:

@@ -11,8 +11,26 @@ from .p3_p4_latency import P3, P4
 from .p5_http import P5, P5B
 from .p6_pass_through import P6
 from .p7_p8_growth import P7, P8
-from .payload import PAYLOAD
+from .payload import HELD, PAYLOAD
 
 __all__ = ("CASES",)
 
-CASES: tuple[Case, ...] = (P1, P2, P2B, P3, P3B, P3C, P4, P5, P5B, P6, P7, P8, CAPACITY_GROWTH, PAYLOAD, CHAIN, COPIES)
+CASES: tuple[Case, ...] = (
+    P1,
+    P2,
+    P2B,
+    P3,
+    P3B,
+    P3C,
+    P4,
+    P5,
+    P5B,
+    P6,
+    P7,
+    P8,
+    CAPACITY_GROWTH,
+    PAYLOAD,
+    HELD,
+    CHAIN,
+    COPIES,
+)

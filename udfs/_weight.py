@@ -1,0 +1,120 @@
+"""What results weigh: a bound in bytes for the queue, beside the one in rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from asyncudf.queues import Entry, StreamElement, StreamElementQueue, StreamRecord
+
+from ._outputs import ForwardingOutput, Output
+
+__all__ = ("byte_bounded", "weight")
+
+NUMBER = 8  # bytes
+
+
+def byte_bounded(queue: StreamElementQueue, output: Output, limit: int) -> tuple[StreamElementQueue, Output]:
+    """A queue that takes no new rows while the results that wait in it weigh more than `limit`, and its output."""
+    bound = _ByteBoundedQueue(queue, limit)
+    return bound, _Unloading(output, bound)
+
+
+def weight(value: Any) -> int:
+    """About how many bytes a result holds: texts and bytes by their length, all else eight a value."""
+    kind = value.__class__
+    if kind is str or kind is bytes:
+        return len(value)
+    if kind is dict:
+        return sum(map(weight, value.values()))
+    if kind is list or kind is tuple:
+        return NUMBER * len(value) if not value or isinstance(value[0], (int, float)) else sum(map(weight, value))
+    return len(value) if isinstance(value, (bytearray, memoryview)) else NUMBER
+
+
+class _ByteBoundedQueue(StreamElementQueue):
+    """Another queue, with no place for new rows while the results that wait in it weigh too much.
+
+    What is in progress when the limit is reached comes on top.
+
+    Args:
+        limit: bytes.
+    """
+
+    # _held is the weight of the results that were completed in the queue and not yet emitted
+
+    def __init__(self, queue: StreamElementQueue, limit: int) -> None:
+        super().__init__(queue.capacity)
+        self._queue = queue
+        self._limit = limit
+        self._held = 0
+
+    @property
+    def places(self) -> int:
+        return self._queue.places if self._held < self._limit else 0
+
+    def _put(self, element: StreamElement) -> Entry:
+        entry = self._queue.try_put(element)
+        assert entry is not None
+        return _Loading(entry, self) if isinstance(element, StreamRecord) else entry
+
+    def load(self, results: Sequence[Any]) -> None:
+        """These wait in the queue from now on."""
+        self._held += sum(map(weight, results))
+
+    def unload(self, result: Any) -> None:
+        """This one leaves."""
+        self._held -= weight(result)
+
+    def has_completed_elements(self) -> bool:
+        return self._queue.has_completed_elements()
+
+    def emit_completed_elements(self, output: Any, limit: int) -> int:
+        return self._queue.emit_completed_elements(output, limit)
+
+    def may_pass(self) -> bool:
+        return self._queue.may_pass()
+
+    def values(self) -> list[StreamElement]:
+        return self._queue.values()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+
+class _Loading(Entry):
+    """An entry whose results are weighed when they come."""
+
+    __slots__ = ("_bound", "_entry")
+
+    def __init__(self, entry: Entry, bound: _ByteBoundedQueue) -> None:
+        self._entry = entry
+        self._bound = bound
+
+    @property
+    def is_done(self) -> bool:  # type: ignore[override]
+        return self._entry.is_done
+
+    @property
+    def element(self) -> StreamElement:
+        return self._entry.element
+
+    def complete(self, results: Sequence[Any]) -> None:
+        if not self._entry.is_done:
+            self._entry.complete(results)
+            self._bound.load(results)
+
+
+class _Unloading(ForwardingOutput):
+    """Where such a queue emits to: a result that passes is off the scales."""
+
+    def __init__(self, output: Output, bound: _ByteBoundedQueue) -> None:
+        super().__init__(output)
+        self._bound = bound
+
+    def collect(self, record: StreamRecord) -> None:
+        self._bound.unload(record.value)
+        self._output.collect(record)
+
+    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
+        self._output.collect_results(records, results)  # these never were in the queue
