@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
-from ._elements import ELEMENT_TYPES, StreamElement
+from ._elements import ELEMENT_TYPES, StreamElement, StreamRecord
 from ._entries import Entry, Output
 
 __all__ = ("StreamElementQueue",)
@@ -46,6 +48,20 @@ class StreamElementQueue(ABC):
         if not isinstance(element, ELEMENT_TYPES):
             raise TypeError(f"a queue holds stream elements, not {type(element).__name__}; wrap rows in StreamRecord")
         return self._put(element) if len(self) < self._capacity else None
+
+    def put_completed(self, records: Sequence[StreamRecord], results: Sequence[Any]) -> None:
+        """Put records that are complete already, with one result each.
+
+        Raises:
+            ValueError: there are more records than places, or not as many results; nothing is put then.
+        """
+        if not len(records) == len(results) <= self._capacity - len(self):
+            raise ValueError(f"{len(records)} records and {len(results)} results for {self.places} places")
+        self._put_completed(records, results)
+
+    def _put_completed(self, records: Sequence[StreamRecord], results: Sequence[Any]) -> None:
+        for record, result in zip(records, results, strict=True):
+            self._put(record).complete((result,))
 
     @abstractmethod
     def _put(self, element: StreamElement) -> Entry: ...

@@ -52,10 +52,10 @@ class RecordEntry(Entry):
 
     __slots__ = ("_record", "_results")
 
-    def __init__(self, record: StreamRecord) -> None:
+    def __init__(self, record: StreamRecord, results: Sequence[Any] | None = None) -> None:
         self._record = record
-        self._results: Sequence[Any] = ()
-        self.is_done = False
+        self._results = results
+        self.is_done = results is not None
 
     @property
     def element(self) -> StreamElement:
@@ -70,7 +70,7 @@ class RecordEntry(Entry):
 
     def emit(self, output: Output) -> None:
         record = self._record
-        for result in self._results:
+        for result in self._results or ():
             output.collect(record.with_value(result))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 from ._base import StreamElementQueue
 from ._elements import StreamElement, StreamRecord
@@ -31,6 +33,9 @@ class OrderedStreamElementQueue(StreamElementQueue):
         entry = RecordEntry(element) if isinstance(element, StreamRecord) else MarkerEntry(element)
         self._line.append(entry)
         return entry
+
+    def _put_completed(self, records: Sequence[StreamRecord], results: Sequence[Any]) -> None:
+        self._line.extend(RecordEntry(record, (result,)) for record, result in zip(records, results, strict=True))
 
     def has_completed_elements(self) -> bool:
         return bool(self._line) and self._line[0].is_done

@@ -38,6 +38,15 @@ class _QueueMachine(RuleBasedStateMachine):
         self.clock += 1
         return self._put(StreamRecord(self.clock, self.clock), None)
 
+    @rule(results=st.lists(st.integers(), max_size=3))
+    def put_completed(self, results: list[int]) -> None:
+        results = results[: self.queue.places]
+        rows = [StreamRecord(self.clock + number, number) for number in range(1, len(results) + 1)]
+        self.queue.put_completed(rows, results)
+        for row, result in zip(rows, results, strict=True):
+            self.clock += 1
+            self.line.append([row, [result], self.clock])
+
     @rule()
     def put_watermark(self) -> None:
         self.clock += 1

@@ -177,6 +177,26 @@ class TestContract:
     def test_capacity_is_told(self, make_queue: type[StreamElementQueue]) -> None:
         assert make_queue(7).capacity == 7
 
+    def test_records_that_are_complete_take_their_place_in_line(self, make_queue: type[StreamElementQueue]) -> None:
+        queue = make_queue(4)
+        queue.try_put(Watermark(1))
+        assert queue.places == 3
+        queue.put_completed([StreamRecord("a", 5), StreamRecord("b", 6)], ["A", "B"])
+        assert (queue.places, len(queue)) == (1, 3)
+        assert queue.values() == [Watermark(1), StreamRecord("a", 5), StreamRecord("b", 6)]
+        output = Emitted()
+        assert drain(queue, output) == [Watermark(1), "A", "B"]
+        assert [element.timestamp for element in output.elements] == [1, 5, 6]
+
+    @pytest.mark.parametrize(("rows", "results"), [(3, 3), (2, 1), (1, 2)])
+    def test_more_than_fit_or_uneven_ones_are_refused_whole(
+        self, make_queue: type[StreamElementQueue], rows: int, results: int
+    ) -> None:
+        queue = make_queue(2)
+        with pytest.raises(ValueError, match=f"{rows} records and {results} results for 2 places"):
+            queue.put_completed([StreamRecord(x) for x in range(rows)], list(range(results)))
+        assert queue.is_empty()
+
 
 class TestOrdered:
     def test_a_finished_row_waits_for_every_row_before_it(self) -> None:

@@ -7,27 +7,25 @@ from contextvars import copy_context
 from types import coroutine
 from typing import Any, Protocol
 
-from asyncudf.queues import Entry, StreamRecord
+from asyncudf.queues import StreamRecord
 
 from ._errors import ResultError
 from ._function import NO_RECORD, CallSlot, Results
 from ._input import Fed
 from ._workers import Worker
 
-__all__ = ("BURST", "Admission", "Passed", "Rows", "driven", "run_direct")
+__all__ = ("BURST", "Admission", "Passed", "driven", "run_direct")
 
 BURST = 200  # rows whose calls return at once before timers and the mailbox get their turn
 
-# Rows to be called, and what takes one that is done at once: None where it may leave at once, by `Passed`.
-Rows = tuple[Iterator[Fed], Callable[[Fed], Entry] | None]
-
 
 class Passed:
-    """Rows that were done at once, with their results, which may go to the output together."""
+    """Rows that were done at once, with their results; the operator takes them together."""
 
-    __slots__ = ("records", "results")
+    __slots__ = ("may_leave", "records", "results")
 
     def __init__(self) -> None:
+        self.may_leave = False  # whether they need not be in the queue
         self.records: list[Fed] = []
         self.results: list[Any] = []
 
@@ -39,7 +37,7 @@ class Passed:
 class Admission(Protocol):
     """What the loop asks of its operator."""
 
-    def next_rows(self, worker: Worker, /) -> Rows | None: ...
+    def next_rows(self, worker: Worker, /) -> Iterator[Fed] | None: ...
     def refill(self) -> bool: ...
     def admit_marker(self, marker: Fed, /) -> None: ...
     def ended(self, worker: Worker, results: list[Results] | None, error: BaseException | None, /) -> None: ...
@@ -54,8 +52,8 @@ async def run_direct(
 ) -> bool:
     """Call the function for one row after another, to be driven by `driven`.
 
-    Most rows that are done at once are never in the queue. One whose call suspends, fails or has more than its
-    result to be passed on is admitted to it.
+    Rows that are done at once are noted in `passed`. One whose call suspends, fails or has more than its result to be
+    passed on is admitted to the queue.
 
     Returns:
         Whether there may be more rows, after a pause; else the slot has nothing to do here.
@@ -64,9 +62,8 @@ async def run_direct(
     slot, clean, cancelling = worker.slot, worker.clean, worker.task.cancelling
     records, values = passed.records, passed.results
     for _ in range(BURST):
-        if (rows := operator.next_rows(worker)) is None:
+        if (elements := operator.next_rows(worker)) is None:
             return False
-        elements, put = rows
         for element in elements:
             if type(element) is not tuple and type(element) is not StreamRecord:
                 operator.admit_marker(element)
@@ -85,11 +82,8 @@ async def run_direct(
             except ResultError:
                 operator.ended(worker, [(result,)], None)
                 break
-            if put is None:
-                records.append(element)
-                values.append(value)
-            else:
-                put(element).complete((value,))
+            records.append(element)
+            values.append(value)
             if copy_context() != clean or cancelling():  # is_spoiled, which asks more than can have happened here
                 break
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -21,7 +21,7 @@ from asyncudf.queues import (
 
 from ._batching import MicroBatch
 from ._call import Call, CallHooks, Calls
-from ._direct import BURST, Passed, Rows, driven, run_direct
+from ._direct import BURST, Passed, driven, run_direct
 from ._driver import Driver
 from ._function import NO_RECORD, Results, RuntimeContext
 from ._input import Fed, record_of
@@ -150,11 +150,9 @@ class AsyncWaitOperator(Driver):
         self._pool.wake()
 
     def _has_work(self) -> bool:
-        if self._finished.done():
-            return False
-        if self._input.may_have_more and self._queue.places:
-            return True
-        return self._calls.any_ready or (len(self._batch) > 0 and (self._batch.is_ready or self._input.has_ended))
+        can_admit = self._input.may_have_more and self._queue.places > 0
+        is_due = len(self._batch) > 0 and (self._batch.is_ready or self._input.has_ended)
+        return not self._finished.done() and (can_admit or self._calls.any_ready or is_due)
 
     async def _work(self, worker: Worker) -> None:
         """The life of one call slot: pull a row, run its call, again; ends when there is nothing to pull."""
@@ -198,20 +196,18 @@ class AsyncWaitOperator(Driver):
         running = run_direct(function, worker, self._finish, self._passed, self)
         may_have_more = await driven(running, worker.slot, partial(self._suspended, worker))
         worker.slot.attempt = 0
-        if not worker.abandoned:
-            self._pass()
+        self._pass()
         return may_have_more
 
-    def next_rows(self, worker: Worker) -> Rows | None:
+    def next_rows(self, worker: Worker) -> Iterator[Fed] | None:
         """Rows for `run_direct`, at most a burst."""
         places = self._queue.places
         if not places or self._finished.done() or self._calls.any_ready or worker.is_spoiled():
             return None
         worker.slot.element, worker.slot.attempt = NO_RECORD, 1
         room = self._output.room if self._is_bounded else BURST
-        may_pass = room > 0 and self._queue.may_pass()
-        elements = islice(self._input.current, min(BURST, room if may_pass else places))
-        return elements, None if may_pass else self._put
+        self._passed.may_leave = may_leave = room > 0 and self._queue.may_pass()
+        return islice(self._input.current, min(BURST, room if may_leave else places))
 
     def refill(self) -> bool:
         """Go on to the next batch, for `run_direct`; False if there is none."""
@@ -241,15 +237,19 @@ class AsyncWaitOperator(Driver):
         self._calls.admit(worker, self._put(worker.slot.element))
 
     def _pass(self) -> None:
-        """Emit the results of rows that never were in the queue, or what was finished in it."""
+        """Take the rows that were done at once: emit them, if they need not wait in the queue."""
         passed = self._passed
-        if passed.records:
+        if not passed.records:
+            return
+        if passed.may_leave:
             try:
                 self._output.collect_results(passed.records, passed.results)
             except Exception as error:  # a call that has just begun must not be lost with it
                 self._fail(error)
-            passed.clear()
-        elif self._queue.has_completed_elements():
+        else:
+            self._queue.put_completed([*map(record_of, passed.records)], passed.results)  # type: ignore[list-item]
+        passed.clear()
+        if self._queue.has_completed_elements():
             self._push()
 
     def _gather(self) -> Sequence[tuple[StreamRecord, Entry]]:

@@ -58,6 +58,10 @@ class _ByteBoundedQueue(StreamElementQueue):
         assert entry is not None
         return _Loading(entry, self) if isinstance(element, StreamRecord) else entry
 
+    def _put_completed(self, records: Sequence[StreamRecord], results: Sequence[Any]) -> None:
+        self._queue.put_completed(records, results)
+        self.load(results)
+
     def load(self, results: Sequence[Any]) -> None:
         """These wait in the queue from now on."""
         self._held += sum(map(weight, results))
