@@ -66,6 +66,14 @@ def test_batches_go_in_and_results_come_out_in_order() -> None:
     assert [x for batch in out for x in batch] == list(range(25))
 
 
+def test_large_results_leave_in_batches_that_are_bounded_in_bytes() -> None:
+    async def page(x: int) -> bytes:
+        return b"x" * 2**20
+
+    sizes = [sum(map(len, batch)) for batch in start(page).pipe(batches(range(99)))]
+    assert sizes == [64 * 2**20, 35 * 2**20]
+
+
 def test_openaivec_189_and_ray_54190_the_limit_is_per_task_and_holds_there() -> None:
     """A limit of 8 let 16 calls through; another was feared to be squared."""
     running: dict[int, int] = {0: 0, 1: 0}

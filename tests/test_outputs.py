@@ -244,6 +244,20 @@ def test_a_record_writer_writes_a_batch_that_weighs_too_much_though_it_has_few_r
     assert written == [["1234", "123456"], ["1", "12345678", "9"], list("abcd"), ["e"]]
 
 
+def test_results_that_come_together_leave_in_batches_of_the_same_weight() -> None:
+    loop = VirtualClockLoop()
+    written: list[list[str]] = []
+
+    async def main() -> None:
+        output = RecordWriterOutput(lambda values, origins: written.append(values), 100, 0.5, loop, max_bytes=6)  # type: ignore[arg-type]
+        output.collect_results([("", None, None)] * 7, ["12", "34", "56", "78", "1234567", "", "9"])
+        output.close()
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert written == [["12", "34", "56"], ["78", "1234567"], ["", "9"]]
+
+
 def test_a_record_writer_with_a_tag_writes_that_tags_records() -> None:
     loop = VirtualClockLoop()
     written: list[Any] = []

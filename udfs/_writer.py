@@ -8,7 +8,7 @@ from typing import Any
 
 from asyncudf.queues import StreamRecord
 
-from ._outputs import Output
+from ._outputs import UNLIMITED, Output
 from ._tags import OutputTag
 from ._weight import weight
 
@@ -41,7 +41,8 @@ class RecordWriterOutput(Output):
         self._rows = rows
         self._linger = linger
         self._loop = loop
-        self._max_bytes = max_bytes
+        self._weighs = max_bytes is not None
+        self._max_bytes = UNLIMITED if max_bytes is None else max_bytes
         self._held = 0  # what _values weigh, if they are weighed
         self._timer: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
@@ -56,24 +57,24 @@ class RecordWriterOutput(Output):
         value, _, origin = record
         values.append(value)
         self._origins.append(origin)
-        if len(values) >= self._rows or (self._max_bytes is not None and self._is_heavy((value,), self._max_bytes)):
+        if self._weighs:
+            self._held += weight(value)
+        if len(values) >= self._rows or self._held >= self._max_bytes:
             self.flush()
 
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
+        if self._weighs:
+            more = sum(map(weight, results))
+            if self._held + more >= self._max_bytes:  # a batch is full somewhere among them
+                super().collect_results(records, results)
+                return
+            self._held += more
         if not self._values:
             self._timer = self._loop.call_later(self._linger, self._flush_in_time)
         self._values += results
         self._origins += [record[2] for record in records]
-        is_heavy = self._max_bytes is not None and self._is_heavy(results, self._max_bytes)
         if len(self._values) >= self._rows:
             self._write_full_batches()
-        if is_heavy:
-            self.flush()
-
-    def _is_heavy(self, results: Sequence[Any], limit: int) -> bool:
-        """Whether the results that are held weigh too much, now that these have come."""
-        self._held += sum(map(weight, results))
-        return self._held >= limit
 
     def _write_full_batches(self) -> None:
         rows, values, origins = self._rows, self._values, self._origins
@@ -81,7 +82,7 @@ class RecordWriterOutput(Output):
         self._values, self._origins = values[full:], origins[full:]
         for start in range(0, full, rows):
             self._write(values[start : start + rows], origins[start : start + rows])
-        if self._max_bytes is not None:
+        if self._weighs:
             self._held = sum(map(weight, self._values))
         if not self._values:
             self.flush()  # ends the timer
