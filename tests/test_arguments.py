@@ -84,8 +84,9 @@ def test_maps_are_dicts_however_deep(kind: pa.DataType, value: Any) -> None:
         pa.array([2**62]).cast(pa.timestamp("us")),
         pa.array([2**62]).cast(pa.timestamp("us", "UTC")),
         pa.array([2**31 - 1], pa.int32()).cast(pa.date32()),
+        pa.array([1, -(2**63)]).cast(pa.timestamp("us")),  # numpy's "no time"
     ],
-    ids=["timestamp_ntz", "timestamp", "date"],
+    ids=["timestamp_ntz", "timestamp", "date", "not a time"],
 )
 def test_a_moment_that_python_does_not_have_is_an_error(column: pa.Array) -> None:
     with pytest.raises(AsyncUDFError, match=r"the input of lookup .* has no Python form"):

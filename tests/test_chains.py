@@ -8,6 +8,7 @@ import datetime
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from asyncudf import (
@@ -27,6 +28,8 @@ from asyncudf import (
     WatermarkStrategy,
     async_pandas_udf,
 )
+from asyncudf._layout import Layout, Part
+from asyncudf.queues import StreamRecord
 from asyncudf.testing import run_rows, run_stream
 
 LOG = OutputTag("log", "n int")
@@ -759,3 +762,16 @@ def test_a_catch_all_around_the_collector_cannot_lose_a_row_that_failed_further_
 
     with pytest.raises(AsyncUDFError, match="broken failed"):
         run_stream(lambda s: s.process(Careless()).filter(broken), numbers(2), "n int")
+
+
+def test_a_row_weighs_what_all_operators_have_added() -> None:
+    text, number = Part.of("page", pa.string(), "page"), Part.of("size", pa.int64(), "size")
+    source = Layout(("x",), (pa.string(),))
+    assert source.weigher() is None
+    assert source.plus(number).weigher() is None
+    both = source.plus(text).plus(number).weigher()
+    assert both is not None
+    assert both(5, StreamRecord("p" * 500, None, ("rows", 0))) == 500
+    turned = source.plus(number).plus(text).weigher()
+    assert turned is not None
+    assert turned("q" * 30, StreamRecord(5, None, ("rows", 0))) == 30

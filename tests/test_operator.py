@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture, async_pandas_udf
+from asyncudf import AsyncFunction, AsyncUDFError, OutputTag, ResultFuture, RuntimeContext, async_pandas_udf
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
 
@@ -132,6 +135,43 @@ class TestBounds:
             harness.complete(0, None)
             assert len(harness.output) == 3
             assert function.calls == [0, 1, 2, 3, 4], "all that waited has left"
+
+    def test_what_is_not_plainly_text_weighs_as_much(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, returnType="string", capacity=2, max_buffered_bytes=100) as harness:
+            harness.put(*range(8))
+            harness.complete(1, np.str_("x" * 100))
+            assert function.calls == [0, 1]
+            harness.complete(0, None)
+
+    def test_what_is_written_to_a_side_output_weighs_as_well(self) -> None:
+        tag, began = OutputTag("pages", "string"), []
+
+        async def call(x: int, context: RuntimeContext) -> int:
+            began.append(x)
+            if x == 0:
+                await asyncio.sleep(1)
+                assert began == [0, 1, 2], "a thousand bytes wait"
+            context.output(tag, "x" * 500)
+            return x
+
+        assert run_rows(call, range(50), capacity=2, max_buffered_bytes=1_000, side_outputs={tag: []}) == [*range(50)]
+
+    def test_a_slot_holds_no_result_while_its_next_call_runs(self) -> None:
+        class Result:
+            pass
+
+        function, result = ManualFunction(), Result()
+        gone = weakref.ref(result)
+        with OperatorHarness(function, capacity=1) as harness:
+            harness.put(0, 1)
+            harness.complete(0, result)
+            del result
+            harness.output.clear()
+            gc.collect()
+            assert function.running == [1]
+            assert gone() is None
+            harness.complete(1, None)
 
     def test_no_row_waits_for_bytes_that_are_held_by_nobody(self) -> None:
         function = ManualFunction()

@@ -227,12 +227,19 @@ def test_a_record_writer_writes_full_batches_then_after_its_linger_then_the_rest
     ]
 
 
+def writer(written: list[Any], rows: int, loop: Any, max_bytes: int) -> RecordWriterOutput:
+    def write(values: Any, origins: Any) -> None:
+        written.append(values)
+
+    return RecordWriterOutput(write, rows, 0.5, loop, weigh=lambda value, origin: len(value), max_bytes=max_bytes)
+
+
 def test_a_record_writer_writes_a_batch_that_weighs_too_much_though_it_has_few_rows() -> None:
     loop = VirtualClockLoop()
     written: list[list[str]] = []
 
     async def main() -> None:
-        output = RecordWriterOutput(lambda values, origins: written.append(values), 4, 0.5, loop, max_bytes=10)  # type: ignore[arg-type]
+        output = writer(written, 4, loop, max_bytes=10)
         for text in ("1234", "123456", "1"):
             output.collect(StreamRecord(text))
         output.collect_results([("", None, None)] * 2, ["12345678", "9"])
@@ -249,7 +256,7 @@ def test_results_that_come_together_leave_in_batches_of_the_same_weight() -> Non
     written: list[list[str]] = []
 
     async def main() -> None:
-        output = RecordWriterOutput(lambda values, origins: written.append(values), 100, 0.5, loop, max_bytes=6)  # type: ignore[arg-type]
+        output = writer(written, 100, loop, max_bytes=6)
         output.collect_results([("", None, None)] * 7, ["12", "34", "56", "78", "1234567", "", "9"])
         output.close()
 

@@ -47,7 +47,8 @@ def values_of(column: pa.Array) -> list[Any]:
 
 def _moments(column: pa.Array) -> list[Any]:
     values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-    if any(value.__class__ is int for value in values):  # a year that Python does not have: pyarrow says so
+    if values.count(None) != column.null_count or any(value.__class__ is int for value in values):
+        # A year that Python does not have, or numpy's NaT: pyarrow says so.
         return column.to_pylist()  # type: ignore[no-any-return]
     if getattr(column.type, "tz", None) is None:
         return values

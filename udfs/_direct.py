@@ -16,7 +16,8 @@ from ._workers import Worker
 
 __all__ = ("BURST", "Admission", "Passed", "driven", "run_direct")
 
-BURST = 200  # rows whose calls return at once before timers and the mailbox get their turn
+BURST = 200  # rows that are taken together
+PASSES = 20  # such bursts, if calls return or fail at once, before timers and the mailbox get their turn
 
 
 class Passed:
@@ -61,7 +62,7 @@ async def run_direct(
     # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
     slot, clean, cancelling = worker.slot, worker.clean, worker.task.cancelling
     records, values = passed.records, passed.results
-    for _ in range(BURST):
+    for _ in range(PASSES):
         if (elements := operator.next_rows(worker)) is None:
             return False
         for element in elements:
@@ -69,6 +70,7 @@ async def run_direct(
                 operator.admit_marker(element)
                 break
             slot.element = element
+            result = value = None  # or the last result would live on through this call
             try:
                 result = await function(*element[0])  # type: ignore[misc]
             except BaseException as error:  # every error of the user's code has its policy
@@ -87,7 +89,7 @@ async def run_direct(
             if copy_context() != clean or cancelling():  # is_spoiled, which asks more than can have happened here
                 break
         else:
-            if slot.element is not NO_RECORD:
+            if slot.element is not NO_RECORD:  # a row was taken
                 return True
             if not operator.refill():
                 return False

@@ -23,7 +23,7 @@ from ._outputs import Output
 from ._signature import Kind
 from ._specs import AssignSpec, WaitSpec
 from ._tags import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
-from ._task import OUTPUT_LINGER, output_bytes
+from ._task import OUTPUT_BYTES, OUTPUT_LINGER
 from ._watermarks import WatermarkGenerator
 from ._writer import RecordWriterOutput
 
@@ -196,8 +196,12 @@ class ArrowSinks:
         def write(values: Sequence[Any], origins: Sequence[Any]) -> None:
             self._emit(request.seal(_arranged(layout, request.kind, layout.columns(values, origins))))
 
-        most = output_bytes(layout.parts[-1].kind) if layout.parts else None
-        return RecordWriterOutput(write, self._rows, OUTPUT_LINGER, self._loop, request.tag, most)
+        return self._record_writer(write, self._rows, layout, request.tag)
+
+    def _record_writer(
+        self, write: Callable[..., None], rows: int, layout: Layout, tag: OutputTag | None
+    ) -> RecordWriterOutput:
+        return RecordWriterOutput(write, rows, OUTPUT_LINGER, self._loop, tag, layout.weigher(), OUTPUT_BYTES)
 
     def _rest_writer(self, request: Request, tag: OutputTag) -> RecordWriterOutput:
         part = Part.of(tag.name, self._kind_of(tag), "value")
@@ -207,8 +211,7 @@ class ArrowSinks:
             batch = pa.RecordBatch.from_arrays(layout.columns(values, origins), list(part.names))
             self._emit(request.seal([pa.array([tag.name]), pa.array([_packed(batch)], pa.binary())]))
 
-        rows, most = min(self._rows, REST_ROWS), output_bytes(part.kind)
-        return RecordWriterOutput(write, rows, OUTPUT_LINGER, self._loop, tag, most)
+        return self._record_writer(write, min(self._rows, REST_ROWS), layout, tag)
 
 
 def _side_layout(node: Node, tag: OutputTag, written: Any) -> Layout:

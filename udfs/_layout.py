@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from asyncudf.queues import StreamRecord
 
-from ._arrow import ResultWriter, source_columns
+from ._arrow import ResultWriter, may_be_large, source_columns
 from ._errors import FunctionError
+from ._weight import weight
 
 __all__ = ("Layout", "Part", "View", "WatermarkPart")
 
@@ -120,6 +121,21 @@ class Layout:
         """Whether a value of these columns can be edited in place, as a list can and a string cannot."""
         kinds = self.kinds
         return any(pa.types.is_nested(kinds[position]) for position in positions)
+
+    def weigher(self) -> Callable[[Any, Any], int] | None:
+        """About how many bytes operators have added to a record, given as its value and its origin; None: few."""
+        are_large = [may_be_large(part.kind) for part in reversed(self.parts)]
+        if not any(are_large):
+            return None
+
+        def weigh(value: Any, origin: Any) -> int:
+            added = weight(value) if are_large[0] else 0
+            for is_large in are_large[1:]:
+                added += weight(origin.value) if is_large else 0
+                origin = origin.origin
+            return added
+
+        return weigh
 
     def _origin_of(self, record: StreamRecord) -> Any:
         return record if self.parts else record.origin

@@ -26,7 +26,8 @@ from ._signature import FunctionSpec
 from ._spark_pickle import check_picklable
 from ._specs import Site
 from ._tags import OutputTag
-from ._task import OUTPUT_LINGER, Work, output_bytes, pipe
+from ._task import OUTPUT_BYTES, OUTPUT_LINGER, Work, pipe
+from ._weight import weight
 from ._writer import RecordWriterOutput
 
 __all__ = (
@@ -182,8 +183,14 @@ def bridge_of(
     """Start the chain of one function on a loop of its own."""
 
     def build(loop: Any, want: Callable[[], None], emit: Callable[[Any], None]) -> Chain:
-        most = output_bytes(work.written)
-        writer = RecordWriterOutput(lambda *results: emit(write(*results)), rows, OUTPUT_LINGER, loop, max_bytes=most)
+        writer = RecordWriterOutput(
+            lambda *results: emit(write(*results)),
+            rows,
+            OUTPUT_LINGER,
+            loop,
+            weigh=(lambda value, origin: weight(value)) if work.may_be_large else None,
+            max_bytes=OUTPUT_BYTES,
+        )
         return chain_of_one(work, Site(loop, random.Random(), partition, attempt), writer, codec, want)
 
     return Bridge(build, work.threads, new_event_loop(work.options.loop))

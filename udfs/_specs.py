@@ -24,7 +24,7 @@ from ._process import ProcessContext, ProcessFunction
 from ._signature import Kind
 from ._steps import FilterStep, ProcessStep, Step
 from ._tags import DEAD_LETTERS, LATENCIES, OutputTag, SideTypes
-from ._task import Work, output_bytes
+from ._task import Work
 from ._watermark_steps import UnionStep, WatermarkColumnStep, WatermarkStep
 from ._watermarks import WatermarkGenerator, WatermarkStrategy
 
@@ -166,7 +166,7 @@ def wait_operator(
         rng=site.rng,
         finish=work.finish(),
         codec=codec,
-        weighs_results=output_bytes(work.declared) is not None,
+        weighs_results=work.may_be_large,
         want=want,
         failed=site.failed,
     )

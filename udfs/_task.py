@@ -11,19 +11,14 @@ from ._arrow import capture_type, may_be_large
 from ._bridge import Bridge
 from ._fit import fitter
 from ._options import OnError, Options
-from ._signature import FunctionSpec
+from ._signature import FunctionSpec, Kind
 
-__all__ = ("OUTPUT_LINGER", "Work", "output_bytes", "pipe")
+__all__ = ("OUTPUT_BYTES", "OUTPUT_LINGER", "Work", "pipe")
 
 Out = TypeVar("Out")
 
 OUTPUT_LINGER = 0.1  # seconds that a finished row waits for company
 OUTPUT_BYTES = 64 * 2**20  # of results that are written together, whatever their number
-
-
-def output_bytes(kind: Any) -> int | None:
-    """The bound in bytes of a batch of results of a type; None where that in rows is enough."""
-    return OUTPUT_BYTES if kind is None or may_be_large(kind) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +37,14 @@ class Work:
     def written(self) -> Any:
         """The Arrow type of what comes out for one result."""
         return capture_type(self.declared) if self.captures else self.declared
+
+    @property
+    def may_be_large(self) -> bool:
+        """Whether what one row gives differs in size: by its type, by the number of results, or on the side."""
+        spec = self.spec
+        if spec.kind in (Kind.GENERATOR, Kind.ASYNC_FUNCTION) or spec.context_parameter is not None:
+            return True
+        return self.declared is None or may_be_large(self.declared)
 
     @property
     def threads(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from asyncudf.queues import Entry, StreamElement, StreamElementQueue, StreamRecord
 
 from ._outputs import ForwardingOutput, Output
+from ._tags import SideRecord
 
 __all__ = ("byte_bounded", "weight")
 
@@ -29,7 +30,9 @@ def weight(value: Any) -> int:
         return sum(map(weight, value.values()))
     if kind is list or kind is tuple:
         return NUMBER * len(value) if not value or isinstance(value[0], (int, float)) else sum(map(weight, value))
-    return len(value) if isinstance(value, (bytearray, memoryview)) else NUMBER
+    if kind is SideRecord:
+        return weight(value.value)
+    return len(value) if isinstance(value, (str, bytes, bytearray, memoryview)) else NUMBER
 
 
 class _ByteBoundedQueue(StreamElementQueue):

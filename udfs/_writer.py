@@ -10,7 +10,6 @@ from asyncudf.queues import StreamRecord
 
 from ._outputs import UNLIMITED, Output
 from ._tags import OutputTag
-from ._weight import weight
 
 __all__ = ("RecordWriterOutput",)
 
@@ -24,7 +23,8 @@ class RecordWriterOutput(Output):
     Args:
         write: takes the values and their origins.
         rows: how many make a full batch.
-        max_bytes: about how many do; None for results that cannot be large, which are not weighed.
+        weigh: how many bytes a value and its origin bring to the batch; None where that does not matter.
+        max_bytes: about how many make a full batch.
     """
 
     def __init__(
@@ -34,15 +34,16 @@ class RecordWriterOutput(Output):
         linger: float,
         loop: asyncio.AbstractEventLoop,
         tag: OutputTag | None = None,
-        max_bytes: int | None = None,
+        weigh: Callable[[Any, Any], int] | None = None,
+        max_bytes: int = UNLIMITED,
     ) -> None:
         super().__init__(tag)
         self._write = write
         self._rows = rows
         self._linger = linger
         self._loop = loop
-        self._weighs = max_bytes is not None
-        self._max_bytes = UNLIMITED if max_bytes is None else max_bytes
+        self._weigh = weigh
+        self._max_bytes = max_bytes
         self._held = 0  # what _values weigh, if they are weighed
         self._timer: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
@@ -57,14 +58,15 @@ class RecordWriterOutput(Output):
         value, _, origin = record
         values.append(value)
         self._origins.append(origin)
-        if self._weighs:
-            self._held += weight(value)
+        if self._weigh is not None:
+            self._held += self._weigh(value, origin)
         if len(values) >= self._rows or self._held >= self._max_bytes:
             self.flush()
 
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        if self._weighs:
-            more = sum(map(weight, results))
+        origins = [record[2] for record in records]
+        if self._weigh is not None:
+            more = sum(map(self._weigh, results, origins))
             if self._held + more >= self._max_bytes:  # a batch is full somewhere among them
                 super().collect_results(records, results)
                 return
@@ -72,7 +74,7 @@ class RecordWriterOutput(Output):
         if not self._values:
             self._timer = self._loop.call_later(self._linger, self._flush_in_time)
         self._values += results
-        self._origins += [record[2] for record in records]
+        self._origins += origins
         if len(self._values) >= self._rows:
             self._write_full_batches()
 
@@ -82,8 +84,8 @@ class RecordWriterOutput(Output):
         self._values, self._origins = values[full:], origins[full:]
         for start in range(0, full, rows):
             self._write(values[start : start + rows], origins[start : start + rows])
-        if self._weighs:
-            self._held = sum(map(weight, self._values))
+        if self._weigh is not None:
+            self._held = sum(map(self._weigh, self._values, self._origins))
         if not self._values:
             self.flush()  # ends the timer
 
