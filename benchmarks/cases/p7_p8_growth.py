@@ -1,8 +1,11 @@
 """P7 and P8: memory and time per row, from ten thousand rows to ten million.
 
 One call in a hundred takes a millisecond, the others return at once: so the queue is in use, and the engine is busy
-all the time. Both figures are the worker's own, from the opening of the task to its close. For P7 every task has a
+all the time. All figures are the worker's own, from the opening of the task to its close. For P7 every task has a
 Python worker of its own, as the peak is that of a process; for P8 the worker is warm.
+
+P8 counts the worker's CPU time. Its time by the clock is shown beside it: that also has the time in which the worker
+waits for Spark, or for one of two cores, and a small table lies ready in Spark's buffers as a whole.
 """
 
 from __future__ import annotations
@@ -52,12 +55,14 @@ def task(session: SparkSession, rows: int, wait: Callable[..., DataFrame], meter
     assert done is not None
     assert done[0] == rows
     used = meter.read()
-    return Sample({"us/row": used["seconds"] / rows * 1e6} if warm else {"peak MB": used["peak"]})
+    if not warm:
+        return Sample({"peak MB": used["peak"]})
+    return Sample({"CPU us/row": used["cpu"] / rows * 1e6, "us/row": used["seconds"] / rows * 1e6})
 
 
-def growth(quantity: str) -> tuple[Target, ...]:
+def growth(quantity: str, bound: float | None = 1.1) -> tuple[Target, ...]:
     """Ten million rows need at most a tenth more than a hundred thousand."""
-    return tuple(Target(quantity, f"{name} at 10,000,000", 1.1, f"{name} at 100,000") for name in WAITS)
+    return tuple(Target(quantity, f"{name} at 10,000,000", bound, f"{name} at 100,000") for name in WAITS)
 
 
 P7 = Case(
@@ -73,8 +78,8 @@ P8 = Case(
     "P8",
     "the time per row, by rows",
     partial(systems, reuse=True),
-    growth("us/row"),
+    (*growth("CPU us/row"), *growth("us/row", None)),
     repetitions=3,
     axis="rows",
-    plots=("us/row",),
+    plots=("CPU us/row", "us/row"),
 )
