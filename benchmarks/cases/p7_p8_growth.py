@@ -4,8 +4,7 @@ One call in a hundred takes a millisecond, the others return at once: so the que
 all the time. All figures are the worker's own, from the opening of the task to its close. For P7 every task has a
 Python worker of its own, as the peak is that of a process; for P8 the worker is warm.
 
-P8 counts the worker's CPU time. Its time by the clock is shown beside it: that also has the time in which the worker
-waits for Spark, or for one of two cores, and a small table lies ready in Spark's buffers as a whole.
+P8 has two times: the worker's CPU time, and by the clock, which also counts its waiting for Spark.
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ def task(session: SparkSession, rows: int, wait: Callable[..., DataFrame], meter
     used = meter.read()
     if not warm:
         return Sample({"peak MB": used["peak"]})
-    return Sample({"CPU us/row": used["cpu"] / rows * 1e6, "us/row": used["seconds"] / rows * 1e6})
+    return Sample({"us/row": used["seconds"] / rows * 1e6, "CPU us/row": used["cpu"] / rows * 1e6})
 
 
-def growth(quantity: str, bound: float | None = 1.1) -> tuple[Target, ...]:
+def growth(quantity: str) -> tuple[Target, ...]:
     """Ten million rows need at most a tenth more than a hundred thousand."""
-    return tuple(Target(quantity, f"{name} at 10,000,000", bound, f"{name} at 100,000") for name in WAITS)
+    return tuple(Target(quantity, f"{name} at 10,000,000", 1.1, f"{name} at 100,000") for name in WAITS)
 
 
 P7 = Case(
@@ -78,8 +77,8 @@ P8 = Case(
     "P8",
     "the time per row, by rows",
     partial(systems, reuse=True),
-    (*growth("CPU us/row"), *growth("us/row", None)),
+    (*growth("us/row"), *growth("CPU us/row")),
     repetitions=3,
     axis="rows",
-    plots=("CPU us/row", "us/row"),
+    plots=("us/row", "CPU us/row"),
 )

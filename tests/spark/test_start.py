@@ -2,6 +2,7 @@
 
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
+import gc
 import sys
 
 import pytest
@@ -22,3 +23,16 @@ def test_pandas_is_there_before_the_first_call(spark, door):
     df = spark.range(1)
     found = df.select(is_there("id").alias("is_there")) if door == "column" else ordered_wait(df, is_there)
     assert found.first().is_there
+
+
+@pytest.mark.parametrize("door", ["column", "operator"])
+def test_the_collector_leaves_alone_what_is_imported(spark, door):
+    """A full collection looks at all of it, which took a third of the time of calls that return at once."""
+
+    @async_pandas_udf
+    async def frozen(id: int) -> int:
+        return gc.get_freeze_count()
+
+    df = spark.range(1)
+    found = df.select(frozen("id").alias("frozen")) if door == "column" else ordered_wait(df, frozen)
+    assert found.first().frozen > 10_000
