@@ -4,7 +4,8 @@ One call in a hundred takes a millisecond, the others return at once: so the que
 all the time. All figures are the worker's own, from the opening of the task to its close. For P7 every task has a
 Python worker of its own, as the peak is that of a process; for P8 the worker is warm.
 
-P8 has two times: the worker's CPU time, and by the clock, which also counts its waiting for Spark.
+P8 has two times: the worker's CPU time, and by the clock, which also counts its waiting for Spark. `plain loop` is a
+loop over Spark's Arrow batches that calls a plain function: what grows with it is Spark's and the machine's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncudf import async_pandas_udf, ordered_wait, unordered_wait
@@ -36,10 +38,17 @@ def systems(settings: Settings, *, reuse: bool) -> Iterator[list[System]]:
     conf = {"spark.python.worker.reuse": str(reuse).lower()}
     with local_spark(conf) as session, tempfile.TemporaryDirectory() as folder:
         meter = Meter(folder, "task")
+        sizes = settings.sizes(SIZES)
         yield [
-            System(name, partial(task, session, size, wait, meter, reuse), at=size)
-            for name, wait in WAITS.items()
-            for size in settings.sizes(SIZES)
+            *(
+                System(name, partial(task, session, size, wait, meter, reuse), at=size)
+                for name, wait in WAITS.items()
+                for size in sizes
+            ),
+            *(
+                System("plain loop", partial(plain_loop, session, size, meter, reuse), "reference", size)
+                for size in sizes
+            ),
         ]
 
 
@@ -50,7 +59,25 @@ def task(session: SparkSession, rows: int, wait: Callable[..., DataFrame], meter
             await asyncio.sleep(0.001)
         return x
 
-    done = wait(session.range(rows, numPartitions=1), call, "id").agg({"call": "count"}).first()
+    return used_by(wait(session.range(rows, numPartitions=1), call, "id"), rows, meter, warm)
+
+
+def plain_loop(session: SparkSession, rows: int, meter: Meter, warm: bool) -> Sample:
+    def call(x: int) -> int:
+        return x
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with meter.measure():
+            for batch in batches:
+                results = [call(x) for x in batch.column(0).to_pylist()]
+                yield pa.RecordBatch.from_arrays([batch.column(0), pa.array(results)], ["id", "call"])
+
+    df = session.range(rows, numPartitions=1).mapInArrow(run, "id bigint, call bigint")
+    return used_by(df, rows, meter, warm)
+
+
+def used_by(df: DataFrame, rows: int, meter: Meter, warm: bool) -> Sample:
+    done = df.agg({"call": "count"}).first()
     assert done is not None
     assert done[0] == rows
     used = meter.read()
@@ -78,7 +105,7 @@ P8 = Case(
     "the time per row, by rows",
     partial(systems, reuse=True),
     (*growth("us/row"), *growth("CPU us/row")),
-    repetitions=3,
+    repetitions=5,
     axis="rows",
     plots=("us/row", "CPU us/row"),
 )
