@@ -28,12 +28,13 @@ def verdict_rows(
 ) -> list[list[str]]:
     """The table of targets; with `with_bound` only those that can be missed."""
     header = ["", "target", "ours", "ratio", "met", "best peer", "ours / peer"]
-    judged = [(outcome, target) for outcome in outcomes for target in cases[outcome.id].targets]
-    chosen = [(outcome, target) for outcome, target in judged if target.bound is not None or not with_bound]
-    return [
-        header,
-        *(_row(outcome.id, target.judge(outcome.figures, outcome.unavailable)) for outcome, target in chosen),
+    rows = [
+        _row(outcome.id, verdict)
+        for outcome in outcomes
+        for target, verdict in zip(cases[outcome.id].targets, outcome.verdicts(cases[outcome.id]), strict=True)
+        if target.bound is not None or not with_bound
     ]
+    return [header, *rows]
 
 
 def list_cases(cases: Iterable[Case]) -> None:
