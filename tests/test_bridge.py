@@ -71,7 +71,9 @@ def test_large_results_leave_in_batches_that_are_bounded_in_bytes() -> None:
         return b"x" * 2**20
 
     sizes = [sum(map(len, batch)) for batch in start(page).pipe(batches(range(99)))]
-    assert sizes == [64 * 2**20, 35 * 2**20]
+    assert sum(sizes) == 99 * 2**20
+    assert len(sizes) > 1, "not all at once"
+    assert max(sizes) <= 64 * 2**20
 
 
 def test_openaivec_189_and_ray_54190_the_limit_is_per_task_and_holds_there() -> None:

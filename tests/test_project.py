@@ -44,7 +44,7 @@ LAYERS = [
     ["_steps", "_operator"],
     ["_driver", "_process"],
     ["_call", "_resources", "_batching", "_direct"],
-    ["_workers", "_deadlines", "_input"],
+    ["_workers", "_deadlines", "_input", "_copies", "_error_policy"],
     ["_invoke"],
     ["_signature"],
     ["_types"],

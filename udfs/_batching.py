@@ -9,6 +9,8 @@ from asyncudf.queues import Entry, StreamRecord
 
 __all__ = ("MicroBatch",)
 
+Row = tuple[StreamRecord, Entry]
+
 
 class MicroBatch:
     """Gathers rows until there are enough of them, or the first has waited long enough.
@@ -26,7 +28,7 @@ class MicroBatch:
         self._linger = linger
         self._loop = loop
         self._wake = wake
-        self._rows: list[tuple[StreamRecord, Entry]] = []
+        self._rows: list[Row] = []
         self._timer: asyncio.TimerHandle | None = None
         self._has_waited = False
 
@@ -38,14 +40,29 @@ class MicroBatch:
         """Whether the batch must go out as it is."""
         return len(self._rows) == self._size or self._has_waited
 
-    def add(self, record: StreamRecord, entry: Entry) -> None:
-        """Add a row that is in the queue already."""
+    def gather(self, next_row: Callable[[], Row | None], is_starved: Callable[[], bool]) -> Sequence[Row]:
+        """The rows of the next call: a full batch, or a partial one that must not wait any longer; else none.
+
+        Args:
+            next_row: a row that is in the queue already, None if there is none now.
+            is_starved: whether nothing can join the batch any more.
+        """
+        while not self.is_ready:
+            row = next_row()
+            if row is not None:
+                self._add(row)
+            elif is_starved():
+                break
+            else:
+                return ()
+        return self._take()
+
+    def _add(self, row: Row) -> None:
         if not self._rows and self._linger is not None:
             self._timer = self._loop.call_later(self._linger, self._due)
-        self._rows.append((record, entry))
+        self._rows.append(row)
 
-    def take(self) -> Sequence[tuple[StreamRecord, Entry]]:
-        """The rows gathered so far; the next batch begins."""
+    def _take(self) -> Sequence[Row]:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -5,7 +5,7 @@ The order of wrapping, outermost first, with the piece of code that does it:
     deadline(             Calls.open, _expire     covers all attempts and back-offs
       retry(              Calls._outcome          back-off holds no slot
         slot(             WorkerPool              one worker, one attempt
-          attempt_timeout(  Calls.begin, _attempt_expired
+          attempt_timeout(  Calls.invoke, _attempt_expired
             function)))   Invocation.invoke
 """
 
@@ -15,21 +15,23 @@ import asyncio
 import dataclasses
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 from asyncudf.queues import Entry, StreamRecord
 
-from ._deadlines import Deadlines
-from ._errors import AsyncTimeoutError, ResultError
-from ._failures import is_fatal, located_error, told_error
-from ._function import CURRENT_SLOT, CallSlot, Results, RuntimeContext
+from ._copies import copied, with_own_arguments
+from ._deadlines import ROUNDING, Deadlines
+from ._error_policy import ErrorPolicy
+from ._errors import AsyncTimeoutError
+from ._failures import is_fatal
+from ._function import CURRENT_SLOT, CallSlot, Results
 from ._invoke import Invocation
-from ._options import OnError, Options
+from ._options import Options
 from ._retry import Attempt
-from ._tags import DEAD_LETTERS, SideRecord
-from ._text import short
+from ._signature import FunctionSpec, Kind
+from ._tags import SideRecord
 from ._workers import Worker
 
 __all__ = ("Call", "CallHooks", "Calls")
@@ -66,13 +68,19 @@ class CallHooks:
 
 
 class Calls:
-    """The calls in progress, in back-off and ready to be tried again."""
+    """The calls in progress, in back-off and ready to be tried again.
+
+    Args:
+        may_edit: whether arguments may be lists or dicts, which an attempt could edit.
+    """
 
     def __init__(
         self,
+        spec: FunctionSpec,
         options: Options,
         finish: Finish | None,
-        context: RuntimeContext,
+        may_edit: bool,
+        policy: ErrorPolicy,
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
         hooks: CallHooks,
@@ -80,108 +88,105 @@ class Calls:
         self._invocation: Invocation
         self._options = options
         self._finish = finish
-        self._context = context
+        self._policy = policy
         self._rng = rng
         self._loop = loop
+        self._clock = loop.time
         self._hooks = hooks
         self._deadlines: Deadlines[Call] = Deadlines(loop, options.timeout, self._expire)
         self._attempts: Deadlines[Call] = Deadlines(loop, options.attempt_timeout, self._attempt_expired)
-        self._ready: deque[Call] = deque()
+        self.ready: deque[Call] = deque()  # whose back-off is over
         self._limits_attempts = options.attempt_timeout is not None
+        self.asks = spec.has_context  # whether the function can ask which row it works on
+        # Whether each attempt gets copies of its arguments; that of an AsyncFunction is a dict.
+        self._copies = options.retry is not None and (may_edit or spec.kind is Kind.ASYNC_FUNCTION)
         self._takes_any_result = options.retry is None or not options.retry.checks_results
 
-    def use(self, invocation: Invocation) -> None:
-        """The function is open."""
+    def use(self, invocation: Invocation) -> Callable[..., Coroutine[Any, Any, Any]] | None:
+        """The function is open; returned is what `run_direct` may call, if it may."""
         self._invocation = invocation
+        if invocation.direct is None or not self._takes_any_result:
+            return None
+        return with_own_arguments(invocation.direct) if self._copies else invocation.direct
 
     def open(self, records: Sequence[StreamRecord], entries: Sequence[Entry]) -> Call:
         """The call of rows that have just entered the queue: from here the deadline runs."""
-        call = Call(records, entries, now := self._loop.time())
+        call = Call(records, entries, now := self._clock())
         call.deadline = self._deadlines.start(call, now)
         return call
 
-    def admit(self, worker: Worker, entry: Entry) -> Call:
+    def admit(self, worker: Worker, record: StreamRecord, entry: Entry) -> None:
         """The call of a row whose first attempt is under way in the worker, whose slot knows it already."""
-        call = Call((entry.element,), (entry,), now := self._loop.time())  # type: ignore[arg-type]
-        worker.slot.deadline = call.deadline = self._deadlines.start(call, now)
+        started = worker.slot.started
+        call = Call((record,), (entry,), started)
+        worker.slot.deadline = call.deadline = self._deadlines.start(call, started)
         call.attempt = 1
         call.workers.append(worker)
         worker.call = call
         if self._limits_attempts:
-            self._attempts.start(call, now)
-        return call
+            self._attempts.start(call, started)
 
-    def begin(self, worker: Worker, call: Call) -> None:
-        """The worker starts the call's next attempt."""
+    def invoke(self, worker: Worker, call: Call) -> Any:
+        """The worker starts the call's next attempt: its coroutine."""
         call.attempt += 1
         call.workers.append(worker)
         worker.call = call
-        slot = worker.slot
-        records = call.records
-        slot.element = records[0] if len(records) == 1 else StreamRecord(tuple(record.value for record in records))
-        slot.attempt = call.attempt
-        slot.deadline = call.deadline
-        self._attempts.start(call, self._loop.time())
-
-    def invoke(self, worker: Worker, call: Call) -> Any:
-        """The coroutine of the call's next attempt."""
-        self.begin(worker, call)
-        return self._invocation.invoke([r.value for r in call.records], partial(self._delivered, worker, call))
+        values = [record.value for record in call.records]
+        now = self._clock()
+        if self.asks:
+            element = call.records[0] if len(values) == 1 else StreamRecord(tuple(values))
+            slot = worker.meet(element, call.attempt)
+            slot.started, slot.deadline = now, call.deadline
+        self._attempts.start(call, now)
+        deliver = partial(self._delivered, worker, call, call.attempt)
+        return self._invocation.invoke(copied(values) if self._copies else values, deliver)
 
     def next_ready(self) -> Call | None:
         """A call whose back-off is over."""
-        while self._ready:
-            call = self._ready.popleft()
+        while self.ready:
+            call = self.ready.popleft()
             if not call.done:
                 return call
         return None
 
-    @property
-    def any_ready(self) -> bool:
-        return bool(self._ready)
-
     def ended(self, worker: Worker, call: Call, results: Sequence[Results] | None, error: BaseException | None) -> None:
         """The worker's coroutine is over."""
         call.workers.remove(worker)
-        slot = worker.slot
-        slot.attempt, slot.deadline = 0, None
-        slot.is_suspended = False
-        side, slot.side = slot.side, ()
+        worker.is_suspended = False
         if worker.call is call:
             worker.call = None
-            if self._limits_attempts:
-                self._attempts.stop(call)
-            if error is not None or side or not self._takes_any_result or not self._complete(call, results):
-                self._outcome(call, results, error, side)
+            self._decide(call, results, error, worker.slot.side)
         elif call.done and not call.workers:
             self._deadlines.stop(call)
 
-    def _complete(self, call: Call, results: Sequence[Results] | None) -> bool:
-        """The usual end of a call of one row: its results fit, and nothing else is to be asked."""
-        if results is None or len(call.entries) > 1 or call.done:
-            return False
-        try:
-            finished = results[0] if self._finish is None else self._finished(results[0])
-        except ResultError:
-            return False
-        call.done = True
-        if not call.workers:
-            self._deadlines.stop(call)
-        call.entries[0].complete(finished)
-        self._hooks.finished()
-        return True
+    def _delivered(
+        self, worker: Worker, call: Call, attempt: int, results: Results | None, error: BaseException | None
+    ) -> None:
+        """A ResultFuture was completed: its attempt is decided, though the coroutine may run on."""
+        if worker.call is call and call.attempt == attempt and not worker.abandoned:
+            worker.call = None
+            self._decide(call, None if results is None else [results], error, worker.slot.side)
+
+    def _decide(
+        self,
+        call: Call,
+        results: Sequence[Results] | None,
+        error: BaseException | None,
+        side: Sequence[SideRecord],
+    ) -> None:
+        """An attempt has come back, in time or not."""
+        now = self._clock() - ROUNDING
+        if call.deadline is not None and now > call.deadline:
+            self._expire(call)  # the loop was too busy to notice it in time
+        elif self._limits_attempts and now > (self._attempts.stop(call) or now):
+            self._attempt_expired(call)
+        else:
+            self._outcome(call, results, error, side)
 
     def close(self) -> None:
         """Watch no deadline any more."""
         self._deadlines.close()
         self._attempts.close()
-
-    def _delivered(self, worker: Worker, call: Call, results: Results | None, error: BaseException | None) -> None:
-        """A ResultFuture was completed: the attempt is decided, though its coroutine may run on."""
-        if worker.call is call and not worker.abandoned:
-            worker.call = None
-            self._attempts.stop(call)
-            self._outcome(call, None if results is None else [results], error, worker.slot.side)
 
     def _expire(self, call: Call) -> None:
         self._abandon_workers(call)
@@ -192,6 +197,7 @@ class Calls:
 
     def _attempt_expired(self, call: Call) -> None:
         self._abandon_workers(call)
+        self._attempts.stop(call)
         limit = self._options.attempt_timeout
         self._outcome(call, None, AsyncTimeoutError(f"attempt {call.attempt} gave no result within {limit:g} s"))
         self._hooks.wake()
@@ -206,8 +212,8 @@ class Calls:
         self._conclude(call, [self._timed_out(call, record, error) for record in call.records])
 
     def _timed_out(self, call: Call, record: StreamRecord, error: BaseException) -> Results | BaseException:
-        slot = CallSlot()  # the function's own answer may ask its context too
-        slot.element, slot.attempt, slot.deadline = record, call.attempt, call.deadline
+        slot = CallSlot(record, call.attempt)  # the function's own answer may ask its context too
+        slot.deadline = call.deadline
         token = CURRENT_SLOT.set(slot)
         try:
             return [*self._finished(self._invocation.timed_out(record.value, error)), *slot.side]
@@ -223,18 +229,27 @@ class Calls:
         error: BaseException | None,
         side: Sequence[SideRecord] = (),
     ) -> None:
+        """An attempt is decided: the row is done, or it is tried again."""
         if call.done:
             return
         outcomes: list[Results | BaseException] = []
-        if results is not None:
-            outcomes = [self._finished_or_error(result) for result in results]
-            if side and not isinstance(outcomes[-1], BaseException):  # those of a micro-batch go with its last row
-                outcomes[-1] = [*outcomes[-1], *side]
-            if len(outcomes) == 1 and isinstance(outcomes[0], ResultError):
-                error = outcomes[0]
+        fits = True
+        for result in results or ():
+            try:
+                outcomes.append(self._finished(result))
+            except BaseException as misfit:  # a ResultError, or whatever code of the user's a check has run
+                outcomes.append(misfit)
+                fits = False
+        if side and outcomes and not isinstance(last := outcomes[-1], BaseException):
+            outcomes[-1] = [*last, *side]  # those of a micro-batch go with its last row
+        if not fits and len(outcomes) == 1:
+            error = outcomes[0]  # type: ignore[assignment]
+        if error is None and fits and self._takes_any_result:
+            self._complete(call, outcomes)  # type: ignore[arg-type]
+            return
         try:
             delay = self._next_delay(call, error, results)
-        except Exception as own:  # a predicate of the retry strategy failed
+        except BaseException as own:  # a predicate of the retry strategy failed
             error, delay = own, None
         if delay is not None:
             call.waited += delay
@@ -246,26 +261,30 @@ class Calls:
         retry = self._options.retry
         if retry is None or (error is None and not retry.checks_results) or is_fatal(error):
             return None
-        now = self._loop.time()
+        now = self._clock()
         result = None if results is None else self._invocation.seen_by_retry(results)
         delay = retry.next_delay(Attempt(call.attempt, now - call.started, call.waited, error, result), self._rng)
         late = delay is not None and call.deadline is not None and now + delay >= call.deadline
         return None if late else delay
 
     def _retry(self, call: Call) -> None:
-        self._ready.append(call)
+        self.ready.append(call)
         self._hooks.wake()
 
     def _conclude(self, call: Call, outcomes: Sequence[Results | BaseException]) -> None:
         completed: list[Results] = []
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
-                if self._options.on_error is OnError.RAISE or is_fatal(outcome):
-                    self._hooks.failed(self._row_error(call, outcome))
+                if self._policy.fails_task(outcome):
+                    rows = [record.value for record in call.records]
+                    self._hooks.failed(self._policy.task_error(outcome, call.attempt, rows))
                     return
-                completed.append((self._error_result(call, outcome),))
+                completed.append((self._policy.result(outcome, call.attempt, self._clock() - call.started),))
             else:
                 completed.append(outcome)
+        self._complete(call, completed)
+
+    def _complete(self, call: Call, completed: Sequence[Results]) -> None:
         call.done = True
         if not call.workers:
             self._deadlines.stop(call)
@@ -275,23 +294,3 @@ class Calls:
 
     def _finished(self, results: Results) -> Results:
         return results if self._finish is None else [self._finish(result) for result in results]
-
-    def _finished_or_error(self, results: Results) -> Results | BaseException:
-        try:
-            return self._finished(results)
-        except ResultError as error:
-            return error
-
-    def _error_result(self, call: Call, error: BaseException) -> Any:
-        if self._options.on_error is OnError.NULL:
-            return None
-        told = told_error(error, call.attempt, self._loop.time() - call.started)
-        if self._options.on_error is OnError.CAPTURE:
-            return {"value": None, "error": told}
-        where = {"function": self._invocation.name, "partition": self._context.partition}
-        return SideRecord(DEAD_LETTERS, {"error": {**told, **where}})
-
-    def _row_error(self, call: Call, error: BaseException) -> BaseException:
-        values = call.records[0].value if len(call.records) == 1 else [r.value for r in call.records]
-        where = f"{self._invocation.name} failed in attempt {call.attempt}, partition {self._context.partition}"
-        return located_error(error, f"{where}, for the input {short(values)}")

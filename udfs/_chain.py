@@ -163,10 +163,12 @@ class Chain:
             output.collect(StreamRecord({"operator": operator, "partition": marker.subtask, "latency": latency}))
 
 
-def chain_of_one(work: Work, site: Site, output: Output, codec: Codec | None, want: Callable[[], None]) -> Chain:
+def chain_of_one(
+    work: Work, site: Site, output: Output, codec: Codec | None, want: Callable[[], None], *, may_edit: bool
+) -> Chain:
     """The chain of a function without a plan: a column, a table function."""
     chain = Chain(site, None)
-    chain.head = wait_operator(work, site, CountingOutput(output), codec, want)
+    chain.head = wait_operator(work, site, CountingOutput(output), codec, want, may_edit=may_edit)
     chain.operators = [chain.head]
     return chain
 

@@ -24,6 +24,19 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._clock.now
 
+    def block(self, seconds: float) -> None:
+        """Let time pass while nothing else can run, as a call does that keeps the loop busy.
+
+        >>> async def busy(x: int) -> float:
+        ...     loop = asyncio.get_running_loop()
+        ...     loop.block(2.0)  # stands for time.sleep(2.0)
+        ...     return loop.time()
+        >>> from asyncudf.testing import run_rows
+        >>> run_rows(busy, [1, 2])
+        [2.0, 4.0]
+        """
+        self._clock.now += seconds
+
 
 class _VirtualSelector(selectors.SelectSelector):
     now = 0.0

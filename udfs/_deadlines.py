@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ("Deadlines",)
+__all__ = ("ROUNDING", "Deadlines")
 
 T = TypeVar("T")
+ROUNDING = 1e-9  # seconds
 
 
 class Deadlines(Generic[T]):
@@ -36,9 +37,9 @@ class Deadlines(Generic[T]):
             self._timer = self._loop.call_at(when, self._fire)
         return when
 
-    def stop(self, thing: T) -> None:
-        """Watch it no longer."""
-        self._line.pop(thing, None)
+    def stop(self, thing: T) -> float | None:
+        """Watch it no longer; returns its deadline if it was watched."""
+        return self._line.pop(thing, None)
 
     def close(self) -> None:
         """Watch nothing any more."""
@@ -48,7 +49,7 @@ class Deadlines(Generic[T]):
 
     def _fire(self) -> None:
         self._timer = None
-        now = self._loop.time() + 1e-9  # or rounding lets the timer fire just before its time, for ever
+        now = self._loop.time() + ROUNDING  # or rounding lets the timer fire just before its time, for ever
         due = []
         for thing, when in self._line.items():
             if when > now:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import copy_context
 from types import coroutine
@@ -9,30 +10,63 @@ from typing import Any, Protocol
 
 from asyncudf.queues import StreamRecord
 
-from ._errors import ResultError
-from ._function import NO_RECORD, CallSlot, Results
+from ._function import Results
 from ._input import Fed
+from ._outputs import Output
 from ._workers import Worker
 
-__all__ = ("BURST", "Admission", "Passed", "driven", "run_direct")
+__all__ = ("BURST", "Admission", "Pace", "Passed", "driven", "run_direct")
 
 BURST = 200  # rows that are taken together
 PASSES = 20  # such bursts, if calls return or fail at once, before timers and the mailbox get their turn
+PAUSE = 0.01  # seconds after which they get it anyway, behind the call at work
 
 
 class Passed:
     """Rows that were done at once, with their results; the operator takes them together."""
 
-    __slots__ = ("may_leave", "records", "results")
+    __slots__ = ("may_leave", "records", "results", "spare")
 
     def __init__(self) -> None:
         self.may_leave = False  # whether they need not be in the queue
+        self.spare = 0  # bytes of results that may still be noted, where they are weighed
         self.records: list[Fed] = []
         self.results: list[Any] = []
 
-    def clear(self) -> None:
-        self.records.clear()
-        self.results.clear()
+    def leave(self, output: Output, is_bounded: bool) -> None:
+        """Emit what may leave; what the output has no room for is still there."""
+        if not self.may_leave:
+            return
+        count = 0
+        try:
+            if not is_bounded:
+                count = len(self.records)
+                output.collect_results(self.records, self.results)
+            while count < len(self.records) and output.room > 0:  # one by one: each may become many on its way
+                count += 1
+                output.collect_results(self.records[count - 1 : count], self.results[count - 1 : count])
+        finally:
+            self.drop(count)
+
+    def drop(self, count: int) -> None:
+        """Forget the first so many."""
+        del self.records[:count], self.results[:count]
+
+
+class Pace:
+    """How long calls may take that are made one after another.
+
+    Args:
+        clock: the loop's time.
+        limits: seconds for a row and for an attempt; None: no limit.
+    """
+
+    __slots__ = ("clock", "limit", "pause")
+
+    def __init__(self, clock: Callable[[], float], *limits: float | None) -> None:
+        self.clock = clock
+        self.limit = min((limit for limit in limits if limit is not None), default=math.inf)
+        self.pause = min(PAUSE, self.limit)
 
 
 class Admission(Protocol):
@@ -48,48 +82,85 @@ async def run_direct(
     function: Callable[..., Awaitable[Any]],
     worker: Worker,
     finish: Callable[[Any], Any] | None,
+    weigh: Callable[[Any], int] | None,
+    asks: bool,
+    pace: Pace,
     passed: Passed,
     operator: Admission,
 ) -> bool:
     """Call the function for one row after another, to be driven by `driven`.
 
-    Rows that are done at once are noted in `passed`. One whose call suspends, fails or has more than its result to be
-    passed on is admitted to the queue.
+    Rows that are done at once are noted in `passed`. One whose call suspends, fails, comes back too late or has more
+    than its result to be passed on is admitted to the queue.
+
+    Args:
+        weigh: how many bytes a result has, where that matters.
+        asks: whether the function can ask which row it works on.
 
     Returns:
         Whether there may be more rows, after a pause; else the slot has nothing to do here.
     """
     # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
     slot, clean, cancelling = worker.slot, worker.clean, worker.task.cancelling
-    records, values = passed.records, passed.results
+    clock, pause = pace.clock, pace.pause
+    note_record, note_value = passed.records.append, passed.results.append
+    end = 0.0  # when timers and the mailbox get their turn; 0: they have just had it
     for _ in range(PASSES):
         if (elements := operator.next_rows(worker)) is None:
             return False
+        element = None
+        started = clock()
+        if not end:
+            end = started + pause
+        elif started > end:
+            return True
         for element in elements:
             if type(element) is not tuple and type(element) is not StreamRecord:
                 operator.admit_marker(element)
                 break
-            slot.element = element
+            if asks:
+                slot, clean = worker.meet(element), worker.clean
+            else:
+                slot.element = element
+            slot.started = started
             result = value = None  # or the last result would live on through this call
             try:
                 result = await function(*element[0])  # type: ignore[misc]
             except BaseException as error:  # every error of the user's code has its policy
+                if worker.is_suspended:
+                    end = 0.0
                 operator.ended(worker, None, error)
                 break
-            if slot.is_suspended or slot.side:
+            if worker.is_suspended or (asks and slot.side):
+                end = 0.0
                 operator.ended(worker, [(result,)], None)
                 break
             try:
                 value = result if finish is None else finish(result)
-            except ResultError:
-                operator.ended(worker, [(result,)], None)
+            except BaseException as error:
+                operator.ended(worker, None, error)
                 break
-            records.append(element)
-            values.append(value)
-            if copy_context() != clean or cancelling():  # is_spoiled, which asks more than can have happened here
+            if (now := clock()) > end:  # a long time for a row
+                if now - started > pace.limit:
+                    operator.ended(worker, [(result,)], None)
+                    break
+                note_record(element)
+                note_value(value)
+                return True
+            started = now
+            note_record(element)
+            note_value(value)
+            if weigh is not None:
+                passed.spare -= weigh(value)
+                if passed.spare <= 0:
+                    return True
+            try:
+                if copy_context() != clean or cancelling():  # is_spoiled, which asks more than can have happened here
+                    break
+            except BaseException:  # variables that cannot be compared
                 break
         else:
-            if slot.element is not NO_RECORD:  # a row was taken
+            if element is not None:  # a row was taken
                 return True
             if not operator.refill():
                 return False
@@ -98,7 +169,7 @@ async def run_direct(
 
 @coroutine
 def driven(
-    running: Coroutine[Any, Any, bool], slot: CallSlot, suspended: Callable[[], None]
+    running: Coroutine[Any, Any, bool], worker: Worker, suspended: Callable[[], None]
 ) -> Generator[Any, Any, bool]:
     """Run a loop of calls; `suspended` is told of each call when it gives way for the first time."""
     error = None
@@ -107,8 +178,8 @@ def driven(
             waiting_for = running.send(None) if error is None else running.throw(error)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        if not slot.is_suspended:
-            slot.is_suspended = True
+        if not worker.is_suspended:
+            worker.is_suspended = True
             suspended()
         error = None
         try:

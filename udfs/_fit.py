@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from ._errors import ResultError
-from ._text import short
+from ._text import short, text_of
 
 __all__ = ("fitter",)
 
@@ -35,6 +35,11 @@ def fitter(function: str, kind: pa.DataType, nullable: bool = True) -> Fit:
             raise ResultError(
                 f"{function} returned {short(misfit.value)} ({type(misfit.value).__name__}){field}: {misfit.problem}"
             ) from None
+        except Exception as error:  # of code of the value's own, such as __index__ or items
+            raise ResultError(
+                f"{function} returned {short(value)} ({type(value).__name__}), which cannot be checked against {kind}: "
+                f"{type(error).__name__}: {text_of(error)}"
+            ) from error
 
     return _quick(kind, checked)
 
@@ -246,10 +251,13 @@ def _map(kind: pa.DataType, path: str) -> Fit:
     item = f"{path} value"
     fit_item = _nullable(_fit(kind.item_type, item), kind.item_type, item, kind.item_field.nullable)
 
-    def fit(value: Any) -> dict[Any, Any]:
+    is_hashable = not pa.types.is_nested(kind.key_type)  # what an array or a struct becomes is not
+
+    def fit(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise _MisfitError(path, value, "declared map (give a dict)")
-        return {fit_key(key): fit_item(item) for key, item in value.items()}
+        items = [(fit_key(key), fit_item(item)) for key, item in value.items()]
+        return dict(items) if is_hashable else items
 
     return fit
 

@@ -26,15 +26,20 @@ NO_RECORD = StreamRecord(())
 
 
 class CallSlot:
-    """What one of the `capacity` call slots is doing; tasks made by the user's code share it with their parent."""
+    """What one of the `capacity` call slots is doing.
 
-    __slots__ = ("attempt", "deadline", "element", "is_suspended", "side")
+    Of a function that can ask for its context each attempt has one of its own, which the tasks that it makes share
+    with it: one that outlives its row still sees that row.
+    """
 
-    def __init__(self) -> None:
-        self.element: Any = NO_RECORD  # of a vectorized call, one whose value is that of all rows
-        self.is_suspended = False  # whether a call that began as one of many is now waited for
-        self.attempt = 0
-        self.deadline: float | None = None  # None: not registered yet, the call is in its first step
+    __slots__ = ("attempt", "deadline", "element", "key", "side", "started")
+
+    def __init__(self, element: Any = NO_RECORD, attempt: int = 1) -> None:
+        self.element: Any = element  # of a vectorized call, one whose value is that of all rows
+        self.attempt = attempt
+        self.started = 0.0  # when the attempt began, on the loop's clock
+        self.deadline: float | None = None  # of the row; None: not registered yet, the call is in its first step
+        self.key: str | None = None  # made when it is first asked for
         self.side: tuple[SideRecord, ...] = ()  # what this attempt has written to side outputs
 
 
@@ -99,9 +104,8 @@ class RuntimeContext:
         slot = self._slot()
         if self._timeout is None:
             return None
-        if slot.deadline is None:
-            return self._timeout
-        return max(0.0, slot.deadline - self._clock())
+        deadline = slot.started + self._timeout if slot.deadline is None else slot.deadline
+        return max(0.0, deadline - self._clock())
 
     @property
     def idempotency_key(self) -> str:
@@ -113,8 +117,11 @@ class RuntimeContext:
         Raises:
             AsyncUDFError: asked outside a call.
         """
-        text = f"{self._function}:{self._slot().element[0]!r}"
-        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        slot = self._slot()
+        if slot.key is None:
+            text = f"{self._function}:{slot.element[0]!r}"
+            slot.key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        return slot.key
 
     def output(self, tag: OutputTag, value: Any) -> None:
         """Write a row to a side output, which `AsyncStream.side_output(tag)` reads.
@@ -137,7 +144,7 @@ class RuntimeContext:
     @staticmethod
     def _slot() -> CallSlot:
         slot = CURRENT_SLOT.get(None)
-        if slot is None or not slot.attempt:
+        if slot is None:
             raise AsyncUDFError("no row is being worked on here; ask inside a call, not in open() or close()")
         return slot
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import time
 
 from ._errors import AsyncUDFError
 from ._options import EventLoop
@@ -20,7 +21,9 @@ def new_event_loop(kind: EventLoop) -> asyncio.AbstractEventLoop:
     """
     if kind is not EventLoop.ASYNCIO:
         if importlib.util.find_spec("uvloop") is not None:
-            loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
+            # uvloop's own time stands still between two turns: a call that blocks the loop would take no time.
+            uvloop = importlib.import_module("uvloop")
+            loop: asyncio.AbstractEventLoop = type("Loop", (uvloop.Loop,), {"time": staticmethod(time.monotonic)})()
             return loop
         if kind is EventLoop.UVLOOP:
             raise AsyncUDFError("loop='uvloop' needs uvloop on every executor: pip install 'asyncudf[fast]'")

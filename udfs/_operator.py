@@ -21,16 +21,17 @@ from asyncudf.queues import (
 
 from ._batching import MicroBatch
 from ._call import Call, CallHooks, Calls
-from ._direct import BURST, Passed, driven, run_direct
+from ._direct import BURST, Pace, Passed, driven, run_direct
 from ._driver import Driver
-from ._function import NO_RECORD, Results, RuntimeContext
+from ._error_policy import ErrorPolicy
+from ._function import Results, RuntimeContext
 from ._input import Fed, record_of
 from ._invoke import VectorCodec, invocation_of
 from ._options import Options, OutputMode
 from ._outputs import UNLIMITED, Output
 from ._resources import opened
 from ._signature import FunctionSpec, batch_rows
-from ._weight import byte_bounded
+from ._weight import ByteBoundedQueue, UnloadingOutput, weight
 from ._workers import Worker, WorkerPool
 
 __all__ = ("AsyncWaitOperator",)
@@ -51,6 +52,7 @@ class AsyncWaitOperator(Driver):
         finish: checks and converts each result; raises ResultError for one that does not fit.
         codec: for vectorized functions.
         weighs_results: whether results may be so large that `options.max_buffered_bytes` matters.
+        may_edit: whether arguments may be lists or dicts, which an attempt could edit under the next one's feet.
         rng: for the jitter of delays.
     """
 
@@ -70,25 +72,30 @@ class AsyncWaitOperator(Driver):
         finish: Callable[[Any], Any] | None = None,
         codec: VectorCodec | None = None,
         weighs_results: bool = False,
+        may_edit: bool = True,
         want: Callable[[], None] = lambda: None,
         failed: Callable[[BaseException], None] | None = None,
     ) -> None:
         super().__init__(output, loop, want, failed)
         self._spec = spec
-        self._options = options
+        self._on_timeout = options.on_timeout
         self._context = context
         self._finish = finish
         self._codec = codec
         self._queue = _QUEUES[options.output_mode](options.queue_rows)
+        self._bytes: ByteBoundedQueue | None = None
         if weighs_results and options.max_buffered_bytes is not None:
-            self._queue, self._output = byte_bounded(self._queue, output, options.max_buffered_bytes)
+            self._queue = self._bytes = ByteBoundedQueue(self._queue, options.max_buffered_bytes)
+            self._output = UnloadingOutput(output, self._bytes)
         self._wanted_rows = max(options.capacity, batch_rows(spec, options))
+        policy = ErrorPolicy(options, spec.name, context.partition)
+        self._pace = Pace(loop.time, options.timeout, options.attempt_timeout)
         self._passed = Passed()
         self._direct: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._pool = WorkerPool(loop, options.capacity, self._work, self._has_work)
         self._batch = MicroBatch(batch_rows(spec, options), options.batch_linger, loop, self._pool.wake)
         hooks = CallHooks(self._push, self._fail, self._pool.wake, self._pool.abandon)
-        self._calls = Calls(options, finish, context, rng, loop, hooks)
+        self._calls = Calls(spec, options, finish, may_edit, policy, rng, loop, hooks)
 
     @property
     def room(self) -> int:
@@ -115,10 +122,8 @@ class AsyncWaitOperator(Driver):
             AsyncUDFError: a row failed under `on_error="raise"`, or the function could not be opened or closed.
         """
         async with opened(self._spec, self._context) as resources:
-            invocation = invocation_of(self._spec, self._options.on_timeout, resources, self._context, self._codec)
-            self._calls.use(invocation)
-            if self._options.retry is None or not self._options.retry.checks_results:
-                self._direct = invocation.direct
+            invocation = invocation_of(self._spec, self._on_timeout, resources, self._context, self._codec)
+            self._direct = self._calls.use(invocation)
             self._pool.open()
             self._want()
             self._pool.wake()
@@ -152,7 +157,7 @@ class AsyncWaitOperator(Driver):
     def _has_work(self) -> bool:
         can_admit = self._input.may_have_more and self._queue.places > 0
         is_due = len(self._batch) > 0 and (self._batch.is_ready or self._input.has_ended)
-        return not self._finished.done() and (can_admit or self._calls.any_ready or is_due)
+        return not self._finished.done() and (can_admit or bool(self._calls.ready) or is_due)
 
     async def _work(self, worker: Worker) -> None:
         """The life of one call slot: pull a row, run its call, again; ends when there is nothing to pull."""
@@ -165,20 +170,25 @@ class AsyncWaitOperator(Driver):
 
     async def _run_calls(self, worker: Worker) -> None:
         worker.settle_in()
+        clock, pause = self._pace.clock, self._pace.pause
+        end = clock() + pause
         while not (self._finished.done() or worker.is_spoiled()):
             call = self._calls.next_ready()
             if call is None and self._direct is not None:
                 if await self._run_direct(worker, self._direct):
                     await asyncio.sleep(0)
-                elif not self._calls.any_ready:
+                elif not self._calls.ready:
                     return
                 continue
             if call is None:
-                rows = self._gather()
+                rows = self._batch.gather(self._next_row, self._is_starved)
                 if not rows:
                     return
                 call = self._calls.open(*zip(*rows, strict=True))
             await self._run_call(worker, call)
+            if clock() > end:  # calls that return at once: let timers and the mailbox have their turn
+                await asyncio.sleep(0)
+                end = clock() + pause
 
     async def _run_call(self, worker: Worker, call: Call) -> None:
         running = self._calls.invoke(worker, call)
@@ -193,21 +203,23 @@ class AsyncWaitOperator(Driver):
 
     async def _run_direct(self, worker: Worker, function: Callable[..., Coroutine[Any, Any, Any]]) -> bool:
         """Run call after call for as long as rows come; False when the worker has nothing to do here."""
-        running = run_direct(function, worker, self._finish, self._passed, self)
-        may_have_more = await driven(running, worker.slot, partial(self._suspended, worker))
-        worker.slot.attempt = 0
-        self._pass()
+        weigh = None if self._bytes is None else weight
+        running = run_direct(function, worker, self._finish, weigh, self._calls.asks, self._pace, self._passed, self)
+        may_have_more = await driven(running, worker, partial(self._suspended, worker))
+        if self._passed.records:
+            self._pass()
         return may_have_more
 
     def next_rows(self, worker: Worker) -> Iterator[Fed] | None:
         """Rows for `run_direct`, at most a burst."""
         places = self._queue.places
-        if not places or self._finished.done() or self._calls.any_ready or worker.is_spoiled():
+        if not places or self._finished.done() or self._calls.ready or worker.is_spoiled():
             return None
-        worker.slot.element, worker.slot.attempt = NO_RECORD, 1
         room = self._output.room if self._is_bounded else BURST
-        self._passed.may_leave = may_leave = room > 0 and self._queue.may_pass()
-        return islice(self._input.current, min(BURST, room if may_leave else places))
+        self._passed.may_leave = room > 0 and self._queue.may_pass()
+        if self._bytes is not None:
+            self._passed.spare = self._bytes.spare
+        return islice(self._input.current, min(BURST, places, room) if self._passed.may_leave else min(BURST, places))
 
     def refill(self) -> bool:
         """Go on to the next batch, for `run_direct`; False if there is none."""
@@ -217,13 +229,14 @@ class AsyncWaitOperator(Driver):
 
     def admit_marker(self, marker: Fed) -> None:
         """Take a marker that `run_direct` has come to."""
-        self._pass()
-        self._put(marker)
+        if self._passed.records:
+            self._pass()
+        self._put(marker)  # type: ignore[arg-type]
         self._push()
 
     def ended(self, worker: Worker, results: list[Results] | None, error: BaseException | None) -> None:
         """A call of `run_direct` is over, and its result cannot simply be passed on."""
-        if not worker.slot.is_suspended:
+        if not worker.is_suspended:
             self._admit(worker)
         if not worker.abandoned:
             self._calls.ended(worker, worker.call, results, error)
@@ -233,53 +246,39 @@ class AsyncWaitOperator(Driver):
         self._pool.done_pulling(worker)
 
     def _admit(self, worker: Worker) -> None:
-        self._pass()
-        self._calls.admit(worker, self._put(worker.slot.element))
+        if self._passed.records:
+            self._pass()
+        record = record_of(worker.slot.element)
+        self._calls.admit(worker, record, self._put(record))  # type: ignore[arg-type]
 
     def _pass(self) -> None:
         """Take the rows that were done at once: emit them, if they need not wait in the queue."""
         passed = self._passed
-        if not passed.records:
-            return
-        if passed.may_leave:
-            try:
-                self._output.collect_results(passed.records, passed.results)
-            except Exception as error:  # a call that has just begun must not be lost with it
-                self._fail(error)
-        else:
+        try:
+            passed.leave(self._output, self._is_bounded)
+        except BaseException as error:  # a call that has just begun must not be lost with it
+            self._fail(error)
+        if passed.records:
             self._queue.put_completed([*map(record_of, passed.records)], passed.results)  # type: ignore[list-item]
-        passed.clear()
+            passed.drop(len(passed.records))
         if self._queue.has_completed_elements():
             self._push()
 
-    def _gather(self) -> Sequence[tuple[StreamRecord, Entry]]:
-        """The rows of the next call: a full batch, or a partial one that must not wait any longer."""
-        batch = self._batch
-        while not batch.is_ready:
-            record = self._next_record()
-            if record is not None:
-                batch.add(record, self._put(record))
-            elif self._input.has_ended or not self._queue.places:
-                break  # nothing can join the batch; behind a full queue it would wait for itself
-            else:
-                return ()
-        return batch.take()
-
-    def _next_record(self) -> StreamRecord | None:
+    def _next_row(self) -> tuple[StreamRecord, Entry] | None:
         """The next row, if there is one and the queue has a place; markers before it go into the queue."""
-        while self._queue.places:
-            element = self._input.next()
+        while self._queue.places and (element := self._input.next()) is not None:
+            entry = self._put(element)
             if isinstance(element, StreamRecord):
-                return element
-            if element is None:
-                self._finish_if_drained()
-                break
-            self._put(element)
+                return element, entry
             self._push()
+        self._finish_if_drained()
         return None
 
-    def _put(self, element: Fed) -> Entry:
-        entry = self._queue.try_put(record_of(element))
+    def _is_starved(self) -> bool:
+        return self._input.has_ended or not self._queue.places  # behind a full queue a batch would wait for itself
+
+    def _put(self, element: StreamElement) -> Entry:
+        entry = self._queue.try_put(element)
         assert entry is not None, "a place was free: only this coroutine-free stretch of code fills it"
         return entry
 
@@ -288,12 +287,12 @@ class AsyncWaitOperator(Driver):
         queue, output = self._queue, self._output
         try:
             if self._is_bounded:
-                while (room := output.room) > 0 and queue.emit_completed_elements(output, room) == room:
-                    pass
-                self._held_back = room <= 0 and queue.has_completed_elements()
+                while output.room > 0 and queue.emit_completed_elements(output, 1):
+                    pass  # one by one: each may become many on its way
+                self._held_back = queue.has_completed_elements()
             else:
                 queue.emit_completed_elements(output, UNLIMITED)
-        except Exception as error:  # called from timers too, where an exception would only be logged
+        except BaseException as error:  # called from timers too, where an exception would only be logged
             self._fail(error)
         if self._input.has_ended:
             self._finish_if_drained()

@@ -294,6 +294,6 @@ class TimestampedCollector(Collector):
         made = StreamRecord(self._fit(record), self.timestamp)
         try:
             self._output.collect(made)
-        except Exception as error:  # of an operator further down: a catch-all here must not lose its row
+        except BaseException as error:  # of an operator further down: a catch-all here must not lose its row
             self._failed(error)
             raise

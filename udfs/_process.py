@@ -134,7 +134,7 @@ class RowResultError(RowError, ResultError):
     """A plain function gave what does not fit its type; says where."""
 
 
-def row_error(name: str, partition: int, value: Any, error: Exception) -> AsyncUDFError:
+def row_error(name: str, partition: int, value: Any, error: BaseException) -> AsyncUDFError:
     """The error of a row in a plain function; one that came from further down the chain stays what it is."""
     if isinstance(error, RowError):
         return error

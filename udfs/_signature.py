@@ -63,6 +63,11 @@ class FunctionSpec:
         """Whether a row may have 0..n results."""
         return self.kind in (Kind.GENERATOR, Kind.ASYNC_FUNCTION)
 
+    @property
+    def has_context(self) -> bool:
+        """Whether the function can ask for what is known of the row that it works on."""
+        return self.kind is Kind.ASYNC_FUNCTION or self.context_parameter is not None
+
     def check_column_count(self, count: int) -> None:
         """Raises FunctionError unless the function can be called with so many columns."""
         if self.kind is Kind.ASYNC_FUNCTION:

@@ -174,11 +174,19 @@ def start_bridge(
     warm_up()
     spec = work.spec
     codec = Codec(spec.name, spec.vectors, kinds, names) if spec.vectorized else None
-    return bridge_of(work, write, codec, rows, *task_of())
+    may_edit = any(map(pa.types.is_nested, kinds))
+    return bridge_of(work, write, codec, rows, *task_of(), may_edit=may_edit)
 
 
 def bridge_of(
-    work: Work, write: Any, codec: Codec | None, rows: int, partition: int = 0, attempt: int = 0
+    work: Work,
+    write: Any,
+    codec: Codec | None,
+    rows: int,
+    partition: int = 0,
+    attempt: int = 0,
+    *,
+    may_edit: bool = True,
 ) -> Bridge[Iterable[Fed], Any]:
     """Start the chain of one function on a loop of its own."""
 
@@ -191,7 +199,8 @@ def bridge_of(
             weigh=(lambda value, origin: weight(value)) if work.may_be_large else None,
             max_bytes=OUTPUT_BYTES,
         )
-        return chain_of_one(work, Site(loop, random.Random(), partition, attempt), writer, codec, want)
+        site = Site(loop, random.Random(), partition, attempt)
+        return chain_of_one(work, site, writer, codec, want, may_edit=may_edit)
 
     return Bridge(build, work.threads, new_event_loop(work.options.loop))
 

@@ -123,16 +123,12 @@ class WaitSpec(Spec):
 
     @property
     def mixes_sides(self) -> bool:  # type: ignore[override]
-        return self._has_context or self.may_write(DEAD_LETTERS)
-
-    @property
-    def _has_context(self) -> bool:
-        return self.work.spec.kind is Kind.ASYNC_FUNCTION or self.work.spec.context_parameter is not None
+        return self.work.spec.has_context or self.may_write(DEAD_LETTERS)
 
     def may_write(self, tag: OutputTag) -> bool:
         if tag == DEAD_LETTERS:
             return self.work.options.on_error is OnError.DEAD_LETTER
-        return tag != LATENCIES and self._has_context
+        return tag != LATENCIES and self.work.spec.has_context
 
     def may_edit(self, before: Layout) -> bool:
         return before.is_mutable(self.positions)
@@ -142,13 +138,17 @@ class WaitSpec(Spec):
         if self.work.spec.vectorized:
             kinds = [before.kinds[position] for position in self.positions]
             codec = Codec(self.name, self.work.spec.vectors, kinds, self.names)
-        return wait_operator(self.work, site, output, codec, want)
+        return wait_operator(self.work, site, output, codec, want, may_edit=self.may_edit(before))
 
 
 def wait_operator(
-    work: Work, site: Site, output: Output, codec: Codec | None, want: Callable[[], None]
+    work: Work, site: Site, output: Output, codec: Codec | None, want: Callable[[], None], *, may_edit: bool
 ) -> AsyncWaitOperator:
-    """The operator of a function in a task."""
+    """The operator of a function in a task.
+
+    Args:
+        may_edit: whether its arguments may be lists or dicts.
+    """
     context = RuntimeContext(
         work.spec.name,
         site.loop.time,
@@ -167,6 +167,7 @@ def wait_operator(
         finish=work.finish(),
         codec=codec,
         weighs_results=work.may_be_large,
+        may_edit=may_edit,
         want=want,
         failed=site.failed,
     )

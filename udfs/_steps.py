@@ -85,7 +85,7 @@ class FilterStep(Step):
     def process(self, record: StreamRecord) -> None:
         try:
             kept = self._keeps(record.value)
-        except Exception as error:
+        except BaseException as error:
             failed = row_error(self._name, self._partition, record.value, error)
             raise failed from failed.__cause__
         if kept:
@@ -114,7 +114,7 @@ class ProcessStep(Step):
         self._context.at(record)
         try:
             self._function.process_element(record.value, self._context, self._collector)
-        except Exception as error:
+        except BaseException as error:
             failed = row_error(self._name, self._context.partition, record.value, error)
             raise failed from failed.__cause__
 
@@ -154,7 +154,7 @@ class Source(Driver):
             for _ in range(BURST):
                 if self._finished.done() or not self._push_one():
                     return
-        except Exception as error:  # called from the mailbox, where an exception would only be logged
+        except BaseException as error:  # called from the mailbox, where an exception would only be logged
             self._fail(error)
         else:
             self._loop.call_soon(self._push)

@@ -10,24 +10,18 @@ from asyncudf.queues import Entry, StreamElement, StreamElementQueue, StreamReco
 from ._outputs import ForwardingOutput, Output
 from ._tags import SideRecord
 
-__all__ = ("byte_bounded", "weight")
+__all__ = ("ByteBoundedQueue", "UnloadingOutput", "weight")
 
 NUMBER = 8  # bytes
 
 
-def byte_bounded(queue: StreamElementQueue, output: Output, limit: int) -> tuple[StreamElementQueue, Output]:
-    """A queue that takes no new rows while the results that wait in it weigh more than `limit`, and its output."""
-    bound = _ByteBoundedQueue(queue, limit)
-    return bound, _Unloading(output, bound)
-
-
 def weight(value: Any) -> int:
-    """About how many bytes a result holds: texts and bytes by their length, all else eight a value."""
+    """About how many bytes a result holds: texts and bytes by their length, all else eight a value; keys too."""
     kind = value.__class__
     if kind is str or kind is bytes:
         return len(value)
     if kind is dict:
-        return sum(map(weight, value.values()))
+        return sum(map(weight, value)) + sum(map(weight, value.values()))
     if kind is list or kind is tuple:
         return NUMBER * len(value) if not value or isinstance(value[0], (int, float)) else sum(map(weight, value))
     if kind is SideRecord:
@@ -35,7 +29,7 @@ def weight(value: Any) -> int:
     return len(value) if isinstance(value, (str, bytes, bytearray, memoryview)) else NUMBER
 
 
-class _ByteBoundedQueue(StreamElementQueue):
+class ByteBoundedQueue(StreamElementQueue):
     """Another queue, with no place for new rows while the results that wait in it weigh too much.
 
     What is in progress when the limit is reached comes on top.
@@ -55,6 +49,11 @@ class _ByteBoundedQueue(StreamElementQueue):
     @property
     def places(self) -> int:
         return self._queue.places if self._held < self._limit else 0
+
+    @property
+    def spare(self) -> int:
+        """How many bytes of results may still be put."""
+        return self._limit - self._held
 
     def _put(self, element: StreamElement) -> Entry:
         entry = self._queue.try_put(element)
@@ -94,7 +93,7 @@ class _Loading(Entry):
 
     __slots__ = ("_bound", "_entry")
 
-    def __init__(self, entry: Entry, bound: _ByteBoundedQueue) -> None:
+    def __init__(self, entry: Entry, bound: ByteBoundedQueue) -> None:
         self._entry = entry
         self._bound = bound
 
@@ -112,10 +111,10 @@ class _Loading(Entry):
             self._bound.load(results)
 
 
-class _Unloading(ForwardingOutput):
+class UnloadingOutput(ForwardingOutput):
     """Where such a queue emits to: a result that passes is off the scales."""
 
-    def __init__(self, output: Output, bound: _ByteBoundedQueue) -> None:
+    def __init__(self, output: Output, bound: ByteBoundedQueue) -> None:
         super().__init__(output)
         self._bound = bound
 

@@ -25,24 +25,34 @@ GRACE = 5.0  # seconds that a cancelled coroutine has to clean up
 class Worker:
     """One coroutine that runs calls. Never used again once a call has left traces in it."""
 
-    __slots__ = ("abandoned", "call", "clean", "slot", "task")
+    __slots__ = ("abandoned", "call", "clean", "is_suspended", "slot", "task")
 
     def __init__(self) -> None:
         self.slot = CallSlot()
         self.call: Any = None  # the call whose attempt is undecided here
+        self.is_suspended = False  # whether a call that began as one of many is now waited for
         self.abandoned = False  # its slot was given to another; what it still does no longer counts
         self.task: asyncio.Task[None]
         self.clean: contextvars.Context  # what each call shall find
 
     def settle_in(self) -> None:
         """Remember the context that each call shall find; runs inside the worker's own task."""
-        CURRENT_SLOT.set(self.slot)
         decimal.getcontext()  # sets a variable when first used, which is no trace of a call
-        self.clean = contextvars.copy_context()
+        self.clean = _copy_context()
+
+    def meet(self, element: Any, attempt: int = 1) -> CallSlot:
+        """Begin an attempt whose function may ask about its row; runs inside the worker's own task."""
+        slot = self.slot = CallSlot(element, attempt)
+        CURRENT_SLOT.set(slot)
+        self.clean = _copy_context()
+        return slot
 
     def is_spoiled(self) -> bool:
         """Whether it must take no other call: the last one left a context variable or an unheeded cancellation."""
-        return self.abandoned or _copy_context() != self.clean or self.task.cancelling() > 0
+        try:
+            return self.abandoned or _copy_context() != self.clean or self.task.cancelling() > 0
+        except BaseException:  # variables that cannot be compared, such as arrays: one of them was set
+            return True
 
 
 class WorkerPool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from asyncudf.queues import StreamRecord
@@ -12,6 +13,8 @@ from ._outputs import UNLIMITED, Output
 from ._tags import OutputTag
 
 __all__ = ("RecordWriterOutput",)
+
+_origin_of = itemgetter(2)  # of records, and of plain tuples of the same
 
 
 class RecordWriterOutput(Output):
@@ -64,7 +67,7 @@ class RecordWriterOutput(Output):
             self.flush()
 
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        origins = [record[2] for record in records]
+        origins = [*map(_origin_of, records)]
         if self._weigh is not None:
             more = sum(map(self._weigh, results, origins))
             if self._held + more >= self._max_bytes:  # a batch is full somewhere among them

@@ -1,0 +1,34 @@
+"""Copies of arguments, so that an attempt that edits what it was given is not seen by the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ("copied", "with_own_arguments")
+
+
+def copied(value: Any) -> Any:
+    """The value with lists, dicts and the like of its own; all else cannot be edited, or is no value of a column.
+
+    >>> row = {"tags": ["a"]}
+    >>> copied(row) == row, copied(row)["tags"] is row["tags"]
+    (True, False)
+    """
+    kind = value.__class__
+    if kind is list:
+        return [copied(item) for item in value]
+    if kind is tuple:
+        return tuple([copied(item) for item in value])
+    if kind is dict:
+        return {key: copied(item) for key, item in value.items()}
+    return kind(value) if kind is bytearray or kind is set else value
+
+
+def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called with copies of its arguments each time."""
+
+    def call(*args: Any) -> Any:
+        return function(*copied(args))
+
+    return call

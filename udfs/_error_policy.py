@@ -1,0 +1,40 @@
+"""`on_error`: what becomes of a row whose call failed for good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ._failures import is_fatal, located_error, told_error
+from ._options import OnError, Options
+from ._tags import DEAD_LETTERS, SideRecord
+from ._text import short
+
+__all__ = ("ErrorPolicy",)
+
+
+class ErrorPolicy:
+    """The error policy of one function in one task."""
+
+    def __init__(self, options: Options, function: str, partition: int) -> None:
+        self._on_error = options.on_error
+        self._function = function
+        self._partition = partition
+
+    def fails_task(self, error: BaseException) -> bool:
+        """Whether the task ends with this error."""
+        return self._on_error is OnError.RAISE or is_fatal(error)
+
+    def result(self, error: BaseException, attempts: int, elapsed: float) -> Any:
+        """The result of the row, where the task goes on."""
+        if self._on_error is OnError.NULL:
+            return None
+        told = told_error(error, attempts, elapsed)
+        if self._on_error is OnError.CAPTURE:
+            return {"value": None, "error": told}
+        return SideRecord(DEAD_LETTERS, {"error": {**told, "function": self._function, "partition": self._partition}})
+
+    def task_error(self, error: BaseException, attempt: int, rows: Sequence[Any]) -> BaseException:
+        """The error that ends the task; it names the function, the attempt, the partition and the input."""
+        where = f"{self._function} failed in attempt {attempt}, partition {self._partition}"
+        return located_error(error, f"{where}, for the input {short(rows[0] if len(rows) == 1 else rows)}")
