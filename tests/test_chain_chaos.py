@@ -127,7 +127,7 @@ def add(stream: AsyncStream, step: Any, number: int) -> AsyncStream:
             return stream.map(lambda row: dict(row))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(
     steps=st.lists(STEP, min_size=1, max_size=5),
     count=st.integers(0, 25),
@@ -167,7 +167,7 @@ def test_every_row_ends_in_one_place_and_no_watermark_is_overtaken(
         assert [row["n"] for row in got["main"]] == sorted(row["n"] for row in got["main"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps=st.lists(WAIT, min_size=1, max_size=4), count=st.integers(1, 20), bad=st.integers(0, 19))
 def test_a_failure_anywhere_leaves_nothing_running(steps: list[Wait], count: int, bad: int) -> None:
     def broken(row: dict[str, Any]) -> bool:

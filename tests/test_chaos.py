@@ -58,7 +58,7 @@ class Service:
                         continue
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     rows=ROWS,
     mode=st.sampled_from(["ordered", "unordered"]),
@@ -111,7 +111,7 @@ def split(elements: list[Any]) -> tuple[list[list[Any]], list[Watermark]]:
     return segments, watermarks
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rows=st.lists(ROW, min_size=1, max_size=15), capacity=st.integers(1, 4))
 def test_a_failure_leaves_nothing_running(rows: list[list[str]], capacity: int) -> None:
     service, loops = Service(), []

@@ -113,7 +113,7 @@ class UnorderedMachine(_QueueMachine):
 
 
 OrderedMachine.TestCase.settings = UnorderedMachine.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None
+    max_examples=200, stateful_step_count=40
 )
 TestOrderedModel = OrderedMachine.TestCase
 TestUnorderedModel = UnorderedMachine.TestCase

@@ -1,0 +1,12 @@
+"""What holds for all tests."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+# Where CI is set, hypothesis would try the same examples in each run. Here the seed is new each time, and what fails
+# prints the line that plays it again. No limits by the clock: a busy machine is no bug.
+settings.register_profile(
+    "asyncudf", derandomize=False, print_blob=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("asyncudf")
