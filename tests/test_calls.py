@@ -411,6 +411,31 @@ class TestRetry:
         with pytest.raises(AsyncUDFError, match="attempt 3"):
             run_rows(Flaky(3), ["a"], retry=FIXED)
 
+    @pytest.mark.parametrize(
+        "make",
+        [lambda: RetryStrategy.fixed_delay(1, 1.0), lambda: RetryStrategy.exponential_backoff(1, 1.0, 2.0)],
+        ids=["fixed", "exponential"],
+    )
+    def test_one_attempt_is_one_call(self, make: Callable[[], RetryStrategy]) -> None:
+        flaky = Flaky(1)
+        with pytest.raises(AsyncUDFError, match=r"attempt 1, .*ValueError: busy"):
+            run_rows(flaky, ["a"], retry=make())
+        assert flaky.times("a") == [0]
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: RetryStrategy.fixed_delay(attempts=3, delay=0),
+            lambda: RetryStrategy.fixed_delay(attempts=3, delay=timedelta(0)),
+            lambda: RetryStrategy.exponential_backoff(3, 0, 0),
+        ],
+        ids=["fixed", "timedelta", "exponential"],
+    )
+    def test_without_a_delay_the_next_call_comes_at_once(self, make: Callable[[], RetryStrategy]) -> None:
+        flaky = Flaky(2)
+        assert run_rows(flaky, ["a"], retry=make()) == [0]
+        assert flaky.times("a") == [0, 0, 0]
+
     def test_exponential_delays_grow_to_the_cap(self) -> None:
         flaky = Flaky(5)
         retry = RetryStrategy.exponential_backoff(attempts=6, initial=1, maximum=5, jitter=False)
@@ -790,6 +815,27 @@ class TestResources:
         with pytest.raises(AsyncUDFError, match="ValueError: ab"):
             run_rows(call, [1], resources={"a": resource("a"), "b": resource("b")})
         assert events == ["open a", "open b", "close b", "close a"]
+
+    def test_calls_that_are_cancelled_still_find_their_resource_open(self) -> None:
+        events: list[str] = []
+
+        @contextlib.asynccontextmanager
+        async def client() -> AsyncIterator[None]:
+            try:
+                yield
+            finally:
+                events.append("closed")
+
+        async def call(x: int, client: None) -> int:
+            try:
+                await asyncio.sleep(x)
+                raise ValueError("the first to end")
+            finally:
+                events.append(f"{x} ends")
+
+        with pytest.raises(AsyncUDFError, match="the first to end"):
+            run_rows(call, [9, 1, 9], resources=client)
+        assert events == ["1 ends", "9 ends", "9 ends", "closed"]
 
     def test_an_error_of_opening_names_the_resource_and_closes_the_others(self) -> None:
         events: list[str] = []

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +29,10 @@ from asyncudf import (
     WatermarkStrategy,
     async_pandas_udf,
 )
+from asyncudf._chain import Plan
 from asyncudf._layout import Layout, Part
+from asyncudf._node import Node
+from asyncudf._options import EventLoop
 from asyncudf.queues import StreamRecord
 from asyncudf.testing import run_rows, run_stream
 
@@ -238,6 +242,31 @@ class TestWatermarks:
         )
         micros = [None if mark is None else mark.microsecond for mark in column(got, "mark")]
         assert micros == [None, None, 9, 9, 29]
+
+    def test_rows_behind_a_strategy_in_the_middle_have_its_event_time(self) -> None:
+        class Times(ProcessFunction):
+            def process_element(self, value: Any, context: Any, collector: Any) -> None:
+                collector.collect({"before": value["before"], "time": context.timestamp})
+
+        async def at(n: int) -> int | None:
+            return n * 10 if n != 1 else None
+
+        async def same(at: int | None) -> int | None:
+            return at
+
+        strategy = WatermarkStrategy.for_monotonous_timestamps("at", interval=1)
+
+        def chain(s: AsyncStream) -> AsyncStream:
+            stream = s.process(Untimed(), "n long, before long").ordered_wait(at, returnType="bigint")
+            stream = stream.assign_timestamps_and_watermarks(strategy).ordered_wait(same, returnType="bigint")
+            return stream.process(Times(), "before long, time long")
+
+        class Untimed(ProcessFunction):
+            def process_element(self, value: Any, context: Any, collector: Any) -> None:
+                collector.collect({"n": value["n"], "before": context.timestamp})
+
+        got = run_stream(chain, numbers(4), "n long")
+        assert got == [{"before": None, "time": time} for time in (0, None, 20, 30)]
 
     def test_per_batch_follows_the_batches_of_the_source_also_on_a_branch(self) -> None:
         async def reverse(n: int) -> int:
@@ -462,6 +491,20 @@ class TestSideOutputs:
 
         with pytest.raises(ResultError, match=r"side output 'log' returned 'one' \(str\) in field 'n'"):
             run_stream(lambda s: _with_side(s.ordered_wait(wrong), LOG), numbers(1), "n int")
+
+    @pytest.mark.parametrize("pause", [0, 1])
+    def test_what_a_call_has_written_is_dropped_when_its_result_does_not_fit(self, pause: int) -> None:
+        async def writes(n: int, context: RuntimeContext) -> Any:
+            context.output(LOG, {"n": n})
+            if pause:
+                await asyncio.sleep(pause)
+            return "text" if n == 1 else n
+
+        got = run_stream(
+            lambda s: _with_side(s.ordered_wait(writes, returnType="int", on_error="null"), LOG), numbers(3), "n int"
+        )
+        assert column(got["main"], "writes") == [0, None, 2]
+        assert column(got["side"], "n") == [0, 2]
 
     def test_a_tag_that_nobody_reads_is_dropped(self) -> None:
         async def writes(n: int, context: RuntimeContext) -> int:
@@ -714,6 +757,16 @@ class TestPlans:
     def test_a_mistake_is_named(self, wrong: Any, said: str) -> None:
         with pytest.raises((FunctionError, OptionError), match=said):
             self.build(wrong)
+
+    @pytest.mark.parametrize("kind", [EventLoop.ASYNCIO, EventLoop.UVLOOP])
+    def test_one_explicit_loop_is_that_of_the_whole_chain(self, kind: EventLoop) -> None:
+        def chain(*asked: EventLoop) -> Plan:
+            layout = Layout(("n",), (pa.int64(),))
+            return Plan(tuple(Node(SimpleNamespace(loop=loop), (), layout, None) for loop in asked))  # type: ignore[arg-type]
+
+        assert chain(EventLoop.AUTO, kind, EventLoop.AUTO).loop is kind
+        assert chain(kind, kind).loop is kind
+        assert chain(EventLoop.AUTO).loop is EventLoop.AUTO
 
     @pytest.mark.parametrize(
         ("options", "said"),

@@ -227,6 +227,28 @@ def test_a_record_writer_writes_full_batches_then_after_its_linger_then_the_rest
     ]
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_the_timer_of_a_batch_that_was_full_does_not_cut_the_next_one_short(together: bool) -> None:
+    loop = VirtualClockLoop()
+    written: list[tuple[float, list[Any]]] = []
+
+    async def main() -> None:
+        output = RecordWriterOutput(lambda values, _: written.append((loop.time(), [*values])), 2, 0.5, loop)
+        if together:
+            output.collect(StreamRecord(0))
+            output.collect_results([StreamRecord(None)], [1])
+        else:
+            output.collect(StreamRecord(0))
+            output.collect(StreamRecord(1))
+        await asyncio.sleep(0.3)
+        output.collect(StreamRecord(2))
+        await asyncio.sleep(1)
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert written == [(0.0, [0, 1]), (0.8, [2])]
+
+
 def writer(written: list[Any], rows: int, loop: Any, max_bytes: int) -> RecordWriterOutput:
     def write(values: Any, origins: Any) -> None:
         written.append(values)

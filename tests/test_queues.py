@@ -188,14 +188,18 @@ class TestContract:
         assert drain(queue, output) == [Watermark(1), "A", "B"]
         assert [element.timestamp for element in output.elements] == [1, 5, 6]
 
+    @pytest.mark.parametrize("inside", [0, 1])
     @pytest.mark.parametrize(("rows", "results"), [(3, 3), (2, 1), (1, 2)])
     def test_more_than_fit_or_uneven_ones_are_refused_whole(
-        self, make_queue: type[StreamElementQueue], rows: int, results: int
+        self, make_queue: type[StreamElementQueue], rows: int, results: int, inside: int
     ) -> None:
-        queue = make_queue(2)
+        queue = make_queue(2 + inside)
+        before = [StreamRecord("before")] * inside
+        for record in before:
+            queue.try_put(record)
         with pytest.raises(ValueError, match=f"{rows} records and {results} results for 2 places"):
             queue.put_completed([StreamRecord(x) for x in range(rows)], list(range(results)))
-        assert queue.is_empty()
+        assert queue.values() == before
 
 
 class TestOrdered:
