@@ -119,7 +119,6 @@ class Chain:
         self._timer: asyncio.TimerHandle | None = None
         self.head: Any = None  # the operator that is fed
         self.operators: list[Any] = []  # from the tail to the head
-        self.counters: dict[str, CountingOutput] = {}  # by the operators' names
         self.at_end: Callable[[], None] = lambda: None
 
     def feed(self, elements: Iterable[Fed]) -> None:
@@ -223,10 +222,8 @@ class _Builder:
             output = (BroadcastingOutput if self._plan.object_reuse else CopyingBroadcastingOutput)(outputs)
         if node.spec is not None and node.spec.mixes_sides:
             output = SplittingOutput(output)
-        name = self._names[node]
-        counting = CountingOutput(output, partial(self.chain.report_latency, name, self._sinks.latencies(node)))
-        self.chain.counters[name] = counting
-        return counting
+        told = partial(self.chain.report_latency, self._names[node], self._sinks.latencies(node))
+        return CountingOutput(output, told)
 
     def _link(self, node: Node, child: Node) -> Output:
         spec, operator = child.spec, self._operators[child]

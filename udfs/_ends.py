@@ -120,8 +120,8 @@ class Request:
     tag: OutputTag | None
     kind: Any
     seal: Seal
-    written: Any = None
-    rest: bool = False
+    written: Any
+    rest: bool
 
 
 class SideKinds:

@@ -19,13 +19,13 @@ __all__ = ("fitter",)
 Fit = Callable[[Any], Any]
 
 
-def fitter(function: str, kind: pa.DataType, nullable: bool = True) -> Fit:
+def fitter(function: str, kind: pa.DataType) -> Fit:
     """A function that gives back a result as a value that Arrow takes for `kind` without changing it.
 
     Arrow alone would make 1 of 1.5, 1.0 of True, a date of a datetime and nothing of a missing field. The
     function raises ResultError with the function, the field and the value instead.
     """
-    fit = _nullable(_fit(kind, ""), kind, "", nullable)
+    fit = _nullable(_fit(kind, ""), kind, "", True)
 
     def checked(value: Any) -> Any:
         try:

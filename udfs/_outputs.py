@@ -179,10 +179,8 @@ class ChainingOutput(Output):
         view: makes of a record what the next operator shall see of it.
     """
 
-    def __init__(
-        self, following: Input, view: Callable[[StreamRecord], StreamRecord], tag: OutputTag | None = None
-    ) -> None:
-        super().__init__(tag)
+    def __init__(self, following: Input, view: Callable[[StreamRecord], StreamRecord]) -> None:
+        super().__init__()
         self._following = following
         self._view = view
 
@@ -192,10 +190,6 @@ class ChainingOutput(Output):
 
     def collect(self, record: StreamRecord) -> None:
         self._following.process(self._view(record))
-
-    def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
-        if tag == self.tag:
-            self.collect(record)
 
     def emit_watermark(self, watermark: Watermark) -> None:
         super().emit_watermark(watermark)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from ._errors import AsyncUDFError
@@ -62,9 +61,6 @@ async def _within(limit: float, step: Awaitable[Any], failure: str) -> Any:
             return await step
     except Exception as error:
         raise AsyncUDFError(f"{failure}: {type(error).__name__}: {text_of(error)}") from error
-
-
-ExitArgs = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 
 
 def _closing(close: Callable[..., Awaitable[Any]], failure: str) -> Callable[..., Awaitable[bool]]:

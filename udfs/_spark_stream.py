@@ -47,7 +47,7 @@ class ChainTask:
 
     plan: Plan
     requests: tuple[Request, ...]
-    token: str = ""  # makes each evaluation one of its own: of equal ones Spark would keep a single one for both
+    token: str  # makes each evaluation one of its own: of equal ones Spark would keep a single one for both
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filled = (batch for batch in batches if batch.num_rows)

@@ -22,7 +22,7 @@ from ._options import EventLoop, OnError
 from ._outputs import Output, TimestampedCollector
 from ._process import ProcessContext, ProcessFunction
 from ._signature import Kind
-from ._steps import FilterStep, ProcessStep, Step
+from ._steps import FilterStep, ProcessStep
 from ._tags import DEAD_LETTERS, LATENCIES, OutputTag, SideTypes
 from ._task import Work
 from ._watermark_steps import UnionStep, WatermarkColumnStep, WatermarkStep
@@ -39,8 +39,6 @@ __all__ = (
     "WatermarkColumnSpec",
     "wait_operator",
 )
-
-Operator = AsyncWaitOperator | Step
 
 
 @dataclasses.dataclass
