@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -33,22 +32,16 @@ def batches(*contents: Iterable[Any]) -> Iterator[Any]:
         yield records_of([(value,) for value in values], [None] * len(values))
 
 
-def threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("asyncudf")}
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < limit, "it never came true"
-        time.sleep(0.005)
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("asyncudf")]
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    assert threads() == set()
+    assert threads() == []
     yield
-    eventually(lambda: threads() == set())
+    for thread in threads():  # the pool's end after their loop has
+        thread.join()
 
 
 @pytest.fixture
@@ -82,9 +75,14 @@ def test_openaivec_189_and_ray_54190_the_limit_is_per_task_and_holds_there() -> 
     peaks: dict[int, int] = {0: 0, 1: 0}
 
     def call_of(task: int) -> Any:
+        full = asyncio.Event()
+
         async def call(x: int) -> int:
             running[task] += 1
             peaks[task] = max(peaks[task], running[task])
+            if running[task] == 8:
+                full.set()
+            await full.wait()
             await asyncio.sleep(0.001)
             running[task] -= 1
             return x
@@ -94,11 +92,11 @@ def test_openaivec_189_and_ray_54190_the_limit_is_per_task_and_holds_there() -> 
     def work(task: int) -> None:
         list(start(call_of(task), capacity=8).pipe(batches(range(200), range(200))))
 
-    tasks = [threading.Thread(target=work, args=(task,)) for task in (0, 1)]
+    tasks = [threading.Thread(target=work, args=(task,), daemon=True) for task in (0, 1)]
     for task in tasks:
         task.start()
     for task in tasks:
-        task.join(timeout=30)
+        task.join()
     assert peaks == {0: 8, 1: 8}
 
 
@@ -129,7 +127,7 @@ def test_a_slow_service_does_not_keep_finished_rows_from_spark() -> None:
 
     async def call(x: int) -> int:
         if x:
-            await asyncio.to_thread(release.wait, 10)
+            await asyncio.to_thread(release.wait, 60)
         return x
 
     out = start(call).pipe(batches([0, 1]))
@@ -158,7 +156,8 @@ def test_a_loop_that_has_just_ended_does_not_hide_the_error() -> None:
     bridge = start(call)
     (batch,) = batches([1])
     list(bridge.push(batch))
-    eventually(bridge._loop.is_closed)
+    bridge._thread.join()
+    assert bridge._loop.is_closed()
     with pytest.raises(AsyncUDFError, match="first"):
         list(chain(bridge.push(batch), bridge.finish()))
     bridge.close()
@@ -200,10 +199,7 @@ def test_a_coroutine_that_refuses_to_end_is_left_after_the_grace_period(short_gr
                 continue
         return x
 
-    begin = time.monotonic()
-    got = list(start(call, timeout=0.2, on_error="null").pipe(batches([0, 1])))
-    assert [x for batch in got for x in batch] == [0, None]
-    assert time.monotonic() - begin < 5
+    assert list(start(call, timeout=0.05, on_error="null").pipe(batches([1]))) == [[None]]
 
 
 def test_tasks_that_the_function_has_left_running_are_cancelled() -> None:

@@ -7,6 +7,7 @@ import datetime
 import decimal
 import functools
 import inspect
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, TypedDict
 
@@ -149,7 +150,7 @@ def test_a_type_is_inferred_from_its_annotation(hint: Any, ddl: str) -> None:
 
 @pytest.mark.parametrize("hint", [dict, list, Any, int | str, object, tuple[int, str]])
 def test_an_annotation_that_does_not_say_enough(hint: Any) -> None:
-    with pytest.raises(UnknownTypeError):
+    with pytest.raises(UnknownTypeError, match=f"no Spark type for {re.escape(repr(hint))}"):
         from_annotation(hint)
 
 
@@ -185,5 +186,5 @@ def test_everyday_ddl_is_read_without_spark(ddl: str, json: Any) -> None:
 
 @pytest.mark.parametrize("ddl", ["", "blabla", "array<int", "a int,", "int)", "a int default 5", "struct<a>"])
 def test_other_ddl_is_left_to_spark(ddl: str) -> None:
-    with pytest.raises(UnknownTypeError):
+    with pytest.raises(UnknownTypeError, match=f"{re.escape(repr(ddl))} is not understood"):
         to_json(ddl)

@@ -284,10 +284,15 @@ class TestElements:
         assert StreamRecord("a", 1, "here") == StreamRecord("a", 1, "there")
         assert hash(StreamRecord("a", 1, "here")) == hash(StreamRecord("a", 1, "there"))
 
-    @pytest.mark.parametrize("element", [StreamRecord("a", 1), Watermark(5), LatencyMarker(1.0, "map", 0)])
-    def test_elements_cannot_be_changed(self, element: Any) -> None:
-        with pytest.raises(AttributeError):
-            element.timestamp = 9
+    @pytest.mark.parametrize(
+        ("element", "field"),
+        [(StreamRecord("a", 1), "timestamp"), (Watermark(5), "timestamp"), (LatencyMarker(1.0, "map", 0), "subtask")],
+    )
+    def test_elements_cannot_be_changed(self, element: Any, field: str) -> None:
+        before = getattr(element, field)
+        with pytest.raises(AttributeError, match="can't set attribute"):
+            setattr(element, field, 9)
+        assert getattr(element, field) == before
 
     @pytest.mark.parametrize(
         "element", [StreamRecord("a", 1), Watermark.MAX, WatermarkStatus.IDLE, LatencyMarker(1.0, "map", 0)]

@@ -108,7 +108,7 @@ def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "journal")
 
 
-def until(condition: Any, what: str, deadline: float = 20.0) -> None:
+def until(condition: Any, what: str, deadline: float = 60.0) -> None:
     """Wait for something that is bound to happen."""
     end = time.monotonic() + deadline
     while not condition():

@@ -122,6 +122,15 @@ PLANS = {
     ),
     "no latencies": (lambda s, df: s.ordered_wait(same).side_output(LATENCIES), "it needs latency_interval"),
     "a tag's name": (lambda s, df: s.process(Passes()).side_output("log"), "side_output takes an OutputTag, not 'log'"),
+    "a number for a tag's schema": (
+        lambda s, df: s.process(Passes()).side_output(OutputTag("log", 3)),
+        "an OutputTag needs DDL such as 'city string' or a DataType, not 3",
+    ),
+    "a column for a DataFrame": (
+        lambda s, df: AsyncStream(df.city),
+        "AsyncStream takes a DataFrame, not Column<'city'>",
+    ),
+    "a number for a type": (lambda s, df: s.map(len, 3), "returnType must be DDL such as .* or a DataType, not 3"),
     "a tag without a name": (lambda s, df: OutputTag("", "int"), "an OutputTag needs a name, not ''"),
     "a side output of a side output": (
         lambda s, df: s.process(Passes()).side_output(LOG).side_output(LOG),
@@ -185,21 +194,6 @@ PLANS = {
 def test_a_mistake_is_named_before_any_job_runs(df, no_job, mistake):
     plan, said = PLANS[mistake]
     with no_job, pytest.raises((FunctionError, OptionError), match=said):
-        plan(AsyncStream(df), df)
-
-
-@pytest.mark.parametrize(
-    "plan",
-    [
-        pytest.param(lambda s, df: AsyncStream(df.city), id="a column for a DataFrame"),
-        pytest.param(lambda s, df: s.map(len, 3), id="a number for a type"),
-        pytest.param(
-            lambda s, df: s.process(Passes()).side_output(OutputTag("log", 3)), id="a number for a tag's schema"
-        ),
-    ],
-)
-def test_a_mistake_that_is_not_named_yet(df, no_job, plan):
-    with no_job, pytest.raises((FunctionError, OptionError)):
         plan(AsyncStream(df), df)
 
 

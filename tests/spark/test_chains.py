@@ -556,9 +556,9 @@ def test_a_with_block_releases_also_after_an_exception(spark, kept):
         with AsyncStream(spark.range(3)).ordered_wait(told) as stream:
             stream.count()
             assert kept() == 1
-            raise KeyError
+            raise KeyError("in the block")
 
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="in the block"):
         use()
     assert kept() == 0
 

@@ -83,7 +83,7 @@ def test_under_capture_the_result_is_a_struct_of_value_and_error(spark):
     good, bad = (row.r for row in df.collect())
     assert (good.value, good.error, bad.value) == (6, None, None)
     assert (bad.error.type, bad.error.message, bad.error.attempts) == ("BusyError", "service says no", 3)
-    assert 0.0015 < bad.error.elapsed < 60
+    assert bad.error.elapsed > 0.0015, "the two back-offs are part of it, but for what the clock rounds off"
 
 
 def test_a_struct_under_capture_in_the_operator_form(spark):
@@ -141,7 +141,7 @@ def test_only_the_errors_that_were_named_are_retried(spark, journal, spark_error
 
 
 def test_a_call_without_an_answer_ends_at_its_deadline(spark, journal):
-    @async_pandas_udf(timeout=0.1, on_error="capture")
+    @async_pandas_udf(timeout=0.5, on_error="capture")
     async def odd_ones_hang(id: int) -> int:
         if id % 2:
             try:
@@ -154,7 +154,7 @@ def test_a_call_without_an_answer_ends_at_its_deadline(spark, journal):
     found = [row[0] for row in spark.range(0, 6, 1, 1).select(odd_ones_hang("id")).collect()]
     assert [r.value for r in found] == [0, None, 2, None, 4, None]
     assert {(r.error.type, r.error.message) for r in found if r.error} == {
-        ("AsyncTimeoutError", "no result within 0.1 s")
+        ("AsyncTimeoutError", "no result within 0.5 s")
     }
     assert len(journal) == 3
 
@@ -176,7 +176,7 @@ def test_a_timeout_fails_the_query_under_raise(spark, spark_error):
     ("answer", "expected"), [(-1, [0, -1]), (lambda id: -10 * id, [0, -10])], ids=["value", "function"]
 )
 def test_on_timeout_gives_the_result_of_a_row_whose_time_is_up(spark, answer, expected):
-    @async_pandas_udf(timeout=0.05, on_timeout=answer)
+    @async_pandas_udf(timeout=0.5, on_timeout=answer)
     async def odd_ones_hang(id: int) -> int:
         if id % 2:
             await asyncio.Event().wait()
@@ -210,7 +210,7 @@ class Oracle(AsyncFunction):
 
 
 def test_an_async_function_answers_for_a_row_whose_time_is_up(spark):
-    df = ordered_wait(spark.range(0, 3, 1, 1), Oracle(), returnType="string", timeout=0.05)
+    df = ordered_wait(spark.range(0, 3, 1, 1), Oracle(), returnType="string", timeout=0.5)
     assert [row.Oracle for row in df.collect()] == ["answer 0", "no idea about 1", "sorry", "answer 2"]
 
 
@@ -332,11 +332,11 @@ def test_an_error_text_that_is_no_unicode_fails_the_query_and_does_not_hang_it(s
 
     query = threading.Thread(target=run)
     query.start()
-    query.join(timeout=15)
+    query.join(timeout=60)
     hangs = query.is_alive()
     if hangs:
         spark.sparkContext.cancelJobGroup("broken text")
-        query.join(timeout=15)
+        query.join()
     assert not hangs
     assert "broken_text failed in attempt 1" in errors[0]
     assert "no such city" in errors[0]

@@ -291,7 +291,7 @@ def test_a_cancelled_job_ends_its_workers_and_the_next_one_runs(spark, journal, 
     job.start()
     until(lambda: len(journal) == 2, "both tasks have started")
     spark.sparkContext.cancelJobGroup("hanging")
-    job.join(timeout=20)
+    job.join()
     assert "cancel" in errors[0].lower()
     workers.assert_clean(pids(journal), reused=False)
 

@@ -300,9 +300,8 @@ def test_a_session_or_a_dataframe_inside_a_function_is_named(spark, trips, no_jo
 )
 def test_what_cannot_be_sent_to_the_executors_is_named(trips, no_job, make, culprit):
     f = async_pandas_udf(**make())
-    with no_job, pytest.raises(TypeError) as caught:
+    with no_job, pytest.raises(TypeError, match=f"{f.__name__} cannot be sent to the executors") as caught:
         unordered_wait(trips, f, "city")
-    assert f"{f.__name__} cannot be sent to the executors" in str(caught.value)
     assert culprit in str(caught.value)
     assert "resources=" in str(caught.value), "the way out"
 
