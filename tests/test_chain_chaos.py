@@ -24,6 +24,7 @@ from asyncudf import (
 from asyncudf.testing import run_stream
 
 SIDE = OutputTag("side", "n long")
+TIMEOUT = 20.0
 
 
 @dataclasses.dataclass
@@ -37,15 +38,17 @@ class Wait:
     retry: bool
     running: int = 0
     peak: int = 0
+    number: int = 0  # its place in the chain
 
     def add(self, stream: AsyncStream, number: int) -> AsyncStream:
+        self.number = number
         return getattr(stream, f"{self.mode}_wait")(  # type: ignore[no-any-return]
             self.call,
             "n",
             returnType=f"wait{number} long",
             capacity=self.capacity,
             queue_size=self.capacity + self.spare,
-            timeout=20,
+            timeout=TIMEOUT,
             retry=RetryStrategy.fixed_delay(2, 1.5) if self.retry else None,
             on_error="dead_letter",
         )
@@ -54,12 +57,16 @@ class Wait:
         self.running += 1
         self.peak = max(self.peak, self.running)
         try:
-            await self.play(self.behaviours[n % len(self.behaviours)], n, context)
+            await self.play(self.behaviour(n), n, context)
         finally:
             self.running -= 1
-        return {self.field: n}
+        return {f"wait{self.number}": self.answer(n)}
 
-    field = ""
+    def answer(self, n: int) -> int:
+        return 100 * n + self.number
+
+    def behaviour(self, n: int) -> str:
+        return self.behaviours[n % len(self.behaviours)]
 
     async def play(self, behaviour: str, n: int, context: RuntimeContext) -> None:
         match behaviour.split():
@@ -78,6 +85,21 @@ class Wait:
             case ["hang"]:
                 await asyncio.get_running_loop().create_future()
 
+    def errors(self, n: int) -> set[tuple[str, int] | None]:
+        """What may become of a row: the type of its error and its attempts; None: its result."""
+        attempts = 2 if self.retry else 1
+        match self.behaviour(n):
+            case "raise":
+                return {("ValueError", attempts)}
+            case "hang":
+                return {("AsyncTimeoutError", 1)}
+            case "once" if not self.retry:
+                return {("ConnectionError", 1)}
+            case "once" if "hang" in self.behaviours:  # its second attempt may wait for a slot until it is too late
+                return {None, ("AsyncTimeoutError", 1)}
+            case _:
+                return {None}
+
 
 class Divert(ProcessFunction):
     """Some rows leave for the side output."""
@@ -93,10 +115,11 @@ class Divert(ProcessFunction):
 
 
 class Marks(ProcessFunction):
-    """The row and the watermark that it came behind."""
+    """The row with what the operators have added, and the watermark that it came behind."""
 
     def process_element(self, value: Any, context: Any, collector: Any) -> None:
-        collector.collect({"n": value["n"], "time": context.timestamp, "mark": context.watermark})
+        added = {name: answer for name, answer in value.items() if name != "n"}
+        collector.collect({"n": value["n"], "added": added, "time": context.timestamp, "mark": context.watermark})
 
 
 BEHAVIOUR = st.sampled_from(["instant", "wait 1", "wait 3", "wait 0", "write", "raise", "once", "hang"])
@@ -114,7 +137,6 @@ STEP = st.one_of(WAIT, WAIT, st.tuples(st.sampled_from(["filter", "divert", "map
 def add(stream: AsyncStream, step: Any, number: int) -> AsyncStream:
     match step:
         case Wait():
-            step.field = f"wait{number}"
             return step.add(stream, number)
         case ("filter", every):
             return stream.filter(lambda row: row["n"] % every != 1)
@@ -127,6 +149,38 @@ def add(stream: AsyncStream, step: Any, number: int) -> AsyncStream:
             return stream.map(lambda row: dict(row))
 
 
+@dataclasses.dataclass(frozen=True)
+class End:
+    """What has become of a row."""
+
+    place: str  # "main", "side", "dead" or "nowhere"
+    written: int = 0  # rows that it has written to the side output on its way
+    added: tuple[int, ...] = ()  # in the main stream: the answers of the operators
+    error: tuple[str, int] | None = None  # in the dead letters
+
+    @classmethod
+    def of(cls, n: int, steps: list[Any], written: int = 0, added: tuple[int, ...] = ()) -> set[End]:
+        """The ends that are right for a row, one in nearly all cases."""
+        if not steps:
+            return {cls("main", written, added)}
+        match steps[0]:
+            case Wait() as wait:
+                ends = set()
+                for error in wait.errors(n):
+                    if error is None:
+                        more = wait.behaviour(n) in ("write", "once")  # what a failed attempt has written is dropped
+                        ends |= cls.of(n, steps[1:], written + more, (*added, wait.answer(n)))
+                    else:
+                        ends.add(cls("dead", written, error=error))
+                return ends
+            case ("filter", every) if n % every == 1:
+                return {cls("nowhere", written)}
+            case ("divert", every) if n % every == 0:
+                return {cls("side", written)}
+            case _:
+                return cls.of(n, steps[1:], written, added)
+
+
 @settings(max_examples=250)
 @given(
     steps=st.lists(STEP, min_size=1, max_size=5),
@@ -135,36 +189,60 @@ def add(stream: AsyncStream, step: Any, number: int) -> AsyncStream:
     interval=st.integers(1, 4),
     reuse=st.booleans(),
 )
-def test_every_row_ends_in_one_place_and_no_watermark_is_overtaken(
+def test_every_row_ends_where_it_must_with_its_own_results_and_no_watermark_is_overtaken(
     steps: list[Any], count: int, batch_size: int, interval: int, reuse: bool
 ) -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps("n", interval=interval)
+    waits = [step for step in steps if isinstance(step, Wait)]
 
     def chain(stream: AsyncStream) -> dict[str, AsyncStream]:
         stream = stream.assign_timestamps_and_watermarks(strategy)
         for number, step in enumerate(steps):
             stream = add(stream, step, number)
-        stream = stream.process(Marks(), "n long, time long, mark long")
-        waits = any(isinstance(step, Wait) for step in steps)
+        stream = stream.process(Marks(), "n long, added map<string, long>, time long, mark long")
         dead = {"dead": stream.side_output(DEAD_LETTERS)} if waits else {}
         return {"main": stream, "side": stream.side_output(SIDE), **dead}
 
     rows = [{"n": n} for n in range(count)]
     got = run_stream(chain, rows, "n long", batch_size=batch_size, object_reuse=reuse, latency_interval=2.0)
-    ends = Counter(row["n"] for name in got for row in got[name] if row["n"] >= 0)
-    filters = [step[1] for step in steps if isinstance(step, tuple) and step[0] == "filter"]
-    for n in range(count):
-        assert ends[n] == 1 or (ends[n] == 0 and any(n % every == 1 for every in filters))
+
+    written = Counter(-1 - row["n"] for row in got["side"] if row["n"] < 0)
+    ends: dict[int, list[End]] = {n: [] for n in range(count)}
     for row in got["main"]:
-        assert not any(row["n"] % every == 1 for every in filters)
+        assert list(row["added"]) == [f"wait{wait.number}" for wait in waits]
+        ends[row["n"]].append(End("main", written[row["n"]], tuple(row["added"].values())))
+    for row in got["side"]:
+        if row["n"] >= 0:
+            ends[row["n"]].append(End("side", written[row["n"]]))
+    for row in got.get("dead", []):
+        error = row["error"]
+        ends[row["n"]].append(End("dead", written[row["n"]], error=(error["type"], error["attempts"])))
+    for n, found in ends.items():
+        assert len(found) <= 1, "each row ends once"
+        assert (found[0] if found else End("nowhere", written[n])) in End.of(n, steps)
+
+    marks = marks_of(count, batch_size, interval)
+    for row in got["main"]:
         assert row["time"] == row["n"]
         assert row["mark"] is None or row["mark"] < row["n"]
-    for step in steps:
-        if isinstance(step, Wait):
-            assert step.running == 0
-            assert step.peak <= step.capacity
     if not any(step[0] == "union" if isinstance(step, tuple) else step.mode == "unordered" for step in steps):
         assert [row["n"] for row in got["main"]] == sorted(row["n"] for row in got["main"])
+        assert [row["mark"] for row in got["main"]] == [marks[row["n"]] for row in got["main"]]
+    for wait in waits:
+        assert wait.running == 0
+        assert wait.peak <= wait.capacity
+
+
+def marks_of(count: int, batch_size: int, interval: int) -> list[int | None]:
+    """The watermark in force at each row, where no row changes places."""
+    marks: list[int | None] = []
+    mark, since = None, 0
+    for n in range(count):
+        marks.append(mark)
+        since += 1
+        if since == interval or (n + 1) % batch_size == 0:
+            mark, since = n - 1, 0
+    return marks
 
 
 @settings(max_examples=100)
@@ -186,3 +264,4 @@ def test_a_failure_anywhere_leaves_nothing_running(steps: list[Wait], count: int
     with pytest.raises(AsyncUDFError, match="broken failed"):
         run_stream(chain, [{"n": n} for n in range(count)], "n long")
     assert [step.running for step in steps] == [0] * len(steps)
+    assert all(step.peak for step in steps), "the row came through all of them"
