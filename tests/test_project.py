@@ -48,6 +48,7 @@ LAYERS = [
     ["_invoke"],
     ["_signature"],
     ["_types"],
+    ["_annotations", "_parameters"],
     ["_writer"],
     ["_weight"],
     ["_watermarks", "_outputs"],

@@ -211,16 +211,16 @@ class Codec:
     Args:
         function: its name, for messages.
         vectors: what each parameter takes.
+        names: of the columns, or of the parameters where columns have none.
         kinds: the Arrow types of the columns, or None when nobody declared them (the test kit).
-        names: the columns' names, if they have any.
     """
 
     def __init__(
         self,
         function: str,
         vectors: Sequence[Vector],
+        names: Sequence[str],
         kinds: Sequence[pa.DataType] | None = None,
-        names: Sequence[str] | None = None,
     ) -> None:
         self._function = function
         self._vectors = vectors
@@ -231,9 +231,9 @@ class Codec:
         """The vectors of the rows."""
         columns = list(zip(*rows, strict=True))
         kinds: Sequence[Any] = self._kinds or [None] * len(columns)
-        if self._vectors == (Vector.FRAME,) and self._names is not None and len(columns) > 1:
+        if self._vectors == (Vector.FRAME,) and len(columns) > 1:
             return [_frame(dict(zip(self._names, zip(columns, kinds, strict=True), strict=True)))]
-        return [_vector(*item) for item in zip(self._vectors, columns, kinds, strict=False)]
+        return [_vector(*item) for item in zip(self._vectors, columns, kinds, self._names, strict=False)]
 
     def decode(self, result: Any) -> Sequence[Any]:
         """The values of a vector of results."""
@@ -252,13 +252,23 @@ class Codec:
         )
 
 
-def _vector(vector: Vector, values: Sequence[Any], kind: pa.DataType | None) -> Any:
+def _vector(vector: Vector, values: Sequence[Any], kind: pa.DataType | None, name: str) -> Any:
     if vector is Vector.ARRAY:
         return pa.array(values, type=kind)
     if vector is Vector.SERIES:
         return _series(values, kind)
-    fields = {field.name: field.type for field in _fields(kind)} if kind is not None else dict.fromkeys(values[0])
-    return _frame({name: ([v and v[name] for v in values], inner) for name, inner in fields.items()})
+    fields = _struct_fields(values, kind)
+    if fields is None:  # one column, and a frame of it
+        return _frame({name: (values, kind)})
+    return _frame({field: ([v and v[field] for v in values], inner) for field, inner in fields.items()})
+
+
+def _struct_fields(values: Sequence[Any], kind: pa.DataType | None) -> dict[str, pa.DataType | None] | None:
+    """The fields of structs and their types; None if the values are no structs."""
+    if kind is not None:
+        return {field.name: field.type for field in _fields(kind)} if pa.types.is_struct(kind) else None
+    structs = [value for value in values if isinstance(value, dict)]
+    return {field: None for struct in structs for field in struct} if structs else None
 
 
 def _frame(columns: dict[str, tuple[Sequence[Any], Any]]) -> Any:

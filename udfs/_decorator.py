@@ -30,7 +30,7 @@ class AsyncUDF(Generic[P, R]):
     """An async function at Spark's doors; made by `async_pandas_udf`.
 
     Call it with columns for a column, give it to `spark.udf.register`, to its own `register`, or to
-    `ordered_wait` and `unordered_wait`. `__wrapped__` is the plain function, for unit tests.
+    `ordered_wait` and `unordered_wait`. `__wrapped__` is the plain function with its attributes, for unit tests.
     """
 
     __wrapped__: Callable[P, R]
@@ -41,7 +41,7 @@ class AsyncUDF(Generic[P, R]):
         self.options: Options = options
         self.returns: Any = returns
         named: Any = type(spec.function) if isinstance(spec.function, AsyncFunction) else spec.function
-        functools.update_wrapper(self, named)
+        functools.update_wrapper(self, named, updated=())  # not its attributes, which would hide ours
         self.__wrapped__ = cast("Callable[P, R]", spec.function)
         self.__name__ = spec.name
 
@@ -53,9 +53,9 @@ class AsyncUDF(Generic[P, R]):
                 return type, or cannot be sent to the executors.
         """
         self.spec.check_column_function(self.options)
-        arguments = [*columns, *self.spec.place_by_name(len(columns), named)]
-        self.spec.check_column_count(len(arguments))
-        return _spark.column(self.spec, self.options, self.returns, arguments)
+        spec, arguments = self.spec.placed(columns, named)
+        spec.check_column_count(len(arguments))
+        return _spark.column(spec, self.options, self.returns, arguments)
 
     def register(self, spark: SparkSession, name: str) -> AsyncUDF[P, R]:
         """Make the function callable in SQL under `name`.

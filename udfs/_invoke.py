@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from ._errors import ResultError
 from ._function import AsyncFunction, Deliver, ResultFuture, Results, RuntimeContext
+from ._parameters import bound, parameters_of
 from ._signature import FunctionSpec, Kind
 
 __all__ = ("Invocation", "VectorCodec", "invocation_of")
@@ -123,10 +124,12 @@ def invocation_of(
     """Bind a function to the resources and the context of its task."""
     if spec.kind is Kind.ASYNC_FUNCTION:
         return _Rich(spec.name, on_timeout, spec.function)
-    extra = dict(resources)
+    given, parameters = dict(resources), parameters_of(spec.function)
     if spec.context_parameter is not None:
-        extra[spec.context_parameter] = context
-    function = functools.partial(spec.function, **extra) if extra else spec.function
+        given[spec.context_parameter] = context
+    function = bound(spec.function, parameters, spec.parameters, given)
+    if callable(on_timeout):  # takes what the function takes of a row, defaults in a gap included
+        on_timeout = bound(on_timeout, [p for p in parameters if p.name not in given], spec.parameters, {})
     if spec.kind is Kind.THREAD:
         function = _in_thread(function, spec.name)
     if spec.vectorized:

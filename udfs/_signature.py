@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import _types
+from ._annotations import function_hints, without_none
 from ._errors import FunctionError, OptionError
 from ._function import AsyncFunction, RuntimeContext
 from ._options import DEFAULT_BATCH_SIZE, OnError, Options, OutputMode
+from ._parameters import BY_POSITION, behind_decorators, parameters_of
 
 __all__ = ("FunctionSpec", "Kind", "Vector", "read_function", "refuse_dead_letters")
 
@@ -46,7 +48,7 @@ class FunctionSpec:
     function: Any
     name: str
     kind: Kind
-    parameters: tuple[str, ...]  # those filled by columns
+    parameters: tuple[str, ...]  # those filled by columns, the first of them if there are fewer columns
     required: int  # how many of them have no default
     variadic: bool
     context_parameter: str | None
@@ -79,23 +81,37 @@ class FunctionSpec:
             wanted = ", ".join(self.parameters) + (", ..." if self.variadic else "")
             raise FunctionError(f"{self.name} takes the columns ({wanted}), not {count} of them")
 
-    def place_by_name(self, given: int, named: dict[str, Any]) -> list[Any]:
-        """Arguments given by name, in the order of the parameters after the first `given`.
+    def placed(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[FunctionSpec, list[Any]]:
+        """The function of just the arguments given by position and by name, and these in the order that it takes.
 
         Raises:
-            FunctionError: a name is no such parameter, or a parameter before it is left out.
+            FunctionError: a name is no such parameter, or one that needs an argument has none.
         """
-        placed = []
-        for parameter in self.parameters[given:]:
-            if parameter not in named:
-                break
-            placed.append(named.pop(parameter))
-        if named:
+        free = self.parameters[len(given) :]
+        if unknown := [name for name in named if name not in free]:
             raise FunctionError(
-                f"{self.name} cannot take {', '.join(named)} by name; its column parameters are "
-                f"({', '.join(self.parameters)}), filled from the left without a gap"
+                f"{self.name} cannot take {', '.join(unknown)} by name; its column parameters are "
+                f"({', '.join(self.parameters)}), and {len(given)} of them are given by position"
             )
-        return placed
+        if not named:
+            return self, list(given)
+        by_name = [parameter for parameter in free if parameter in named]
+        spec = self.reading([*self.parameters[: len(given)], *by_name])
+        return spec, [*given, *(named[parameter] for parameter in by_name)]
+
+    def reading(self, parameters: Sequence[str]) -> FunctionSpec:
+        """The function with columns for these parameters only, in their order; others keep their defaults.
+
+        Raises:
+            FunctionError: a parameter without a default is left out.
+        """
+        if missing := [needed for needed in self.parameters[: self.required] if needed not in parameters]:
+            wanted = ", ".join(self.parameters)
+            raise FunctionError(f"{self.name} takes the columns ({wanted}); there is none for {', '.join(missing)}")
+        vectors = (v for p, v in zip(self.parameters, self.vectors, strict=False) if p in parameters)
+        return dataclasses.replace(
+            self, parameters=tuple(parameters), required=len(parameters), vectors=tuple(vectors)
+        )
 
     def check_column_function(self, options: Options) -> None:
         """Raises FunctionError unless the function can be a column: one result per row, in the rows' order."""
@@ -168,15 +184,18 @@ def _read_callable(function: Any, options: Options) -> FunctionSpec:
     if name == "<lambda>":
         name = "lambda"
     kind = _kind(function, name)
-    hints = _hints(function, name)
+    hints = {key: without_none(hint) for key, hint in function_hints(behind_decorators(function)).items()}
     resources = _resources(options.resources, name)
-    parameters = list(_signature(function, name).parameters.values())
+    try:
+        parameters = parameters_of(function)
+    except (ValueError, TypeError) as error:
+        raise FunctionError(f"the parameters of {name} cannot be read; wrap it: {EXAMPLE}") from error
     context = next((p.name for p in parameters if hints.get(p.name) is RuntimeContext), None)
     filled = {*resources, context}
     for resource in resources:
         if not any(p.name == resource or p.kind is p.VAR_KEYWORD for p in parameters):
             raise FunctionError(f"{name} has no parameter called {resource!r} to take the resource of that name")
-    columns = [p for p in parameters if p.name not in filled and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    columns = [p for p in parameters if p.name not in filled and p.kind in BY_POSITION]
     for p in parameters:
         if p.kind is p.KEYWORD_ONLY and p.name not in filled and p.default is p.empty:
             raise FunctionError(
@@ -213,24 +232,6 @@ def _kind(function: Any, name: str) -> Kind:
     return Kind.COROUTINE if asyncio.iscoroutinefunction(call) else Kind.THREAD
 
 
-def _hints(function: Any, name: str) -> dict[str, Any]:
-    while isinstance(function, functools.partial):
-        function = function.func
-    target = function if inspect.isroutine(function) else type(function).__call__
-    try:
-        return typing.get_type_hints(target)
-    except (NameError, TypeError, AttributeError):
-        # Annotations of names that exist for type checkers only: what can be read is read one by one.
-        return {key: hint for key, hint in getattr(target, "__annotations__", {}).items() if not isinstance(hint, str)}
-
-
-def _signature(function: Any, name: str) -> inspect.Signature:
-    try:
-        return inspect.signature(function, follow_wrapped=False)
-    except (ValueError, TypeError) as error:
-        raise FunctionError(f"the parameters of {name} cannot be read; wrap it: {EXAMPLE}") from error
-
-
 def _resources(given: Any, name: str) -> dict[str, Callable[..., Any]]:
     if given is None:
         return {}
@@ -253,7 +254,7 @@ def _resources(given: Any, name: str) -> dict[str, Callable[..., Any]]:
 def _vectors(
     columns: Sequence[inspect.Parameter], hints: Mapping[str, Any], name: str, kind: Kind, variadic: bool
 ) -> tuple[Vector, ...]:
-    found = [_vector(hints.get(p.name, p.annotation)) for p in columns]
+    found = [_vector(hints.get(p.name)) for p in columns]
     if not any(found):
         return ()
     if variadic or not all(found):
@@ -267,11 +268,7 @@ def _vectors(
 
 def _vector(hint: Any) -> Vector | None:
     # By name, so that pandas is not imported in a worker that does not need it.
-    if isinstance(hint, str):
-        module, _, kind = hint.rpartition(".")
-        package = {"pd": "pandas", "pa": "pyarrow"}.get(module, module)
-    else:
-        package, kind = (getattr(hint, "__module__", None) or "").split(".")[0], getattr(hint, "__name__", "")
+    package, kind = (getattr(hint, "__module__", None) or "").split(".")[0], getattr(hint, "__name__", "")
     if package == "pandas":
         return {"Series": Vector.SERIES, "DataFrame": Vector.FRAME}.get(kind)
     return Vector.ARRAY if package == "pyarrow" and kind.endswith("Array") else None

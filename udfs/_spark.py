@@ -173,7 +173,7 @@ def start_bridge(
     """
     warm_up()
     spec = work.spec
-    codec = Codec(spec.name, spec.vectors, kinds, names) if spec.vectorized else None
+    codec = Codec(spec.name, spec.vectors, names or spec.parameters, kinds) if spec.vectorized else None
     may_edit = any(map(pa.types.is_nested, kinds))
     return bridge_of(work, write, codec, rows, *task_of(), may_edit=may_edit)
 

@@ -19,8 +19,9 @@ from ._task import Work
 from ._watermarks import Source, WatermarkStrategy
 
 __all__ = (
-    "argument_positions",
+    "arguments",
     "assign_node",
+    "check_columns",
     "filter_node",
     "joined_schema",
     "process_node",
@@ -34,8 +35,19 @@ __all__ = (
 
 
 def source_node(df: DataFrame) -> Node:
-    """The rows of a DataFrame."""
+    """The rows of a DataFrame.
+
+    Raises:
+        FunctionError: it has no columns.
+    """
+    check_columns(df.schema, "the DataFrame")
     return rows_node(df.schema)
+
+
+def check_columns(schema: spark.StructType, what: str) -> None:
+    """Raises FunctionError for rows without columns: Spark loses count of them on their way to Python and back."""
+    if not schema.fields:
+        raise FunctionError(f"{what} has no columns, and Spark loses count of such rows; give it at least one")
 
 
 def rows_node(schema: spark.StructType) -> Node:
@@ -65,7 +77,7 @@ def wait_node(
     fields = parent.schema.fields
     if strategy is not None:
         parent = assign_node(parent, strategy)
-    positions = argument_positions(spec, fields, columns)
+    spec, positions = arguments(spec, fields, columns)
     work, kind = plan_work(spec, options, returns)
     if options.on_error is OnError.DEAD_LETTER:
         joined_schema(fields, [spark.StructField("error", spark.StringType())], f"a dead letter of {spec.name}")
@@ -132,6 +144,7 @@ def rows_type(declared: Any, name: str) -> tuple[spark.StructType, Part]:
         declared = parsed(declared)
     part = Part.of(name, arrow_type(declared, name), "value")
     if isinstance(declared, spark.StructType):
+        check_columns(declared, f"what {name} gives")
         return declared, part
     return spark.StructType([spark.StructField("value", declared, True)]), part
 
@@ -176,24 +189,39 @@ def joined_schema(
     return spark.StructType([*fields, *added])
 
 
-def argument_positions(
+def arguments(
     spec: FunctionSpec, fields: Sequence[spark.StructField], columns: Sequence[str]
-) -> tuple[int, ...]:
-    """Positions of the columns that a function reads: those named, else those called like its parameters."""
+) -> tuple[FunctionSpec, tuple[int, ...]]:
+    """Positions of the columns that a function reads, and the function of just these.
+
+    They are the columns named, else those called like its parameters; one of rows takes all, else.
+
+    Raises:
+        FunctionError: there is no such column, or they do not go with the function.
+    """
     names = [field.name for field in fields]
-    takes_all = spec.kind is Kind.ASYNC_FUNCTION or spec.vectors == (Vector.FRAME,)
-    if columns:
+    takes_rows = spec.kind is Kind.ASYNC_FUNCTION or spec.vectors == (Vector.FRAME,)
+    if takes_rows:
+        positions = tuple(_position(column, names) for column in columns) or tuple(range(len(names)))
+        _check_names([names[position] for position in positions], spec.name)
+    elif columns:
         positions = tuple(_position(column, names) for column in columns)
-        if not takes_all:
-            spec.check_column_count(len(positions))
-        return positions
-    if takes_all:
-        return tuple(range(len(names)))
-    lower = [name.lower() for name in names]
-    wanted = [p for i, p in enumerate(spec.parameters) if i < spec.required or p.lower() in lower]
-    if not wanted:
-        raise FunctionError(f"{spec.name} takes at least one column; name the columns that it shall read")
-    return tuple(_position(parameter, names) for parameter in wanted)
+        spec.check_column_count(len(positions))
+    else:
+        lower = [name.lower() for name in names]
+        wanted = [p for i, p in enumerate(spec.parameters) if i < spec.required or p.lower() in lower]
+        if not wanted:
+            raise FunctionError(f"{spec.name} takes at least one column; name the columns that it shall read")
+        spec, positions = spec.reading(wanted), tuple(_position(parameter, names) for parameter in wanted)
+    return spec, positions
+
+
+def _check_names(names: Sequence[str], who: str) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise FunctionError(
+            f"{who} takes a row by its columns' names, and {twice!r} is there twice; name each column once, or rename one"
+        )
 
 
 def _position(column: Any, names: Sequence[str]) -> int:

@@ -20,7 +20,7 @@ from ._input import Fed
 from ._options import Options
 from ._signature import FunctionSpec, Kind, refuse_dead_letters
 from ._spark import arrow_type, plan_work, start_bridge
-from ._spark_operator import argument_positions, joined_schema, result_fields
+from ._spark_operator import arguments, check_columns, joined_schema, result_fields
 from ._task import Work
 
 __all__ = ("register_table_function",)
@@ -32,25 +32,27 @@ TABLE_ROWS = 1000  # rows come one by one; so many are handed over together
 class _Analyzed(AnalyzeResult):
     """What a table function's planning tells its execution."""
 
+    parameters: tuple[str, ...] = ()  # those that columns fill
     arguments: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     kinds: tuple[spark.DataType, ...] = ()  # the Spark types of all columns of the table
 
 
 def _analyze(
-    work: Work, added: Sequence[spark.StructField], table: AnalyzeArgument, *columns: Any, **named: Any
+    work: Work, added: Sequence[spark.StructField], table: AnalyzeArgument | None = None, *columns: Any, **named: Any
 ) -> _Analyzed:
     spec = work.spec
-    if not table.isTable or not isinstance(table.dataType, spark.StructType):
+    if table is None or not table.isTable or not isinstance(table.dataType, spark.StructType):
         raise FunctionError(f"the first argument of {spec.name} is a table: {spec.name}(TABLE(t), 'column', ...)")
-    wanted = [_column_name(column, spec) for column in columns]
-    wanted += [_column_name(column, spec) for column in spec.place_by_name(len(wanted), named)]
+    check_columns(table.dataType, "the table")
+    spec, given = spec.placed(columns, named)
     fields = table.dataType.fields
-    arguments = argument_positions(spec, fields, wanted)
+    spec, positions = arguments(spec, fields, [_column_name(column, spec) for column in given])
     return _Analyzed(
         schema=joined_schema(fields, added, spec.name),
-        arguments=arguments,
-        names=tuple(fields[i].name for i in arguments),
+        parameters=spec.parameters,
+        arguments=positions,
+        names=tuple(fields[i].name for i in positions),
         kinds=tuple(field.dataType for field in fields),
     )
 
@@ -67,10 +69,11 @@ class TableFunction:
     """The worker's side of a SQL table function; a subclass for each registered function holds its work."""
 
     work: ClassVar[Work]
-    width: ClassVar[int]  # how many columns the results make; 0: one column, not a struct
+    width: ClassVar[int | None]  # how many columns a struct makes; None: the result is one column, not a struct
 
     def __init__(self, analyzed: _Analyzed) -> None:
         self._analyzed = analyzed
+        self._work = dataclasses.replace(self.work, spec=self.work.spec.reading(analyzed.parameters))
         self._from_pickled = [_from_pickled(kind) for kind in analyzed.kinds]
         self._rows: list[Any] = []
         self._bridge: Bridge[Iterable[Fed], list[tuple[Any, ...]]] | None = None
@@ -97,7 +100,7 @@ class TableFunction:
     def _push(self) -> Iterator[tuple[Any, ...]]:
         if self._bridge is None:
             kinds = [arrow_type(self._analyzed.kinds[i], self.work.spec.name) for i in self._analyzed.arguments]
-            self._bridge = start_bridge(self.work, self._write, kinds, self._analyzed.names, TABLE_ROWS)
+            self._bridge = start_bridge(self._work, self._write, kinds, self._analyzed.names, TABLE_ROWS)
         rows, self._rows = self._rows, []
         for batch in self._bridge.push([self._record(row) for row in rows]):
             yield from batch
@@ -113,7 +116,7 @@ class TableFunction:
     def _write(self, values: Any, origins: Any) -> list[tuple[Any, ...]]:
         # By way of Arrow: Spark's pickled rows make null of a whole number for a decimal, and worse of a StrEnum.
         values = values_of(ResultWriter(self.work.spec.name, self.work.written).array(values))
-        if not self.width:
+        if self.width is None:
             return [(*row, value) for row, value in zip(origins, values, strict=True)]
         nulls = (None,) * self.width
         return [(*row, *(nulls if v is None else v.values())) for row, v in zip(origins, values, strict=True)]
@@ -147,7 +150,7 @@ def register_table_function(
     added = result_fields(work, kind)
     body = {
         "work": work,
-        "width": len(added) if isinstance(kind, spark.StructType) else 0,
+        "width": len(added) if isinstance(kind, spark.StructType) else None,
         "analyze": staticmethod(partial(_analyze, work, added)),
     }
     session.udtf.register(name, udtf(type(spec.name, (TableFunction,), body), useArrow=False))  # type: ignore[arg-type]

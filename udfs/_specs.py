@@ -135,7 +135,7 @@ class WaitSpec(Spec):
         codec = None
         if self.work.spec.vectorized:
             kinds = [before.kinds[position] for position in self.positions]
-            codec = Codec(self.name, self.work.spec.vectors, kinds, self.names)
+            codec = Codec(self.name, self.work.spec.vectors, self.names, kinds)
         return wait_operator(self.work, site, output, codec, want, may_edit=self.may_edit(before))
 
 

@@ -11,10 +11,11 @@ import dataclasses
 import datetime
 import decimal
 import re
-import types
 import typing
 from collections.abc import Iterator
 from typing import Any
+
+from ._annotations import class_hints, without_none
 
 __all__ = ("UnknownTypeError", "from_annotation", "to_json")
 
@@ -45,14 +46,11 @@ def from_annotation(hint: Any) -> str:
     >>> from_annotation(dict[str, list[int]])
     'map<string,array<bigint>>'
     """
+    hint = without_none(hint)
     if isinstance(hint, type) and hint in _SCALARS:
         return _SCALARS[hint]
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        kinds = [arg for arg in args if arg is not types.NoneType]
-        if len(kinds) == 1:
-            return from_annotation(kinds[0])
-    elif (origin in (list, collections.abc.Sequence) and args) or (origin is tuple and args[1:] == (Ellipsis,)):
+    if (origin in (list, collections.abc.Sequence) and args) or (origin is tuple and args[1:] == (Ellipsis,)):
         return f"array<{from_annotation(args[0])}>"
     elif origin in (dict, collections.abc.Mapping) and args:
         return f"map<{from_annotation(args[0])},{from_annotation(args[1])}>"
@@ -73,11 +71,10 @@ def _fields(hint: Any) -> dict[str, Any] | None:
         names = list(getattr(hint, "_fields", ()))
     else:
         return None
-    try:
-        hints = typing.get_type_hints(hint)
-    except NameError as error:
-        raise UnknownTypeError(f"{hint!r}: {error}") from error
-    return {name: hints[name] for name in names if name in hints}
+    hints = class_hints(hint)
+    if missing := [name for name in names if name not in hints]:
+        raise UnknownTypeError(f"the annotation of {', '.join(missing)} in {hint!r} cannot be read")
+    return {name: hints[name] for name in names}
 
 
 def _quoted(name: str) -> str:

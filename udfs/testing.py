@@ -264,7 +264,7 @@ def _operator(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEve
     spec, options = udf.spec, udf.options
     context = RuntimeContext(spec.name, loop.time, timeout=options.timeout, side_types=SideKinds(tag_kind))
     finish = offline_work(spec, options, udf.returns).finish(keep=True)
-    codec = Codec(spec.name, spec.vectors) if spec.vectorized else None
+    codec = Codec(spec.name, spec.vectors, spec.parameters) if spec.vectorized else None
     chosen: dict[str, Any] = {"finish": finish, "codec": codec, "weighs_results": True}
     return AsyncWaitOperator(spec, options, SplittingOutput(output), context, loop=loop, rng=random.Random(0), **chosen)
 

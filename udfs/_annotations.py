@@ -1,0 +1,88 @@
+"""Annotations as types, read one by one: one that exists for type checkers only does not hide the others."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from ._function import RuntimeContext
+
+__all__ = ("class_hints", "function_hints", "without_none")
+
+
+class _Unimported:
+    """A package that only the type checker has imported: its classes are known by their names."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def __getattr__(self, name: str) -> type:
+        return type(name, (), {"__module__": self._package})
+
+
+# What we look for in annotations, under the names that people give it, for modules where nobody has imported it.
+_UNIMPORTED: Mapping[str, Any] = {
+    "RuntimeContext": RuntimeContext,
+    "asyncudf": types.SimpleNamespace(RuntimeContext=RuntimeContext),
+    "typing": typing,
+    "Annotated": typing.Annotated,
+    "Optional": typing.Optional,
+    "pd": _Unimported("pandas"),
+    "pandas": _Unimported("pandas"),
+    "pa": _Unimported("pyarrow"),
+    "pyarrow": _Unimported("pyarrow"),
+}
+
+
+def function_hints(function: Any) -> dict[str, Any]:
+    """The types of a function's parameters and of its result (`return`), as far as they can be read."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    target = function if inspect.isroutine(function) else type(function).__call__
+    origin = inspect.unwrap(target)  # functools.wraps copies the annotations, but not the names in them
+    origin = getattr(origin, "__func__", origin)
+    return _read(getattr(target, "__annotations__", {}), _closure(origin), getattr(origin, "__globals__", {}))
+
+
+def class_hints(kind: type) -> dict[str, Any]:
+    """The types of the fields of a dataclass, a NamedTuple or a TypedDict, as far as they can be read."""
+    hints: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        module = vars(sys.modules[base.__module__]) if base.__module__ in sys.modules else {}
+        # The module first: `date: date = None` speaks of the type, not of the default.
+        hints |= _read(vars(base).get("__annotations__", {}), module, vars(base))
+    return hints
+
+
+def without_none(hint: Any) -> Any:
+    """`X` for `X | None` and `Optional[X]`."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+        if len(kinds) == 1:
+            return kinds[0]
+    return hint
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    code = getattr(function, "__code__", None)
+    found = {}
+    for name, cell in zip(code.co_freevars if code else (), getattr(function, "__closure__", None) or (), strict=False):
+        with contextlib.suppress(ValueError):  # an empty cell: a variable that is set later
+            found[name] = cell.cell_contents
+    return found
+
+
+def _read(annotations: Mapping[str, Any], nearer: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
+    scope = {**_UNIMPORTED, **further}
+    hints: dict[str, Any] = {}
+    for name, annotation in annotations.items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        with contextlib.suppress(Exception):  # a text may say anything
+            hints |= typing.get_type_hints(alone, scope, dict(nearer))
+    return hints

@@ -1,0 +1,81 @@
+"""The parameters of a user's function, also behind decorators, and each value put into its own of them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
+from inspect import Parameter
+from typing import Any
+
+__all__ = ("BY_POSITION", "behind_decorators", "bound", "parameters_of")
+
+BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def behind_decorators(function: Any) -> Any:
+    """The function whose parameters and annotations count.
+
+    A decorator that uses `functools.wraps` and takes `*args, **kwargs` hands on what it is given, so what it decorates
+    counts. One that has parameters of its own speaks for itself.
+    """
+    if isinstance(function, functools.partial):
+        return functools.partial(behind_decorators(function.func), *function.args, **function.keywords)
+    if inspect.ismethod(function):
+        return types.MethodType(behind_decorators(function.__func__), function.__self__)
+    return behind_decorators(function.__wrapped__) if _hands_on(function) else function
+
+
+def _hands_on(function: Any) -> bool:
+    if getattr(function, "__wrapped__", None) is None or hasattr(function, "__signature__"):
+        return False
+    try:
+        own = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+    except ValueError:  # made in C, as by functools.cache
+        return True
+    stars = [p for p in own if p.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
+    named = [p.name for p in own if p not in stars]
+    return len(stars) == 2 and named == [p.name for p in parameters_of(function.__wrapped__)][: len(named)]
+
+
+def parameters_of(function: Any) -> Sequence[Parameter]:
+    """The parameters that count, in their order.
+
+    Raises:
+        ValueError, TypeError: they cannot be read.
+    """
+    return list(inspect.signature(behind_decorators(function), follow_wrapped=False).parameters.values())
+
+
+def bound(
+    function: Callable[..., Any], parameters: Sequence[Parameter], columns: Collection[str], given: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """The function of its columns alone; the function itself if there is nothing else.
+
+    Args:
+        parameters: of the function.
+        columns: the parameters that columns fill, in the order of the columns; there may be fewer columns.
+        given: the values of other parameters. What neither fills has its default.
+    """
+    placed = [p for p in parameters if p.kind in BY_POSITION]
+    if not any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):  # which all others come before
+        while placed and not (placed[-1].name in columns or _only_by_position(placed[-1], given)):
+            placed.pop()
+    keywords = {name: value for name, value in given.items() if name not in [p.name for p in placed]}
+    slots = [(p.name in columns, given.get(p.name, p.default)) for p in placed]
+    first = [value for _, value in itertools.takewhile(lambda slot: not slot[0], slots)]
+    if all(is_column for is_column, _ in slots[len(first) :]):
+        return functools.partial(function, *first, **keywords) if first or keywords else function
+
+    def in_place(*row: Any) -> Any:
+        rest = iter(row)
+        values = [next(rest, value) if is_column else value for is_column, value in slots]
+        return function(*values, *rest, **keywords)
+
+    return in_place
+
+
+def _only_by_position(parameter: Parameter, given: Mapping[str, Any]) -> bool:
+    return parameter.kind is Parameter.POSITIONAL_ONLY and parameter.name in given
