@@ -39,6 +39,7 @@ LAYERS = [
     ["_specs"],
     ["_layout", "_task"],
     ["_arrow", "_fit"],
+    ["_apart"],
     ["_bridge", "_loops"],
     ["_watermark_steps"],
     ["_steps", "_operator"],

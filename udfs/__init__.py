@@ -1,21 +1,33 @@
 """Flink's Async I/O for PySpark: enrich rows by calling services, many calls in flight, in the promised order.
 
-The layers, each importing only from those below it (and from `asyncudf.queues`):
+Declare a function, and use it at one of the three doors:
 
-    testing, _stream_testing, _clock   the test kit: functions and chains over plain values, on a virtual clock
-    _wait, _stream, _decorator         the doors: ordered_wait, unordered_wait, AsyncStream, async_pandas_udf
-    _evaluations                       what is evaluated together, and kept
-    _spark, _spark_*                   all of PySpark: columns, plans of chains, table functions, pickling
-    _ends, _chain, _node, _specs       a chain: batches in and out, its operators, what each of them does
-    _layout, _task, _arrow, _fit       rows on their way; Arrow <-> rows; a result against its declared type
-    _bridge, _loops                    Spark's thread <-> the event loop's
-    _operator                          AsyncWaitOperator
-    _steps, _watermark_steps, _process the operators that wait for nothing
-    _driver, _input, _batching         what pushes rows along, what it is fed and gathers
-    _call, _deadlines, _workers        one row's call, its time, the slots that calls run in
-    _resources, _invoke, _signature, _types   how each kind of function is opened, called, read, typed
-    _writer, _weight, _outputs, _watermarks   where records go, what they weigh, where watermarks come from
-    _options, _retry, _function, _tags, _failures, _errors, _text
+1. As a column, or in SQL, where each row has exactly one result:
+
+    @async_pandas_udf("temp double, sky string", capacity=200, timeout=5.0, on_error="null")
+    async def weather(city: str) -> dict: ...
+
+    df.select("city", weather("city").temp)
+    weather.register(spark, "weather")      # SELECT weather(city).temp FROM trips
+
+2. Beside the columns of a DataFrame, with 0..n results for each row, in the order of the rows or as they come:
+
+    ordered_wait(df, weather, "city")       # or unordered_wait; in SQL: SELECT * FROM f(TABLE(trips), 'city')
+
+3. As one of several operators in one stage, with filters, side outputs and dead letters:
+
+    AsyncStream(df).unordered_wait(geocode, "address").filter(known).ordered_wait(weather, "city").to_df()
+
+A function can be tried without Spark, on a clock that does not wait:
+
+>>> from asyncudf.testing import run_rows
+>>> async def shout(word: str) -> str:
+...     return word.upper()
+>>> run_rows(shout, ["oslo", "bergen"])
+['OSLO', 'BERGEN']
+
+Read on in `help(asyncudf.async_pandas_udf)` (every kind of function and every option), `help(asyncudf.ordered_wait)`,
+`help(asyncudf.AsyncStream)`, `help(asyncudf.RetryStrategy)` and `help(asyncudf.testing)`.
 """
 
 from ._decorator import AsyncUDF, async_pandas_udf

@@ -63,6 +63,9 @@ class AsyncUDF(Generic[P, R]):
         An ORDERED function of one result per row becomes a SQL function: `SELECT weather(city).temp FROM trips`.
         An UNORDERED one, or one of 0..n results, becomes a table function, which keeps the table's columns and
         appends the result's: `SELECT * FROM weather(TABLE(trips), 'city')`.
+
+        A call with wrong arguments: a table function refuses it when Spark analyses the query. Of a SQL function Spark
+        takes any number of columns unseen, so that the error comes with the first row, from the executor.
         """
         if self.options.output_mode is OutputMode.UNORDERED or self.spec.many_results:
             _spark_table.register_table_function(spark, name, self.spec, self.options, self.returns)

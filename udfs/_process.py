@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -14,7 +15,18 @@ from ._outputs import Collector, Output, WatermarkGauge
 from ._tags import OutputTag, SideTypes, check_own_tag
 from ._text import short, text_of
 
-__all__ = ("FlatMapFunction", "MapFunction", "ProcessContext", "ProcessFunction", "plain_function", "row_error")
+__all__ = (
+    "FlatMapFunction",
+    "MapFunction",
+    "ProcessContext",
+    "ProcessFunction",
+    "at_hand",
+    "plain_function",
+    "process_function",
+    "row_error",
+)
+
+AT_HAND = frozenset((bool, dict, type(None)))  # what nearly every plain function returns
 
 
 class ProcessContext:
@@ -94,7 +106,7 @@ class MapFunction(ProcessFunction):
         self._function = function
 
     def process_element(self, value: dict[str, Any], context: ProcessContext, collector: Collector) -> None:
-        collector.collect(self._function(value))
+        collector.collect(at_hand(self._function(value)))
 
 
 class FlatMapFunction(ProcessFunction):
@@ -104,26 +116,65 @@ class FlatMapFunction(ProcessFunction):
         self._function = function
 
     def process_element(self, value: dict[str, Any], context: ProcessContext, collector: Collector) -> None:
-        rows = self._function(value)
+        rows = at_hand(self._function(value))
         if isinstance(rows, (str, bytes, dict)) or not isinstance(rows, Iterable):
             raise ResultError(f"a flat_map gives an iterable of rows, such as a list or with yield, not {short(rows)}")
         for row in rows:
             collector.collect(row)
 
 
+def at_hand(result: Any) -> Any:
+    """What a plain function has returned.
+
+    Raises:
+        ResultError: it is a coroutine or the like, which somebody would have to wait for.
+    """
+    if type(result) in AT_HAND:
+        return result
+    if inspect.isawaitable(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()  # or Python warns that it was never awaited
+        raise ResultError(
+            f"it returned {short(result)}, which has not run: nothing waits in a plain function of a chain; call an async "
+            "def with ordered_wait or unordered_wait, and go on with its column"
+        )
+    return result
+
+
 def plain_function(function: Any, method: str) -> str:
     """The name of a function that `method` can take.
 
     Raises:
-        FunctionError: it is not callable, or a coroutine function.
+        FunctionError: it is not callable, has to be awaited, or yields where one value is wanted.
     """
     if not callable(function) or inspect.isclass(function):
         raise FunctionError(f"{method} takes a function of one row (a dict of its columns), not {function!r}")
-    target = function if inspect.isroutine(function) else type(function).__call__
+    target = function
+    while isinstance(target, functools.partial):
+        target = target.func
+    target = target if inspect.isroutine(target) else type(target).__call__
     if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
         raise FunctionError(f"{method} takes a plain def; for an async def use ordered_wait or unordered_wait")
+    if method != "flat_map" and inspect.isgeneratorfunction(target):
+        raise FunctionError(f"{method} takes a function that returns one value; for one that yields rows use flat_map")
     name = getattr(function, "__name__", None) or type(function).__name__
     return method if name == "<lambda>" else str(name)
+
+
+def process_function(function: Any) -> str:
+    """The name of a function that `process` can take.
+
+    Raises:
+        FunctionError: it is no `ProcessFunction`, or its `process_element` would not run when it is called.
+    """
+    if not isinstance(function, ProcessFunction):
+        raise FunctionError(f"process takes a ProcessFunction, such as YourFunction(), not {function!r}")
+    name, method = type(function).__name__, function.process_element
+    if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+        raise FunctionError(f"{name}.process_element must be a plain def; for calls use ordered_wait or unordered_wait")
+    if inspect.isgeneratorfunction(method):
+        raise FunctionError(f"{name}.process_element must not yield; it gives its rows by collector.collect(row)")
+    return name
 
 
 class RowError(AsyncUDFError):

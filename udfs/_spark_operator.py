@@ -10,7 +10,7 @@ from ._errors import FunctionError
 from ._layout import Layout, Part, WatermarkPart
 from ._node import Node
 from ._options import OnError, Options, unknown_name
-from ._process import FlatMapFunction, MapFunction, ProcessFunction, plain_function
+from ._process import FlatMapFunction, MapFunction, plain_function, process_function
 from ._signature import FunctionSpec, Kind, Vector
 from ._spark import arrow_type, parsed, plan_work
 from ._spark_pickle import check_function_picklable
@@ -121,7 +121,7 @@ def filter_node(parent: Node, function: Callable[[Any], Any]) -> Node:
 def process_node(parent: Node, method: str, function: Any, returns: Any) -> Node:
     """The rows that a plain function makes of each row; of the same columns unless `returns` says others."""
     if method == "process":
-        name = _process_function(function)
+        name = process_function(function)
         process, function = function, None
     else:
         name = plain_function(function, method)
@@ -130,12 +130,6 @@ def process_node(parent: Node, method: str, function: Any, returns: Any) -> Node
     parent.layout.whole()
     schema, part = rows_type(parent.schema if returns is None else returns, name)
     return Node(ProcessSpec(name, process, part, function is None), (parent,), Layout.anew(part), schema)
-
-
-def _process_function(function: Any) -> str:
-    if not isinstance(function, ProcessFunction):
-        raise FunctionError(f"process takes a ProcessFunction, such as YourFunction(), not {function!r}")
-    return type(function).__name__
 
 
 def rows_type(declared: Any, name: str) -> tuple[spark.StructType, Part]:

@@ -18,7 +18,7 @@ from ._ends import ArrowSinks, Envelope, Plain, Request, SideKinds, SourceReader
 from ._errors import FunctionError
 from ._loops import new_event_loop
 from ._node import Node
-from ._spark import arrow_type, tag_kind, task_of
+from ._spark import arrow_type, tag_kind, task_of, timestamp_type
 from ._spark_operator import rows_type
 from ._specs import Site
 from ._tags import DEAD_LETTERS, OutputTag
@@ -47,20 +47,25 @@ class ChainTask:
 
     plan: Plan
     requests: tuple[Request, ...]
+    timestamp: str  # what that word means in the DDL of side outputs that nobody has asked for yet
     token: str  # makes each evaluation one of its own: of equal ones Spark would keep a single one for both
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filled = (batch for batch in batches if batch.num_rows)
         return pipe(filled, self._start, SourceReader(self.plan))
 
+    def tag_kind(self, tag: OutputTag) -> Any:
+        """The Arrow type of a side output's rows."""
+        return tag_kind(tag, self.timestamp)
+
     def _start(self, first: pa.RecordBatch) -> Bridge[Any, pa.RecordBatch]:
         warm_up()
         partition, attempt = task_of()
 
         def build(loop: Any, want: Callable[[], None], emit: Callable[[pa.RecordBatch], None]) -> Chain:
-            side_types = SideKinds(tag_kind, self.requests)
+            side_types = SideKinds(self.tag_kind, self.requests)
             site = Site(loop, random.Random(), partition, attempt, side_types)
-            sinks = ArrowSinks(self.requests, emit, first.num_rows, loop, tag_kind)
+            sinks = ArrowSinks(self.requests, emit, first.num_rows, loop, self.tag_kind)
             return build_chain(self.plan, site, sinks, want)
 
         return Bridge(build, self.plan.threads, new_event_loop(self.plan.loop))
@@ -84,7 +89,7 @@ def evaluate(
     plan = Plan(nodes, any(r.node is nodes[0] for r in requests), object_reuse, latency_interval)
     # PySpark finds the columns by name, which fails for some names; we go by position.
     plain = df.toDF(*map(str, range(len(df.columns)))) if _are_ambiguous(df.columns) else df
-    task = ChainTask(plan, requests, uuid.uuid4().hex)
+    task = ChainTask(plan, requests, timestamp_type(), uuid.uuid4().hex)
     return _mapped(plain, task, schemas), {read: number for number, read in enumerate(reads)}
 
 

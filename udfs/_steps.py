@@ -13,7 +13,7 @@ from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkSta
 from ._driver import Driver
 from ._errors import AsyncUDFError
 from ._outputs import Output, TimestampedCollector
-from ._process import ProcessContext, ProcessFunction, row_error
+from ._process import ProcessContext, ProcessFunction, at_hand, row_error
 from ._text import text_of
 
 __all__ = ("FilterStep", "Marker", "ProcessStep", "Source", "Step")
@@ -84,7 +84,7 @@ class FilterStep(Step):
 
     def process(self, record: StreamRecord) -> None:
         try:
-            kept = self._keeps(record.value)
+            kept = bool(at_hand(self._keeps(record.value)))
         except BaseException as error:
             failed = row_error(self._name, self._partition, record.value, error)
             raise failed from failed.__cause__
@@ -113,7 +113,7 @@ class ProcessStep(Step):
         self._collector.timestamp = record.timestamp
         self._context.at(record)
         try:
-            self._function.process_element(record.value, self._context, self._collector)
+            at_hand(self._function.process_element(record.value, self._context, self._collector))
         except BaseException as error:
             failed = row_error(self._name, self._context.partition, record.value, error)
             raise failed from failed.__cause__

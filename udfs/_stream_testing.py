@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from ._apart import run_apart
 from ._arrow import values_of
-from ._bridge import run_to_end
 from ._chain import build_chain
 from ._clock import VirtualClockLoop
 from ._ends import ArrowSinks, SideKinds, SourceReader
 from ._errors import OptionError
-from ._spark import arrow_type, parsed, tag_kind
+from ._spark import arrow_type, parsed
 from ._spark_stream import ChainTask, Read, evaluate, schema_of
 from ._specs import Site
 from ._stream import AsyncStream
@@ -108,13 +108,13 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
             else:
                 loop.call_soon(chain.feed, read(batch))
 
-        site = Site(loop, random.Random(0), side_types=SideKinds(tag_kind, task.requests))
+        site = Site(loop, random.Random(0), side_types=SideKinds(task.tag_kind, task.requests))
         rows = max((batch.num_rows for batch in batches), default=1)
-        sinks = ArrowSinks(task.requests, written.append, rows, loop, tag_kind)
+        sinks = ArrowSinks(task.requests, written.append, rows, loop, task.tag_kind)
         chain = build_chain(task.plan, site, sinks, want)
         await chain.run()
 
-    run_to_end(loop, main(), task.plan.threads)
+    run_apart(loop, main(), task.plan.threads)
     return written
 
 

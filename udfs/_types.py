@@ -87,13 +87,13 @@ _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|'(?:[^'\\]|\
 _NAMES = {
     "boolean": "boolean", "tinyint": "byte", "byte": "byte", "smallint": "short", "short": "short",
     "int": "integer", "integer": "integer", "bigint": "long", "long": "long", "float": "float", "real": "float",
-    "double": "double", "string": "string", "binary": "binary", "date": "date", "timestamp": "timestamp",
+    "double": "double", "string": "string", "binary": "binary", "date": "date",
     "timestamp_ltz": "timestamp", "timestamp_ntz": "timestamp_ntz", "void": "void",
 }  # fmt: skip
 
 
-def to_json(ddl: str) -> Any:
-    """The JSON form of a DDL text, as in `pyspark.sql.types.DataType.jsonValue`.
+def to_json(ddl: str, timestamp: str = "timestamp") -> Any:
+    """The JSON form of a DDL text, as in `pyspark.sql.types.DataType.jsonValue`; `timestamp` is what that word means in it.
 
     Raises:
         UnknownTypeError: it is not DDL, or a corner of it that only Spark knows.
@@ -104,7 +104,7 @@ def to_json(ddl: str) -> Any:
     # "temp double, sky string" is a struct's fields without the struct<> around them.
     for parse in (_type, _struct):
         try:
-            tokens = _Tokens(ddl)
+            tokens = _Tokens(ddl, timestamp)
             parsed = parse(tokens)
         except (StopIteration, KeyError, UnknownTypeError):
             continue
@@ -114,7 +114,8 @@ def to_json(ddl: str) -> Any:
 
 
 class _Tokens(Iterator[str]):
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, timestamp: str) -> None:
+        self.timestamp = timestamp
         self._tokens = []
         position, text = 0, text.strip()
         while position < len(text):
@@ -172,7 +173,7 @@ def _type(tokens: _Tokens) -> Any:
             scale = next(tokens) if tokens.take(",") else "0"
             tokens.need(")")
         return f"decimal({int(precision)},{int(scale)})"
-    return _NAMES[name]
+    return tokens.timestamp if name == "timestamp" else _NAMES[name]
 
 
 def _struct(tokens: _Tokens) -> Any:

@@ -1,7 +1,17 @@
 """The test kit: the real operators over plain Python values, on a clock that does not wait. No Spark, no sleeping.
 
-`run_rows` runs a function over rows and returns what comes out, `run_stream` a chain. `OperatorHarness` with a
-`ManualFunction` goes step by step, each call completed by hand. A deadlock fails at once.
+- `run_rows(function, rows)` runs a function over rows and returns what comes out; also in a notebook.
+- `run_stream(build, rows, schema)` does it with a whole chain.
+- `OperatorHarness` with a `ManualFunction` goes step by step: each call is completed by hand, in any order.
+
+An hour of back-off takes no time, every run is the same, and a deadlock fails at once. `VirtualClockLoop` is that clock,
+as an event loop for tests of your own.
+
+>>> async def weather(city: str) -> dict:
+...     await asyncio.sleep(3600)
+...     return {"temp": 12.5}
+>>> run_rows(weather, ["Oslo"], returnType="temp double")
+[{'temp': 12.5}]
 """
 
 from __future__ import annotations
@@ -13,9 +23,10 @@ from typing import Any, Literal, Self
 
 from asyncudf.queues import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
 
+from ._apart import is_loop_running, run_apart
 from ._arrow import Codec
 from ._bridge import run_to_end
-from ._clock import VirtualClockLoop
+from ._clock import VirtualClockLoop as VirtualClockLoop  # help() would list all that asyncio's loop has
 from ._decorator import AsyncUDF, udf_of
 from ._ends import SideKinds
 from ._errors import AsyncUDFError, OptionError
@@ -28,7 +39,7 @@ from ._spark import offline_work, tag_kind
 from ._stream_testing import run_stream
 from ._tags import DEAD_LETTERS, OutputTag
 
-__all__ = ("ManualFunction", "OperatorHarness", "VirtualClockLoop", "run_rows", "run_stream")
+__all__ = ("ManualFunction", "OperatorHarness", "run_rows", "run_stream")
 
 
 def run_rows(
@@ -71,7 +82,6 @@ def run_rows(
     udf = udf_of(function, returnType, options)
     if clock not in ("virtual", "real"):
         raise OptionError(f"clock must be 'virtual' or 'real', not {clock!r}")
-    _refuse_running_loop()
     loop = VirtualClockLoop() if clock == "virtual" else asyncio.new_event_loop()
     if clock == "virtual" and udf.spec.kind is Kind.THREAD:
         loop.close()
@@ -87,7 +97,7 @@ def run_rows(
         operator.end_of_input()
         await operator.run()
 
-    run_to_end(loop, main(), 2 * udf.options.capacity)
+    run_apart(loop, main(), 2 * udf.options.capacity)
     return output.collected
 
 
@@ -148,7 +158,11 @@ class OperatorHarness:
     """
 
     def __init__(self, function: Any, *, returnType: Any = None, **options: Any) -> None:  # noqa: N803
-        _refuse_running_loop()
+        if is_loop_running():
+            raise AsyncUDFError(
+                "an OperatorHarness runs its own event loop step by step and cannot do so inside another; use it in a plain "
+                "test function, or in one that a coroutine awaits with asyncio.to_thread"
+            )
         self._udf = udf_of(function, returnType, options)
         self._function = function
         self._loop = VirtualClockLoop()
@@ -283,14 +297,3 @@ def _elements(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamEl
         arguments = record.value if several and isinstance(record.value, tuple) else (record.value,)
         spec.check_column_count(len(arguments))
         yield StreamRecord(arguments, record.timestamp, arguments)
-
-
-def _refuse_running_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise AsyncUDFError(
-        "the test kit runs its own event loop and cannot run inside another; call it from a plain test function, "
-        "or from a coroutine with await asyncio.to_thread(run_rows, ...)"
-    )

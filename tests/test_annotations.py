@@ -1,0 +1,155 @@
+"""Annotations are read one by one, in every spelling, also those that exist for type checkers only."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Optional, TypedDict
+
+import pandas as pd
+import pytest
+
+from asyncudf import RuntimeContext, async_pandas_udf
+from asyncudf._signature import Kind, Vector
+from asyncudf._types import UnknownTypeError, from_annotation
+
+if TYPE_CHECKING:
+    from nowhere import Client, Unit  # type: ignore[import-not-found]
+
+
+@dataclasses.dataclass
+class Weather:
+    units: ClassVar[Unit]
+    temp: Annotated[float, "in degrees"]
+    date: datetime.date | None = None
+    day: Optional[datetime.date] = None  # noqa: UP045 - the old spelling is still met
+    sky: Annotated[str | None, "clear"] = None
+
+
+class Point(NamedTuple):
+    x: Annotated[int, "right"]
+    y: int
+
+
+class Place(TypedDict, total=False):
+    at: Annotated[Point, "on the map"]
+
+
+@dataclasses.dataclass
+class Dated:
+    date: date | None = None  # type: ignore[name-defined]  # noqa: F821 - the field's default hides the type
+
+
+async def for_checkers(client: Client, city: str, context: RuntimeContext) -> int:
+    return context.attempt_number
+
+
+async def optional(city: str, context: RuntimeContext | None = None) -> int:
+    return 1
+
+
+async def old_optional(city: str, context: Optional[RuntimeContext] = None) -> int:  # noqa: UP045
+    return 1
+
+
+async def annotated(city: str, context: Annotated[RuntimeContext, "the row's"]) -> Annotated[int, "bytes"]:
+    return 1
+
+
+async def annotated_optional(city: str, context: Annotated[RuntimeContext | None, "the row's"] = None) -> int | None:
+    return 1
+
+
+def written(annotation: str) -> Callable[..., Any]:
+    """A function whose module has imported nothing that its annotations name."""
+    names: dict[str, Any] = {"__name__": "elsewhere"}
+    exec(f"async def call(city, context: {annotation!r} = None) -> 'int': return 1", names)
+    call: Callable[..., Any] = names["call"]
+    return call
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        for_checkers,
+        optional,
+        old_optional,
+        annotated,
+        annotated_optional,
+        written("RuntimeContext"),
+        written("asyncudf.RuntimeContext"),
+        written("RuntimeContext | None"),
+        written("Optional[RuntimeContext]"),
+        written("typing.Annotated[RuntimeContext, 1]"),
+    ],
+)
+def test_the_context_and_the_result_are_seen(function: Any) -> None:
+    spec = async_pandas_udf(function).spec
+    assert (spec.context_parameter, spec.returns) == ("context", "bigint")
+
+
+async def series(x: Annotated[pd.Series, "numbers"], y: Optional[pd.Series] = None) -> pd.Series | None:  # noqa: UP045
+    return x
+
+
+def test_vectors_are_seen_in_every_spelling() -> None:
+    assert async_pandas_udf(series, "int").spec.vectors == (Vector.SERIES, Vector.SERIES)
+    names: dict[str, Any] = {}
+    exec("async def call(x: 'pd.Series | None', y: 'pandas.DataFrame', z: 'pa.StringArray') -> 'pd.Series': ...", names)
+    assert async_pandas_udf(names["call"], "int").spec.vectors == (Vector.SERIES, Vector.FRAME, Vector.ARRAY)
+
+
+def test_names_of_the_enclosing_function_are_seen_where_the_function_keeps_them() -> None:
+    class Local(NamedTuple):
+        x: int
+
+    async def call(city: str) -> Local:
+        return Local(1)
+
+    assert async_pandas_udf(call).spec.returns == "struct<x:bigint>"
+
+
+def test_a_variable_that_is_set_later_does_no_harm() -> None:
+    async def call(city: str) -> int:
+        return later
+
+    udf = async_pandas_udf(call)
+    later = 1
+    assert udf.spec.returns == "bigint"
+
+
+def test_the_annotations_of_a_decorated_function_are_read_where_it_stands() -> None:
+    names: dict[str, Any] = {"functools": functools}
+    exec("def wrap(f):\n @functools.wraps(f)\n async def wrapper(city): return await f(city)\n return wrapper", names)
+
+    async def call(city: str) -> Weather:
+        return Weather(1.0)
+
+    assert (async_pandas_udf(names["wrap"](call)).spec.returns or "").startswith("struct<temp:double")
+
+
+@pytest.mark.parametrize(
+    ("hint", "ddl"),
+    [
+        (Weather, "struct<temp:double,date:date,day:date,sky:string>"),
+        (Place, "struct<at:struct<x:bigint,y:bigint>>"),
+        (Optional[Point], "struct<x:bigint,y:bigint>"),  # noqa: UP045
+    ],
+)
+def test_the_fields_of_a_class_are_read_one_by_one(hint: Any, ddl: str) -> None:
+    assert from_annotation(hint) == ddl
+
+
+def test_a_field_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(UnknownTypeError, match="the annotation of date in .*Dated.* cannot be read"):
+        from_annotation(Dated)
+
+
+def test_a_generator_with_an_annotation_for_checkers_is_typed_by_what_it_yields() -> None:
+    async def call(city: Client) -> AsyncIterator[Annotated[int, "x"]]:
+        yield 1
+
+    spec = async_pandas_udf(call).spec
+    assert (spec.kind, spec.returns) == (Kind.GENERATOR, "bigint")
