@@ -295,5 +295,3 @@ class TestRefused:
 def test_columns_given_by_name_may_leave_a_gap() -> None:
     spec, given = async_pandas_udf(by_keyword).spec.placed(["a"], {"lang": "b"})
     assert (spec.parameters, given) == (("city", "lang"), ["a", "b"])
-
-

@@ -66,7 +66,5 @@ def test_a_frame_beside_a_series() -> None:
 
     assert run_rows(both, [({"a": 1}, 2), ({"a": 3}, 4)]) == [3, 7]
     rows = [{"frame": {"a": 1}, "x": 2}]
-    found = run_stream(
-        lambda s: s.ordered_wait(both, returnType="bigint"), rows, "frame struct<a: bigint>, x bigint"
-    )
+    found = run_stream(lambda s: s.ordered_wait(both, returnType="bigint"), rows, "frame struct<a: bigint>, x bigint")
     assert found[0]["both"] == 3

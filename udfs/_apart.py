@@ -41,8 +41,8 @@ def run_apart(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], 
             ended.set_result(None)
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(serve,), name="asyncudf-kit", daemon=True)
-    thread.start()
     try:
+        thread.start()
         ended.result()
     except BaseException:
         if not ended.done():  # KeyboardInterrupt in the caller's thread

@@ -260,7 +260,9 @@ def _vector(vector: Vector, values: Sequence[Any], kind: pa.DataType | None, nam
     fields = _struct_fields(values, kind)
     if fields is None:  # one column, and a frame of it
         return _frame({name: (values, kind)})
-    return _frame({field: ([None if v is None else v.get(field) for v in values], inner) for field, inner in fields.items()})
+    return _frame(
+        {field: ([None if v is None else v.get(field) for v in values], inner) for field, inner in fields.items()}
+    )
 
 
 def _struct_fields(values: Sequence[Any], kind: pa.DataType | None) -> dict[str, pa.DataType | None] | None:

@@ -135,8 +135,8 @@ def at_hand(result: Any) -> Any:
         if inspect.iscoroutine(result):
             result.close()  # or Python warns that it was never awaited
         raise ResultError(
-            f"it returned {short(result)}, which has not run: nothing waits in a plain function of a chain; call an async "
-            "def with ordered_wait or unordered_wait, and go on with its column"
+            f"it returned {short(result)}, which has not run: nothing waits in a plain function of a chain; call an "
+            "async def with ordered_wait or unordered_wait, and go on with its column"
         )
     return result
 

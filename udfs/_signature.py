@@ -109,9 +109,7 @@ class FunctionSpec:
             wanted = ", ".join(self.parameters)
             raise FunctionError(f"{self.name} takes the columns ({wanted}); there is none for {', '.join(missing)}")
         vectors = (v for p, v in zip(self.parameters, self.vectors, strict=False) if p in parameters)
-        return dataclasses.replace(
-            self, parameters=tuple(parameters), required=len(parameters), vectors=tuple(vectors)
-        )
+        return dataclasses.replace(self, parameters=tuple(parameters), required=len(parameters), vectors=tuple(vectors))
 
     def check_column_function(self, options: Options) -> None:
         """Raises FunctionError unless the function can be a column: one result per row, in the rows' order."""

@@ -214,7 +214,8 @@ def _check_names(names: Sequence[str], who: str) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise FunctionError(
-            f"{who} takes a row by its columns' names, and {twice!r} is there twice; name each column once, or rename one"
+            f"{who} takes a row by its columns' names, and {twice!r} is there twice; name each column once, or rename "
+            "one of them"
         )
 
 

@@ -52,9 +52,9 @@ def from_annotation(hint: Any) -> str:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if (origin in (list, collections.abc.Sequence) and args) or (origin is tuple and args[1:] == (Ellipsis,)):
         return f"array<{from_annotation(args[0])}>"
-    elif origin in (dict, collections.abc.Mapping) and args:
+    if origin in (dict, collections.abc.Mapping) and args:
         return f"map<{from_annotation(args[0])},{from_annotation(args[1])}>"
-    elif fields := _fields(hint):
+    if fields := _fields(hint):
         inner = ",".join(f"{_quoted(name)}:{from_annotation(kind)}" for name, kind in fields.items())
         return f"struct<{inner}>"
     raise UnknownTypeError(f"no Spark type for {hint!r}")
@@ -93,7 +93,11 @@ _NAMES = {
 
 
 def to_json(ddl: str, timestamp: str = "timestamp") -> Any:
-    """The JSON form of a DDL text, as in `pyspark.sql.types.DataType.jsonValue`; `timestamp` is what that word means in it.
+    """The JSON form of a DDL text, as in `pyspark.sql.types.DataType.jsonValue`.
+
+    Args:
+        ddl: the text.
+        timestamp: what that word means in it, "timestamp" or "timestamp_ntz".
 
     Raises:
         UnknownTypeError: it is not DDL, or a corner of it that only Spark knows.

@@ -4,8 +4,8 @@
 - `run_stream(build, rows, schema)` does it with a whole chain.
 - `OperatorHarness` with a `ManualFunction` goes step by step: each call is completed by hand, in any order.
 
-An hour of back-off takes no time, every run is the same, and a deadlock fails at once. `VirtualClockLoop` is that clock,
-as an event loop for tests of your own.
+An hour of back-off takes no time, every run is the same, and a deadlock fails at once. `VirtualClockLoop` is that
+clock, as an event loop for tests of your own.
 
 >>> async def weather(city: str) -> dict:
 ...     await asyncio.sleep(3600)
@@ -160,8 +160,8 @@ class OperatorHarness:
     def __init__(self, function: Any, *, returnType: Any = None, **options: Any) -> None:  # noqa: N803
         if is_loop_running():
             raise AsyncUDFError(
-                "an OperatorHarness runs its own event loop step by step and cannot do so inside another; use it in a plain "
-                "test function, or in one that a coroutine awaits with asyncio.to_thread"
+                "an OperatorHarness runs its own event loop step by step and cannot do so inside another; use it in a "
+                "plain test function, or in one that a coroutine awaits with asyncio.to_thread"
             )
         self._udf = udf_of(function, returnType, options)
         self._function = function

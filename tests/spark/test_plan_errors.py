@@ -87,7 +87,10 @@ PLANS = {
         lambda s, df: df.select(weather("city", "city", "city")),
         r"weather takes .*\(city, day\), not 3",
     ),
-    "too few columns": (lambda s, df: df.select(weather(day="city")), "weather cannot take day by name"),
+    "too few columns": (
+        lambda s, df: df.select(weather(day="city")),
+        r"weather takes the columns \(city, day\); there is none for city",
+    ),
     "too many columns for the operator": (lambda s, df: ordered_wait(df, quick, "city", "id"), r"\(city\), not 2"),
     "no column": (lambda s, df: df.select(weather()), r"weather takes .*column.* \(city, day\)"),
     "no column, all being optional": (lambda s, df: df.select(total()), "total takes at least one column"),

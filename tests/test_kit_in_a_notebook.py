@@ -1,0 +1,87 @@
+"""The test kit under a running loop, as in a cell of a notebook: it runs in a thread of its own, or says why not."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncudf import AsyncUDFError
+from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+
+NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME")
+
+
+async def slow(x: int) -> int:
+    await asyncio.sleep(60)
+    return 2 * x
+
+
+def in_a_notebook(cell: Callable[[], Any]) -> Any:
+    async def notebook() -> Any:
+        return cell()
+
+    loop = asyncio.new_event_loop()  # asyncio.run() would take the interrupt for itself
+    try:
+        return loop.run_until_complete(notebook())
+    finally:
+        loop.close()
+
+
+def test_run_rows_just_runs() -> None:
+    assert in_a_notebook(lambda: run_rows(slow, [1, 2])) == [2, 4]
+
+
+def test_run_stream_just_runs() -> None:
+    found = in_a_notebook(lambda: run_stream(lambda s: s.ordered_wait(slow), [{"x": 1}], "x bigint"))
+    assert found == [{"x": 1, "slow": 2}]
+
+
+def test_an_error_of_the_function_arrives() -> None:
+    async def fails(x: int) -> int:
+        raise LookupError("no such row")
+
+    with pytest.raises(AsyncUDFError, match=r"fails failed in attempt 1.*LookupError: no such row"):
+        in_a_notebook(lambda: run_rows(fails, [1]))
+
+
+def test_context_variables_of_the_caller_are_seen() -> None:
+    async def call(x: int) -> str:
+        return NAME.get()
+
+    def cell() -> Any:
+        NAME.set("Ada")
+        return run_rows(call, [1])
+
+    assert in_a_notebook(cell) == ["Ada"]
+
+
+def test_an_interrupt_ends_the_calls_and_leaves_no_thread() -> None:
+    cancelled: list[int] = []
+
+    async def interrupted(x: int) -> int:
+        _thread.interrupt_main()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(x)
+            raise
+        return x
+
+    def cell() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            run_rows(interrupted, [1], clock="real", timeout=30)
+
+    in_a_notebook(cell)
+    assert cancelled == [1]
+    assert [t.name for t in threading.enumerate() if t.name.startswith("asyncudf")] == []
+
+
+def test_the_harness_says_what_to_do() -> None:
+    with pytest.raises(AsyncUDFError, match=r"OperatorHarness runs its own event loop.*asyncio\.to_thread"):
+        in_a_notebook(lambda: OperatorHarness(ManualFunction()))
