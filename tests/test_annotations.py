@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import functools
 from collections.abc import AsyncIterator, Callable
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Optional, TypedDict
 
 import pandas as pd
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Weather:
     units: ClassVar[Unit]
     temp: Annotated[float, "in degrees"]
-    date: datetime.date | None = None
-    day: Optional[datetime.date] = None  # noqa: UP045 - the old spelling is still met
+    date: date | None = None  # the type, though the field's default has the same name in the class
+    day: Optional[datetime] = None  # noqa: UP045 - the old spelling is still met
     sky: Annotated[str | None, "clear"] = None
 
 
@@ -38,8 +38,9 @@ class Place(TypedDict, total=False):
 
 
 @dataclasses.dataclass
-class Dated:
-    date: date | None = None  # type: ignore[name-defined]
+class Measured:
+    temp: float
+    unit: Unit
 
 
 async def for_checkers(client: Client, city: str, context: RuntimeContext) -> int:
@@ -133,7 +134,7 @@ def test_the_annotations_of_a_decorated_function_are_read_where_it_stands() -> N
 @pytest.mark.parametrize(
     ("hint", "ddl"),
     [
-        (Weather, "struct<temp:double,date:date,day:date,sky:string>"),
+        (Weather, "struct<temp:double,date:date,day:timestamp,sky:string>"),
         (Place, "struct<at:struct<x:bigint,y:bigint>>"),
         (Optional[Point], "struct<x:bigint,y:bigint>"),  # noqa: UP045
     ],
@@ -143,8 +144,8 @@ def test_the_fields_of_a_class_are_read_one_by_one(hint: Any, ddl: str) -> None:
 
 
 def test_a_field_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(UnknownTypeError, match=r"the annotation of date in .*Dated.* cannot be read"):
-        from_annotation(Dated)
+    with pytest.raises(UnknownTypeError, match=r"the annotation of unit in .*Measured.* cannot be read"):
+        from_annotation(Measured)
 
 
 def test_a_generator_with_an_annotation_for_checkers_is_typed_by_what_it_yields() -> None:
