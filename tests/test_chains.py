@@ -593,8 +593,8 @@ class TestSideOutputs:
         )
         rows = [(row["operator"], row["latency"]) for row in got["side"]]
         assert {name for name, _ in rows} == {"slow", "filter"}
-        # the markers of the seconds 3, 6, ... each wait for the row that is being worked on
-        assert [latency for name, latency in rows if name == "slow"] == [0.0, 1.0, 2.0, 3.0, 0.0]
+        # the first stands behind the first row; those of the seconds 3, 6, ... wait for the row that is worked on
+        assert [latency for name, latency in rows if name == "slow"] == [1.0, 4.0, 2.0, 3.0, 0.0]
 
 
 def _with_side(stream: AsyncStream, tag: OutputTag) -> dict[str, AsyncStream]:

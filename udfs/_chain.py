@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from asyncudf.queues import LatencyMarker, StreamRecord
 
 from ._arrow import Codec
+from ._driver import Driver
 from ._errors import FunctionError
 from ._input import Fed
 from ._node import Node
@@ -116,13 +118,17 @@ class Chain:
         site.failed = self._fail
         self._site = site
         self._interval = interval
+        self._due = 0.0  # when the last latency marker was
         self._timer: asyncio.TimerHandle | None = None
         self.head: Any = None  # the operator that is fed
         self.operators: list[Any] = []  # from the tail to the head
+        self.drivers: Mapping[Driver, Sequence[Driver]] = {}  # each with those that push rows to it
         self.at_end: Callable[[], None] = lambda: None
 
     def feed(self, elements: Iterable[Fed]) -> None:
         """Hand over a batch."""
+        if self._interval is not None and self._timer is None:
+            elements = self._marked(elements)
         self.head.feed(elements)
 
     def end_of_input(self) -> None:
@@ -139,7 +145,6 @@ class Chain:
             async with contextlib.AsyncExitStack() as stack:
                 for operator in self.operators:
                     await stack.enter_async_context(operator.running())
-                self._mark_latency()
             self.at_end()
         finally:
             if self._timer is not None:
@@ -149,11 +154,27 @@ class Chain:
         for operator in self.operators:
             operator.abort(error)
 
+    def _marked(self, elements: Iterable[Fed]) -> Iterator[Fed]:
+        """With the first latency marker behind the first row: before it there is nothing to wait for."""
+        self._due = self._site.loop.time()
+        first = self._marker()
+        rest = iter(elements)
+        return chain(islice(rest, 1), [first], rest)
+
+    def _marker(self) -> LatencyMarker:
+        """The marker that is due. The next one comes an interval later, however long the loop is held up."""
+        marker = LatencyMarker(self._due, "source", self._site.partition)
+        assert self._interval is not None
+        self._due += self._interval
+        self._timer = self._site.loop.call_at(self._due, self._mark_latency)
+        return marker
+
     def _mark_latency(self) -> None:
-        if self._interval is not None:
-            loop = self._site.loop
-            self.head.insert(LatencyMarker(loop.time(), "source", self._site.partition))
-            self._timer = loop.call_later(self._interval, self._mark_latency)
+        # Where the head has handed on its last row those behind it may have long to go: they get the marker themselves.
+        marker = self._marker()
+        for driver, before in self.drivers.items():
+            if all(one.has_finished for one in before):
+                driver.insert(marker)
 
     def report_latency(self, operator: str, outputs: list[Output], marker: LatencyMarker) -> None:
         """A marker has left an operator."""
@@ -203,6 +224,8 @@ class _Builder:
         if head is None:
             self._operators[start] = Source(self._output(start), site.loop, want, self.chain._fail)
         self.chain.operators = list(self._operators.values())
+        drivers = {node: made for node, made in self._operators.items() if isinstance(made, Driver)}
+        self.chain.drivers = {driver: list(self._drivers(node)) for node, driver in drivers.items()}
         self.chain.head = self._operators[head or start]
 
     def _add(self, node: Node, want: Callable[[], None]) -> None:
@@ -237,10 +260,10 @@ class _Builder:
         for driver in self._drivers(node):
             driver.resume()
 
-    def _drivers(self, node: Node) -> Iterator[Any]:
+    def _drivers(self, node: Node) -> Iterator[Driver]:
         for parent in node.parents:
             operator = self._operators.get(parent)
-            if hasattr(operator, "resume"):
+            if isinstance(operator, Driver):
                 yield operator
             else:
                 yield from self._drivers(parent)

@@ -59,6 +59,11 @@ class Driver(ABC):
         async with self.running():
             pass
 
+    @property
+    def has_finished(self) -> bool:
+        """Whether all is emitted, or an error has ended it."""
+        return self._finished.done()
+
     def feed(self, elements: Iterable[Fed]) -> None:
         """Hand over a batch of rows and markers."""
         self._input.feed(elements)
@@ -66,7 +71,7 @@ class Driver(ABC):
 
     def insert(self, marker: LatencyMarker) -> None:
         """Put a marker where the next row is taken from."""
-        if not self._input.is_drained:
+        if not self.has_finished:
             self._input.insert(marker)
             self._look_at_input()
 

@@ -28,12 +28,14 @@ class Input:
     """
 
     # may_have_more is False only when every element has been taken; has_ended: nothing more is fed;
-    # what was put one by one and not taken is in _line, and _line is in the line of batches while it holds anything
+    # what was put one by one and not taken is in _line, and _line is in the line of batches while it holds anything;
+    # current gives what is left in _inserted, then what is left of _behind
 
     def __init__(self, want: Callable[[], None]) -> None:
         self._want = want
         self._batches: deque[Iterator[Fed]] = deque()
         self.current: Iterator[Fed] = iter(())
+        self._behind = self.current
         self.may_have_more = False
         self.has_ended = False
         self._line: deque[StreamElement] = deque()
@@ -69,8 +71,9 @@ class Input:
 
     def insert(self, element: StreamElement) -> None:
         """Put an element before all others, but behind those inserted earlier."""
-        if not self._inserted:
-            self.restore(self._take_inserted())
+        if not self._inserted:  # what earlier ones were put before: a chain for each would nest without end
+            self.current = chain(self._take_inserted(), self._behind)
+            self.may_have_more = True
         self._inserted.append(element)
 
     def _take_inserted(self) -> Iterator[StreamElement]:
@@ -79,7 +82,7 @@ class Input:
 
     def restore(self, elements: Iterable[StreamElement]) -> None:
         """Put elements before all others."""
-        self.current = chain(elements, self.current)
+        self.current = self._behind = chain(elements, self.current)
         self.may_have_more = True
 
     def refill(self) -> bool:
@@ -87,7 +90,7 @@ class Input:
         if not self._batches:
             self.may_have_more = False
             return False
-        self.current = self._batches.popleft()
+        self.current = self._behind = self._batches.popleft()
         if not self._batches and not self.has_ended:
             self._want()
         return True
@@ -103,5 +106,6 @@ class Input:
         """All elements, in order; they stay where they are."""
         batches = [list(batch) for batch in (self.current, *self._batches)]
         self.current, *rest = (iter(batch) for batch in batches)
+        self._behind = self.current
         self._batches = deque(rest)
         return [record_of(element) for element in chain.from_iterable(batches)]

@@ -49,7 +49,7 @@ class AsyncStream:
         df: a batch or streaming DataFrame.
         object_reuse: hand the same lists and dicts from operator to operator. Saves copies; a function that edits
             one is then seen by its neighbours. Off, each operator sees copies of its own.
-        latency_interval: seconds between two latency markers, which `side_output(LATENCIES)` reads.
+        latency_interval: seconds between two latency markers; `side_output(LATENCIES)` tells how long each was held up.
 
     Raises:
         OptionError: not a DataFrame, or a value that cannot work.

@@ -41,6 +41,7 @@ DEAD_LETTERS = OutputTag(
     "dead_letters", f"error struct<{', '.join(p.replace(' ', ': ') for p in ERROR_DDL.split(', '))}>"
 )
 ANY_TAG = OutputTag("any of the user's", "void")  # stands for every tag of the user's
+# latency: seconds from when a marker was due until it left the operator, all waiting included
 LATENCIES = OutputTag("latencies", "operator string, partition int, latency double")
 
 

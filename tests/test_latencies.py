@@ -1,0 +1,96 @@
+"""Latency markers: when they come, what they measure, and that they cost the same however many there are."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncudf import LATENCIES, AsyncStream
+from asyncudf._input import Input
+from asyncudf.queues import LatencyMarker, StreamRecord
+from asyncudf.testing import run_stream
+
+Build = Callable[[AsyncStream, Any, int], AsyncStream]
+
+
+def latencies(build: Build, seconds: float, rows: int, capacity: int, interval: float = 0.25) -> list[float]:
+    """Those of the call, in the order in which the markers left it."""
+
+    async def call(n: int) -> int:
+        await asyncio.sleep(seconds)
+        return n
+
+    def both(stream: AsyncStream) -> dict[str, AsyncStream]:
+        built = build(stream, call, capacity)
+        return {"rows": built, "latencies": built.side_output(LATENCIES)}
+
+    got = run_stream(both, [{"n": n} for n in range(rows)], "n int", latency_interval=interval)
+    assert len(got["rows"]) == rows
+    return [row["latency"] for row in got["latencies"] if row["operator"] == "call"]
+
+
+CHAINS: dict[str, Build] = {
+    "ordered": lambda stream, call, capacity: stream.ordered_wait(call, capacity=capacity),
+    "unordered": lambda stream, call, capacity: stream.unordered_wait(call, capacity=capacity),
+    "behind a filter": lambda stream, call, capacity: stream.filter(lambda row: True).ordered_wait(
+        call, capacity=capacity
+    ),
+    "behind another": lambda stream, call, capacity: stream.ordered_wait(instant).ordered_wait(call, capacity=capacity),
+}
+
+
+async def instant(n: int) -> int:
+    return n
+
+
+@pytest.mark.parametrize("capacity", [5, 100], ids=["rows wait", "all in progress"])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_the_slowest_of_five_jobs_has_the_highest_latency(chain: str, capacity: int) -> None:
+    found = [latencies(CHAINS[chain], seconds, 20, capacity) for seconds in (0.1, 0.3, 0.7, 2.0, 10.0)]
+    means = [sum(values) / len(values) for values in found]
+    assert means == sorted(means)
+    assert [max(values) for values in found] == sorted(max(values) for values in found)
+    assert max(found[0]) > 0, "of a job that is over before the second marker too"
+
+
+@pytest.mark.parametrize("capacity", [5, 100], ids=["rows wait", "all in progress"])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_markers_come_at_their_interval_until_the_last_row_has_left(chain: str, capacity: int) -> None:
+    lasts = 10.0 * 20 / min(capacity, 20)
+    due = lasts / 0.25  # and one more where a marker is due when the last row leaves
+    assert len(latencies(CHAINS[chain], 10.0, 20, capacity)) in (due, due + 1)
+
+
+def test_a_marker_counts_from_when_it_was_due_though_nobody_could_take_it() -> None:
+    found = latencies(CHAINS["ordered"], 4.0, 1, 1, interval=1.0)
+    assert sorted(found)[-4:] == [1.0, 2.0, 3.0, 4.0]
+
+
+def depth(line: Any) -> int:
+    inner = [thing for thing in gc.get_referents(line) if hasattr(thing, "__next__")]
+    return 1 + max(map(depth, inner), default=0) if isinstance(line, itertools.chain) else 0
+
+
+def test_many_markers_do_not_nest_and_ask_for_no_other_batch() -> None:
+    wanted: list[None] = []
+    line = Input(lambda: wanted.append(None))
+    line.feed([StreamRecord(n) for n in range(500)])
+    taken: list[Any] = []
+    for n in range(500):
+        line.insert(LatencyMarker(n, "source", 0))
+        taken += [line.next(), line.next()]
+    assert taken == [what for n in range(500) for what in (LatencyMarker(n, "source", 0), StreamRecord(n))]
+    assert depth(line.current) < 5
+    assert len(wanted) == 1
+    line.insert(LatencyMarker(500, "source", 0))
+    line.restore([StreamRecord(-1)])
+    line.insert(LatencyMarker(501, "source", 0))
+    assert line.values() == [StreamRecord(-1), LatencyMarker(500, "source", 0), LatencyMarker(501, "source", 0)]
+    line.insert(LatencyMarker(502, "source", 0))
+    assert (line.next(), line.next()) == (LatencyMarker(502, "source", 0), StreamRecord(-1))
+    assert len(wanted) == 1
