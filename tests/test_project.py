@@ -45,6 +45,7 @@ LAYERS = [
     ["_steps", "_operator"],
     ["_driver", "_process"],
     ["_call", "_resources", "_batching", "_direct"],
+    ["_limited"],
     ["_workers", "_deadlines", "_input", "_copies", "_error_policy"],
     ["_invoke"],
     ["_signature"],

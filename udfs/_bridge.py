@@ -54,6 +54,7 @@ class Bridge(Generic[In, Out]):
         self._loop = loop
         self._stage: Stage[In]
         self._main: asyncio.Task[None] | None = None
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._serve, name="asyncudf-loop", daemon=True)
         self._thread.start()
 
@@ -87,7 +88,7 @@ class Bridge(Generic[In, Out]):
 
     def close(self) -> None:
         """Cancel what is still running and wait for the thread, in bounded time; harmless when all is over."""
-        self._send(lambda: self._main.cancel() if self._main is not None else None)
+        self._send(self._stop)
         self._thread.join(timeout=10 * GRACE)
 
     def _feed(self, batch: In) -> None:
@@ -108,6 +109,11 @@ class Bridge(Generic[In, Out]):
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(action)
 
+    def _stop(self) -> None:
+        self._is_stopped = True
+        if self._main is not None:
+            self._main.cancel()
+
     def _serve(self) -> None:
         try:
             run_to_end(self._loop, self._run(), self._threads)
@@ -117,6 +123,8 @@ class Bridge(Generic[In, Out]):
             self._outbox.put(("done", None))
 
     async def _run(self) -> None:
+        if self._is_stopped:  # before it has begun
+            return
         self._main = asyncio.current_task()
         self._stage = self._build(
             self._loop,
@@ -126,7 +134,9 @@ class Bridge(Generic[In, Out]):
         try:
             await self._stage.run()
         except asyncio.CancelledError:
-            raise AsyncUDFError("the task was cancelled") from None
+            if self._is_stopped:
+                raise AsyncUDFError("the task was cancelled") from None
+            raise
 
 
 def _with_cause_in_text(error: BaseException) -> BaseException:
@@ -137,20 +147,36 @@ def _with_cause_in_text(error: BaseException) -> BaseException:
 
 
 def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], threads: int) -> None:
-    """Run a coroutine on a fresh loop, then leave nothing behind: no task, no generator, no thread, no loop."""
+    """Run a coroutine on a fresh loop, then leave nothing behind: no task, no generator, no thread, no loop.
+
+    Raises:
+        AsyncUDFError: the coroutine was cancelled.
+    """
     pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="asyncudf-call")
     loop.set_default_executor(pool)  # makes its threads when they are first needed
     asyncio.set_event_loop(loop)
     try:
         try:
             loop.run_until_complete(main)
+        except asyncio.CancelledError:
+            raise AsyncUDFError(
+                "code that runs in the task has cancelled it: something that was opened, or a background task of its "
+                "own, called cancel() on the task in which open and close run"
+            ) from None
         finally:
-            loop.run_until_complete(end_tasks(asyncio.all_tasks(loop)))
-            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(_wind_up(loop))
     finally:
         asyncio.set_event_loop(None)
         _shut_down(pool)
         loop.close()
+
+
+async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
+    own = {asyncio.current_task()}
+    await end_tasks(asyncio.all_tasks() - own)
+    closing = asyncio.ensure_future(loop.shutdown_asyncgens())
+    await asyncio.wait({closing}, timeout=GRACE)
+    await end_tasks(asyncio.all_tasks() - own)  # generators that do not end, and tasks that others have started late
 
 
 def _shut_down(pool: ThreadPoolExecutor) -> None:

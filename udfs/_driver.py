@@ -93,9 +93,16 @@ class Driver(ABC):
 
     @contextlib.contextmanager
     def _owning_its_end(self) -> Iterator[None]:
-        """Around the wait for `_finished`: its error is seen, also when a neighbour's is raised instead."""
+        """Around the wait for `_finished`: its error is seen, also when a neighbour's is raised instead.
+
+        It wins over a cancellation, which may have come with it: of a task group, one of whose tasks a row waited for.
+        """
         try:
             yield
+        except asyncio.CancelledError:
+            if self._finished.done() and not self._finished.cancelled():
+                self._finished.result()
+            raise
         finally:
             if self._finished.done() and not self._finished.cancelled():
                 self._finished.exception()

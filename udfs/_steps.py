@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -11,10 +10,9 @@ from typing import Any
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
 from ._driver import Driver
-from ._errors import AsyncUDFError
 from ._outputs import Output, TimestampedCollector
 from ._process import ProcessContext, ProcessFunction, at_hand, row_error
-from ._text import text_of
+from ._resources import closing, opening
 
 __all__ = ("FilterStep", "Marker", "ProcessStep", "Source", "Step")
 
@@ -120,18 +118,11 @@ class ProcessStep(Step):
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
+        function, name = self._function, self._name
         async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(self._call, self._function.close, "close")
-            await self._call(partial(self._function.open, self._context), "open")
+            stack.push_async_exit(closing(lambda *_: function.close(), f"{name}.close() failed"))
+            await opening(partial(function.open, self._context), f"{name}.open() failed")
             yield
-
-    async def _call(self, method: Callable[[], Any], what: str) -> None:
-        try:
-            result = method()
-            if inspect.isawaitable(result):
-                await result
-        except Exception as error:
-            raise AsyncUDFError(f"{self._name}.{what}() failed: {type(error).__name__}: {text_of(error)}") from error
 
 
 class Source(Driver):

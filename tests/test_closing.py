@@ -1,0 +1,440 @@
+"""What is opened and closed fails, hangs, or is cancelled: the error that matters is told, in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from asyncudf import AsyncFunction, AsyncUDFError, ProcessFunction, ResultFuture, async_pandas_udf
+from asyncudf._arrow import records_of
+from asyncudf._bridge import Bridge, run_to_end
+from asyncudf._clock import VirtualClockLoop
+from asyncudf._limited import within
+from asyncudf._resources import CLOSE_LIMIT, OPEN_LIMIT
+from asyncudf._spark import bridge_of, offline_work
+from asyncudf._workers import GRACE
+from asyncudf.testing import run_rows, run_stream
+
+NOT_ENDED = "TimeoutError: not done within {:g} s, and not ended when it was cancelled"
+Step = Callable[[], Any]
+
+
+async def nothing() -> None: ...
+
+
+async def swallow() -> None:
+    while True:
+        try:
+            await asyncio.sleep(1e9)
+        except BaseException:
+            continue
+
+
+async def wait_for_one_that_swallows() -> None:
+    await asyncio.ensure_future(swallow())
+
+
+async def hang() -> None:
+    await asyncio.sleep(1e9)
+
+
+def raising(error: BaseException) -> Step:
+    async def step() -> None:
+        raise error
+
+    return step
+
+
+# Each runs one row, which fails if it is 1, by a function that opens and closes as it is told.
+
+
+def resource(x: int, opens: Step = nothing, closes: Step = nothing) -> None:
+    class Manager:
+        async def __aenter__(self) -> None:
+            await opens()
+
+        async def __aexit__(self, *error: object) -> None:
+            await closes()
+
+    async def call(x: int, it: Any) -> int:
+        return 1 // (1 - x)
+
+    run_rows(call, [x], resources={"it": Manager})
+
+
+def async_function(x: int, opens: Step = nothing, closes: Step = nothing) -> None:
+    class Rich(AsyncFunction):
+        async def open(self, context: Any) -> None:
+            await opens()
+
+        async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+            result_future.complete([1 // (1 - value)])
+
+        async def close(self) -> None:
+            await closes()
+
+    run_rows(Rich(), [x])
+
+
+def process_function(x: int, opens: Step = nothing, closes: Step = nothing) -> None:
+    class Plain(ProcessFunction):
+        async def open(self, context: Any) -> None:
+            await opens()
+
+        def process_element(self, value: Any, context: Any, collector: Any) -> None:
+            collector.collect({"x": 1 // (1 - value["x"])})
+
+        async def close(self) -> None:
+            await closes()
+
+    run_stream(lambda stream: stream.process(Plain(), "x int"), [{"x": x}], "x int")
+
+
+OPEN = {
+    resource: "resource 'it' of call could not be opened: ",
+    async_function: r"Rich\.open\(\) failed: ",
+    process_function: r"Plain\.open\(\) failed: ",
+}
+CLOSE = {
+    resource: "resource 'it' of call could not be closed: ",
+    async_function: r"Rich\.close\(\) failed: ",
+    process_function: r"Plain\.close\(\) failed: ",
+}
+EXITS = [asyncio.CancelledError("not now"), SystemExit(3), KeyboardInterrupt(), OSError("no")]
+
+
+@pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("run", OPEN)
+def test_whatever_is_raised_while_opening_is_told(run: Any, error: BaseException) -> None:
+    with pytest.raises(AsyncUDFError, match=OPEN[run] + type(error).__name__):
+        run(0, opens=raising(error))
+
+
+@pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("run", CLOSE)
+def test_whatever_is_raised_while_closing_is_told_unless_a_row_has_failed(run: Any, error: BaseException) -> None:
+    with pytest.raises(AsyncUDFError, match=CLOSE[run] + type(error).__name__):
+        run(0, closes=raising(error))
+    with pytest.raises(AsyncUDFError, match="ZeroDivisionError"):
+        run(1, closes=raising(error))
+
+
+@pytest.mark.parametrize("run", OPEN)
+def test_what_does_not_open_or_close_in_time_is_cancelled(run: Any) -> None:
+    with pytest.raises(AsyncUDFError, match=f"{OPEN[run]}TimeoutError: not done within {OPEN_LIMIT:g} s$"):
+        run(0, opens=hang)
+    with pytest.raises(AsyncUDFError, match=f"{CLOSE[run]}TimeoutError: not done within {CLOSE_LIMIT:g} s$"):
+        run(0, closes=hang)
+    with pytest.raises(AsyncUDFError, match="ZeroDivisionError"):
+        run(1, closes=hang)
+
+
+@pytest.mark.parametrize("step", [swallow, wait_for_one_that_swallows])
+@pytest.mark.parametrize("run", OPEN)
+def test_what_swallows_its_cancellation_while_opening_or_closing_is_given_up(run: Any, step: Step) -> None:
+    with pytest.raises(AsyncUDFError, match=OPEN[run] + NOT_ENDED.format(OPEN_LIMIT)):
+        run(0, opens=step)
+    with pytest.raises(AsyncUDFError, match=CLOSE[run] + NOT_ENDED.format(CLOSE_LIMIT)):
+        run(0, closes=step)
+    with pytest.raises(AsyncUDFError, match="ZeroDivisionError"):
+        run(1, closes=step)
+
+
+def test_a_plain_close_has_the_same_rules() -> None:
+    class Plain(ProcessFunction):
+        def process_element(self, value: Any, context: Any, collector: Any) -> None:
+            collector.collect({"x": 1 // (1 - value["x"])})
+
+        def close(self) -> None:
+            raise SystemExit(3)
+
+    for x, told in ((0, r"Plain\.close\(\) failed: SystemExit: 3"), (1, "ZeroDivisionError")):
+        with pytest.raises(AsyncUDFError, match=told):
+            run_stream(lambda stream: stream.process(Plain(), "x int"), [{"x": x}], "x int")
+
+
+# --- resources that cancel the task -----------------------------------------------------------------------------------
+
+
+async def lost() -> None:
+    await asyncio.sleep(1)
+    raise OSError("lost the feed")
+
+
+@contextlib.asynccontextmanager
+async def pump() -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(lost())
+        yield
+
+
+@contextlib.asynccontextmanager
+async def patient() -> AsyncIterator[None]:
+    async with asyncio.timeout(1):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def meddler() -> AsyncIterator[None]:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().call_later(1, task.cancel)
+    yield
+
+
+@contextlib.asynccontextmanager
+async def slow() -> AsyncIterator[None]:
+    await asyncio.sleep(3)
+    yield
+    await asyncio.sleep(3)
+
+
+BROKEN = {
+    pump: "resource 'it' of {} failed: OSError: lost the feed",
+    patient: "resource 'it' of {} failed: TimeoutError",
+    meddler: r"code that runs in the task has cancelled it.*called cancel\(\)",
+}
+
+
+@pytest.mark.parametrize("manager", BROKEN)
+@pytest.mark.parametrize("when", ["between rows", "another one opens", "another one closes"])
+def test_a_resource_that_fails_and_cancels_the_task_is_told(manager: Any, when: str) -> None:
+    async def waits(x: int, it: Any, other: Any) -> None:
+        await asyncio.sleep(10 * x)
+
+    async def beside(x: int, it: Any, other: Any) -> None: ...
+
+    ends = {"another one opens": (waits, slow), "another one closes": (beside, slow)}
+    function, other = ends.get(when, (waits, contextlib.nullcontext))
+    with pytest.raises(AsyncUDFError, match=BROKEN[manager].format(function.__name__)):
+        run_rows(function, [1], resources={"it": manager, "other": other})
+
+
+def test_a_row_that_fails_together_with_a_task_group_wins() -> None:
+    @contextlib.asynccontextmanager
+    async def group() -> AsyncIterator[asyncio.TaskGroup]:
+        async with asyncio.TaskGroup() as opened:
+            yield opened
+
+    async def call(x: int, group: asyncio.TaskGroup) -> None:
+        told = asyncio.Event()
+
+        async def tell() -> None:
+            told.set()
+            raise OSError("lost the feed")
+
+        group.create_task(tell())
+        await told.wait()
+        raise ValueError("no feed")
+
+    with pytest.raises(AsyncUDFError, match=r"call failed in attempt 1.*ValueError: no feed"):
+        run_rows(call, [1], resources=group)
+
+
+def test_opening_and_closing_run_in_one_task_also_in_a_chain() -> None:
+    tasks = []
+
+    class Plain(ProcessFunction):
+        async def open(self, context: Any) -> None:
+            await asyncio.sleep(1)
+            tasks.append(asyncio.current_task())
+
+        def process_element(self, value: Any, context: Any, collector: Any) -> None:
+            collector.collect(value)
+
+        async def close(self) -> None:
+            await asyncio.sleep(1)
+            tasks.append(asyncio.current_task())
+
+    run_stream(lambda s: s.process(Plain(), "x int").process(Plain(), "x int"), [{"x": 0}], "x int")
+    assert len(tasks) == 4
+    assert len(set(tasks)) == 1
+
+
+# --- the limit itself -------------------------------------------------------------------------------------------------
+
+
+def run(main: Any) -> float:
+    """How long it took."""
+    loop = VirtualClockLoop()
+    run_to_end(loop, main, 1)
+    return loop.time()
+
+
+def cancelled_by_another(step: Any, after: float, took: list[float]) -> Any:
+    async def main() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        loop.call_later(after, task.cancel)
+        try:
+            await within(1000, step())
+        finally:
+            took.append(loop.time())
+            assert task.cancelling() == 1
+
+    return main()
+
+
+def test_one_that_does_not_heed_anothers_cancellation_has_the_grace_period() -> None:
+    took: list[float] = []
+    with pytest.raises(TimeoutError, match="not ended when it was cancelled"):
+        run(cancelled_by_another(swallow, 10, took))
+    assert 10 + GRACE <= took[0] <= 10 + 2 * GRACE
+
+
+def test_a_cancellation_that_was_swallowed_counts_when_the_step_is_done() -> None:
+    async def step() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(1000)
+
+    took: list[float] = []
+    with pytest.raises(AsyncUDFError, match="has cancelled it"):
+        run(cancelled_by_another(step, 10, took))
+    assert took == [10]
+
+
+def test_cancellations_that_a_step_takes_back_leave_it_its_time() -> None:
+    attempts = []
+
+    async def step() -> None:
+        for _ in range(20):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2):
+                    try:
+                        await asyncio.sleep(1000)
+                    finally:
+                        await asyncio.sleep(1)
+            attempts.append(asyncio.get_running_loop().time())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(50))
+
+    async def main() -> None:
+        await within(1000, step())
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    run(main())
+    assert attempts == [3.0 * n for n in range(1, 21)]
+
+
+def test_the_limit_takes_its_cancellations_back() -> None:
+    async def main() -> None:
+        for step in (hang, swallow):
+            with pytest.raises(TimeoutError, match="not done within 7 s"):
+                await within(7, step())
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+        await asyncio.sleep(0)
+
+    assert run(main()) == 7 + 7 + GRACE
+
+
+def test_a_step_sees_what_it_waits_for() -> None:
+    async def step() -> list[Any]:
+        loop = asyncio.get_running_loop()
+        failed, given_up = loop.create_future(), asyncio.ensure_future(hang())
+        loop.call_soon(failed.set_exception, OSError("no"))
+        loop.call_soon(given_up.cancel)
+        told: list[Any] = [await asyncio.sleep(0, "slept"), await asyncio.gather(asyncio.sleep(1, 1), nothing())]
+        for waited_for in (failed, given_up):
+            try:
+                await waited_for
+            except BaseException as error:
+                told.append(type(error))
+        return told
+
+    async def main() -> None:
+        assert await within(10, step()) == ["slept", [1, None], OSError, asyncio.CancelledError]
+
+    run(main())
+
+
+def test_a_generator_that_was_given_up_is_never_asked_again() -> None:
+    """The collector would ask it outside any loop, where it never returns."""
+
+    @contextlib.asynccontextmanager
+    async def stubborn() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await swallow()
+
+    async def call(x: int, it: Any) -> None: ...
+
+    with pytest.raises(AsyncUDFError, match=CLOSE[resource] + NOT_ENDED.format(CLOSE_LIMIT)):
+        run_rows(call, [1], resources={"it": stubborn})
+    gc.collect()
+
+
+def test_a_generator_that_does_not_end_is_left_after_the_grace_period() -> None:
+    async def stubborn() -> AsyncIterator[int]:
+        while True:
+            try:
+                yield 1
+            except BaseException:
+                with contextlib.suppress(BaseException):
+                    await swallow()
+
+    kept = []
+
+    async def main() -> None:
+        generator = stubborn()
+        kept.append(generator)
+        await anext(generator)
+
+    assert run(main()) <= 3 * GRACE
+
+
+# --- the bridge -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def bridge(function: Any, **options: Any) -> Iterator[Bridge[Any, list[Any]]]:
+    udf = async_pandas_udf(function, **options)
+    made: Bridge[Any, list[Any]] = bridge_of(
+        offline_work(udf.spec, udf.options, None), lambda values, *_: list(values), None, 100
+    )
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_the_bridges_own_cancellation_stays_what_it_is() -> None:
+    async def call(x: int, group: asyncio.TaskGroup) -> None:
+        group.create_task(asyncio.sleep(1000))
+        await asyncio.sleep(1000)
+
+    with bridge(call, resources={"group": asyncio.TaskGroup}) as made:
+        list(made.push(records_of([(1,)], [None])))
+    with pytest.raises(AsyncUDFError, match=r"^the task was cancelled$"):
+        list(made.finish())
+
+
+def test_a_bridge_that_is_stopped_before_it_has_begun_builds_nothing() -> None:
+    stopped, built = threading.Event(), []
+
+    class LateLoop(asyncio.SelectorEventLoop):
+        def set_default_executor(self, executor: Any) -> None:
+            stopped.wait(10)
+            super().set_default_executor(executor)
+
+    def build(*_: Any) -> Any:
+        built.append(1)
+        raise OSError("not to be built")
+
+    made: Bridge[Any, Any] = Bridge(build, 1, LateLoop())
+    made._send(made._stop)
+    stopped.set()
+    assert list(made.finish()) == []
+    made.close()
+    assert not made._thread.is_alive()
+    assert built == []
