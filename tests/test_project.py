@@ -41,6 +41,7 @@ LAYERS = [
     ["_arrow", "_fit"],
     ["_apart"],
     ["_bridge", "_loops"],
+    ["_threads"],
     ["_watermark_steps"],
     ["_steps", "_operator"],
     ["_driver", "_process"],

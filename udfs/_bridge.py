@@ -7,11 +7,11 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
 from ._errors import AsyncUDFError
 from ._text import trace_of
+from ._threads import CallThreads
 from ._workers import GRACE, end_tasks
 
 __all__ = ("Bridge", "Stage", "run_to_end")
@@ -38,7 +38,7 @@ class Bridge(Generic[In, Out]):
 
     Args:
         build: makes the stage, on the loop's thread, from the loop, `want` (ask for a batch) and `emit`.
-        threads: how many threads the loop's pool may have.
+        threads: how many calls may want a thread at the same time.
         loop: the event loop; the bridge closes it.
     """
 
@@ -152,8 +152,8 @@ def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None],
     Raises:
         AsyncUDFError: the coroutine was cancelled.
     """
-    pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="asyncudf-call")
-    loop.set_default_executor(pool)  # makes its threads when they are first needed
+    pool = CallThreads(threads)
+    loop.set_default_executor(pool)
     asyncio.set_event_loop(loop)
     try:
         try:
@@ -167,7 +167,8 @@ def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None],
             loop.run_until_complete(_wind_up(loop))
     finally:
         asyncio.set_event_loop(None)
-        _shut_down(pool)
+        pool.shutdown(cancel_futures=True)
+        pool.join(GRACE)
         loop.close()
 
 
@@ -177,10 +178,3 @@ async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
     closing = asyncio.ensure_future(loop.shutdown_asyncgens())
     await asyncio.wait({closing}, timeout=GRACE)
     await end_tasks(asyncio.all_tasks() - own)  # generators that do not end, and tasks that others have started late
-
-
-def _shut_down(pool: ThreadPoolExecutor) -> None:
-    # A thread in a user's function cannot be stopped: wait for it in a thread that need not be waited for.
-    waiting = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
-    waiting.start()
-    waiting.join(timeout=GRACE)

@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def threads(self) -> int:
-        """How many threads the loop's pool may need."""
+        """How many calls may want a thread at the same time."""
         return max(1, sum(node.spec.threads for node in self.nodes if node.spec is not None))
 
     @property

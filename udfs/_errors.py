@@ -1,6 +1,6 @@
 """The exceptions of the library: one root, one class for each thing that a user can react to."""
 
-__all__ = ("AsyncTimeoutError", "AsyncUDFError", "FunctionError", "OptionError", "ResultError")
+__all__ = ("AsyncTimeoutError", "AsyncUDFError", "FatalError", "FunctionError", "OptionError", "ResultError")
 
 
 class AsyncUDFError(Exception):
@@ -25,3 +25,7 @@ class AsyncTimeoutError(AsyncUDFError, TimeoutError):
 
 class ResultError(AsyncUDFError):
     """A result that does not fit: of another type than declared, or not a list where a list is due."""
+
+
+class FatalError(AsyncUDFError):
+    """Fails the task under every policy and is not tried again, since no other row would fare better."""

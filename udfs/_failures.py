@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ._errors import AsyncTimeoutError, AsyncUDFError, ResultError
+from ._errors import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from ._text import text_of
 
 __all__ = ("is_fatal", "located_error", "told_error")
 
 
 def is_fatal(error: BaseException | None) -> bool:
-    """SystemExit, KeyboardInterrupt and their like fail the task under every policy."""
+    """SystemExit, KeyboardInterrupt and their like fail the task under every policy, as does a `FatalError`."""
+    if isinstance(error, FatalError):
+        return True
     return error is not None and not isinstance(error, (Exception, asyncio.CancelledError))
 
 
 def located_error(error: BaseException, where: str) -> AsyncUDFError:
     """The error that fails the task; `where` names the function, the attempt and the input."""
-    if type(error) in (AsyncTimeoutError, ResultError):  # the library's own: their type says more than "failed"
+    if type(error) in (
+        AsyncTimeoutError,
+        FatalError,
+        ResultError,
+    ):  # their type says more than "failed"
         own: AsyncUDFError = type(error)(f"{where}: {text_of(error)}")  # type: ignore[assignment]
         own.__cause__ = error.__cause__
         return own

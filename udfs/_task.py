@@ -48,8 +48,8 @@ class Work:
 
     @property
     def threads(self) -> int:
-        """Threads of the loop's pool. A timed-out call keeps its thread, so there are more than call slots."""
-        return 2 * self.options.capacity
+        """How many calls may want a thread at the same time."""
+        return self.options.capacity
 
     def finish(self, *, keep: bool = False) -> Callable[[Any], Any] | None:
         """What is done to each result: fit it to the declared type (with `keep`, only check), wrap it if captured."""

@@ -97,7 +97,7 @@ def run_rows(
         operator.end_of_input()
         await operator.run()
 
-    run_apart(loop, main(), 2 * udf.options.capacity)
+    run_apart(loop, main(), udf.options.capacity)
     return output.collected
 
 
@@ -187,7 +187,7 @@ class OperatorHarness:
                     if exception[0] is None and not self._told:  # an error that the test has not looked at
                         raise
 
-        run_to_end(self._loop, stop(), 2 * self._udf.options.capacity)
+        run_to_end(self._loop, stop(), self._udf.options.capacity)
 
     @property
     def output(self) -> list[Any]:

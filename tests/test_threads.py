@@ -1,0 +1,177 @@
+"""Synchronous functions in threads: those that hang starve nobody, and do not keep the process from its end."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from asyncudf import AsyncUDFError, RetryStrategy, async_pandas_udf
+from asyncudf import _bridge as bridge_module
+from asyncudf._errors import FatalError
+from asyncudf._threads import MOST_HUNG, SPARE, CallThreads
+from asyncudf.testing import run_rows
+
+CALLS = 3
+PATIENCE = 20.0  # seconds for what is bound to happen
+
+
+@pytest.fixture
+def release(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """What hanging threads wait for; nobody waits for them."""
+    monkeypatch.setattr(bridge_module, "GRACE", 0.1)
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture
+def pool() -> Iterator[CallThreads]:
+    made = CallThreads(CALLS)
+    yield made
+    made.shutdown(cancel_futures=True)
+
+
+def hang(pool: CallThreads, release: threading.Event) -> Future[Any]:
+    """A call that a thread is at."""
+    started = threading.Event()
+
+    def call() -> None:
+        started.set()
+        release.wait()
+
+    future = pool.submit(call)
+    assert started.wait(PATIENCE)
+    return future
+
+
+def test_a_thread_whose_call_was_given_up_is_replaced(pool: CallThreads, release: threading.Event) -> None:
+    busy = [hang(pool, release) for _ in range(CALLS + SPARE)]
+    waiting = pool.submit(int, "5")
+    assert not waiting.done(), "all threads that may be are busy"
+    assert not busy[0].cancel()
+    assert waiting.result(PATIENCE) == 5
+    assert pool.submit(int, "6").result(PATIENCE) == 6
+
+
+def test_a_call_that_no_thread_has_begun_is_simply_cancelled(pool: CallThreads, release: threading.Event) -> None:
+    busy = [hang(pool, release) for _ in range(CALLS + SPARE)]
+    waiting = pool.submit(int, "5")
+    assert waiting.cancel()
+    release.set()
+    for future in busy:
+        future.result(PATIENCE)
+    assert pool.submit(int, "6").result(PATIENCE) == 6
+    assert waiting.cancelled()
+
+
+def test_too_many_hanging_threads_are_refused_until_some_come_back(pool: CallThreads, release: threading.Event) -> None:
+    first = threading.Event()
+    hanging = [hang(pool, first), *[hang(pool, release) for _ in range(MOST_HUNG * CALLS - 1)]]
+    for future in hanging:
+        future.cancel()
+    with pytest.raises(FatalError, match=r"30 threads, 10 for each call at a time, still work for calls"):
+        pool.submit(int)
+    first.set()
+    hanging[0].result(PATIENCE)
+    assert pool.submit(int, "5").result(PATIENCE) == 5
+
+
+def test_threads_are_made_when_they_are_needed(pool: CallThreads, release: threading.Event) -> None:
+    for _ in range(10):
+        assert pool.submit(int, "5").result(PATIENCE) == 5
+    assert len(pool._working) == 1
+    hang(pool, release)
+    hang(pool, release)
+    assert len(pool._working) == 2
+
+
+def test_errors_of_any_class_reach_the_caller(pool: CallThreads) -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        pool.submit(leave).result(PATIENCE)
+    assert pool.submit(int, "5").result(PATIENCE) == 5
+
+
+def test_after_the_end_nothing_is_taken(pool: CallThreads) -> None:
+    pool.shutdown()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(int)
+
+
+def test_no_row_times_out_without_having_run(release: threading.Event) -> None:
+    ran: list[int] = []
+
+    def call(x: int) -> int:
+        ran.append(x)
+        if x < 0:
+            release.wait()
+        return x
+
+    hanging, rows = list(range(-9, 0)), list(range(20))
+    got = run_rows(call, hanging + rows, clock="real", capacity=1, timeout=0.3, on_error="null")
+    assert ran == hanging + rows
+    assert got == [None] * 9 + rows
+
+
+@pytest.mark.parametrize("on_error", ["raise", "null", "capture", "dead_letter"])
+def test_too_many_hanging_threads_fail_the_task_under_every_policy(on_error: Any, release: threading.Event) -> None:
+    ran: list[int] = []
+
+    @async_pandas_udf("int")
+    def call(x: int) -> int:
+        ran.append(x)
+        release.wait()
+        return x
+
+    retry = RetryStrategy.fixed_delay(20, 0.001)
+    options: dict[str, Any] = {"capacity": 1, "attempt_timeout": 0.02, "retry": retry, "on_error": on_error}
+    with pytest.raises(AsyncUDFError, match=r"call failed in attempt \d+, .*: 10 threads, 10 for each call at a time"):
+        run_rows(call, range(3), clock="real", **options)
+    assert len(ran) == 10
+
+
+def test_calls_that_send_their_work_to_a_thread_are_not_starved_either(release: threading.Event) -> None:
+    ran: list[int] = []
+
+    def work(x: int) -> int:
+        ran.append(x)
+        if x < 0:
+            release.wait()
+        return x
+
+    async def call(x: int) -> int:
+        return await asyncio.to_thread(work, x)
+
+    hanging = list(range(-49, 0))
+    run_rows(call, [*hanging, *range(5)], clock="real", capacity=5, timeout=0.3, on_error="null")
+    assert sorted(ran) == [*hanging, *range(5)]
+
+
+def test_a_hanging_thread_does_not_keep_the_process_from_its_end() -> None:
+    program = """
+        import time
+        from asyncudf import _bridge
+        from asyncudf.testing import run_rows
+
+        _bridge.GRACE = 0.1
+
+        def call(x: int) -> int:
+            time.sleep(1000)
+            return x
+
+        print(run_rows(call, [1], clock="real", timeout=0.1, on_error="null"))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("[None]\n", "", 0)
