@@ -41,7 +41,7 @@ LAYERS = [
     ["_arrow", "_fit"],
     ["_apart"],
     ["_bridge", "_loops"],
-    ["_threads"],
+    ["_threads", "_watch"],
     ["_watermark_steps"],
     ["_steps", "_operator"],
     ["_driver", "_process"],

@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ._errors import AsyncUDFError
 from ._text import trace_of
 from ._threads import CallThreads
+from ._watch import watched
 from ._workers import GRACE, end_tasks
 
 __all__ = ("Bridge", "Stage", "run_to_end")
@@ -116,7 +117,8 @@ class Bridge(Generic[In, Out]):
 
     def _serve(self) -> None:
         try:
-            run_to_end(self._loop, self._run(), self._threads)
+            with watched(self._loop) as self.blocked:
+                run_to_end(self._loop, self._run(), self._threads)
         except BaseException as error:  # whatever it was, Spark's thread must hear of it
             self._outbox.put(("error", error))
         else:

@@ -77,7 +77,7 @@ class AsyncWaitOperator(Driver):
         failed: Callable[[BaseException], None] | None = None,
     ) -> None:
         super().__init__(output, loop, want, failed)
-        self._spec = spec
+        self.name, self._spec = spec.name, spec
         self._on_timeout = options.on_timeout
         self._context = context
         self._finish = finish

@@ -77,14 +77,14 @@ class FilterStep(Step):
         super().__init__(output)
         self._keeps = keeps
         self._unseen = unseen
-        self._name = name
+        self.name = name
         self._partition = partition
 
     def process(self, record: StreamRecord) -> None:
         try:
             kept = bool(at_hand(self._keeps(record.value)))
         except BaseException as error:
-            failed = row_error(self._name, self._partition, record.value, error)
+            failed = row_error(self.name, self._partition, record.value, error)
             raise failed from failed.__cause__
         if kept:
             self._output.collect(self._unseen(record))
@@ -105,7 +105,7 @@ class ProcessStep(Step):
         self._function = function
         self._collector = collector
         self._context = context
-        self._name = name
+        self.name = name
 
     def process(self, record: StreamRecord) -> None:
         self._collector.timestamp = record.timestamp
@@ -113,12 +113,12 @@ class ProcessStep(Step):
         try:
             at_hand(self._function.process_element(record.value, self._context, self._collector))
         except BaseException as error:
-            failed = row_error(self._name, self._context.partition, record.value, error)
+            failed = row_error(self.name, self._context.partition, record.value, error)
             raise failed from failed.__cause__
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        function, name = self._function, self._name
+        function, name = self._function, self.name
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_exit(closing(lambda *_: function.close(), f"{name}.close() failed"))
             await opening(partial(function.open, self._context), f"{name}.open() failed")

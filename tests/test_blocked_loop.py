@@ -1,0 +1,239 @@
+"""Synchronous code that blocks the event loop is told, once, by name and with its stack; nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from asyncudf import AsyncFunction, AsyncStream, ProcessFunction, ResultFuture, RetryStrategy, async_pandas_udf
+from asyncudf import _watch as watch_module
+from asyncudf._arrow import records_of
+from asyncudf._bridge import Bridge
+from asyncudf._spark import bridge_of, offline_work, parsed
+from asyncudf._spark_stream import evaluate
+from asyncudf._stream_testing import _Rows
+from asyncudf._watch import INTERVAL, LIMIT, BlockedTime
+
+THERE = threading.Event()
+PATIENCE = 20.0  # seconds for what is bound to happen
+
+
+def looks(*seen: tuple[float, bool]) -> tuple[list[bool], float]:
+    """What is said of looks, each so long after the one before; and the total."""
+    now = 100.0
+    blocked = BlockedTime(now)
+    told = []
+    for after, is_blocked in seen:
+        now += after
+        told.append(blocked.look(now, is_blocked))
+    return told, blocked.total
+
+
+def test_a_loop_is_blocked_when_it_was_found_so_for_longer_than_the_limit() -> None:
+    told, total = looks(*[(INTERVAL, True)] * 6, (INTERVAL, False), *[(INTERVAL, True)] * 5)
+    assert told == [False] * 4 + [True] * 2 + [False] * 5 + [True]
+    assert total == 6 * INTERVAL + 5 * INTERVAL
+
+
+def test_a_loop_that_comes_round_in_time_is_not_blocked() -> None:
+    told, total = looks(*[(INTERVAL, True), (INTERVAL, True), (INTERVAL, False)] * 20)
+    assert (any(told), total) == (False, 0.0)
+
+
+@pytest.mark.parametrize("halt", [3 * INTERVAL, LIMIT, 3600.0])
+def test_a_halt_of_the_process_is_no_blocked_loop(halt: float) -> None:
+    """SIGSTOP, a laptop that sleeps, a machine without a free core: then the looks come late too."""
+    told, total = looks(*[(INTERVAL, True), (halt, True), (INTERVAL, True), (INTERVAL, False)] * 5, *[(halt, True)] * 9)
+    assert (any(told), total) == (False, 0.0)
+
+
+# --- with a real loop -------------------------------------------------------------------------------------------------
+
+
+class Warnings(logging.Handler):
+    """Those of the logger, and whether there is any: what the blocking code of these tests waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.there = THERE
+        self.there.clear()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+        self.there.set()
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
+    monkeypatch.setattr(watch_module, "INTERVAL", 0.02)
+    monkeypatch.setattr(watch_module, "LIMIT", 0.1)
+    handler = Warnings()
+    watch_module.logger.addHandler(handler)
+    yield handler
+    watch_module.logger.removeHandler(handler)
+
+
+def run(function: Any, rows: list[Any], **options: Any) -> Bridge[Any, Any]:
+    udf = async_pandas_udf(function, **options)
+    work = offline_work(udf.spec, udf.options, None)
+    bridge: Bridge[Any, Any] = bridge_of(work, lambda values, *_: list(values), None, 100)
+    arguments = [row if isinstance(function, AsyncFunction) else (row,) for row in rows]
+    list(bridge.pipe(iter([records_of(arguments, [None] * len(rows))])))
+    return bridge
+
+
+def run_chain(build: Callable[[AsyncStream], AsyncStream]) -> None:
+    source: Any = _Rows(parsed("n int"))
+    stream = build(AsyncStream(source))
+    task: Any = evaluate(source, [stream._place.read], object_reuse=False, latency_interval=None)[0]
+    list(task(iter([pa.RecordBatch.from_pydict({"n": [1]}, schema=pa.schema([("n", pa.int32())]))])))
+
+
+def assert_told(warnings: Warnings, name: str, place: str = "warnings.there.wait(PATIENCE)") -> None:
+    first, last = warnings.texts
+    assert first.startswith(f"{name} has blocked the event loop for more than 0.1 s")
+    assert place in first
+    assert "asyncudf" not in first.partition("It is at:")[2].replace("test_blocked_loop", ""), "the user's frames only"
+    assert last.startswith("the event loop was blocked for ")
+    assert f"by {name} or the like" in last
+
+
+def test_a_call_that_blocks_is_told_once_with_its_name_and_its_stack(warnings: Warnings) -> None:
+    async def weather(x: int) -> int:
+        return fetch(x)
+
+    def fetch(x: int) -> int:
+        warnings.there.wait(PATIENCE)
+        time.sleep(0.3 * x)  # goes on, and is told no more
+        return x
+
+    bridge = run(weather, [0, 1])
+    assert_told(warnings, "weather")
+    assert warnings.texts[0].index("in weather") < warnings.texts[0].index("in fetch")
+    assert bridge.blocked.total > 0.1
+
+
+def test_a_call_that_blocks_after_it_has_waited_is_told(warnings: Warnings) -> None:
+    async def weather(x: int) -> int:
+        await asyncio.sleep(0.01)
+        warnings.there.wait(PATIENCE)
+        return x
+
+    run(weather, [1], attempt_timeout=60)
+    assert_told(warnings, "weather")
+
+
+def test_many_calls_that_each_block_for_a_moment_are_told(warnings: Warnings) -> None:
+    """200 rows with a time.sleep(0.05) ran one after another, without a sign of it."""
+
+    async def weather(x: int) -> int:
+        if not warnings.there.is_set():
+            time.sleep(0.01)
+        return x
+
+    run(weather, list(range(int(PATIENCE / 0.01))))
+    assert_told(warnings, "weather", "time.sleep(0.01)")
+
+
+def test_an_async_function_and_a_generator_are_told(warnings: Warnings) -> None:
+    class Weather(AsyncFunction):
+        async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+            warnings.there.wait(PATIENCE)
+            result_future.complete([value])
+
+    run(Weather(), [1])
+    assert_told(warnings, "Weather")
+    warnings.texts.clear()
+    warnings.there.clear()
+
+    async def forecast(x: int) -> Any:
+        yield x
+        warnings.there.wait(PATIENCE)
+
+    run(forecast, [1])
+    assert_told(warnings, "forecast")
+
+
+def test_what_runs_beside_a_call_is_told_by_its_own_name(warnings: Warnings) -> None:
+    def retry_on(error: BaseException) -> bool:
+        warnings.there.wait(PATIENCE)
+        return False
+
+    async def fails(x: int) -> int:
+        raise ValueError("no")
+
+    run(fails, [1], retry=RetryStrategy.fixed_delay(2, 1.0, retry_on=retry_on), on_error="null")
+    assert "retry_on" in warnings.texts[0]
+
+
+def second(n: int) -> bool:
+    return THERE.wait(PATIENCE)  # by way of the module, for an operator of a chain must be such that it can be sent
+
+
+async def head(n: int) -> int:
+    return n
+
+
+async def tail(n: int) -> int:
+    return int(second(n))
+
+
+class Plain(ProcessFunction):
+    def process_element(self, value: Any, context: Any, collector: Any) -> None:
+        collector.collect({"n": int(second(0))})
+
+
+CHAINS: dict[str, Callable[[AsyncStream], AsyncStream]] = {
+    "filter": lambda stream: stream.filter(lambda row: second(0)),
+    "map": lambda stream: stream.map(lambda row: {"n": int(second(0))}, "n int"),
+    "flat_map": lambda stream: stream.flat_map(lambda row: [{"n": int(second(0))}], "n int"),
+    "Plain": lambda stream: stream.process(Plain(), "n int"),
+    "tail": lambda stream: stream.ordered_wait(tail, "n"),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_an_operator_of_a_chain_is_told_not_the_one_before_it(name: str, warnings: Warnings) -> None:
+    run_chain(lambda stream: CHAINS[name](stream.ordered_wait(head)))
+    assert_told(warnings, name, "THERE.wait(PATIENCE)")
+
+
+def test_loops_that_wait_or_work_in_small_steps_are_not_told(warnings: Warnings) -> None:
+    async def waits(x: int) -> int:
+        await asyncio.sleep(0.5)
+        return x
+
+    async def instant(x: int) -> int:
+        return x
+
+    def in_a_thread(x: int) -> int:
+        time.sleep(0.5)
+        return x
+
+    run(waits, [1])
+    run(in_a_thread, [1])
+    run(instant, list(range(300_000)))
+    assert warnings.texts == []
+
+
+def test_opening_and_closing_may_take_their_time(warnings: Warnings) -> None:
+    class Rich(AsyncFunction):
+        async def open(self, context: Any) -> None:
+            time.sleep(0.5)
+
+        async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+            result_future.complete([value])
+
+        async def close(self) -> None:
+            time.sleep(0.5)
+
+    run(Rich(), [1])
+    assert warnings.texts == []

@@ -1,0 +1,146 @@
+"""Tells that synchronous code keeps the event loop from coming round, seen from a thread beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from types import FrameType
+
+__all__ = ("BlockedTime", "watched")
+
+INTERVAL = 0.25  # seconds between two looks
+LIMIT = 1.0  # seconds that a loop may take to come round
+OWN = os.path.dirname(__file__) + os.sep
+STANDARD = os.path.dirname(os.__file__) + os.sep
+LIBRARIES = re.compile(r"[/\\](numpy|pandas|pyarrow|pyspark)[/\\]")
+LIFE_CYCLE = ("_resources.py", "_called")  # under which open and close run, and they may take their time
+
+logger = logging.getLogger("asyncudf")
+
+
+class BlockedTime:
+    """Makes of looks at a loop how long it was blocked.
+
+    Attributes:
+        total: seconds in which it was, as far as they were told.
+    """
+
+    # Counts only looks that came in time: after a halt of the whole process nothing can be said of the loop.
+
+    def __init__(self, now: float) -> None:
+        self.total = 0.0
+        self._spell = 0.0
+        self._last = now
+
+    def look(self, now: float, is_blocked: bool) -> bool:
+        """Whether it has been blocked for longer than the limit.
+
+        Args:
+            is_blocked: since the last look it has not come round, and the user's code runs.
+        """
+        passed, self._last = now - self._last, now
+        if not is_blocked or passed > 2 * INTERVAL:
+            self._spell = 0.0
+            return False
+        before, self._spell = self._spell, self._spell + passed
+        if self._spell <= LIMIT:
+            return False
+        self.total += passed if before > LIMIT else self._spell
+        return True
+
+
+@contextlib.contextmanager
+def watched(loop: asyncio.AbstractEventLoop) -> Iterator[BlockedTime]:
+    """Around what runs the loop in this thread: warns once, and tells the total in the end."""
+    watch = _Watch(loop, threading.get_ident())
+    watch.start()
+    try:
+        yield watch.blocked
+    finally:
+        watch.over.set()
+        watch.join(timeout=LIMIT)
+
+
+class _Watch(threading.Thread):
+    # Each look sends a callback to the loop, unless the last one has not been called yet.
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, watched: int) -> None:
+        super().__init__(name="asyncudf-watch", daemon=True)
+        self._loop = loop
+        self._watched = watched
+        self._came_round = True
+        self._told: str | None = None
+        self.blocked = BlockedTime(time.monotonic())
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            while not self.over.wait(INTERVAL):
+                frames = () if self._came_round else _frames_of_user(sys._current_frames().get(self._watched))
+                if self.blocked.look(time.monotonic(), bool(frames)) and self._told is None:
+                    self._told = _name(frames[0])
+                    _warn(self._told, frames)
+                del frames
+                if self._came_round:
+                    self._came_round = False
+                    self._loop.call_soon_threadsafe(self._come_round)
+        if self._told is not None:
+            told = "the event loop was blocked for %.1f s in all, by %s or the like; see the warning above"
+            logger.warning(told, self.blocked.total, self._told)
+
+    def _come_round(self) -> None:
+        self._came_round = True
+
+
+def _frames_of_user(innermost: FrameType | None) -> Sequence[FrameType]:
+    """The frames of a call's own code, from the outermost; none while the library works, or opens and closes."""
+    frames: list[FrameType] = []
+    while innermost is not None:
+        frames.append(innermost)
+        innermost = innermost.f_back
+    started = False
+    for number, frame in enumerate(reversed(frames)):
+        code = frame.f_code
+        if code.co_filename.startswith(OWN):
+            started = True
+            if (os.path.basename(code.co_filename), code.co_name) == LIFE_CYCLE:
+                break
+        elif started and not _is_library(code.co_filename):
+            return frames[: len(frames) - number][::-1]
+    return ()
+
+
+def _is_library(file: str) -> bool:
+    is_standard = file.startswith(STANDARD) and "-packages" not in file
+    return is_standard or file.startswith("<frozen") or LIBRARIES.search(file) is not None
+
+
+def _name(outermost: FrameType) -> str:
+    """Of the operator that called it, else of the function itself."""
+    frame = outermost.f_back
+    while frame is not None and frame.f_code.co_filename.startswith(OWN):
+        name = getattr(frame.f_locals.get("self"), "name", None)
+        if isinstance(name, str):
+            return name
+        frame = frame.f_back
+    return outermost.f_code.co_qualname
+
+
+def _warn(name: str, frames: Sequence[FrameType]) -> None:
+    stack = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames)
+    logger.warning(
+        "%s has blocked the event loop for more than %g s: meanwhile no other call goes on and no deadline is seen. "
+        "Synchronous code such as time.sleep or requests.get must not be called in an async def: await an asynchronous "
+        "client, or declare a plain def, which runs in a thread. It is at:\n%s",
+        name,
+        LIMIT,
+        "".join(stack.format()),
+    )
