@@ -634,13 +634,6 @@ class TestTestKit:
         ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60)
         assert (ran.stdout, ran.stderr, ran.returncode) == ("[None]\n", "", 0)
 
-    def test_inside_a_running_loop_it_says_what_to_do(self) -> None:
-        async def inside() -> None:
-            run_rows(instant, [1])
-
-        with pytest.raises(AsyncUDFError, match="to_thread"):
-            asyncio.run(inside())
-
     def test_results_are_checked_against_the_declared_type_without_spark(self) -> None:
         @async_pandas_udf("temp double, sky string")
         async def weather(city: str) -> dict[str, Any]:

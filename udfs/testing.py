@@ -4,11 +4,11 @@
 - `run_stream(build, rows, schema)` does it with a whole chain.
 - `OperatorHarness` with a `ManualFunction` goes step by step: each call is completed by hand, in any order.
 
-An hour of back-off takes no time, every run is the same, and a deadlock fails at once. `VirtualClockLoop` is that
+A minute of back-off takes no time, every run is the same, and a deadlock fails at once. `VirtualClockLoop` is that
 clock, as an event loop for tests of your own.
 
 >>> async def weather(city: str) -> dict:
-...     await asyncio.sleep(3600)
+...     await asyncio.sleep(60)
 ...     return {"temp": 12.5}
 >>> run_rows(weather, ["Oslo"], returnType="temp double")
 [{'temp': 12.5}]
