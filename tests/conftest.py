@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import HealthCheck, settings
 
 # Where CI is set, hypothesis would try the same examples in each run. Here the seed is new each time, and what fails
@@ -10,3 +12,6 @@ settings.register_profile(
     "asyncudf", derandomize=False, print_blob=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("asyncudf")
+
+# Short queries, and programs with a Spark of their own: start fast, do not optimize.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")

@@ -26,7 +26,7 @@ RUN_LIMIT = 180  # seconds; each takes about ten
 EXIT_LIMIT = 15  # seconds for Spark's processes to notice that their driver has ended
 Run = Callable[..., str]
 
-pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.timeout(RUN_LIMIT + 2 * EXIT_LIMIT)]
+pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.timeout(240)]
 
 
 @pytest.fixture

@@ -147,6 +147,7 @@ def code_blocks(path: Path) -> str:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(240)  # a Spark of its own, on a machine that may be busy
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name)
 def test_the_code_blocks_of_a_page_run_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     program = tmp_path / "page.py"

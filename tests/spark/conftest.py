@@ -24,7 +24,6 @@ CONFIG = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": SESSION_ZONE,
     "spark.python.task.killTimeout": "100ms",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # short queries: start fast, do not optimize
 }
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
