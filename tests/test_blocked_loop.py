@@ -90,11 +90,11 @@ def run(function: Any, rows: list[Any], **options: Any) -> Bridge[Any, Any]:
     return bridge
 
 
-def run_chain(build: Callable[[AsyncStream], AsyncStream]) -> None:
+def run_chain(build: Callable[[AsyncStream], AsyncStream], rows: int = 1) -> None:
     source: Any = _Rows(parsed("n int"))
     stream = build(AsyncStream(source))
     task: Any = evaluate(source, [stream._place.read], object_reuse=False, latency_interval=None)[0]
-    list(task(iter([pa.RecordBatch.from_pydict({"n": [1]}, schema=pa.schema([("n", pa.int32())]))])))
+    list(task(iter([pa.RecordBatch.from_pydict({"n": range(rows)}, schema=pa.schema([("n", pa.int32())]))])))
 
 
 def assert_told(warnings: Warnings, name: str, place: str = "warnings.there.wait(PATIENCE)") -> None:
@@ -129,18 +129,6 @@ def test_a_call_that_blocks_after_it_has_waited_is_told(warnings: Warnings) -> N
 
     run(weather, [1], attempt_timeout=60)
     assert_told(warnings, "weather")
-
-
-def test_many_calls_that_each_block_for_a_moment_are_told(warnings: Warnings) -> None:
-    """200 rows with a time.sleep(0.05) ran one after another, without a sign of it."""
-
-    async def weather(x: int) -> int:
-        if not warnings.there.is_set():
-            time.sleep(0.01)
-        return x
-
-    run(weather, list(range(int(PATIENCE / 0.01))))
-    assert_told(warnings, "weather", "time.sleep(0.01)")
 
 
 def test_an_async_function_and_a_generator_are_told(warnings: Warnings) -> None:
@@ -204,6 +192,17 @@ CHAINS: dict[str, Callable[[AsyncStream], AsyncStream]] = {
 def test_an_operator_of_a_chain_is_told_not_the_one_before_it(name: str, warnings: Warnings) -> None:
     run_chain(lambda stream: CHAINS[name](stream.ordered_wait(head)))
     assert_told(warnings, name, "THERE.wait(PATIENCE)")
+
+
+def moment(row: Any) -> bool:
+    if not THERE.is_set():
+        time.sleep(0.01)
+    return True
+
+
+def test_many_rows_that_each_block_for_a_moment_are_told_where_nothing_goes_on_between_them(warnings: Warnings) -> None:
+    run_chain(lambda stream: stream.filter(moment), rows=int(PATIENCE / 0.01))
+    assert_told(warnings, "moment", "time.sleep(0.01)")
 
 
 def test_loops_that_wait_or_work_in_small_steps_are_not_told(warnings: Warnings) -> None:
