@@ -131,6 +131,18 @@ def test_a_call_that_blocks_after_it_has_waited_is_told(warnings: Warnings) -> N
     assert_told(warnings, "weather")
 
 
+def test_many_calls_that_each_block_for_a_moment_are_told(warnings: Warnings) -> None:
+    """200 rows with a time.sleep(0.05) ran one after another, without a sign of it."""
+
+    async def weather(x: int) -> int:
+        if not warnings.there.is_set():
+            time.sleep(0.05)
+        return x
+
+    run(weather, list(range(int(PATIENCE / 0.05))))
+    assert_told(warnings, "weather", "time.sleep(0.05)")
+
+
 def test_an_async_function_and_a_generator_are_told(warnings: Warnings) -> None:
     class Weather(AsyncFunction):
         async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:

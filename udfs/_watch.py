@@ -18,6 +18,7 @@ __all__ = ("BlockedTime", "watched")
 
 INTERVAL = 0.25  # seconds between two looks
 LIMIT = 1.0  # seconds that a loop may take to come round
+MOMENT = 0.005  # seconds at one place of the user's code that are no work of Python's
 OWN = os.path.dirname(__file__) + os.sep
 STANDARD = os.path.dirname(os.__file__) + os.sep
 LIBRARIES = re.compile(r"[/\\](numpy|pandas|pyarrow|pyspark)[/\\]")
@@ -44,7 +45,7 @@ class BlockedTime:
         """Whether it has been blocked for longer than the limit.
 
         Args:
-            is_blocked: since the last look it has not come round, and the user's code runs.
+            is_blocked: the user's code runs, and the loop has not come round since the last look, or is held up.
         """
         passed, self._last = now - self._last, now
         if not is_blocked or passed > 2 * INTERVAL:
@@ -84,7 +85,9 @@ class _Watch(threading.Thread):
     def run(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             while not self.over.wait(INTERVAL):
-                frames = () if self._came_round else _frames_of_user(sys._current_frames().get(self._watched))
+                frames = _frames_of_user(self._frame())
+                if frames and self._came_round and not self._stays():
+                    frames = ()
                 if self.blocked.look(time.monotonic(), bool(frames)) and self._told is None:
                     self._told = _name(frames[0])
                     _warn(self._told, frames)
@@ -95,6 +98,16 @@ class _Watch(threading.Thread):
         if self._told is not None:
             told = "the event loop was blocked for %.1f s in all, by %s or the like; see the warning above"
             logger.warning(told, self.blocked.total, self._told)
+
+    def _frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._watched)
+
+    def _stays(self) -> bool:
+        """Whether the thread is held up where it is: one of many calls that block, each for a moment only."""
+        frame = self._frame()
+        place = None if frame is None else frame.f_lasti
+        time.sleep(MOMENT)
+        return frame is not None and self._frame() is frame and frame.f_lasti == place
 
     def _come_round(self) -> None:
         self._came_round = True
