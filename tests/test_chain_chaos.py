@@ -87,16 +87,16 @@ class Wait:
 
     def errors(self, n: int) -> set[tuple[str, int] | None]:
         """What may become of a row: the type of its error and its attempts; None: its result."""
-        attempts = 2 if self.retry else 1
+        late = ("AsyncTimeoutError", 1)
+        # Where calls hang, a second attempt may wait for a slot until it is too late.
+        may_be_late = {late} if self.retry and "hang" in self.behaviours else set()
         match self.behaviour(n):
             case "raise":
-                return {("ValueError", attempts)}
+                return {("ValueError", 2 if self.retry else 1)} | may_be_late
             case "hang":
-                return {("AsyncTimeoutError", 1)}
-            case "once" if not self.retry:
-                return {("ConnectionError", 1)}
-            case "once" if "hang" in self.behaviours:  # its second attempt may wait for a slot until it is too late
-                return {None, ("AsyncTimeoutError", 1)}
+                return {late}
+            case "once":
+                return {None if self.retry else ("ConnectionError", 1)} | may_be_late
             case _:
                 return {None}
 
