@@ -26,10 +26,16 @@ from asyncudf import (
     RuntimeContext,
     async_pandas_udf,
 )
-from asyncudf._retry import Attempt, retry_after
+from asyncudf._http import retry_after
+from asyncudf._retry import Attempt
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
 
 FIXED = RetryStrategy.fixed_delay(attempts=3, delay=1.0)
+
+
+def busy(attempts: int, elapsed: float) -> dict[str, Any]:
+    """What is captured of a row on which a `Flaky` has failed for good."""
+    return {"type": "ValueError", "message": "busy", "attempts": attempts, "elapsed": elapsed, "status": None}
 
 
 class Flaky:
@@ -89,10 +95,19 @@ class TestErrors:
 
     def test_capture_gives_a_value_or_the_error(self) -> None:
         assert run_rows(Flaky(1), ["a"], on_error="capture", retry=None) == [
-            {"value": None, "error": {"type": "ValueError", "message": "busy", "attempts": 1, "elapsed": 0.0}}
+            {
+                "value": None,
+                "error": {"type": "ValueError", "message": "busy", "attempts": 1, "elapsed": 0.0, "status": None},
+            }
         ]
         retried = run_rows(Flaky(9), ["a"], on_error="capture", retry=FIXED)
-        assert retried[0]["error"] == {"type": "ValueError", "message": "busy", "attempts": 3, "elapsed": 2.0}
+        assert retried[0]["error"] == {
+            "type": "ValueError",
+            "message": "busy",
+            "attempts": 3,
+            "elapsed": 2.0,
+            "status": None,
+        }
         assert run_rows(Flaky(0), ["a"], on_error="capture") == [{"value": 0.0, "error": None}]
 
     def test_daft_5678_a_failing_row_does_not_lose_the_finished_ones(self) -> None:
@@ -280,7 +295,13 @@ class TestDeadline:
         flaky = Flaky(99)
         retry = RetryStrategy.fixed_delay(attempts=2, delay=60.0)
         got = run_rows(flaky, ["a"], retry=retry, timeout=5.0, on_error="capture")
-        assert got[0]["error"] == {"type": "ValueError", "message": "busy", "attempts": 1, "elapsed": 0.0}
+        assert got[0]["error"] == {
+            "type": "ValueError",
+            "message": "busy",
+            "attempts": 1,
+            "elapsed": 0.0,
+            "status": None,
+        }
 
     def test_an_attempt_timeout_is_an_attempts_error(self) -> None:
         times = []

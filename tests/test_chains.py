@@ -542,7 +542,7 @@ class TestSideOutputs:
         got = run_stream(chain, numbers(4), "n int")
         assert column(got["main"], "n") == [0, 3]
         one, two = sorted(got["side"], key=lambda row: row["n"])
-        error = {"type": "ValueError", "message": "not 1", "attempts": 2, "elapsed": 3.0}
+        error = {"type": "ValueError", "message": "not 1", "attempts": 2, "elapsed": 3.0, "status": None}
         assert one == {"n": 1, "picky": None, "error": {**error, "function": "picky", "partition": 0}}
         assert (two["n"], two["picky"], two["error"]["function"]) == (2, 2, "pickier")
 

@@ -32,13 +32,13 @@ LAYERS = [
     ["_spark_table", "_spark_stream"],
     ["_spark_operator"],
     ["_spark"],
-    ["_spark_pickle"],
+    ["_spark_errors", "_spark_pickle"],
     ["_ends"],
     ["_chain"],
     ["_node"],
     ["_specs"],
     ["_layout", "_task"],
-    ["_arrow", "_fit"],
+    ["_arrow", "_error_types", "_fit"],
     ["_apart"],
     ["_bridge", "_loops"],
     ["_threads", "_watch"],
@@ -59,14 +59,17 @@ LAYERS = [
     ["_retry"],
     ["_function", "_clock"],
     ["_tags"],
+    ["_misfit"],
     ["_failures"],
-    ["_errors", "_text"],
+    ["_traces"],
+    ["_errors", "_text", "_http"],
+    ["_urls"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-SPARK = {"_spark", "_spark_table", "_spark_operator", "_spark_pickle", "_spark_stream"}
+SPARK = {"_spark", "_spark_errors", "_spark_table", "_spark_operator", "_spark_pickle", "_spark_stream"}
 ONLY_THERE = {
     "pyspark": SPARK,
-    "pyarrow": {*SPARK, "_arrow", "_fit", "_layout", "_ends", "_stream_testing"},
+    "pyarrow": {*SPARK, "_arrow", "_error_types", "_fit", "_layout", "_ends", "_stream_testing"},
     "pandas": {"_arrow"},
 }
 

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import ResultError
+from asyncudf import OptionError, ResultError
 from asyncudf._fit import fitter
+from asyncudf._options import ExtraFields
+from asyncudf.testing import run_rows
 
 UTC = datetime.UTC
 AWARE, NAIVE = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, UTC), datetime.datetime(2026, 1, 2, 3, 4, 5, 6)
 TIMESTAMP, TIMESTAMP_NTZ = pa.timestamp("us", "UTC"), pa.timestamp("us")
 WEATHER = pa.struct([("temp", pa.float64()), ("sky", pa.string())])
+
+
+LARGEST_32 = 2.0**128 - 2.0**104
 
 
 class Pair(NamedTuple):
@@ -68,6 +74,16 @@ FITS = [
     (pa.list_(pa.float64()), (1.5, 2, None), [1.5, 2.0, None]),
     (pa.list_(pa.float32()), np.array([1.5, 2.5], np.float32), [1.5, 2.5]),
     (pa.list_(pa.float64()), [], []),
+    (pa.float64(), np.float64(1e300), 1e300),
+    (pa.float32(), LARGEST_32, LARGEST_32),
+    (pa.float32(), -LARGEST_32, -LARGEST_32),
+    (pa.float32(), math.nextafter(2.0**128 - 2.0**103, 0), LARGEST_32),
+    (pa.float32(), math.inf, math.inf),
+    (pa.float32(), -math.inf, -math.inf),
+    (pa.float32(), np.float32("inf"), math.inf),
+    (pa.float16(), 65504.0, 65504.0),
+    (pa.list_(pa.float32()), [1.5, math.inf, None], [1.5, math.inf, None]),
+    (pa.list_(pa.float64()), [1e300, math.inf], [1e300, math.inf]),
     (pa.map_(pa.string(), pa.int32()), {"a": 1, "b": None}, [("a", 1), ("b", None)]),
     (WEATHER, {"temp": 1.0, "sky": None}, {"temp": 1.0, "sky": None}),
     (WEATHER, {"sky": "x", "temp": 1}, {"temp": 1.0, "sky": "x"}),
@@ -97,6 +113,18 @@ MISFITS = [
     (pa.float64(), "1.5", "'1.5' (str)"),
     (pa.float64(), 2**53 + 1, "exactly up to"),
     (pa.float64(), decimal.Decimal("1.5"), "Decimal"),
+    (pa.float32(), 1e300, "1e+300 (float): declared float, which is infinity from 3.40282e+38 on"),
+    (pa.float32(), -1e300, "-1e+300 (float): declared float, which is infinity"),
+    (pa.float32(), 2.0**128 - 2.0**103, "declared float, which is infinity"),
+    (pa.float32(), np.float64(1e300), "(float64): declared float, which is infinity"),
+    (pa.float16(), 65520.0, "65520.0 (float): declared halffloat, which is infinity from 65520 on"),
+    (pa.float16(), np.float32(1e30), "(float32): declared halffloat, which is infinity"),
+    (pa.list_(pa.float32()), [1.5, 1e300], "1e+300 (float) in field '[]'"),
+    (pa.list_(pa.float32()), [1.5, -1e300], "-1e+300 (float) in field '[]'"),
+    (pa.list_(pa.float32()), [math.nan, 1e300], "1e+300 (float) in field '[]'"),
+    (pa.list_(pa.float32()), [1.5, math.nan, 1e300], "1e+300 (float) in field '[]'"),
+    (pa.list_(pa.float32()), np.array([1.5, 1e300]), "1e+300 (float) in field '[]'"),
+    (pa.map_(pa.string(), pa.float32()), {"a": 1e300}, "1e+300 (float) in field ' value'"),
     (pa.bool_(), 1, "1 (int): declared bool"),
     (pa.string(), b"x", "b'x' (bytes): declared string"),
     (pa.string(), 5, "5 (int): declared string"),
@@ -120,8 +148,8 @@ MISFITS = [
     (pa.map_(pa.string(), pa.int32()), [("a", 1)], "declared map (give a dict)"),
     (pa.map_(pa.string(), pa.int32()), {None: 1}, "not null"),
     (pa.map_(pa.string(), pa.int32()), {"a": 1.5}, "1.5 (float)"),
-    (WEATHER, {"temp": 1.0}, "fields missing sky"),
-    (WEATHER, {"temp": 1.0, "sky": "x", "wind": 3}, "fields unknown wind"),
+    (WEATHER, {"temp": 1.0}, "; missing field 'sky': return every field, None for NULL"),
+    (WEATHER, {"temp": 1.0, "sky": "x", "wind": 3}, "; unknown field 'wind': declare it, or leave it out"),
     (WEATHER, {"temp": 1.0, "sky": 5}, "5 (int) in field 'sky': declared string"),
     (WEATHER, "text", "give a dict, a dataclass or a NamedTuple"),
     (WEATHER, (1.0,), "give a dict"),
@@ -137,6 +165,79 @@ def test_what_does_not_fit_is_named(kind: pa.DataType, value: Any, said: str) ->
         fitter("weather", kind)(value)
     assert str(caught.value).startswith("weather returned ")
     assert said in str(caught.value)
+
+
+FIELDS = [
+    ({"temp": 1.0}, "missing field 'sky': return every field, None for NULL"),
+    ({}, "missing fields 'temp', 'sky': return every field, None for NULL"),
+    ({"temp": 1.0, "sky": "x", "wind": 3}, "unknown field 'wind': declare it, or leave it out"),
+    ({"temp": 1.0, "sky": "x", 1: 2, None: 3}, "unknown fields 1, None: declare it, or leave it out"),
+    ({"tmp": 1.0, "sky": "x"}, "unknown field 'tmp': did you mean 'temp'?"),
+    ({"TEMP": 1.0, "Sky": "x"}, "unknown field 'TEMP': did you mean 'temp'?; unknown field 'Sky': did you mean 'sky'?"),
+    ({"tmp": 1.0, "w": 3}, "unknown field 'tmp': did you mean 'temp'?; unknown field 'w': declare it, or leave it out"),
+    ({"temp": 1.0, "sky": "x", "temps": 2}, "unknown field 'temps': declare it, or leave it out"),
+    ({"temp": 1.0, "sky": "x", **dict.fromkeys(map(str, range(20)))}, "'6', '7', ...: declare it, or leave it out"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "said"), FIELDS)
+def test_missing_and_unknown_fields_are_told_apart_with_what_to_do(value: Any, said: str) -> None:
+    with pytest.raises(ResultError) as caught:
+        fitter("weather", WEATHER)(value)
+    assert str(caught.value).endswith(said)
+
+
+@dataclasses.dataclass
+class MoreWeather(Weather):
+    wind: float
+
+
+class MorePair(NamedTuple):
+    temp: float
+    sky: str
+    wind: float
+
+
+NESTED = pa.struct([("at", pa.list_(WEATHER)), ("by", pa.map_(pa.string(), WEATHER))])
+MORE, LESS = {"temp": 1.0, "sky": "x", "wind": 3}, {"temp": 1.0, "sky": "x"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "fitted"),
+    [
+        (WEATHER, MORE, LESS),
+        (WEATHER, LESS, LESS),
+        (WEATHER, MoreWeather(1.0, "x", 3), LESS),
+        (WEATHER, MorePair(1.0, "x", 3), LESS),
+        (WEATHER, {1: 2, **LESS}, LESS),
+        (NESTED, {"at": [MORE, LESS], "by": {"k": MORE}, "n": 1}, {"at": [LESS, LESS], "by": {"k": LESS}}),
+    ],
+)
+def test_unknown_fields_are_dropped_where_that_is_asked_for(kind: pa.DataType, value: Any, fitted: Any) -> None:
+    assert fitter("f", kind, extra_fields=ExtraFields.DROP)(value) == fitted
+    if value is not LESS:
+        with pytest.raises(
+            ResultError, match=r"unknown .*: declare it, or have such fields left out with extra_fields='drop'"
+        ):
+            fitter("f", kind, extra_fields=ExtraFields.ERROR)(value)
+
+
+@pytest.mark.parametrize("value", [{"sky": "x", "wind": 3}, {"tmp": 1.0, "sky": "x"}])
+def test_a_field_that_is_missing_is_an_error_also_where_unknown_ones_are_dropped(value: Any) -> None:
+    with pytest.raises(ResultError, match=r"missing field 'temp'|did you mean 'temp'"):
+        fitter("f", WEATHER, extra_fields=ExtraFields.DROP)(value)
+
+
+def test_the_test_kit_drops_fields_as_spark_does() -> None:
+    async def weather(city: str) -> Any:
+        return MORE
+
+    declared = "temp double, sky string"
+    assert run_rows(weather, ["Oslo"], returnType=declared, extra_fields="drop") == [LESS]
+    with pytest.raises(ResultError, match="unknown field 'wind'"):
+        run_rows(weather, ["Oslo"], returnType=declared)
+    with pytest.raises(OptionError, match="extra_fields must be one of 'error', 'drop', not 'keep'"):
+        run_rows(weather, ["Oslo"], extra_fields="keep")
 
 
 ANYTHING = st.recursive(

@@ -7,8 +7,8 @@ Declare a function, and use it at one of the three doors:
     @async_pandas_udf("temp double, sky string", capacity=200, timeout=5.0, on_error="null")
     async def weather(city: str) -> dict: ...
 
-    df.select("city", weather("city").temp)
-    weather.register(spark, "weather")      # SELECT weather(city).temp FROM trips
+    df.withColumn("weather", weather("city")).select("city", "weather.temp", "weather.sky")
+    weather.register(spark, "weather")      # SELECT w.temp, w.sky FROM (SELECT weather(city) AS w FROM trips)
 
 2. Beside the columns of a DataFrame, with 0..n results for each row, in the order of the rows or as they come:
 

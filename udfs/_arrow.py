@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from ._errors import AsyncUDFError, ResultError
 from ._input import Fed
+from ._misfit import check_awaited
 from ._signature import Vector
 
 __all__ = (
     "Codec",
     "ResultWriter",
     "SourceRows",
-    "capture_type",
     "may_be_large",
     "records_of",
     "rows_of",
@@ -114,12 +114,6 @@ def watermark_marks(column: pa.Array) -> list[Any]:
     return column.cast(pa.timestamp("us", zone)).cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
 
 
-def capture_type(value: pa.DataType) -> pa.DataType:
-    """The type of a result under `on_error="capture"`."""
-    error = [("type", pa.string()), ("message", pa.string()), ("attempts", pa.int32()), ("elapsed", pa.float64())]
-    return pa.struct([("value", value), ("error", pa.struct(error))])
-
-
 def may_be_large(kind: pa.DataType) -> bool:
     """Whether values of a type differ in size, as texts and lists do."""
     if pa.types.is_struct(kind):
@@ -128,7 +122,7 @@ def may_be_large(kind: pa.DataType) -> bool:
 
 
 class ResultWriter:
-    """Builds Arrow from results: one array, or a batch of the source's columns with the result's beside them.
+    """Builds Arrow from results.
 
     Args:
         function: for the message of a result that Arrow refuses.
@@ -151,11 +145,6 @@ class ResultWriter:
                 "Arrow cannot hold them in one batch: set spark.sql.execution.arrow.maxRecordsPerBatch lower"
             )
         return array
-
-    def columns(self, values: Sequence[Any]) -> list[pa.Array]:
-        """The results as columns: a struct's fields, anything else as one."""
-        array = self.array(values)
-        return array.flatten() if pa.types.is_struct(self._kind) else [array]
 
 
 class SourceRows:
@@ -246,6 +235,7 @@ class Codec:
             return [dict(zip(result.columns, row, strict=True)) for row in zip(*columns, strict=True)]
         if isinstance(result, (pa.Array, pa.ChunkedArray)):
             return values_of(result)
+        check_awaited(self._function, result)
         raise ResultError(
             f"{self._function} is vectorized and returned {type(result).__name__}; "
             "return a pd.Series, a pd.DataFrame or a pa.Array with one value for each row"

@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from ._errors import AsyncUDFError
-from ._text import trace_of
 from ._threads import CallThreads
 from ._watch import watched
 from ._workers import GRACE, end_tasks
@@ -101,7 +100,7 @@ class Bridge(Generic[In, Out]):
             if kind == "batch":
                 yield content
             elif kind == "error":
-                raise _with_cause_in_text(content)
+                raise content
             elif kind == last:
                 return
 
@@ -139,13 +138,6 @@ class Bridge(Generic[In, Out]):
             if self._is_stopped:
                 raise AsyncUDFError("the task was cancelled") from None
             raise
-
-
-def _with_cause_in_text(error: BaseException) -> BaseException:
-    """Spark shows an exception and its notes, but not its cause, which is where the user's code failed."""
-    if error.__cause__ is not None:
-        error.add_note(f"\nThe exception of the function itself:\n{trace_of(error.__cause__)}")
-    return error
 
 
 def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], threads: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overlo
 from . import _spark, _spark_table
 from ._errors import FunctionError, OptionError
 from ._function import AsyncFunction
-from ._options import EventLoopLiteral, OnErrorLiteral, Options, OutputMode, OutputModeLiteral
+from ._options import EventLoopLiteral, ExtraFieldsLiteral, OnErrorLiteral, Options, OutputMode, OutputModeLiteral
 from ._retry import RetryStrategy
 from ._signature import FunctionSpec, read_function
 
@@ -60,7 +60,8 @@ class AsyncUDF(Generic[P, R]):
     def register(self, spark: SparkSession, name: str) -> AsyncUDF[P, R]:
         """Make the function callable in SQL under `name`.
 
-        An ORDERED function of one result per row becomes a SQL function: `SELECT weather(city).temp FROM trips`.
+        An ORDERED function of one result per row becomes a SQL function: `SELECT w.temp, w.sky FROM (SELECT
+        weather(city) AS w FROM trips)`. Every mention is a call, so name it once and take its fields outside.
         An UNORDERED one, or one of 0..n results, becomes a table function, which keeps the table's columns and
         appends the result's: `SELECT * FROM weather(TABLE(trips), 'city')`.
 
@@ -124,6 +125,8 @@ def async_pandas_udf(
     on_timeout: Any = None,
     retry: RetryStrategy | Any = None,
     on_error: OnErrorLiteral = "raise",
+    extra_fields: ExtraFieldsLiteral = "error",
+    redact: bool | Callable[[Any], Any] = False,
     batch_size: int | None = None,
     batch_linger: float | timedelta | None = None,
     resources: Resources | None = None,
@@ -144,6 +147,8 @@ def async_pandas_udf(
     on_timeout: Any = None,
     retry: RetryStrategy | Any = None,
     on_error: OnErrorLiteral = "raise",
+    extra_fields: ExtraFieldsLiteral = "error",
+    redact: bool | Callable[[Any], Any] = False,
     batch_size: int | None = None,
     batch_linger: float | timedelta | None = None,
     resources: Resources | None = None,
@@ -173,15 +178,22 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         attempt_timeout: seconds for one attempt.
         on_timeout: the result of a row whose deadline has passed: a value, or a function of the row's arguments.
         retry: a `RetryStrategy` or a tenacity retrying object.
-        on_error: "raise" fails the task at once, "null" gives null, "capture" makes the result a
-            struct<value, error: struct<type, message, attempts, elapsed>>.
+        on_error: "raise" fails the task at once, "null" gives null, "capture" makes the result a struct<value, error:
+            struct<type, message, attempts, elapsed, status>>, where `status` is that of an HTTP error, and
+            "dead_letter", for `AsyncStream` only, sends the row to `side_output(DEAD_LETTERS)`.
+        extra_fields: fields of structs in a result that are not declared: "error", or "drop" to leave them out.
+        redact: keeps inputs out of messages: True shows their types only; a function of the input (the value, or of
+            several arguments their tuple, or an `AsyncFunction`'s dict) returns what may be shown. A result that does
+            not fit is then shown by its type only. What your own exceptions say is not touched, but for URLs: they
+            lose their user part and their query in every message, with or without `redact`.
         batch_size: rows in a call of a vectorized function; 100 unless given.
         batch_linger: seconds after which a batch goes out though it is not full; until the end unless given.
         resources: async context managers opened once per task on the loop of the calls: a function whose name is
             the parameter's, or a dict from parameter names to functions or classes.
         loop: the event loop of the calls: "asyncio", "uvloop" (the extra `asyncudf[fast]`), or "auto", which is uvloop
             on executors that have it.
-        deterministic: lets Spark's optimizer call the function more than once for a row, or push filters past it.
+        deterministic: lets Spark's optimizer copy the function to where its result is used, which calls it more than
+            once for a row, or push filters past it. It saves calls only where one SELECT names the function twice.
 
     Raises:
         OptionError: a value that cannot work. It is also a ValueError.

@@ -15,6 +15,8 @@ from asyncudf.queues import StreamRecord
 
 from ._arrow import SourceRows, records_of, rows_of, watermark_marks
 from ._chain import Plan
+from ._error_types import error_type
+from ._failures import LETTER_FIELDS
 from ._fit import fitter
 from ._input import Fed
 from ._layout import Layout, Part
@@ -30,17 +32,7 @@ from ._writer import RecordWriterOutput
 __all__ = ("ArrowSinks", "Envelope", "Plain", "Request", "SideKinds", "SourceReader")
 
 REST_ROWS = 1000  # rows of a side output that nobody has named yet, kept as one value
-ERROR = pa.struct(
-    [
-        ("type", pa.string()),
-        ("message", pa.string()),
-        ("attempts", pa.int32()),
-        ("elapsed", pa.float64()),
-        ("function", pa.string()),
-        ("partition", pa.int32()),
-    ]
-)
-ERROR_PART = Part.of("dead letters", pa.struct([("error", ERROR)]), "error")
+ERROR_PART = Part.of("dead letters", pa.struct([("error", error_type(LETTER_FIELDS))]), "error")
 
 
 class SourceReader:

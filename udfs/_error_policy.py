@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ._failures import is_fatal, located_error, told_error
+from ._failures import is_fatal, located_error, shown_input, told_error
 from ._options import OnError, Options
 from ._tags import DEAD_LETTERS, SideRecord
-from ._text import short
 
 __all__ = ("ErrorPolicy",)
 
@@ -18,6 +17,7 @@ class ErrorPolicy:
 
     def __init__(self, options: Options, function: str, partition: int) -> None:
         self._on_error = options.on_error
+        self._redact = options.redact
         self._function = function
         self._partition = partition
 
@@ -29,7 +29,7 @@ class ErrorPolicy:
         """The result of the row, where the task goes on."""
         if self._on_error is OnError.NULL:
             return None
-        told = told_error(error, attempts, elapsed)
+        told = told_error(error, attempts, elapsed, self._redact)
         if self._on_error is OnError.CAPTURE:
             return {"value": None, "error": told}
         return SideRecord(DEAD_LETTERS, {"error": {**told, "function": self._function, "partition": self._partition}})
@@ -37,4 +37,4 @@ class ErrorPolicy:
     def task_error(self, error: BaseException, attempt: int, rows: Sequence[Any]) -> BaseException:
         """The error that ends the task; it names the function, the attempt, the partition and the input."""
         where = f"{self._function} failed in attempt {attempt}, partition {self._partition}"
-        return located_error(error, f"{where}, for the input {short(rows[0] if len(rows) == 1 else rows)}")
+        return located_error(error, f"{where}, for the input {shown_input(rows, self._redact)}", self._redact)

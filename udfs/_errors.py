@@ -24,8 +24,18 @@ class AsyncTimeoutError(AsyncUDFError, TimeoutError):
 
 
 class ResultError(AsyncUDFError):
-    """A result that does not fit: of another type than declared, or not a list where a list is due."""
+    """A result that does not fit: of another type than declared, or not a list where a list is due.
+
+    Attributes:
+        without_value: the message without the result, for functions with `redact=`; None if it shows none.
+    """
+
+    without_value: str | None = None
 
 
 class FatalError(AsyncUDFError):
     """Fails the task under every policy and is not tried again, since no other row would fare better."""
+
+
+for _error in (AsyncUDFError, OptionError, FunctionError, AsyncTimeoutError, ResultError):
+    _error.__module__ = "asyncudf"  # Spark shows it before the message

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _spark_stream as stage
-from ._errors import FunctionError
+from ._errors import FunctionError, OptionError
+from ._failures import Redact
 from ._node import Node
+from ._options import Seconds, redaction, seconds
 from ._tags import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 
 if TYPE_CHECKING:
@@ -50,7 +52,22 @@ class Beginning:
     source: DataFrame | Place
     object_reuse: bool
     latency_interval: float | None
+    redact: Redact | None  # of all operators that say nothing of their own
     kept: Kept
+
+    @classmethod
+    def of(cls, df: DataFrame, object_reuse: bool, latency_interval: Seconds | None, redact: Any) -> Beginning:
+        """The arguments of an `AsyncStream`, checked.
+
+        Raises:
+            OptionError: not a DataFrame, or a value that cannot work.
+        """
+        if not hasattr(type(df), "mapInArrow"):
+            raise OptionError(f"AsyncStream takes a DataFrame, not {df!r}")
+        if not isinstance(object_reuse, bool):
+            raise OptionError(f"object_reuse must be True or False, not {object_reuse!r}")
+        interval = None if latency_interval is None else seconds(latency_interval, "latency_interval")
+        return cls(df, object_reuse, interval, redaction(redact, "redact"), Kept())
 
     def evaluate(self, df: DataFrame, reads: list[stage.Read], *, keep: bool) -> Evaluated:
         """One stage over `df`."""

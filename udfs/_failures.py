@@ -3,36 +3,96 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from ._errors import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
-from ._text import text_of
+from ._http import status_of
+from ._text import short, shortened, text_of, type_name
 
-__all__ = ("is_fatal", "located_error", "told_error")
+__all__ = (
+    "ERROR_FIELDS",
+    "LETTER_FIELDS",
+    "Redact",
+    "is_fatal",
+    "located_error",
+    "misfit_error",
+    "only_types",
+    "shown_input",
+    "told_error",
+    "told_text",
+)
+
+# The record of an error under `on_error="capture"`, and that of a dead letter: names and types, in their order.
+ERROR_FIELDS = {"type": "string", "message": "string", "attempts": "integer", "elapsed": "double", "status": "integer"}
+LETTER_FIELDS = {**ERROR_FIELDS, "function": "string", "partition": "integer"}
+SHOWN_ROWS = 8  # of a call of many
+
+Redact = Callable[[Any], Any]  # what may be shown of an input
 
 
 def is_fatal(error: BaseException | None) -> bool:
     """SystemExit, KeyboardInterrupt and their like fail the task under every policy, as does a `FatalError`."""
-    if isinstance(error, FatalError):
-        return True
-    return error is not None and not isinstance(error, (Exception, asyncio.CancelledError))
+    if error is None:
+        return False
+    return issubclass(type(error), FatalError) or not issubclass(type(error), (Exception, asyncio.CancelledError))
 
 
-def located_error(error: BaseException, where: str) -> AsyncUDFError:
+def misfit_error(before: str, value: Any, after: str, detail: str = "") -> ResultError:
+    """The error of a result that does not fit; `detail` may quote it."""
+    error = ResultError(f"{before} {short(value)} ({type_name(value)}){after}{detail}")
+    error.without_value = f"{before} a {type_name(value)}{after}"
+    return error
+
+
+def located_error(error: BaseException, where: str, redact: Redact | None = None) -> AsyncUDFError:
     """The error that fails the task; `where` names the function, the attempt and the input."""
-    if type(error) in (
-        AsyncTimeoutError,
-        FatalError,
-        ResultError,
-    ):  # their type says more than "failed"
-        own: AsyncUDFError = type(error)(f"{where}: {text_of(error)}")  # type: ignore[assignment]
+    if type(error) in (AsyncTimeoutError, FatalError, ResultError):  # their type says more than "failed"
+        own: AsyncUDFError = type(error)(f"{where}: {told_text(error, redact)}")  # type: ignore[assignment]
         own.__cause__ = error.__cause__
         return own
-    failed = AsyncUDFError(f"{where}: {type(error).__name__}: {text_of(error)}")
+    failed = AsyncUDFError(f"{where}: {type_name(error)}: {text_of(error)}")
     failed.__cause__ = error
     return failed
 
 
-def told_error(error: BaseException, attempts: int, elapsed: float) -> dict[str, Any]:
+def told_error(error: BaseException, attempts: int, elapsed: float, redact: Redact | None = None) -> dict[str, Any]:
     """The error as a struct, for a policy that goes on."""
-    return {"type": type(error).__name__, "message": text_of(error), "attempts": attempts, "elapsed": elapsed}
+    told = (type_name(error), told_text(error, redact), attempts, elapsed, status_of(error))
+    return dict(zip(ERROR_FIELDS, told, strict=True))
+
+
+def told_text(error: BaseException, redact: Redact | None) -> str:
+    """The message of an error; where inputs are redacted, without a result, which may repeat them."""
+    if redact is not None and issubclass(type(error), ResultError):
+        return error.without_value or text_of(error)  # type: ignore[attr-defined]
+    return text_of(error)
+
+
+def shown_input(rows: Sequence[Any], redact: Redact | None = None) -> str:
+    """The input of a call, as far as it may be seen: of one row or, in a micro-batch, of several."""
+    if redact is None:
+        return short(rows[0] if len(rows) == 1 else list(rows))
+    if len(rows) == 1:
+        return _redacted(rows[0], redact)
+    more = ", ..." if len(rows) > SHOWN_ROWS else ""
+    return f"[{', '.join(_redacted(row, redact) for row in islice(rows, SHOWN_ROWS))}{more}]"
+
+
+def _redacted(row: Any, redact: Redact) -> str:
+    try:
+        visible = redact(row[0] if type(row) is tuple and len(row) == 1 else row)
+        return shortened(visible) if issubclass(type(visible), str) else short(visible)
+    except BaseException as error:
+        return f"<redact failed: {type_name(error)}>"
+
+
+def only_types(value: Any) -> str:
+    """What `redact=True` shows of an input: the types of its values.
+
+    >>> only_types(("Oslo", 3))
+    '<redacted: str, int>'
+    """
+    values = value.values() if type(value) is dict else value if type(value) is tuple else (value,)
+    return f"<redacted: {', '.join(map(type_name, values))}>"

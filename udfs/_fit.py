@@ -5,41 +5,39 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from ._errors import ResultError
-from ._text import short, text_of
+from ._misfit import MisfitError, fields_misfit, told_misfit, unchecked
+from ._options import ExtraFields
 
 __all__ = ("fitter",)
 
 Fit = Callable[[Any], Any]
 
 
-def fitter(function: str, kind: pa.DataType) -> Fit:
+def fitter(function: str, kind: pa.DataType, *, extra_fields: ExtraFields | None = None) -> Fit:
     """A function that gives back a result as a value that Arrow takes for `kind` without changing it.
 
     Arrow alone would make 1 of 1.5, 1.0 of True, a date of a datetime and nothing of a missing field. The
     function raises ResultError with the function, the field and the value instead.
+
+    Args:
+        extra_fields: what becomes of the fields of structs that are not declared; None: an error, without a choice.
     """
-    fit = _nullable(_fit(kind, ""), kind, "", True)
+    fit = _nullable(_fit(kind, "", extra_fields), kind, "", True)
 
     def checked(value: Any) -> Any:
         try:
             return fit(value)
-        except _MisfitError as misfit:
-            field = f" in field {misfit.path!r}" if misfit.path else ""
-            raise ResultError(
-                f"{function} returned {short(misfit.value)} ({type(misfit.value).__name__}){field}: {misfit.problem}"
-            ) from None
+        except MisfitError as misfit:
+            raise told_misfit(function, misfit, value) from None
         except Exception as error:  # of code of the value's own, such as __index__ or items
-            raise ResultError(
-                f"{function} returned {short(value)} ({type(value).__name__}), which cannot be checked against {kind}: "
-                f"{type(error).__name__}: {text_of(error)}"
-            ) from error
+            raise told_misfit(function, unchecked(value, kind, error), value) from error
 
     return _quick(kind, checked)
 
@@ -57,23 +55,17 @@ def _quick(kind: pa.DataType, checked: Fit) -> Fit:
     return checked
 
 
-class _MisfitError(Exception):
-    def __init__(self, path: str, value: Any, problem: str) -> None:
-        super().__init__(path, value, problem)
-        self.path, self.value, self.problem = path, value, problem
-
-
 def _nullable(fit: Fit, kind: pa.DataType, path: str, nullable: bool) -> Fit:
     def checked(value: Any) -> Any:
         if value is not None:
             try:
                 return fit(value)
-            except _MisfitError:
+            except MisfitError:
                 if not _is_missing(value):
                     raise
         if nullable:
             return None
-        raise _MisfitError(path, None, f"declared {kind}, not null")
+        raise MisfitError(path, None, f"declared {kind}, not null")
 
     return _quick(kind, checked)
 
@@ -83,17 +75,17 @@ def _is_missing(value: Any) -> bool:
     return type(value).__name__ in ("NaTType", "NAType")
 
 
-def _fit(kind: pa.DataType, path: str) -> Fit:
+def _fit(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
     if pa.types.is_integer(kind):
         return _integer(kind, path)
     if pa.types.is_floating(kind):
         return _float(kind, path)
     if pa.types.is_struct(kind):
-        return _struct(kind, path)
+        return _struct(kind, path, extra)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _list(kind, path)
+        return _list(kind, path, extra)
     if pa.types.is_map(kind):
-        return _map(kind, path)
+        return _map(kind, path, extra)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _string(kind, path)
     for matches, accepts, convert in _PLAIN:
@@ -107,7 +99,7 @@ def _plain(kind: pa.DataType, path: str, accepts: Callable[[Any], bool], convert
 
     def fit(value: Any) -> Any:
         if not accepts(value):
-            raise _MisfitError(path, value, f"declared {_spoken(kind)}")
+            raise MisfitError(path, value, f"declared {_spoken(kind)}")
         value = convert(value)
         if type(value) not in exact_types:
             _check_with_arrow(kind, path, value)  # decimals that do not fit, nanoseconds, types of the future
@@ -120,7 +112,7 @@ def _check_with_arrow(kind: pa.DataType, path: str, value: Any) -> None:
     try:
         pa.scalar(value, type=kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise _MisfitError(path, value, f"declared {_spoken(kind)}: {error}") from None
+        raise MisfitError(path, value, f"declared {_spoken(kind)}", f": {error}") from None
 
 
 def _spoken(kind: pa.DataType) -> str:
@@ -186,7 +178,7 @@ def _integer(kind: pa.DataType, path: str) -> Fit:
             value = _as_int(value, kind, path)
         if low <= value <= high:
             return value  # type: ignore[no-any-return]
-        raise _MisfitError(path, value, f"declared {kind}, which ends at {high}")
+        raise MisfitError(path, value, f"declared {kind}, which ends at {high}")
 
     return fit
 
@@ -197,20 +189,26 @@ def _as_int(value: Any, kind: pa.DataType, path: str) -> int:
             return operator.index(value)  # numpy's integers, IntEnum
         except TypeError:
             pass
-    raise _MisfitError(path, value, f"declared {kind}")
+    raise MisfitError(path, value, f"declared {kind}")
+
+
+# From here on a number becomes infinity: half a step beyond the largest that there is.
+_LIMITS = {16: 65520.0, 32: 2.0**128 - 2.0**103, 64: math.inf}
 
 
 def _float(kind: pa.DataType, path: str) -> Fit:
     exact = 2 ** {16: 11, 32: 24, 64: 53}[kind.bit_width]  # whole numbers up to here are kept exactly
+    limit = _LIMITS[kind.bit_width]
 
     def fit(value: Any) -> float:
-        if value.__class__ is float:
-            return value
         if isinstance(value, float) or (type(value).__module__ == "numpy" and type(value).__name__.startswith("float")):
-            return float(value)
+            number = float(value)
+            if -limit < number < limit or not abs(value) < math.inf:  # a nan, or infinity itself
+                return number
+            raise MisfitError(path, value, f"declared {kind}, which is infinity from {limit:g} on")
         number = _as_int(value, kind, path)
         if abs(number) > exact:
-            raise _MisfitError(path, value, f"declared {kind}, which keeps whole numbers exactly up to {exact} only")
+            raise MisfitError(path, value, f"declared {kind}, which keeps whole numbers exactly up to {exact} only")
         return float(number)
 
     return fit
@@ -219,73 +217,68 @@ def _float(kind: pa.DataType, path: str) -> Fit:
 def _string(kind: pa.DataType, path: str) -> Fit:
     def fit(value: Any) -> str:
         if not isinstance(value, str):
-            raise _MisfitError(path, value, "declared string")
+            raise MisfitError(path, value, "declared string")
         if not value.isascii():
             try:
                 value.encode()
             except UnicodeEncodeError as error:
-                raise _MisfitError(path, value, f"no Unicode text: {error.reason}") from None
+                raise MisfitError(path, value, f"no Unicode text: {error.reason}") from None
         return value
 
     return fit
 
 
-def _list(kind: pa.DataType, path: str) -> Fit:
-    fit_item = _nullable(_fit(kind.value_type, f"{path}[]"), kind.value_type, f"{path}[]", kind.value_field.nullable)
-    may_be_floats = pa.types.is_floating(kind.value_type)
+def _list(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
+    item = f"{path}[]"
+    fit_item = _nullable(_fit(kind.value_type, item, extra), kind.value_type, item, kind.value_field.nullable)
+    floats = pa.types.is_floating(kind.value_type)
+    limit = _LIMITS[kind.value_type.bit_width] if floats else math.inf
 
     def fit(value: Any) -> list[Any]:
         if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
             value = value.tolist()
         if not isinstance(value, (list, tuple)):
-            raise _MisfitError(path, value, "declared array (give a list)")
-        if may_be_floats and set(map(type, value)) == {float}:  # an embedding: nothing to look at one by one
+            raise MisfitError(path, value, "declared array (give a list)")
+        # An embedding: nothing to look at one by one. No number is larger than the length of the vector.
+        if floats and set(map(type, value)) == {float} and (limit == math.inf or math.hypot(*value) < limit):
             return list(value)
         return [fit_item(item) for item in value]
 
     return fit
 
 
-def _map(kind: pa.DataType, path: str) -> Fit:
-    fit_key = _nullable(_fit(kind.key_type, f"{path} key"), kind.key_type, f"{path} key", False)
+def _map(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
+    fit_key = _nullable(_fit(kind.key_type, f"{path} key", extra), kind.key_type, f"{path} key", False)
     item = f"{path} value"
-    fit_item = _nullable(_fit(kind.item_type, item), kind.item_type, item, kind.item_field.nullable)
+    fit_item = _nullable(_fit(kind.item_type, item, extra), kind.item_type, item, kind.item_field.nullable)
 
     is_hashable = not pa.types.is_nested(kind.key_type)  # what an array or a struct becomes is not
 
     def fit(value: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise _MisfitError(path, value, "declared map (give a dict)")
+            raise MisfitError(path, value, "declared map (give a dict)")
         items = [(fit_key(key), fit_item(item)) for key, item in value.items()]
         return dict(items) if is_hashable else items
 
     return fit
 
 
-def _struct(kind: pa.DataType, path: str) -> Fit:
+def _struct(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
     fields = [kind.field(i) for i in range(kind.num_fields)]
     names = [field.name for field in fields]
     fits = {}
     for field in fields:
         inner = f"{path}.{field.name}" if path else field.name
-        fits[field.name] = _nullable(_fit(field.type, inner), field.type, inner, field.nullable)
-    known = frozenset(names)
+        fits[field.name] = _nullable(_fit(field.type, inner, extra), field.type, inner, field.nullable)
+    known, drops = frozenset(names), extra is ExtraFields.DROP
 
     def fit(value: Any) -> dict[str, Any]:
         given = value if value.__class__ is dict else _as_mapping(value, names, path)
-        if given.keys() != known:
-            raise _MisfitError(path, value, _field_problem(given, names))
+        if given.keys() != known and not (drops and given.keys() > known):
+            raise fields_misfit(path, value, given.keys(), names, may_drop=extra is ExtraFields.ERROR)
         return {name: fit_field(given[name]) for name, fit_field in fits.items()}
 
     return fit
-
-
-def _field_problem(given: Mapping[str, Any], names: Sequence[str]) -> str:
-    missing = [name for name in names if name not in given]
-    unknown = [str(name) for name in given if name not in names]
-    parts = [f"missing {', '.join(missing)}"] if missing else []
-    parts += [f"unknown {', '.join(unknown)}"] if unknown else []
-    return f"declared struct<{', '.join(names)}>; fields {' and '.join(parts)}"
 
 
 def _as_mapping(value: Any, names: Sequence[str], path: str) -> Mapping[str, Any]:
@@ -297,4 +290,4 @@ def _as_mapping(value: Any, names: Sequence[str], path: str) -> Mapping[str, Any
         own = getattr(value, "_fields", None) or getattr(value, "__fields__", None)  # NamedTuple, pyspark's Row
         if own or len(value) == len(names):
             return dict(zip(own or names, value, strict=True))
-    raise _MisfitError(path, value, f"declared struct<{', '.join(names)}> (give a dict, a dataclass or a NamedTuple)")
+    raise MisfitError(path, value, f"declared struct<{', '.join(names)}> (give a dict, a dataclass or a NamedTuple)")

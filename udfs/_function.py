@@ -13,8 +13,9 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 
 from ._errors import AsyncTimeoutError, AsyncUDFError, ResultError
+from ._failures import misfit_error
+from ._misfit import check_awaited
 from ._tags import OutputTag, SideRecord, SideTypes, check_own_tag
-from ._text import short
 
 __all__ = ("CURRENT_SLOT", "NO_RECORD", "AsyncFunction", "CallSlot", "ResultFuture", "RuntimeContext", "as_results")
 
@@ -179,7 +180,7 @@ class ResultFuture:
     def complete_exceptionally(self, error: BaseException) -> None:
         """Finish the row's attempt with an exception, which follows `retry` and `on_error`."""
         if not isinstance(error, BaseException):
-            error = ResultError(f"{self._function}: complete_exceptionally takes an exception, not {short(error)}")
+            error = misfit_error(f"{self._function}: complete_exceptionally takes an exception, not", error, "")
         self._settle(None, error)
 
     @property
@@ -251,6 +252,7 @@ def as_results(results: Any, function: str) -> tuple[Any, ...]:
     """A tuple of results, if that is what was given."""
     if isinstance(results, (list, tuple)) and not hasattr(results, "_fields"):
         return tuple(results)
-    raise ResultError(
-        f"{function} completed a row with {short(results)}; give a list of results: [result] for one, [] for none"
+    check_awaited(function, results)
+    raise misfit_error(
+        f"{function} completed a row with", results, "; give a list of results: [result] for one, [] for none"
     )

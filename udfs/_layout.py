@@ -28,24 +28,28 @@ class Part:
     function: str
     kind: Any  # Arrow's type
     names: tuple[str, ...]
+    spreads: bool  # a struct's fields are the columns
 
     @classmethod
-    def of(cls, function: str, kind: pa.DataType, name: str) -> Part:
-        """`name` is the column's, where the type is not a struct."""
-        if pa.types.is_struct(kind):
-            return cls(function, kind, tuple(kind.field(i).name for i in range(kind.num_fields)))
-        return cls(function, kind, (name,))
+    def of(cls, function: str, kind: pa.DataType, name: str, *, whole: bool = False) -> Part:
+        """`name` is the column's, where the type is not a struct, or with `whole` where it stays one."""
+        if pa.types.is_struct(kind) and not whole:
+            return cls(function, kind, tuple(kind.field(i).name for i in range(kind.num_fields)), True)
+        return cls(function, kind, (name,), False)
 
     @property
     def kinds(self) -> list[pa.DataType]:
         """The types of its columns."""
-        if pa.types.is_struct(self.kind):
-            return [self.kind.field(i).type for i in range(self.kind.num_fields)]
-        return [self.kind]
+        return [self.kind.field(i).type for i in range(self.kind.num_fields)] if self.spreads else [self.kind]
+
+    def columns(self, values: Sequence[Any]) -> list[pa.Array]:
+        """Its columns of some records' values."""
+        array = ResultWriter(self.function, self.kind).array(values)
+        return array.flatten() if self.spreads else [array]
 
     def getter(self, index: int) -> Callable[[Any], Any]:
         """Finds a column in the part's value."""
-        if not pa.types.is_struct(self.kind):
+        if not self.spreads:
             return lambda value: value
         name = self.names[index]
         return lambda value: None if value is None else value[name]
@@ -159,7 +163,7 @@ class Layout:
         """Arrow columns of records, given as their values and their origins."""
         found: list[list[pa.Array]] = []
         for number, part in reversed(list(enumerate(self.parts))):
-            found.append(ResultWriter(part.function, part.kind).columns(values))
+            found.append(part.columns(values))
             if number:
                 values, origins = [before.value for before in origins], [before.origin for before in origins]
         if self.source_names is not None:

@@ -5,15 +5,28 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
 from ._errors import OptionError
+from ._failures import Redact, only_types
 from ._retry import RetryStrategy
 
-__all__ = ("EventLoop", "OnError", "Options", "OutputMode", "Seconds", "positive_int", "seconds", "unknown_name")
+__all__ = (
+    "EventLoop",
+    "ExtraFields",
+    "OnError",
+    "Options",
+    "OutputMode",
+    "Seconds",
+    "positive_int",
+    "redaction",
+    "seconds",
+    "unknown_name",
+)
 
 Seconds = float | timedelta
 QUEUE_ROWS_PER_CALL = 100  # see docs/performance.md: what one slow row at the head may hold up
@@ -39,6 +52,13 @@ class OnError(enum.Enum):
     DEAD_LETTER = "dead_letter"
 
 
+class ExtraFields(enum.Enum):
+    """What becomes of the fields of a struct that a function returns but has not declared."""
+
+    ERROR = "error"
+    DROP = "drop"
+
+
 class EventLoop(enum.Enum):
     """Which event loop calls run on. AUTO: uvloop where it is installed."""
 
@@ -60,6 +80,8 @@ class Options:
     on_timeout: Any = None
     retry: RetryStrategy | None = None
     on_error: OnError = OnError.RAISE
+    extra_fields: ExtraFields = ExtraFields.ERROR
+    redact: Redact | None = None
     batch_size: int | None = None
     batch_linger: float | None = None
     resources: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None
@@ -128,6 +150,17 @@ def positive_int(value: int, name: str) -> int:
     return value
 
 
+def redaction(value: Any, name: str) -> Redact | None:
+    """What `redact=` accepts: a plain function, True for the types alone, or False or None to show inputs."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return only_types
+    if not callable(value) or inspect.iscoroutinefunction(value):
+        raise OptionError(f"{name} must be True or a plain function of the input, not {value!r}")
+    return value  # type: ignore[no-any-return]
+
+
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """The message for a name that does not exist, with the nearest that does."""
     known = list(known)
@@ -171,6 +204,8 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "on_timeout": _anything,
     "retry": lambda value, name: RetryStrategy.of(value),
     "on_error": _choice(OnError),
+    "extra_fields": _choice(ExtraFields),
+    "redact": redaction,
     "batch_size": _optional(positive_int),
     "batch_linger": _optional(seconds),
     "resources": _anything,  # read together with the function's parameters
@@ -179,5 +214,6 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
 }
 
 OnErrorLiteral = Literal["raise", "null", "capture", "dead_letter"]
+ExtraFieldsLiteral = Literal["error", "drop"]
 EventLoopLiteral = Literal["auto", "asyncio", "uvloop"]
 OutputModeLiteral = Literal["ordered", "unordered"]

@@ -11,9 +11,10 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 
 from ._errors import AsyncUDFError, FunctionError, ResultError
+from ._failures import Redact, misfit_error, shown_input, told_text
 from ._outputs import Collector, Output, WatermarkGauge
 from ._tags import OutputTag, SideTypes, check_own_tag
-from ._text import short, text_of
+from ._text import text_of, type_name
 
 __all__ = (
     "FlatMapFunction",
@@ -118,7 +119,7 @@ class FlatMapFunction(ProcessFunction):
     def process_element(self, value: dict[str, Any], context: ProcessContext, collector: Collector) -> None:
         rows = at_hand(self._function(value))
         if isinstance(rows, (str, bytes, dict)) or not isinstance(rows, Iterable):
-            raise ResultError(f"a flat_map gives an iterable of rows, such as a list or with yield, not {short(rows)}")
+            raise misfit_error("a flat_map gives an iterable of rows, such as a list or with yield, not", rows, "")
         for row in rows:
             collector.collect(row)
 
@@ -134,9 +135,11 @@ def at_hand(result: Any) -> Any:
     if inspect.isawaitable(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
             result.close()  # or Python warns that it was never awaited
-        raise ResultError(
-            f"it returned {short(result)}, which has not run: nothing waits in a plain function of a chain; call an "
-            "async def with ordered_wait or unordered_wait, and go on with its column"
+        raise misfit_error(
+            "it returned",
+            result,
+            ", which has not run: nothing waits in a plain function of a chain; call an async def with ordered_wait or "
+            "unordered_wait, and go on with its column",
         )
     return result
 
@@ -185,15 +188,17 @@ class RowResultError(RowError, ResultError):
     """A plain function gave what does not fit its type; says where."""
 
 
-def row_error(name: str, partition: int, value: Any, error: BaseException) -> AsyncUDFError:
+def row_error(
+    name: str, partition: int, value: Any, error: BaseException, redact: Redact | None = None
+) -> AsyncUDFError:
     """The error of a row in a plain function; one that came from further down the chain stays what it is."""
     if isinstance(error, RowError):
         return error
-    where = f"{name} failed, partition {partition}, for the input {short(value)}"
+    where = f"{name} failed, partition {partition}, for the input {shown_input([value], redact)}"
     failed: AsyncUDFError
     if isinstance(error, ResultError):
-        failed = RowResultError(f"{where}: {text_of(error)}")
+        failed = RowResultError(f"{where}: {told_text(error, redact)}")
     else:
-        failed = RowError(f"{where}: {type(error).__name__}: {text_of(error)}")
+        failed = RowError(f"{where}: {type_name(error)}: {text_of(error)}")
     failed.__cause__ = error
     return failed

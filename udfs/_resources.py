@@ -14,7 +14,7 @@ from ._errors import AsyncUDFError
 from ._function import RuntimeContext
 from ._limited import within
 from ._signature import FunctionSpec, Kind
-from ._text import text_of
+from ._text import text_of, type_name
 
 __all__ = ("closing", "opened", "opening")
 
@@ -99,7 +99,7 @@ def _told(error: BaseException) -> str:
     """The error in a line; of a group what is in it, which its own text does not tell."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(map(_told, error.exceptions))
-    return f"{type(error).__name__}: {text_of(error)}"
+    return f"{type_name(error)}: {text_of(error)}"
 
 
 class _Entered:

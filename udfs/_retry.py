@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import email.utils
 import inspect
 import math
 import random
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import tenacity
@@ -15,8 +14,9 @@ from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
 from ._errors import OptionError
+from ._http import retry_after
 
-__all__ = ("Attempt", "RetryStrategy", "retry_after")
+__all__ = ("Attempt", "RetryStrategy")
 
 _RETRYING = tenacity.Retrying()  # tenacity's call states want an owner
 ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
@@ -38,7 +38,7 @@ class RetryStrategy:
 
     Made with `fixed_delay` or `exponential_backoff`, or directly from tenacity's own objects. Each row's delays
     come from its own attempt number alone, so rows never disturb each other; a server's `Retry-After` (an
-    exception with `retry_after` seconds, or with response `headers`) wins over the computed delay.
+    exception with `retry_after` seconds, or with `headers`, or those of its `response`) wins over the computed delay.
 
     Args:
         stop: a tenacity stop object, such as `tenacity.stop_after_attempt(3)`.
@@ -161,34 +161,6 @@ class RetryStrategy:
             delay *= rng.uniform(0.5, 1.0)
         state.upcoming_sleep = delay
         return None if self._stop(state) else delay
-
-
-def retry_after(outcome: Any) -> float | None:
-    """The seconds that a server asked to wait, if `outcome` tells: `retry_after`, or a `Retry-After` header.
-
-    Reads `outcome.retry_after`, `outcome.headers` and `outcome.response.headers` (aiohttp, httpx, requests);
-    the header as seconds or as an HTTP date.
-    """
-    value = getattr(outcome, "retry_after", None)
-    for holder in (outcome, getattr(outcome, "response", None)):
-        headers = getattr(holder, "headers", None)
-        if value is None and isinstance(headers, Mapping):
-            value = headers.get("Retry-After") or headers.get("retry-after")
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    try:
-        wait = float(value) if isinstance(value, (int, float, str)) else math.nan
-    except ValueError:
-        wait = _until(str(value))
-    return max(0.0, wait) if not math.isnan(wait) else None
-
-
-def _until(http_date: str) -> float:
-    try:
-        then = email.utils.parsedate_to_datetime(http_date)
-    except ValueError:
-        return math.nan
-    return (then.astimezone(UTC) - datetime.now(UTC)).total_seconds()
 
 
 class _RetryOn(tenacity.retry_base):

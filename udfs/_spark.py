@@ -20,10 +20,12 @@ from ._arrow import Codec, ResultWriter, records_of, rows_of, warm_up
 from ._bridge import Bridge
 from ._chain import Chain, chain_of_one
 from ._errors import FunctionError, OptionError
+from ._failures import ERROR_FIELDS
 from ._input import Fed
 from ._loops import new_event_loop
 from ._options import Options
 from ._signature import FunctionSpec
+from ._spark_errors import Telling
 from ._spark_pickle import check_picklable
 from ._specs import Site
 from ._tags import OutputTag
@@ -150,8 +152,9 @@ def tag_kind(tag: OutputTag, timestamp: str = "timestamp") -> pa.DataType:
 
 
 def _captured(value: spark.DataType) -> spark.DataType:
-    error = spark.StructType().add("type", "string").add("message", "string")
-    error = error.add("attempts", "integer").add("elapsed", "double")
+    error = spark.StructType()
+    for name, kind in ERROR_FIELDS.items():
+        error = error.add(name, kind)
     return spark.StructType().add("value", value).add("error", error)
 
 
@@ -163,9 +166,11 @@ class ColumnTask:
         self.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
         self.__name__ = work.spec.name
         self._work = work
+        self._telling = Telling()
 
     def __call__(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        return pipe(batches, self._start, self._read)
+        with self._telling():
+            yield from pipe(batches, self._start, self._read)
 
     def _start(self, first: Any) -> Bridge[Iterable[Fed], pa.Array]:
         columns, spec = _columns(first), self._work.spec

@@ -6,7 +6,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
-from ._errors import FunctionError
+from ._errors import FunctionError, OptionError
+from ._failures import Redact
 from ._layout import Layout, Part, WatermarkPart
 from ._node import Node
 from ._options import OnError, Options, unknown_name
@@ -72,8 +73,20 @@ def wait_node(
     columns: Sequence[str],
     strategy: WatermarkStrategy | None,
     watermark_column: str | None,
+    result_column: str | None = None,
 ) -> Node:
-    """A function's results beside the columns of a stream."""
+    """A function's results beside the columns of a stream; with `result_column` all of a result in that one column.
+
+    Raises:
+        FunctionError: unknown columns, name clashes, or a function that cannot take these columns.
+        OptionError: no strategy, or no name.
+    """
+    if strategy is not None and not isinstance(strategy, WatermarkStrategy):
+        raise OptionError(f"watermark must be a WatermarkStrategy, not {strategy!r}")
+    if watermark_column is not None and strategy is None:
+        raise OptionError("with_watermark_column needs watermark=, or there would be no watermark to write")
+    if result_column is not None and (not isinstance(result_column, str) or not result_column):
+        raise OptionError(f"as_ must be the name of a column, not {result_column!r}")
     fields = parent.schema.fields
     if strategy is not None:
         parent = assign_node(parent, strategy)
@@ -81,9 +94,10 @@ def wait_node(
     work, kind = plan_work(spec, options, returns)
     if options.on_error is OnError.DEAD_LETTER:
         joined_schema(fields, [spark.StructField("error", spark.StringType())], f"a dead letter of {spec.name}")
-    schema = joined_schema(fields, result_fields(work, kind), spec.name)
+    schema = joined_schema(fields, result_fields(work, kind, result_column), spec.name)
     names = tuple(fields[i].name for i in positions)
-    layout = parent.layout.plus(Part.of(spec.name, work.written, spec.name))
+    part = Part.of(spec.name, work.written, result_column or spec.name, whole=result_column is not None)
+    layout = parent.layout.plus(part)
     node = Node(WaitSpec(work, positions, names), (parent,), layout, schema)
     if watermark_column is None:
         return node
@@ -110,15 +124,15 @@ def assign_node(parent: Node, strategy: WatermarkStrategy) -> Node:
     return Node(AssignSpec(strategy, position), (parent,), parent.layout, parent.schema)
 
 
-def filter_node(parent: Node, function: Callable[[Any], Any]) -> Node:
+def filter_node(parent: Node, function: Callable[[Any], Any], redact: Redact | None) -> Node:
     """The rows that a function keeps."""
     name = plain_function(function, "filter")
     check_function_picklable(name, function)
     parent.layout.whole()
-    return Node(FilterSpec(name, function), (parent,), parent.layout, parent.schema)
+    return Node(FilterSpec(name, function, redact), (parent,), parent.layout, parent.schema)
 
 
-def process_node(parent: Node, method: str, function: Any, returns: Any) -> Node:
+def process_node(parent: Node, method: str, function: Any, returns: Any, redact: Redact | None) -> Node:
     """The rows that a plain function makes of each row; of the same columns unless `returns` says others."""
     if method == "process":
         name = process_function(function)
@@ -129,7 +143,8 @@ def process_node(parent: Node, method: str, function: Any, returns: Any) -> Node
     check_function_picklable(name, function or process)
     parent.layout.whole()
     schema, part = rows_type(parent.schema if returns is None else returns, name)
-    return Node(ProcessSpec(name, process, part, function is None), (parent,), Layout.anew(part), schema)
+    spec = ProcessSpec(name, process, part, function is None, redact)
+    return Node(spec, (parent,), Layout.anew(part), schema)
 
 
 def rows_type(declared: Any, name: str) -> tuple[spark.StructType, Part]:
@@ -177,7 +192,7 @@ def joined_schema(
         if field.name.lower() in seen:
             raise FunctionError(
                 f"{who} would add a column {field.name!r}, but there is one of that name already; rename it "
-                f"first, for example df.withColumnRenamed({field.name!r}, ...), or rename the result's field"
+                f"first, for example df.withColumnRenamed({field.name!r}, ...), or choose the result's with as_="
             )
         seen.add(field.name.lower())
     return spark.StructType([*fields, *added])
@@ -250,8 +265,8 @@ def _mark(strategy: WatermarkStrategy | None, fields: Sequence[spark.StructField
     return position
 
 
-def result_fields(work: Work, kind: spark.DataType) -> list[spark.StructField]:
-    """The columns that the operator forms append: a struct's fields, anything else as one column."""
-    if isinstance(kind, spark.StructType):
+def result_fields(work: Work, kind: spark.DataType, name: str | None = None) -> list[spark.StructField]:
+    """The columns that the operator forms append: a struct's fields, anything else, or all with a `name`, as one."""
+    if isinstance(kind, spark.StructType) and name is None:
         return [spark.StructField(field.name, field.dataType, True) for field in kind.fields]
-    return [spark.StructField(work.spec.name, kind, True)]
+    return [spark.StructField(name or work.spec.name, kind, True)]

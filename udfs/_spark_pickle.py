@@ -60,7 +60,7 @@ def _reachable(work: Work) -> Iterator[tuple[str, Any]]:
     for name, factory in spec.resources.items():
         yield from _variables(factory, f"resource {name!r}: ")
         yield f"resource {name!r}", factory
-    for option in ("on_timeout", "retry"):
+    for option in ("on_timeout", "retry", "redact"):
         value = getattr(options, option)
         yield from _variables(value, f"{option}: ")
         yield option, value

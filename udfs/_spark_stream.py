@@ -19,6 +19,7 @@ from ._errors import FunctionError
 from ._loops import new_event_loop
 from ._node import Node
 from ._spark import arrow_type, tag_kind, task_of, timestamp_type
+from ._spark_errors import Telling
 from ._spark_operator import rows_type
 from ._specs import Site
 from ._tags import DEAD_LETTERS, OutputTag
@@ -49,10 +50,12 @@ class ChainTask:
     requests: tuple[Request, ...]
     timestamp: str  # what that word means in the DDL of side outputs that nobody has asked for yet
     token: str  # makes each evaluation one of its own: of equal ones Spark would keep a single one for both
+    telling: Telling = dataclasses.field(default_factory=Telling)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filled = (batch for batch in batches if batch.num_rows)
-        return pipe(filled, self._start, SourceReader(self.plan))
+        with self.telling():
+            yield from pipe(filled, self._start, SourceReader(self.plan))
 
     def tag_kind(self, tag: OutputTag) -> Any:
         """The Arrow type of a side output's rows."""
@@ -193,11 +196,12 @@ class Unpack:
 
     name: str
     kinds: tuple[Any, ...]
+    telling: Telling = dataclasses.field(default_factory=Telling)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for packed in batch.column(0):
-                with pa.ipc.open_stream(packed.as_py()) as stream:
+                with self.telling(), pa.ipc.open_stream(packed.as_py()) as stream:
                     if tuple(stream.schema.types) != self.kinds:
                         raise FunctionError(
                             f"the side output {self.name!r} was written as ({_spoken(stream.schema.types)}) and is "

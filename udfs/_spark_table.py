@@ -20,6 +20,7 @@ from ._input import Fed
 from ._options import Options
 from ._signature import FunctionSpec, Kind, refuse_dead_letters
 from ._spark import arrow_type, plan_work, start_bridge
+from ._spark_errors import Telling
 from ._spark_operator import arguments, check_columns, joined_schema, result_fields
 from ._task import Work
 
@@ -39,7 +40,23 @@ class _Analyzed(AnalyzeResult):
 
 
 def _analyze(
-    work: Work, added: Sequence[spark.StructField], table: AnalyzeArgument | None = None, *columns: Any, **named: Any
+    telling: Telling,
+    work: Work,
+    added: Sequence[spark.StructField],
+    table: AnalyzeArgument | None = None,
+    *columns: Any,
+    **named: Any,
+) -> _Analyzed:
+    with telling():
+        return _analyzed(work, added, table, columns, named)
+
+
+def _analyzed(
+    work: Work,
+    added: Sequence[spark.StructField],
+    table: AnalyzeArgument | None,
+    columns: Sequence[Any],
+    named: dict[str, Any],
 ) -> _Analyzed:
     spec = work.spec
     if table is None or not table.isTable or not isinstance(table.dataType, spark.StructType):
@@ -69,6 +86,7 @@ class TableFunction:
     """The worker's side of a SQL table function; a subclass for each registered function holds its work."""
 
     work: ClassVar[Work]
+    telling: ClassVar[Telling]
     width: ClassVar[int | None]  # how many columns a struct makes; None: the result is one column, not a struct
 
     def __init__(self, analyzed: _Analyzed) -> None:
@@ -89,8 +107,9 @@ class TableFunction:
         if self._rows:
             yield from self._push()
         if self._bridge is not None:
-            for batch in self._bridge.finish():
-                yield from batch
+            with self.telling():
+                for batch in self._bridge.finish():
+                    yield from batch
 
     def cleanup(self) -> None:
         """Spark calls this on every path."""
@@ -102,8 +121,9 @@ class TableFunction:
             kinds = [arrow_type(self._analyzed.kinds[i], self.work.spec.name) for i in self._analyzed.arguments]
             self._bridge = start_bridge(self._work, self._write, kinds, self._analyzed.names, TABLE_ROWS)
         rows, self._rows = self._rows, []
-        for batch in self._bridge.push([self._record(row) for row in rows]):
-            yield from batch
+        with self.telling():
+            for batch in self._bridge.push([self._record(row) for row in rows]):
+                yield from batch
 
     def _record(self, row: Any) -> StreamRecord:
         # Also columns that nobody reads: Spark would take an hour off a naive timestamp when clocks are set back.
@@ -148,9 +168,11 @@ def register_table_function(
     refuse_dead_letters(name, options)
     work, kind = plan_work(spec, options, returns)
     added = result_fields(work, kind)
+    telling = Telling()
     body = {
         "work": work,
+        "telling": telling,
         "width": len(added) if isinstance(kind, spark.StructType) else None,
-        "analyze": staticmethod(partial(_analyze, work, added)),
+        "analyze": staticmethod(partial(_analyze, telling, work, added)),
     }
     session.udtf.register(name, udtf(type(spec.name, (TableFunction,), body), useArrow=False))  # type: ignore[arg-type]

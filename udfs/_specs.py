@@ -14,6 +14,7 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 
 from ._arrow import Codec
+from ._failures import Redact
 from ._fit import fitter
 from ._function import RuntimeContext
 from ._layout import Layout, Part, View
@@ -179,6 +180,7 @@ class ProcessSpec(Spec):
     function: ProcessFunction
     part: Part  # the rows that come out
     user: bool  # whether the function is the user's own ProcessFunction
+    redact: Redact | None = None
 
     @property
     def instance(self) -> Any:
@@ -199,7 +201,7 @@ class ProcessSpec(Spec):
     def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> ProcessStep:
         collector = TimestampedCollector(output, fitter(self.name, self.part.kind), site.failed)
         context = ProcessContext(output, site.side_types, site.partition)
-        return ProcessStep(output, self.function, collector, context, self.name)
+        return ProcessStep(output, self.function, collector, context, self.name, self.redact)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,6 +210,7 @@ class FilterSpec(Spec):
 
     name: str
     keeps: Callable[[Any], Any]
+    redact: Redact | None = None
 
     def view(self, before: Layout) -> View:
         return before.whole()
@@ -216,7 +219,7 @@ class FilterSpec(Spec):
         return before.is_mutable(range(len(before.names)))
 
     def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> FilterStep:
-        return FilterStep(output, self.keeps, before.unseen, self.name, site.partition)
+        return FilterStep(output, self.keeps, before.unseen, self.name, site.partition, self.redact)
 
 
 @dataclasses.dataclass(frozen=True)

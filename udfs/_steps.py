@@ -10,6 +10,7 @@ from typing import Any
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
 from ._driver import Driver
+from ._failures import Redact
 from ._outputs import Output, TimestampedCollector
 from ._process import ProcessContext, ProcessFunction, at_hand, row_error
 from ._resources import closing, opening
@@ -73,18 +74,20 @@ class FilterStep(Step):
         unseen: Callable[[StreamRecord], StreamRecord],
         name: str,
         partition: int,
+        redact: Redact | None = None,
     ) -> None:
         super().__init__(output)
         self._keeps = keeps
         self._unseen = unseen
         self.name = name
         self._partition = partition
+        self._redact = redact
 
     def process(self, record: StreamRecord) -> None:
         try:
             kept = bool(at_hand(self._keeps(record.value)))
         except BaseException as error:
-            failed = row_error(self.name, self._partition, record.value, error)
+            failed = row_error(self.name, self._partition, record.value, error, self._redact)
             raise failed from failed.__cause__
         if kept:
             self._output.collect(self._unseen(record))
@@ -100,12 +103,14 @@ class ProcessStep(Step):
         collector: TimestampedCollector,
         context: ProcessContext,
         name: str,
+        redact: Redact | None = None,
     ) -> None:
         super().__init__(output)
         self._function = function
         self._collector = collector
         self._context = context
         self.name = name
+        self._redact = redact
 
     def process(self, record: StreamRecord) -> None:
         self._collector.timestamp = record.timestamp
@@ -113,7 +118,7 @@ class ProcessStep(Step):
         try:
             at_hand(self._function.process_element(record.value, self._context, self._collector))
         except BaseException as error:
-            failed = row_error(self.name, self._context.partition, record.value, error)
+            failed = row_error(self.name, self._context.partition, record.value, error, self._redact)
             raise failed from failed.__cause__
 
     @contextlib.asynccontextmanager

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 from . import _spark_operator as plan
 from ._decorator import udf_of
 from ._errors import FunctionError, OptionError
-from ._evaluations import Beginning, Kept, Place, frame_of, frames_of
+from ._evaluations import Beginning, Place, frame_of, frames_of
 from ._node import Node
-from ._options import OutputMode, seconds
+from ._options import OutputMode
 from ._process import ProcessFunction
 from ._signature import refuse_dead_letters
 from ._spark_stream import Read, schema_of
@@ -50,6 +50,7 @@ class AsyncStream:
         object_reuse: hand the same lists and dicts from operator to operator. Saves copies; a function that edits
             one is then seen by its neighbours. Off, each operator sees copies of its own.
         latency_interval: seconds between two latency markers; `side_output(LATENCIES)` tells how long each was held up.
+        redact: as in `async_pandas_udf`, for all functions of the chain that have none of their own.
 
     Raises:
         OptionError: not a DataFrame, or a value that cannot work.
@@ -59,14 +60,13 @@ class AsyncStream:
     """
 
     def __init__(
-        self, df: DataFrame, object_reuse: bool = False, latency_interval: float | timedelta | None = None
+        self,
+        df: DataFrame,
+        object_reuse: bool = False,
+        latency_interval: float | timedelta | None = None,
+        redact: bool | Callable[[Any], Any] = False,
     ) -> None:
-        if not hasattr(type(df), "mapInArrow"):
-            raise OptionError(f"AsyncStream takes a DataFrame, not {df!r}")
-        if not isinstance(object_reuse, bool):
-            raise OptionError(f"object_reuse must be True or False, not {object_reuse!r}")
-        interval = None if latency_interval is None else seconds(latency_interval, "latency_interval")
-        self._beginning = Beginning(df, object_reuse, interval, Kept())
+        self._beginning = Beginning.of(df, object_reuse, latency_interval, redact)
         self._node: Node = plan.source_node(df)
         self._tag: OutputTag | None = None
 
@@ -108,20 +108,22 @@ class AsyncStream:
         returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
         watermark: WatermarkStrategy | None = None,
         with_watermark_column: str | None = None,
+        as_: str | None = None,
         **options: Any,
     ) -> AsyncStream:
         """The results of an async function beside the columns, in the order of the rows.
 
         Args:
-            function, columns, returnType, watermark, with_watermark_column, options: as in `asyncudf.ordered_wait`;
-                also `on_error="dead_letter"`: a row that fails for good leaves the stream for
+            function, columns, returnType, watermark, with_watermark_column, as_, options: as in
+                `asyncudf.ordered_wait`; also `on_error="dead_letter"`: a row that fails for good leaves the stream for
                 `side_output(DEAD_LETTERS)`.
 
         Raises:
             FunctionError: unknown columns, name clashes, or a function that cannot take these columns.
             OptionError: an option that cannot work.
         """
-        return self._wait(OutputMode.ORDERED, function, columns, returnType, watermark, with_watermark_column, options)
+        places = {"strategy": watermark, "watermark_column": with_watermark_column, "result_column": as_}
+        return self._wait(OutputMode.ORDERED, function, columns, returnType, options, **places)
 
     def unordered_wait(
         self,
@@ -130,12 +132,12 @@ class AsyncStream:
         returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
         watermark: WatermarkStrategy | None = None,
         with_watermark_column: str | None = None,
+        as_: str | None = None,
         **options: Any,
     ) -> AsyncStream:
         """Like `ordered_wait`, but each row goes on when its call has finished; none passes a watermark."""
-        return self._wait(
-            OutputMode.UNORDERED, function, columns, returnType, watermark, with_watermark_column, options
-        )
+        places = {"strategy": watermark, "watermark_column": with_watermark_column, "result_column": as_}
+        return self._wait(OutputMode.UNORDERED, function, columns, returnType, options, **places)
 
     def _wait(
         self,
@@ -143,21 +145,16 @@ class AsyncStream:
         function: Any,
         columns: tuple[str, ...],
         returns: Any,
-        watermark: WatermarkStrategy | None,
-        watermark_column: str | None,
         options: dict[str, Any],
+        **places: Any,
     ) -> AsyncStream:
         if "output_mode" in options:
             raise OptionError(f"output_mode is said by the name of the function already: {mode.value}_wait")
-        if watermark is not None and not isinstance(watermark, WatermarkStrategy):
-            raise OptionError(f"watermark must be a WatermarkStrategy, not {watermark!r}")
-        if watermark_column is not None and watermark is None:
-            raise OptionError("with_watermark_column needs watermark=, or there would be no watermark to write")
         udf = udf_of(function, returns, {**options, "output_mode": mode})
+        if udf.options.redact is None and self._beginning.redact is not None:
+            udf = udf.with_options(redact=self._beginning.redact)
         spec, checked, declared = udf.spec, udf.options, udf.returns
-        return self._then(
-            lambda node: plan.wait_node(node, spec, checked, declared, columns, watermark, watermark_column)
-        )
+        return self._then(lambda node: plan.wait_node(node, spec, checked, declared, columns, **places))
 
     def map(self, function: Rows, returnType: str | DataType | None = None) -> AsyncStream:  # noqa: N803
         """One row for each row: what a plain function returns for the dict of its columns.
@@ -181,7 +178,7 @@ class AsyncStream:
         return self._processed("process", function, returnType)
 
     def _processed(self, method: str, function: Any, returns: Any) -> AsyncStream:
-        return self._then(lambda node: plan.process_node(node, method, function, returns))
+        return self._then(lambda node: plan.process_node(node, method, function, returns, self._beginning.redact))
 
     def filter(self, function: Rows) -> AsyncStream:
         """The rows for which a plain function of the dict of their columns returns something true.
@@ -189,7 +186,7 @@ class AsyncStream:
         Raises:
             FunctionError: not a plain function. For Spark's own conditions filter the DataFrame.
         """
-        return self._then(lambda node: plan.filter_node(node, function))
+        return self._then(lambda node: plan.filter_node(node, function, self._beginning.redact))
 
     def branch(self) -> AsyncStream:
         """The same rows once more, for fan-out: each branch goes its own way in the same evaluation.
@@ -220,8 +217,8 @@ class AsyncStream:
 
         Args:
             tag: one of your own; `DEAD_LETTERS`, the rows that failed under `on_error="dead_letter"`: the columns
-                that the operator got, and `error` (type, message, attempts, elapsed, function, partition); or
-                `LATENCIES`.
+                that the operator got, and `error` (type, message, attempts, elapsed, status, function,
+                partition); or `LATENCIES`.
 
         Raises:
             FunctionError: no operator of this stream can write to it.

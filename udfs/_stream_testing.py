@@ -45,6 +45,7 @@ def run_stream(
     batch_size: int = 10_000,
     object_reuse: bool = False,
     latency_interval: float | None = None,
+    redact: bool | Callable[[Any], Any] = False,
 ) -> Any:
     """Run a chain over rows with the real operators, and return what comes out.
 
@@ -54,7 +55,7 @@ def run_stream(
         schema: their types, DDL or a `StructType`.
         clock: "virtual" jumps from timer to timer; "real" is for code that needs threads or sockets.
         batch_size: rows of an Arrow batch.
-        object_reuse, latency_interval: as in `AsyncStream`.
+        object_reuse, latency_interval, redact: as in `AsyncStream`.
 
     Returns:
         A list of rows as dicts, in the order in which they left; for several streams such a list by name.
@@ -73,7 +74,7 @@ def run_stream(
     if clock not in ("virtual", "real"):
         raise OptionError(f"clock must be 'virtual' or 'real', not {clock!r}")
     source: Any = _Rows(parsed(schema) if isinstance(schema, str) else schema)
-    stream = AsyncStream(source, object_reuse=object_reuse, latency_interval=latency_interval)
+    stream = AsyncStream(source, object_reuse=object_reuse, latency_interval=latency_interval, redact=redact)
     built = build(stream)
     wanted = dict(built) if isinstance(built, Mapping) else {"": built}
     for one in wanted.values():

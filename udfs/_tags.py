@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ._errors import OptionError
+from ._failures import LETTER_FIELDS
 
 __all__ = ("ANY_TAG", "DEAD_LETTERS", "LATENCIES", "OutputTag", "SideRecord", "SideTypes", "check_own_tag")
 
@@ -36,9 +37,8 @@ class OutputTag:
             raise OptionError(f"an OutputTag needs DDL such as 'city string' or a DataType, not {self.schema!r}")
 
 
-ERROR_DDL = "type string, message string, attempts int, elapsed double, function string, partition int"
 DEAD_LETTERS = OutputTag(
-    "dead_letters", f"error struct<{', '.join(p.replace(' ', ': ') for p in ERROR_DDL.split(', '))}>"
+    "dead_letters", f"error struct<{', '.join(f'{name}: {kind}' for name, kind in LETTER_FIELDS.items())}>"
 )
 ANY_TAG = OutputTag("any of the user's", "void")  # stands for every tag of the user's
 # latency: seconds from when a marker was due until it left the operator, all waiting included

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
-from ._arrow import capture_type, may_be_large
+from ._arrow import may_be_large
 from ._bridge import Bridge
+from ._error_types import capture_type
 from ._fit import fitter
-from ._options import OnError, Options
+from ._misfit import check_awaited
+from ._options import ExtraFields, OnError, Options
 from ._signature import FunctionSpec, Kind
 
 __all__ = ("OUTPUT_BYTES", "OUTPUT_LINGER", "Work", "pipe")
@@ -51,11 +54,19 @@ class Work:
         """How many calls may want a thread at the same time."""
         return self.options.capacity
 
-    def finish(self, *, keep: bool = False) -> Callable[[Any], Any] | None:
-        """What is done to each result: fit it to the declared type (with `keep`, only check), wrap it if captured."""
-        fit = None if self.declared is None else fitter(self.spec.name, self.declared)
-        if fit is not None and keep:
-            fit = _checked(fit)
+    def finish(self, *, keep: bool = False) -> Callable[[Any], Any]:
+        """What is done to each result: fit it to the declared type, wrap it if captured.
+
+        Args:
+            keep: only check a result that has all and only its fields.
+        """
+        name, extra = self.spec.name, self.options.extra_fields
+        if self.declared is None:
+            fit = _checked(partial(check_awaited, name))
+        else:
+            fit = fitter(name, self.declared, extra_fields=extra)
+            if keep and extra is ExtraFields.ERROR:
+                fit = _checked(fit)
         return _captured(fit) if self.captures else fit
 
 
@@ -67,8 +78,8 @@ def _checked(fit: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return check
 
 
-def _captured(fit: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    return lambda value: {"value": value if fit is None else fit(value), "error": None}
+def _captured(fit: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: {"value": fit(value), "error": None}
 
 
 def pipe(batches: Iterator[Any], start: Callable[[Any], Bridge[Any, Out]], read: Callable[[Any], Any]) -> Iterator[Out]:

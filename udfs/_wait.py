@@ -21,11 +21,13 @@ def ordered_wait(
     returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
     watermark: WatermarkStrategy | None = None,
     with_watermark_column: str | None = None,
+    as_: str | None = None,
     **options: Any,
 ) -> DataFrame:
     """`df` with the results of a function appended, in the order of the rows of each partition.
 
-    A struct's fields become columns, anything else one column named after the function. A function of 0..n
+    A struct's fields become columns, anything else one column named after the function; `as_` chooses otherwise. So
+    `on_error="capture"`, which makes a struct, gives the columns `value` and `error`. A function of 0..n
     results repeats or drops the row. The other columns are never turned into Python objects.
 
     Args:
@@ -36,6 +38,8 @@ def ordered_wait(
         returnType: the type of a result, where `function` does not say it.
         watermark: where watermarks come from.
         with_watermark_column: adds the watermark in force at each row as a timestamp column of that name.
+        as_: puts all of a result in one column of that name: a struct stays a struct, and under `on_error="capture"`
+            it is the struct of value and error. So two functions with equal fields, or two captures, do not clash.
         options: as in `async_pandas_udf`; those given here win.
 
     Raises:
@@ -48,6 +52,7 @@ def ordered_wait(
         returnType=returnType,
         watermark=watermark,
         with_watermark_column=with_watermark_column,
+        as_=as_,
         **options,
     )
     return stream._alone()
@@ -60,6 +65,7 @@ def unordered_wait(
     returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
     watermark: WatermarkStrategy | None = None,
     with_watermark_column: str | None = None,
+    as_: str | None = None,
     **options: Any,
 ) -> DataFrame:
     """Like `ordered_wait`, but each row leaves when its call has finished, so that no row waits for a slower one.
@@ -72,6 +78,7 @@ def unordered_wait(
         returnType=returnType,
         watermark=watermark,
         with_watermark_column=with_watermark_column,
+        as_=as_,
         **options,
     )
     return stream._alone()

@@ -78,7 +78,7 @@ def test_under_null_only_the_failed_row_is_null(spark):
 def test_under_capture_the_result_is_a_struct_of_value_and_error(spark):
     captured = fails_at_seven.with_options(on_error="capture")
     df = spark.range(6, 8, 1, 1).select(captured("id").alias("r"))
-    ddl = "struct<value:bigint,error:struct<type:string,message:string,attempts:int,elapsed:double>>"
+    ddl = "struct<value:bigint,error:struct<type:string,message:string,attempts:int,elapsed:double,status:int>>"
     assert df.schema["r"].dataType.simpleString() == ddl
     good, bad = (row.r for row in df.collect())
     assert (good.value, good.error, bad.value) == (6, None, None)

@@ -224,7 +224,7 @@ MISFITS = {
     "a function": (lambda s: s.ordered_wait(misfit), "side output 'log' returned 'one' (str) in field 'id'"),
     "a ProcessFunction": (
         lambda s: s.process(MisfitRows()),
-        "MisfitRows failed.*side output 'log'.*fields missing note",
+        "MisfitRows failed.*side output 'log'.*missing field 'note'",
     ),
 }
 
@@ -298,7 +298,7 @@ def test_a_dead_letter_is_the_input_and_what_went_wrong(spark, stream_of):
     stream = stream_of(df).ordered_wait(halved)
     letters = stream.side_output(DEAD_LETTERS)
     assert letters.columns == [*df.columns, "error"]
-    error = "struct<type:string,message:string,attempts:int,elapsed:double,function:string,partition:int>"
+    error = "struct<type:string,message:string,attempts:int,elapsed:double,status:int,function:string,partition:int>"
     assert dict(letters.dtypes)["error"] == error
     first, second = sorted(letters.collect())
     assert (first.id, first.part, first.xs) == (1, 0, [1])

@@ -1,0 +1,177 @@
+"""The HTTP status and the Retry-After of an exception, whichever client it is from."""
+
+from __future__ import annotations
+
+import email.message
+import http
+import urllib.error
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from asyncudf import DEAD_LETTERS, OutputTag, RetryStrategy
+from asyncudf._http import retry_after, status_of
+from asyncudf.testing import run_rows
+
+
+def having(**attributes: Any) -> Exception:
+    error = ValueError("no")
+    error.__dict__.update(attributes)
+    return error
+
+
+def caused_by(cause: BaseException | None) -> Exception:
+    error = ValueError("wrapped")
+    error.__cause__ = cause
+    return error
+
+
+def own_cause() -> Exception:
+    error = ValueError("circular")
+    error.__cause__ = caused_by(error)
+    return error
+
+
+class EvilError(Exception):
+    """Every attribute raises, and not an AttributeError."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise SystemExit
+
+
+def from_urllib(headers: dict[str, str]) -> urllib.error.HTTPError:
+    message = email.message.Message()
+    for name, value in headers.items():
+        message[name] = value
+    return urllib.error.HTTPError("http://localhost", 503, "busy", message, None)
+
+
+def from_aiohttp(headers: Any) -> aiohttp.ClientResponseError:
+    url = URL("http://localhost")
+    request = aiohttp.RequestInfo(url, "GET", CIMultiDictProxy(CIMultiDict()), url)
+    return aiohttp.ClientResponseError(request, (), status=503, headers=headers)
+
+
+def from_botocore(headers: dict[str, str]) -> Exception:
+    return having(response={"ResponseMetadata": {"HTTPStatusCode": 503, "HTTPHeaders": headers}})
+
+
+STATUSES = {
+    "aiohttp": (from_aiohttp(None), 503),
+    "urllib": (from_urllib({}), 503),
+    "botocore": (from_botocore({}), 503),
+    "status": (having(status=404), 404),
+    "status_code": (having(status_code=429), 429),
+    "an HTTPStatus": (having(code=http.HTTPStatus.NOT_FOUND), 404),
+    "httpx and requests": (having(response=SimpleNamespace(status_code=500)), 500),
+    "a response's status": (having(response=SimpleNamespace(status=500)), 500),
+    "the cause": (caused_by(having(status=404)), 404),
+    "the cause of the cause": (caused_by(caused_by(having(status=404))), 404),
+    "its own before its cause's": (having(status=500), 500),
+    "none": (ValueError(), None),
+    "a text": (having(status="404"), None),
+    "a bool": (having(status=True), None),
+    "a float": (having(status=404.0), None),
+    "an exit code": (having(code=1), None),
+    "a method, as in grpc": (having(code=lambda: 5), None),
+    "of a websocket": (having(code=1006), None),
+    "too small": (having(status=99), None),
+    "too large": (having(status=600), None),
+    "a text, and a code": (having(status="error", code=404), 404),
+    "attributes that raise": (EvilError(), None),
+    "a cause with attributes that raise": (caused_by(EvilError()), None),
+    "its own cause": (own_cause(), None),
+}
+
+
+@pytest.mark.parametrize("case", STATUSES)
+def test_the_status_is_found_where_clients_put_it(case: str) -> None:
+    error, status = STATUSES[case]
+    found = status_of(error)
+    assert found == status
+    assert type(found) is type(status), "a plain int, which Arrow takes"
+
+
+def test_a_number_of_numpys_is_no_status_that_a_client_gives() -> None:
+    assert status_of(having(status=np.int64(404))) is None
+
+
+def test_captured_errors_and_dead_letters_have_the_status() -> None:
+    async def fails(code: int) -> int:
+        raise having(status=code) if code else ValueError("no status")
+
+    got = run_rows(fails, [404, 500, 0], on_error="capture")
+    assert [row["error"]["status"] for row in got] == [404, 500, None]
+    assert list(got[0]["error"]) == ["type", "message", "attempts", "elapsed", "status"]
+    sides: dict[OutputTag, list[Any]] = {}
+    run_rows(fails, [404], on_error="dead_letter", side_outputs=sides)
+    (letter,) = sides[DEAD_LETTERS]
+    assert list(letter["error"]) == ["type", "message", "attempts", "elapsed", "status", "function", "partition"]
+    assert letter["error"]["status"] == 404
+
+
+class Headers(Mapping[str, str]):
+    """Like those of requests and httpx: a mapping that takes a name in any case and gives it as it was written."""
+
+    def __init__(self, name: str, value: str) -> None:
+        self._name, self._value = name, value
+
+    def __getitem__(self, name: str) -> str:
+        if name.lower() != self._name.lower():
+            raise KeyError(name)
+        return self._value
+
+    def __iter__(self) -> Any:
+        return iter([self._name])
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("name", ["Retry-After", "retry-after", "RETRY-AFTER"])
+def test_retry_after_is_read_from_every_clients_headers(name: str) -> None:
+    asked = {name: "7"}
+    assert retry_after(from_urllib(asked)) == 7
+    assert retry_after(from_aiohttp(CIMultiDictProxy(CIMultiDict(asked)))) == 7
+    assert retry_after(from_aiohttp(asked)) == 7
+    assert retry_after(from_botocore(asked)) == 7
+    assert retry_after(having(response=SimpleNamespace(headers=Headers(name, "7")))) == 7
+    assert retry_after(SimpleNamespace(status=429, headers=asked)) == 7, "a response that was returned"
+
+
+UNREADABLE = {
+    "attributes that raise": EvilError(),
+    "headers that are none": having(headers=5),
+    "a header without a name": having(headers={1: "7"}),
+    "no number": having(headers={"Retry-After": "nan"}),
+    "bytes": having(headers={"Retry-After": b"7"}),
+    "no date": having(headers={"Retry-After": "Fri, 32 Foo 2026"}),
+    "no metadata": having(response={"ResponseMetadata": None}),
+    "too large": having(retry_after=10**400),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_what_cannot_be_read_asks_for_nothing(case: str) -> None:
+    assert retry_after(UNREADABLE[case]) is None
+
+
+def test_an_error_of_urllib_is_called_again_when_its_server_wants_it() -> None:
+    calls = []
+
+    def then() -> float:
+        return __import__("asyncio").get_running_loop().time()  # type: ignore[no-any-return]
+
+    async def busy_once(x: int) -> float:
+        calls.append(then())
+        if len(calls) == 1:
+            raise from_urllib({"Retry-After": "7"})
+        return calls[1] - calls[0]
+
+    assert run_rows(busy_once, [1], retry=RetryStrategy.fixed_delay(attempts=2, delay=1)) == [7.0]

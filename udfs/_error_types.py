@@ -1,0 +1,22 @@
+"""The Arrow types of what is kept of an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from ._failures import ERROR_FIELDS
+
+__all__ = ("capture_type", "error_type")
+
+
+def capture_type(value: pa.DataType) -> pa.DataType:
+    """The type of a result under `on_error="capture"`."""
+    return pa.struct([("value", value), ("error", error_type(ERROR_FIELDS))])
+
+
+def error_type(fields: Mapping[str, str]) -> pa.DataType:
+    """The type of the record of an error."""
+    kinds = {"string": pa.string(), "integer": pa.int32(), "double": pa.float64()}
+    return pa.struct([(name, kinds[kind]) for name, kind in fields.items()])

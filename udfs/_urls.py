@@ -1,0 +1,52 @@
+"""What URLs carry and messages must not: a user and a password, keys and personal data in the query."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ("without_secrets",)
+
+# A URL from its slashes on, or a path alone, as in urllib3's "with url: /v1?key=...", to the first character that
+# neither may hold. Nothing here can match in two ways, so the time is linear.
+_URL = re.compile(r"(://|(?<![^\s\"'`(\[{<>=,:|])//?)([^\s\"<>]*)")
+_PUNCTUATION = ".,;:!?)]}'`"  # at the end of a URL it is the sentence's
+
+
+def without_secrets(text: str) -> str:
+    """The text with `***` for the user part and for the query of each URL in it.
+
+    >>> without_secrets("GET https://me:secret@example.com:8080/v1?key=secret, twice")
+    'GET https://***@example.com:8080/v1?***, twice'
+    """
+    return _URL.sub(_clean, text) if "/" in text else text
+
+
+def _clean(url: re.Match[str]) -> str:
+    start, rest = url.groups()
+    end = _query_start(rest)
+    body, query = rest[:end], rest[end:]
+    if start != "/":
+        body = _without_user(body)
+    secret = query[1:].rstrip(_PUNCTUATION)
+    if secret:
+        query = f"{query[0]}***{query[1 + len(secret) :]}"
+    return f"{start}{body}{query}"
+
+
+def _query_start(rest: str) -> int:
+    """Where the query begins; values are also written behind `;` (a session's id) and `#` (a token)."""
+    found = [rest.find("?"), *(at for at in map(rest.find, ";#") if "=" in rest[at:] or rest[at + 1 :] == "***")]
+    return min((at for at in found if at >= 0), default=len(rest))
+
+
+def _without_user(body: str) -> str:
+    authority, slash, path = body.partition("/")
+    _, at, host = authority.rpartition("@")
+    if at:
+        return f"***@{host}{slash}{path}"
+    _, colon, port = authority.rpartition("]")[2].rpartition(":")
+    if not colon or port.rstrip(_PUNCTUATION).isdigit() or not port.rstrip(_PUNCTUATION):
+        return body
+    # No port: the first part of a password that has a slash in it, or of one that was cut off.
+    _, at, after = body.partition("@")
+    return f"***@{after}" if at else f"***{slash}{path}"
