@@ -2,6 +2,9 @@
 
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
+import re
+from pathlib import Path
+
 import pytest
 from pyspark.sql import functions as sf
 
@@ -10,6 +13,7 @@ from asyncudf import async_pandas_udf, ordered_wait
 pytestmark = pytest.mark.spark
 
 ROWS = 100
+README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.fixture
@@ -43,6 +47,39 @@ def test_as_many_calls_as_rows_under(spark, called, journal, query):
     df = spark.range(0, ROWS, 1, 2).select("id", called("id").alias("r"))
     assert QUERIES[query](df).collect()
     assert sorted(journal.lines) == sorted(f"called {i}" for i in range(ROWS))
+
+
+# The table of the README: query, calls for 100 rows, and with deterministic=True.
+MENTIONS = {
+    "SELECT f(id).a, f(id).b FROM t": (200, 100),
+    "SELECT f(id).a FROM t WHERE f(id).b > 0": (190, 190),
+    "SELECT r.a, r.b FROM (SELECT f(id) r FROM t)": (100, 100),
+    "SELECT r.a FROM (SELECT f(id) r FROM t) WHERE r.b > 0": (100, 190),
+    "SELECT r.a FROM (SELECT f(id) r FROM t) WHERE r.b IS NOT NULL": (100, 200),
+    "SELECT r.a FROM (SELECT f(id) r FROM t) JOIN range(10) k ON r.b = k.id": (100, 200),
+    "SELECT r.b, count(*) FROM (SELECT f(id) r FROM t) GROUP BY r.b": (100, 100),
+    "SELECT r.a FROM (SELECT f(id) r FROM t) ORDER BY r.a": (200, 200),
+}
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("query", MENTIONS)
+def test_every_mention_of_the_function_is_a_call(spark, journal, query, deterministic):
+    @async_pandas_udf("a int, b int", deterministic=deterministic)
+    async def f(id: int):
+        journal.write("called", id)
+        return {"a": id, "b": id % 10}
+
+    spark.udf.register("f", f)
+    spark.range(0, ROWS, 1, 2).createOrReplaceTempView("t")
+    assert spark.sql(query).collect()
+    assert len(journal) == MENTIONS[query][deterministic]
+
+
+def test_the_readme_has_the_table_of_mentions():
+    found = [line.split("|")[1:4] for line in README.read_text().splitlines() if re.match(r"\| `SELECT", line)]
+    told = {query.strip(" `"): (int(calls), int(also)) for query, calls, also in found}
+    assert told == MENTIONS
 
 
 def test_as_many_calls_as_rows_in_sql(spark, called, journal):
