@@ -30,6 +30,8 @@ from asyncudf._http import retry_after
 from asyncudf._retry import Attempt
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
 
+from .clocks import HandClock
+
 FIXED = RetryStrategy.fixed_delay(attempts=3, delay=1.0)
 
 
@@ -409,23 +411,11 @@ class TestDeadline:
     def test_a_thread_that_is_late_keeps_neither_its_row_nor_its_slot(self, monkeypatch: pytest.MonkeyPatch) -> None:
         import threading
 
-        class HandClock(asyncio.SelectorEventLoop):
-            """Real threads, but time passes only when the late call says so: no other row can be late."""
-
-            now = 0.0
-
-            def time(self) -> float:
-                return self.now
-
-            def pass_time(self, seconds: float) -> None:
-                self.now += seconds
-
-        loop, release = HandClock(), threading.Event()
-        monkeypatch.setattr(asyncio, "new_event_loop", lambda: loop)
+        clock, release = HandClock.of_the_kit(monkeypatch), threading.Event()
 
         def call(x: int) -> int:
             if x == 0:
-                loop.call_soon_threadsafe(loop.pass_time, 1.0)
+                clock.pass_time(1.0)
                 release.wait(60)
             if x == 4:
                 release.set()

@@ -19,6 +19,8 @@ from asyncudf._errors import FatalError
 from asyncudf._threads import MOST_HUNG, SPARE, CallThreads
 from asyncudf.testing import run_rows
 
+from .clocks import HandClock
+
 CALLS = 3
 PATIENCE = 20.0  # seconds for what is bound to happen
 
@@ -108,12 +110,14 @@ def test_after_the_end_nothing_is_taken(pool: CallThreads) -> None:
         pool.submit(int)
 
 
-def test_no_row_times_out_without_having_run(release: threading.Event) -> None:
+def test_no_row_times_out_without_having_run(release: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
+    clock = HandClock.of_the_kit(monkeypatch)
 
     def call(x: int) -> int:
         ran.append(x)
         if x < 0:
+            clock.pass_time(1.0)
             release.wait()
         return x
 
@@ -140,21 +144,27 @@ def test_too_many_hanging_threads_fail_the_task_under_every_policy(on_error: Any
     assert len(ran) == 10
 
 
-def test_calls_that_send_their_work_to_a_thread_are_not_starved_either(release: threading.Event) -> None:
+def test_calls_that_send_their_work_to_a_thread_are_not_starved_either(
+    release: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran: list[int] = []
+    clock = HandClock.of_the_kit(monkeypatch)
+    all_hang = threading.Barrier(5, action=lambda: clock.pass_time(1.0))
 
     def work(x: int) -> int:
         ran.append(x)
         if x < 0:
+            all_hang.wait()
             release.wait()
         return x
 
     async def call(x: int) -> int:
         return await asyncio.to_thread(work, x)
 
-    hanging = list(range(-49, 0))
-    run_rows(call, [*hanging, *range(5)], clock="real", capacity=5, timeout=0.3, on_error="null")
-    assert sorted(ran) == [*hanging, *range(5)]
+    hanging, rows = list(range(-45, 0)), list(range(5))
+    got = run_rows(call, hanging + rows, clock="real", capacity=5, timeout=0.3, on_error="null")
+    assert sorted(ran) == hanging + rows
+    assert got == [None] * 45 + rows
 
 
 def test_a_hanging_thread_does_not_keep_the_process_from_its_end() -> None:
