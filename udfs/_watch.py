@@ -87,7 +87,7 @@ class _Watch(threading.Thread):
             while not self.over.wait(INTERVAL):
                 frames = _frames_of_user(self._frame())
                 if frames and self._came_round and not self._stays():
-                    frames = ()
+                    frames = []
                 if self.blocked.look(time.monotonic(), bool(frames)) and self._told is None:
                     self._told = _name(frames[0])
                     _warn(self._told, frames)

@@ -298,7 +298,7 @@ def test_a_cancelled_job_ends_its_workers_and_the_next_one_runs(spark, journal, 
 
 def test_the_next_task_in_the_same_worker_starts_clean(spark, journal):
     """Context variables, the loop and the threads of one task are not those of the next."""
-    names = ["asyncudf-loop"]
+    names = ["asyncudf-loop", "asyncudf-watch"]
 
     @async_pandas_udf("pid bigint, threads array<string>, loop_is_fresh boolean")
     async def look(id: int):
