@@ -13,7 +13,7 @@ import pytest
 from asyncudf import LATENCIES, AsyncStream
 from asyncudf._input import Input
 from asyncudf.queues import LatencyMarker, StreamRecord
-from asyncudf.testing import run_stream
+from asyncudf.testing import VirtualClockLoop, run_stream
 
 Build = Callable[[AsyncStream, Any, int], AsyncStream]
 
@@ -69,6 +69,18 @@ def test_markers_come_at_their_interval_until_the_last_row_has_left(chain: str, 
 def test_a_marker_counts_from_when_it_was_due_though_nobody_could_take_it() -> None:
     found = latencies(CHAINS["ordered"], 4.0, 1, 1, interval=1.0)
     assert sorted(found)[-4:] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_timer_that_fires_early_makes_no_latency_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of uvloop do, by up to a millisecond."""
+
+    def call_at(loop: Any, when: float, *callback: Any, **context: Any) -> Any:
+        return asyncio.SelectorEventLoop.call_at(loop, when - 0.001, *callback, **context)
+
+    monkeypatch.setattr(VirtualClockLoop, "call_at", call_at)
+
+    assert min(latencies(CHAINS["behind a filter"], 0.5, 20, 5)) >= 0
+    assert min(latencies(CHAINS["ordered"], 0.25, 20, 5)) >= 0
 
 
 def depth(line: Any) -> int:

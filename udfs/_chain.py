@@ -163,7 +163,8 @@ class Chain:
 
     def _marker(self) -> LatencyMarker:
         """The marker that is due. The next one comes an interval later, however long the loop is held up."""
-        marker = LatencyMarker(self._due, "source", self._site.partition)
+        due = min(self._due, self._site.loop.time())  # a timer may fire a hair before its time
+        marker = LatencyMarker(due, "source", self._site.partition)
         assert self._interval is not None
         self._due += self._interval
         self._timer = self._site.loop.call_at(self._due, self._mark_latency)
