@@ -292,7 +292,7 @@ def test_rounding_cannot_make_the_timer_of_the_deadlines_spin() -> None:
         def time(self) -> float:
             return self.now
 
-        def call_at(self, when: float, callback: Any) -> None:
+        def call_at(self, when: float, callback: Any, **context: Any) -> None:
             self.timers.append((when, callback))
 
     loop, expired = Loop(), []  # type: ignore[var-annotated]

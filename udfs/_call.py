@@ -12,7 +12,7 @@ The order of wrapping, outermost first, with the piece of code that does it:
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import contextvars
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -30,41 +30,14 @@ from ._function import CURRENT_SLOT, CallSlot, Results
 from ._invoke import Invocation
 from ._options import Options
 from ._retry import Attempt
+from ._row_call import Call, CallHooks
 from ._signature import FunctionSpec, Kind
 from ._tags import SideRecord
 from ._workers import Worker
 
-__all__ = ("Call", "CallHooks", "Calls")
+__all__ = ("Calls",)
 
 Finish = Callable[[Any], Any]
-
-
-class Call:
-    """A row, or the rows of one micro-batch, on the way to their results."""
-
-    # done: the entries are complete. workers: those inside the function for this call (more than one when a
-    # ResultFuture ended an attempt whose coroutine runs on).
-    __slots__ = ("attempt", "deadline", "done", "entries", "records", "started", "waited", "workers")
-
-    def __init__(self, records: Sequence[StreamRecord], entries: Sequence[Entry], started: float) -> None:
-        self.records = records
-        self.entries = entries
-        self.started = started
-        self.deadline: float | None = None
-        self.attempt = 0
-        self.waited = 0.0
-        self.done = False
-        self.workers: list[Worker] = []
-
-
-@dataclasses.dataclass(frozen=True)
-class CallHooks:
-    """What the calls tell their operator."""
-
-    finished: Callable[[], None]  # entries were completed
-    failed: Callable[[BaseException], None]  # the task must fail
-    wake: Callable[[], None]  # a slot is free or a retry is ready
-    abandon: Callable[[Worker], None]  # a worker's call must end, its slot goes to another
 
 
 class Calls:
@@ -93,13 +66,17 @@ class Calls:
         self._loop = loop
         self._clock = loop.time
         self._hooks = hooks
-        self._deadlines: Deadlines[Call] = Deadlines(loop, options.timeout, self._expire)
-        self._attempts: Deadlines[Call] = Deadlines(loop, options.attempt_timeout, self._attempt_expired)
+        self._deadlines: Deadlines[Call] = Deadlines(loop, options.timeout, partial(self._due, self._expire))
+        self._attempts: Deadlines[Call] = Deadlines(
+            loop, options.attempt_timeout, partial(self._due, self._attempt_expired)
+        )
+        self._context = contextvars.copy_context()  # without any row's variables
         self.ready: deque[Call] = deque()  # whose back-off is over
         self._limits_attempts = options.attempt_timeout is not None
         self.asks = spec.has_context  # whether the function can ask which row it works on
-        # Whether each attempt gets copies of its arguments; that of an AsyncFunction is a dict.
-        self._copies = options.retry is not None and (may_edit or spec.kind is Kind.ASYNC_FUNCTION)
+        # Whether an attempt gets copies of its arguments, which are seen again later; an AsyncFunction's is a dict.
+        is_seen_again = self.asks or options.retry is not None or options.on_timeout is not None
+        self._copies = is_seen_again and (may_edit or spec.kind is Kind.ASYNC_FUNCTION)
         self._takes_any_result = options.retry is None or not options.retry.checks_results
 
     def use(self, invocation: Invocation) -> Callable[..., Coroutine[Any, Any, Any]] | None:
@@ -145,9 +122,15 @@ class Calls:
         """A call whose back-off is over."""
         while self.ready:
             call = self.ready.popleft()
-            if not call.done:
+            if self._is_over(call):
+                self._expire(call)
+            elif not call.done:
                 return call
         return None
+
+    def _is_over(self, call: Call) -> bool:
+        """Whether the deadline has come, though the loop may not have noticed it."""
+        return call.deadline is not None and self._clock() + ROUNDING >= call.deadline
 
     def ended(self, worker: Worker, call: Call, results: Sequence[Results] | None, error: BaseException | None) -> None:
         """The worker's coroutine is over."""
@@ -166,6 +149,7 @@ class Calls:
         if worker.call is call and call.attempt == attempt and not worker.abandoned:
             worker.call = None
             self._decide(call, None if results is None else [results], error, worker.slot.side)
+            self._hooks.runs_on()
 
     def _decide(
         self,
@@ -188,6 +172,12 @@ class Calls:
         self._deadlines.close()
         self._attempts.close()
 
+    def _due(self, step: Callable[[Call], None], call: Call) -> None:
+        try:
+            step(call)
+        except BaseException as error:  # a timer's exception would only be logged
+            self._hooks.failed(error)
+
     def _expire(self, call: Call) -> None:
         self._abandon_workers(call)
         self._attempts.stop(call)
@@ -196,6 +186,9 @@ class Calls:
         self._hooks.wake()
 
     def _attempt_expired(self, call: Call) -> None:
+        if self._is_over(call):
+            self._expire(call)
+            return
         self._abandon_workers(call)
         self._attempts.stop(call)
         limit = self._options.attempt_timeout
@@ -214,13 +207,15 @@ class Calls:
     def _timed_out(self, call: Call, record: StreamRecord, error: BaseException) -> Results | BaseException:
         slot = CallSlot(record, call.attempt)  # the function's own answer may ask its context too
         slot.deadline = call.deadline
-        token = CURRENT_SLOT.set(slot)
-        try:
+
+        def answer() -> Results:
+            CURRENT_SLOT.set(slot)
             return [*self._finished(self._invocation.timed_out(record.value, error)), *slot.side]
+
+        try:
+            return self._context.copy().run(answer)
         except BaseException as own:
             return own
-        finally:
-            CURRENT_SLOT.reset(token)
 
     def _outcome(
         self,
@@ -233,22 +228,20 @@ class Calls:
         if call.done:
             return
         outcomes: list[Results | BaseException] = []
-        fits = True
+        misfit = None
         for result in results or ():
             try:
-                outcomes.append(self._finished(result))
-            except BaseException as misfit:  # a ResultError, or whatever code of the user's a check has run
-                outcomes.append(misfit)
-                fits = False
-        if side and outcomes and not isinstance(last := outcomes[-1], BaseException):
-            outcomes[-1] = [*last, *side]  # those of a micro-batch go with its last row
-        if not fits and len(outcomes) == 1:
-            error = outcomes[0]  # type: ignore[assignment]
-        if error is None and fits and self._takes_any_result:
+                outcomes.append([*self._finished(result), *side] if side else self._finished(result))
+                side = ()  # those of a micro-batch go with the first of its rows that fits
+            except BaseException as own:  # a ResultError, or whatever code of the user's a check has run
+                outcomes.append(own)
+                misfit = own if misfit is None else misfit
+        failure = misfit if error is None else error
+        if failure is None and self._takes_any_result:
             self._complete(call, outcomes)  # type: ignore[arg-type]
             return
         try:
-            delay = self._next_delay(call, error, results)
+            delay = self._next_delay(call, failure, results)
         except BaseException as own:  # a predicate of the retry strategy failed
             error, delay = own, None
         if delay is not None:

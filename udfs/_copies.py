@@ -7,6 +7,8 @@ from typing import Any
 
 __all__ = ("copied", "with_own_arguments")
 
+_EDITABLE = frozenset((list, tuple, dict, bytearray, set))
+
 
 def copied(value: Any) -> Any:
     """The value with lists, dicts and the like of its own; all else cannot be edited, or is no value of a column.
@@ -15,14 +17,14 @@ def copied(value: Any) -> Any:
     >>> copied(row) == row, copied(row)["tags"] is row["tags"]
     (True, False)
     """
-    kind = value.__class__
-    if kind is list:
-        return [copied(item) for item in value]
-    if kind is tuple:
-        return tuple([copied(item) for item in value])
+    kind = type(value)
+    if kind is list or kind is tuple:
+        if _EDITABLE.isdisjoint(map(type, value)):  # an embedding: nothing to look at one by one
+            return value[:]
+        return kind([copied(item) for item in value])
     if kind is dict:
         return {key: copied(item) for key, item in value.items()}
-    return kind(value) if kind is bytearray or kind is set else value
+    return value.copy() if kind is bytearray or kind is set else value
 
 
 def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -17,7 +18,7 @@ class Deadlines(Generic[T]):
 
     Args:
         delay: seconds; None watches nothing.
-        expire: called with each thing whose time has passed.
+        expire: called with each thing whose time has passed; must not raise.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, delay: float | None, expire: Callable[[T], None]) -> None:
@@ -27,6 +28,7 @@ class Deadlines(Generic[T]):
         # A dict and not a deque: what ends leaves at once, and nothing keeps its results alive.
         self._line: dict[T, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._context = contextvars.copy_context()
 
     def start(self, thing: T, now: float) -> float | None:
         """Watch it from now on; returns its deadline on the loop's clock, None if there is no limit."""
@@ -34,7 +36,7 @@ class Deadlines(Generic[T]):
             return None
         when = self._line[thing] = now + self._delay
         if self._timer is None:
-            self._timer = self._loop.call_at(when, self._fire)
+            self._watch_for(when)
         return when
 
     def stop(self, thing: T) -> float | None:
@@ -47,13 +49,17 @@ class Deadlines(Generic[T]):
         if self._timer is not None:
             self._timer.cancel()
 
+    def _watch_for(self, when: float) -> None:
+        # Not in the context of the call that happens to be the first in line.
+        self._timer = self._loop.call_at(when, self._fire, context=self._context)
+
     def _fire(self) -> None:
         self._timer = None
         now = self._loop.time() + ROUNDING  # or rounding lets the timer fire just before its time, for ever
         due = []
         for thing, when in self._line.items():
             if when > now:
-                self._timer = self._loop.call_at(when, self._fire)
+                self._watch_for(when)
                 break
             due.append(thing)
         for thing in due:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 
 from asyncudf.queues import LatencyMarker, Watermark
 
+from ._errors import AsyncUDFError
 from ._input import Fed, Input
 from ._outputs import UNLIMITED, Output
+from ._text import text_of, type_name
 
 __all__ = ("Driver",)
 
@@ -39,6 +42,7 @@ class Driver(ABC):
         self._fail = failed or self.abort
         self._input = Input(want)
         self._held_back = False
+        self._own_context = contextvars.copy_context()
         self._is_bounded = output.room < UNLIMITED  # whether its room is to be asked for
         self._finished: asyncio.Future[None] = loop.create_future()
 
@@ -84,12 +88,17 @@ class Driver(ABC):
         """The output has room again."""
         if self._held_back:
             self._held_back = False
-            self._loop.call_soon(self._push)
+            self._loop.call_soon(self._push, context=self._own_context.copy())  # not that of a row further down
 
     def abort(self, error: BaseException) -> None:
         """End with an error; the first one counts."""
-        if not self._finished.done():
-            self._finished.set_exception(error)
+        if self._finished.done():
+            return
+        if not isinstance(error, Exception) or isinstance(error, StopIteration):  # a future would make another of it
+            told = AsyncUDFError(f"{type_name(error)}: {text_of(error)}")
+            told.__cause__ = error
+            error = told
+        self._finished.set_exception(error)
 
     @contextlib.contextmanager
     def _owning_its_end(self) -> Iterator[None]:

@@ -47,11 +47,11 @@ def _quick(kind: pa.DataType, checked: Fit) -> Fit:
     if pa.types.is_integer(kind):
         high = 2 ** (kind.bit_width - 1) - 1
         low = -high - 1
-        return lambda value: value if value.__class__ is int and low <= value <= high else checked(value)
+        return lambda value: value if type(value) is int and low <= value <= high else checked(value)
     if pa.types.is_float64(kind):
-        return lambda value: value if value.__class__ is float else checked(value)
+        return lambda value: value if type(value) is float else checked(value)
     if pa.types.is_string(kind):
-        return lambda value: value if value.__class__ is str and value.isascii() else checked(value)
+        return lambda value: value if type(value) is str and value.isascii() else checked(value)
     return checked
 
 
@@ -95,7 +95,7 @@ def _fit(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
 
 
 def _plain(kind: pa.DataType, path: str, accepts: Callable[[Any], bool], convert: Fit) -> Fit:
-    exact_types = (bool, bytes, datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
+    exact_types = (bool, bytes, datetime.date, datetime.datetime, datetime.time)
 
     def fit(value: Any) -> Any:
         if not accepts(value):
@@ -174,7 +174,7 @@ def _integer(kind: pa.DataType, path: str) -> Fit:
     low = -high - 1
 
     def fit(value: Any) -> int:
-        if value.__class__ is not int:
+        if type(value) is not int:
             value = _as_int(value, kind, path)
         if low <= value <= high:
             return value  # type: ignore[no-any-return]
@@ -216,14 +216,15 @@ def _float(kind: pa.DataType, path: str) -> Fit:
 
 def _string(kind: pa.DataType, path: str) -> Fit:
     def fit(value: Any) -> str:
-        if not isinstance(value, str):
+        if not issubclass(type(value), str):
             raise MisfitError(path, value, "declared string")
-        if not value.isascii():
+        text = value if type(value) is str else str.__str__(value)  # methods of a subclass may do anything
+        if not text.isascii():
             try:
-                value.encode()
+                text.encode()
             except UnicodeEncodeError as error:
                 raise MisfitError(path, value, f"no Unicode text: {error.reason}") from None
-        return value
+        return text
 
     return fit
 
@@ -273,7 +274,7 @@ def _struct(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
     known, drops = frozenset(names), extra is ExtraFields.DROP
 
     def fit(value: Any) -> dict[str, Any]:
-        given = value if value.__class__ is dict else _as_mapping(value, names, path)
+        given = value if type(value) is dict else _as_mapping(value, names, path)
         if given.keys() != known and not (drops and given.keys() > known):
             raise fields_misfit(path, value, given.keys(), names, may_drop=extra is ExtraFields.ERROR)
         return {name: fit_field(given[name]) for name, fit_field in fits.items()}

@@ -41,7 +41,7 @@ class CallSlot:
         self.started = 0.0  # when the attempt began, on the loop's clock
         self.deadline: float | None = None  # of the row; None: not registered yet, the call is in its first step
         self.key: str | None = None  # made when it is first asked for
-        self.side: tuple[SideRecord, ...] = ()  # what this attempt has written to side outputs
+        self.side: list[SideRecord] = []  # what this attempt has written to side outputs
 
 
 CURRENT_SLOT: ContextVar[CallSlot] = ContextVar("asyncudf_call_slot")
@@ -140,7 +140,7 @@ class RuntimeContext:
         fit = self._side_types(check_own_tag(tag))
         slot = self._slot()
         if fit is not None:
-            slot.side = (*slot.side, SideRecord(tag, fit(value)))
+            slot.side.append(SideRecord(tag, fit(value)))
 
     @staticmethod
     def _slot() -> CallSlot:

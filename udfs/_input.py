@@ -76,6 +76,15 @@ class Input:
             self.may_have_more = True
         self._inserted.append(element)
 
+    def take_marker(self) -> StreamElement | None:
+        """Take the next element if it is a marker; a row stays where it is."""
+        element = self.next()
+        if isinstance(element, StreamRecord):
+            self.insert(element)
+            self._inserted.rotate()
+            return None
+        return element
+
     def _take_inserted(self) -> Iterator[StreamElement]:
         while self._inserted:
             yield self._inserted.popleft()

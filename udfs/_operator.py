@@ -10,36 +10,27 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from asyncudf.queues import (
-    Entry,
-    OrderedStreamElementQueue,
-    StreamElement,
-    StreamElementQueue,
-    StreamRecord,
-    UnorderedStreamElementQueue,
-)
+from asyncudf.queues import Entry, StreamElement, StreamRecord
 
 from ._batching import MicroBatch
-from ._call import Call, CallHooks, Calls
+from ._call import Calls
 from ._direct import BURST, Pace, Passed, driven, run_direct
 from ._driver import Driver
+from ._emission import Emission
 from ._error_policy import ErrorPolicy
 from ._function import Results, RuntimeContext
 from ._input import Fed, record_of
 from ._invoke import VectorCodec, invocation_of
-from ._options import Options, OutputMode
-from ._outputs import UNLIMITED, Output
+from ._options import Options
+from ._outputs import Output
 from ._resources import opened
+from ._row_call import Call, CallHooks
 from ._signature import FunctionSpec, batch_rows
-from ._weight import ByteBoundedQueue, UnloadingOutput, weight
+from ._waiting import queue_of
+from ._weight import weight
 from ._workers import Worker, WorkerPool
 
 __all__ = ("AsyncWaitOperator",)
-
-_QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
-    OutputMode.ORDERED: OrderedStreamElementQueue,
-    OutputMode.UNORDERED: UnorderedStreamElementQueue,
-}
 
 
 class AsyncWaitOperator(Driver):
@@ -82,11 +73,8 @@ class AsyncWaitOperator(Driver):
         self._context = context
         self._finish = finish
         self._codec = codec
-        self._queue = _QUEUES[options.output_mode](options.queue_rows)
-        self._bytes: ByteBoundedQueue | None = None
-        if weighs_results and options.max_buffered_bytes is not None:
-            self._queue = self._bytes = ByteBoundedQueue(self._queue, options.max_buffered_bytes)
-            self._output = UnloadingOutput(output, self._bytes)
+        self._queue, self._output, self._bytes = queue_of(options, output, weighs_results)
+        self._emission = Emission(self._queue, self._output, self._is_bounded)
         self._wanted_rows = max(options.capacity, batch_rows(spec, options))
         policy = ErrorPolicy(options, spec.name, context.partition)
         self._pace = Pace(loop.time, options.timeout, options.attempt_timeout)
@@ -94,7 +82,7 @@ class AsyncWaitOperator(Driver):
         self._direct: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._pool = WorkerPool(loop, options.capacity, self._work, self._has_work)
         self._batch = MicroBatch(batch_rows(spec, options), options.batch_linger, loop, self._pool.wake)
-        hooks = CallHooks(self._push, self._fail, self._pool.wake, self._pool.abandon)
+        hooks = CallHooks(self._push, self._fail, self._look_past_slots, self._pool.wake, self._pool.abandon)
         self._calls = Calls(spec, options, finish, may_edit, policy, rng, loop, hooks)
 
     @property
@@ -111,6 +99,7 @@ class AsyncWaitOperator(Driver):
 
     def _look_at_input(self) -> None:
         self._pool.wake()
+        self._look_past_slots()
         if self._input.has_ended:
             self._finish_if_drained()
 
@@ -138,6 +127,15 @@ class AsyncWaitOperator(Driver):
                 self._calls.close()
         self._end_output()
 
+    def _look_past_slots(self) -> None:
+        """Take markers, and the end, where all slots are held by coroutines that run on after their rows are done."""
+        while self._pool.is_full and self._queue.is_empty():
+            if (marker := self._input.take_marker()) is None:
+                self._finish_if_drained()
+                break
+            self._put(marker)
+            self._push()
+
     def _finish_if_drained(self) -> None:
         if self._input.is_drained and self._queue.is_empty() and not self._finished.done():
             self._finished.set_result(None)
@@ -163,10 +161,10 @@ class AsyncWaitOperator(Driver):
         """The life of one call slot: pull a row, run its call, again; ends when there is nothing to pull."""
         try:
             await self._run_calls(worker)
-        except Exception as error:  # the source or the output failed, not a row
+        except BaseException as error:  # the source or the output failed, not a row
+            if worker.abandoned or (isinstance(error, asyncio.CancelledError) and worker.task.cancelling()):
+                raise  # the pool, or somebody else's code between two calls, has cancelled it
             self._fail(error)
-        finally:
-            self._pool.leave(worker)  # also when somebody else's code has cancelled it between two calls
 
     async def _run_calls(self, worker: Worker) -> None:
         worker.settle_in()
@@ -205,10 +203,11 @@ class AsyncWaitOperator(Driver):
         """Run call after call for as long as rows come; False when the worker has nothing to do here."""
         weigh = None if self._bytes is None else weight
         running = run_direct(function, worker, self._finish, weigh, self._calls.asks, self._pace, self._passed, self)
-        may_have_more = await driven(running, worker, partial(self._suspended, worker))
-        if self._passed.records:
-            self._pass()
-        return may_have_more
+        try:
+            return await driven(running, worker, partial(self._suspended, worker))
+        finally:
+            if self._passed.records:
+                self._pass()
 
     def next_rows(self, worker: Worker) -> Iterator[Fed] | None:
         """Rows for `run_direct`, at most a burst."""
@@ -255,7 +254,7 @@ class AsyncWaitOperator(Driver):
         """Take the rows that were done at once: emit them, if they need not wait in the queue."""
         passed = self._passed
         try:
-            passed.leave(self._output, self._is_bounded)
+            self._emission.emit_passed(passed)
         except BaseException as error:  # a call that has just begun must not be lost with it
             self._fail(error)
         if passed.records:
@@ -284,16 +283,14 @@ class AsyncWaitOperator(Driver):
 
     def _push(self) -> None:
         """Emit everything that may leave."""
-        queue, output = self._queue, self._output
+        if self._emission.is_going_on:
+            return
         try:
-            if self._is_bounded:
-                while output.room > 0 and queue.emit_completed_elements(output, 1):
-                    pass  # one by one: each may become many on its way
-                self._held_back = queue.has_completed_elements()
-            else:
-                queue.emit_completed_elements(output, UNLIMITED)
+            self._held_back = self._emission.emit()
         except BaseException as error:  # called from timers too, where an exception would only be logged
             self._fail(error)
-        if self._input.has_ended:
+        if self._is_bounded:
+            self._look_past_slots()
+        if not self._input.may_have_more:
             self._finish_if_drained()
         self._pool.wake()

@@ -17,7 +17,7 @@ NUMBER = 8  # bytes
 
 def weight(value: Any) -> int:
     """About how many bytes a result holds: texts and bytes by their length, all else eight a value; keys too."""
-    kind = value.__class__
+    kind = type(value)
     if kind is str or kind is bytes:
         return len(value)
     if kind is dict:
@@ -26,7 +26,10 @@ def weight(value: Any) -> int:
         return NUMBER * len(value) if not value or isinstance(value[0], (int, float)) else sum(map(weight, value))
     if kind is SideRecord:
         return weight(value.value)
-    return len(value) if isinstance(value, (str, bytes, bytearray, memoryview)) else NUMBER
+    for text in (str, bytes, bytearray):
+        if issubclass(kind, text):
+            return text.__len__(value)  # a subclass may have one of its own, which fails
+    return value.nbytes if kind is memoryview else NUMBER
 
 
 class ByteBoundedQueue(StreamElementQueue):

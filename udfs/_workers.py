@@ -61,7 +61,7 @@ class WorkerPool:
     """At most `capacity` workers that count; abandoned ones live on beside them until they end.
 
     Args:
-        work: the life of a worker; it calls `done_pulling` before it waits for a call, and `leave` on every way out.
+        work: the life of a worker; it calls `done_pulling` before it waits for a call.
         has_work: whether a worker would find something to do.
     """
 
@@ -88,6 +88,11 @@ class WorkerPool:
         """From now on `wake` starts workers; they find the context variables of the caller."""
         self._context = contextvars.copy_context()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no slot is free."""
+        return self._active >= self._capacity
+
     def wake(self) -> None:
         """Start a worker if there is work, a free slot and nobody on the way."""
         if self._puller is None and self._active < self._capacity and self._context is not None and self._has_work():
@@ -95,7 +100,7 @@ class WorkerPool:
             self._active += 1
             self._workers.add(worker)
             worker.task = self._loop.create_task(self._work(worker), context=self._context.copy())
-            worker.task.add_done_callback(lambda _: self._workers.discard(worker))
+            worker.task.add_done_callback(lambda _: self._leave(worker))  # also if it was cancelled before it began
 
     def done_pulling(self, worker: Worker) -> None:
         """The worker is going to wait for its call: let another one pull."""
@@ -103,8 +108,9 @@ class WorkerPool:
             self._puller = None
         self.wake()
 
-    def leave(self, worker: Worker) -> None:
-        """The worker ends and gives its slot back."""
+    def _leave(self, worker: Worker) -> None:
+        """The worker has ended and gives its slot back."""
+        self._workers.discard(worker)
         if not worker.abandoned:
             self._active -= 1
         self.done_pulling(worker)

@@ -1,0 +1,54 @@
+"""Lets results leave an operator: while the next one has room, and not within itself."""
+
+from __future__ import annotations
+
+import contextvars
+
+from asyncudf.queues import StreamElementQueue
+
+from ._direct import Passed
+from ._outputs import UNLIMITED, Output
+
+__all__ = ("Emission",)
+
+
+class Emission:
+    """The way out of an operator's queue.
+
+    What runs further down does not see the context variables of the call that caused the emission. It may complete
+    another row of this operator: that row leaves behind those that are leaving.
+
+    Args:
+        is_bounded: whether the output's room is to be asked for.
+    """
+
+    def __init__(self, queue: StreamElementQueue, output: Output, is_bounded: bool) -> None:
+        self._queue = queue
+        self._output = output
+        self._is_bounded = is_bounded
+        self._context = contextvars.copy_context()
+        self.is_going_on = False
+
+    def emit(self) -> bool:
+        """Emit all that may leave; returns whether something has to wait for room."""
+        self.is_going_on = True
+        try:
+            if self._is_bounded:
+                return self._context.run(self._emit_while_there_is_room)
+            self._context.run(self._queue.emit_completed_elements, self._output, UNLIMITED)
+            return False
+        finally:
+            self.is_going_on = False
+
+    def emit_passed(self, passed: Passed) -> None:
+        """Emit the rows that were done at once, if they may leave; those without room are still there."""
+        self.is_going_on = True
+        try:
+            self._context.run(passed.leave, self._output, self._is_bounded)
+        finally:
+            self.is_going_on = False
+
+    def _emit_while_there_is_room(self) -> bool:
+        while self._output.room > 0 and self._queue.emit_completed_elements(self._output, 1):
+            pass  # one by one: each may become many on its way
+        return self._queue.has_completed_elements()

@@ -1,0 +1,41 @@
+"""What is known of a call on its way, and whom it tells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from asyncudf.queues import Entry, StreamRecord
+
+from ._workers import Worker
+
+__all__ = ("Call", "CallHooks")
+
+
+class Call:
+    """A row, or the rows of one micro-batch, on the way to their results."""
+
+    # done: the entries are complete. workers: those inside the function for this call (more than one when a
+    # ResultFuture ended an attempt whose coroutine runs on).
+    __slots__ = ("attempt", "deadline", "done", "entries", "records", "started", "waited", "workers")
+
+    def __init__(self, records: Sequence[StreamRecord], entries: Sequence[Entry], started: float) -> None:
+        self.records = records
+        self.entries = entries
+        self.started = started
+        self.deadline: float | None = None
+        self.attempt = 0
+        self.waited = 0.0
+        self.done = False
+        self.workers: list[Worker] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class CallHooks:
+    """What the calls tell their operator."""
+
+    finished: Callable[[], None]  # entries were completed
+    failed: Callable[[BaseException], None]  # the task must fail
+    runs_on: Callable[[], None]  # a row is done, its coroutine not
+    wake: Callable[[], None]  # a slot is free or a retry is ready
+    abandon: Callable[[Worker], None]  # a worker's call must end, its slot goes to another

@@ -1,0 +1,29 @@
+"""Where rows wait in an operator: the queue of its output mode, bounded in rows and, where it matters, in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from asyncudf.queues import OrderedStreamElementQueue, StreamElementQueue, UnorderedStreamElementQueue
+
+from ._options import Options, OutputMode
+from ._outputs import Output
+from ._weight import ByteBoundedQueue, UnloadingOutput
+
+__all__ = ("queue_of",)
+
+_QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
+    OutputMode.ORDERED: OrderedStreamElementQueue,
+    OutputMode.UNORDERED: UnorderedStreamElementQueue,
+}
+
+
+def queue_of(
+    options: Options, output: Output, weighs_results: bool
+) -> tuple[StreamElementQueue, Output, ByteBoundedQueue | None]:
+    """The queue, the output that it emits to, and the bound in bytes if there is one."""
+    queue = _QUEUES[options.output_mode](options.queue_rows)
+    if not weighs_results or options.max_buffered_bytes is None:
+        return queue, output, None
+    bounded = ByteBoundedQueue(queue, options.max_buffered_bytes)
+    return bounded, UnloadingOutput(output, bounded), bounded
