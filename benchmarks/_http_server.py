@@ -2,7 +2,8 @@
 
     python benchmarks/_http_server.py [--latency 0.02]
 
-Prints its address and runs until its standard input ends, so it cannot outlive the program that started it.
+Prints its address and runs until its standard input ends, so it cannot outlive the program that started it. Below its
+address, `calls` tells how many requests have come and when the last one did.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 from aiohttp import web
@@ -35,13 +37,21 @@ def http_server(latency: float) -> Iterator[str]:
 
 
 async def serve(latency: float) -> None:
+    seen = {"calls": 0, "last": 0.0}
+
+    async def calls(request: web.Request) -> web.Response:
+        return web.json_response(seen)
+
     async def answer(request: web.Request) -> web.Response:
+        seen["calls"] += 1
+        seen["last"] = time.time()
         if latency:
             await asyncio.sleep(latency)
         return web.Response(body=ANSWER, content_type="application/json")
 
     app = web.Application()
     app.router.add_get("/", answer)
+    app.router.add_get("/calls", calls)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:

@@ -18,9 +18,9 @@ __all__ = ("arrow_column", "local_spark", "seconds_of_calls", "spark")
 
 
 @contextlib.contextmanager
-def local_spark(conf: dict[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session with one core, stopped at the end with all its Python workers."""
-    session = spark(conf=conf)
+def local_spark(conf: dict[str, str] | None = None, cores: int = 1) -> Iterator[SparkSession]:
+    """A session of so many cores, stopped at the end with all its Python workers."""
+    session = spark(cores, conf)
     try:
         yield session
     finally:

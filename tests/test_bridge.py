@@ -7,7 +7,6 @@ import math
 import threading
 import traceback
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import Any
 
 import pytest
@@ -154,11 +153,14 @@ def test_a_loop_that_has_just_ended_does_not_hide_the_error() -> None:
 
     bridge = start(call)
     (batch,) = batches([1])
-    list(bridge.push(batch))
+    list(bridge.until_wanted())
+    bridge.feed(batch)
     bridge._thread.join()
     assert bridge._loop.is_closed()
+    list(bridge.until_wanted())
+    bridge.feed(batch)
     with pytest.raises(AsyncUDFError, match="first"):
-        list(chain(bridge.push(batch), bridge.finish()))
+        list(bridge.finish())
     bridge.close()
 
 

@@ -32,7 +32,7 @@ LAYERS = [
     ["_spark_table", "_spark_stream"],
     ["_spark_operator"],
     ["_spark"],
-    ["_spark_errors", "_spark_pickle"],
+    ["_spark_errors", "_spark_pickle", "_spark_connection"],
     ["_ends"],
     ["_chain"],
     ["_node"],

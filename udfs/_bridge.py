@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -21,6 +22,10 @@ In_contra = TypeVar("In_contra", contravariant=True)
 Out = TypeVar("Out")
 
 
+WATCH = 0.05  # seconds between two looks at whether anybody still reads
+SILENCE = 1.0  # seconds after which a reader gets a sign of life
+
+
 class Stage(Protocol[In_contra]):
     """What runs on the loop: fed with batches, until it has ended."""
 
@@ -34,12 +39,16 @@ class Bridge(Generic[In, Out]):
 
     Two mailboxes and no lock: the loop's own thread-safe calls lead in, one queue leads out. Spark's thread
     gives a batch only when the stage has asked for one, so a Spark that stops reading stops the calls after the
-    batches that were already handed over.
+    batches that were already handed over. Whenever Spark's thread has to wait, all that it has handed over is
+    settled first. It looks at the reader itself: were it blocked in a read or a write instead, that would fail.
 
     Args:
         build: makes the stage, on the loop's thread, from the loop, `want` (ask for a batch) and `emit`.
         threads: how many calls may want a thread at the same time.
         loop: the event loop; the bridge closes it.
+        settle: brings what has been handed over to the reader; raises OSError if nobody reads any more.
+        nothing: makes an empty batch, which comes out when nothing else has for a second: a reader that is to stop
+            finds out when it gets something.
     """
 
     def __init__(
@@ -47,11 +56,16 @@ class Bridge(Generic[In, Out]):
         build: Callable[[asyncio.AbstractEventLoop, Callable[[], None], Callable[[Out], None]], Stage[In]],
         threads: int,
         loop: asyncio.AbstractEventLoop,
+        settle: Callable[[], None],
+        nothing: Callable[[], Out],
     ) -> None:
         self._build = build
         self._threads = threads
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._loop = loop
+        self._settle = settle
+        self._nothing = nothing
+        self._heard = time.monotonic()  # when something came out last
         self._stage: Stage[In]
         self._main: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -63,23 +77,28 @@ class Bridge(Generic[In, Out]):
         try:
             source = iter(batches)
             while True:
-                yield from self._until("want")
+                yield from self.until_wanted()
+                self._settle()
                 batch = next(source, None)
                 if batch is None:
                     break
-                self._feed(batch)
+                self.feed(batch)
             yield from self.finish()
         finally:
             self.close()
 
-    def push(self, batch: In) -> Iterator[Out]:
-        """Feed one batch when the stage asks for it; yields what came out until then.
+    def until_wanted(self) -> Iterator[Out]:
+        """Yields what comes out until the stage asks for a batch; may be left before that, and called again.
 
         Raises:
             AsyncUDFError: a row failed, or the function could not be opened.
+            OSError: nobody reads any more.
         """
         yield from self._until("want")
-        self._feed(batch)
+
+    def feed(self, batch: In) -> None:
+        """Give the batch that was asked for."""
+        self._send(lambda: self._stage.feed(batch))
 
     def finish(self) -> Iterator[Out]:
         """Say that nothing follows, and yield all that comes out until the stage has closed."""
@@ -91,18 +110,27 @@ class Bridge(Generic[In, Out]):
         self._send(self._stop)
         self._thread.join(timeout=10 * GRACE)
 
-    def _feed(self, batch: In) -> None:
-        self._send(lambda: self._stage.feed(batch))
-
     def _until(self, last: str) -> Iterator[Out]:
         while True:
-            kind, content = self._outbox.get()
+            kind, content = self._next()
             if kind == "batch":
+                self._heard = time.monotonic()
                 yield content
             elif kind == "error":
                 raise content
             elif kind == last:
                 return
+
+    def _next(self) -> tuple[str, Any]:
+        """What comes out next, or an empty batch after a silence."""
+        with contextlib.suppress(queue.Empty):
+            return self._outbox.get_nowait()
+        while True:
+            self._settle()
+            if time.monotonic() - self._heard >= SILENCE:
+                return "batch", self._nothing()
+            with contextlib.suppress(queue.Empty):
+                return self._outbox.get(timeout=WATCH)
 
     def _send(self, action: Callable[[], Any]) -> None:
         # A loop that is closed takes nothing: the outbox holds the reason, and whoever reads it next sees that.

@@ -29,7 +29,7 @@ from ._task import OUTPUT_BYTES, OUTPUT_LINGER
 from ._watermarks import WatermarkGenerator
 from ._writer import RecordWriterOutput
 
-__all__ = ("ArrowSinks", "Envelope", "Plain", "Request", "SideKinds", "SourceReader")
+__all__ = ("ArrowSinks", "Envelope", "Plain", "Request", "SideKinds", "SourceReader", "without_rows")
 
 REST_ROWS = 1000  # rows of a side output that nobody has named yet, kept as one value
 ERROR_PART = Part.of("dead letters", pa.struct([("error", error_type(LETTER_FIELDS))]), "error")
@@ -204,6 +204,17 @@ class ArrowSinks:
             self._emit(request.seal([pa.array([tag.name]), pa.array([_packed(batch)], pa.binary())]))
 
         return self._record_writer(write, min(self._rows, REST_ROWS), layout, tag)
+
+
+def without_rows(request: Request, source: pa.Schema) -> pa.RecordBatch:
+    """A batch like those that are written for a request, but empty; `source` is the schema of the task's input."""
+    layout = Layout.anew(Part.of("nothing", request.kind, ""))
+    if request.tag is None and not request.rest:
+        layout = request.node.layout
+    elif request.tag == DEAD_LETTERS:
+        writers = (node for node in request.node.path() if node.spec is not None and node.spec.may_write(DEAD_LETTERS))
+        layout = next((_side_layout(node, DEAD_LETTERS, None) for node in writers), layout)
+    return request.seal(_arranged(layout, request.kind, layout.no_rows(source)))
 
 
 def _side_layout(node: Node, tag: OutputTag, written: Any) -> Layout:

@@ -141,6 +141,11 @@ class Layout:
 
         return weigh
 
+    def no_rows(self, source: pa.Schema) -> list[pa.Array]:
+        """The columns of no records, as `columns` would make them; `source` is that of the source's batches."""
+        kinds = [] if self.source_names is None else source.types
+        return [pa.array([], kind) for kind in (*kinds, *(kind for part in self.parts for kind in part.kinds))]
+
     def _origin_of(self, record: StreamRecord) -> Any:
         return record if self.parts else record.origin
 

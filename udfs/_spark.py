@@ -25,6 +25,7 @@ from ._input import Fed
 from ._loops import new_event_loop
 from ._options import Options
 from ._signature import FunctionSpec
+from ._spark_connection import settler
 from ._spark_errors import Telling
 from ._spark_pickle import check_picklable
 from ._specs import Site
@@ -199,7 +200,7 @@ def start_bridge(
     spec = work.spec
     codec = Codec(spec.name, spec.vectors, names or spec.parameters, kinds) if spec.vectorized else None
     may_edit = any(map(pa.types.is_nested, kinds))
-    return bridge_of(work, write, codec, rows, *task_of(), may_edit=may_edit)
+    return bridge_of(work, write, codec, rows, *task_of(), may_edit=may_edit, settle=settler())
 
 
 def bridge_of(
@@ -211,6 +212,7 @@ def bridge_of(
     attempt: int = 0,
     *,
     may_edit: bool = True,
+    settle: Callable[[], None] = lambda: None,
 ) -> Bridge[Iterable[Fed], Any]:
     """Start the chain of one function on a loop of its own."""
 
@@ -226,7 +228,7 @@ def bridge_of(
         site = Site(loop, random.Random(), partition, attempt)
         return chain_of_one(work, site, writer, codec, want, may_edit=may_edit)
 
-    return Bridge(build, work.threads, new_event_loop(work.options.loop))
+    return Bridge(build, work.threads, new_event_loop(work.options.loop), settle, lambda: write([], []))
 
 
 def task_of() -> tuple[int, int]:

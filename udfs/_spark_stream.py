@@ -4,6 +4,7 @@ import dataclasses
 import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -14,11 +15,12 @@ from pyspark.sql import types as spark
 from ._arrow import warm_up
 from ._bridge import Bridge
 from ._chain import Chain, Plan, build_chain
-from ._ends import ArrowSinks, Envelope, Plain, Request, SideKinds, SourceReader
+from ._ends import ArrowSinks, Envelope, Plain, Request, SideKinds, SourceReader, without_rows
 from ._errors import FunctionError
 from ._loops import new_event_loop
 from ._node import Node
 from ._spark import arrow_type, tag_kind, task_of, timestamp_type
+from ._spark_connection import settler
 from ._spark_errors import Telling
 from ._spark_operator import rows_type
 from ._specs import Site
@@ -71,7 +73,8 @@ class ChainTask:
             sinks = ArrowSinks(self.requests, emit, first.num_rows, loop, self.tag_kind)
             return build_chain(self.plan, site, sinks, want)
 
-        return Bridge(build, self.plan.threads, new_event_loop(self.plan.loop))
+        nothing = partial(without_rows, self.requests[0], first.schema)
+        return Bridge(build, self.plan.threads, new_event_loop(self.plan.loop), settler(), nothing)
 
 
 def evaluate(

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 from pyspark.sql import SparkSession
@@ -99,31 +100,34 @@ class TableFunction:
     def eval(self, row: Any, *columns: Any, **named: Any) -> Iterator[tuple[Any, ...]]:
         """Take one row; give the results that are ready now and then."""
         self._rows.append(row)
-        if len(self._rows) == TABLE_ROWS:
-            yield from self._push()
+        if len(self._rows) >= TABLE_ROWS:
+            for results in self._hand_over():
+                yield from results
+                if len(self._rows) < 2 * TABLE_ROWS:
+                    return  # Spark gets them when this ends, not before
 
     def terminate(self) -> Iterator[tuple[Any, ...]]:
         """The table has ended; give the rest."""
         if self._rows:
-            yield from self._push()
+            yield from chain.from_iterable(self._hand_over())
         if self._bridge is not None:
             with self.telling():
-                for batch in self._bridge.finish():
-                    yield from batch
+                yield from chain.from_iterable(self._bridge.finish())
 
     def cleanup(self) -> None:
         """Spark calls this on every path."""
         if self._bridge is not None:
             self._bridge.close()
 
-    def _push(self) -> Iterator[tuple[Any, ...]]:
+    def _hand_over(self) -> Iterator[list[tuple[Any, ...]]]:
+        """Give the rows to the function once it wants them; yields the results that are ready until then."""
         if self._bridge is None:
             kinds = [arrow_type(self._analyzed.kinds[i], self.work.spec.name) for i in self._analyzed.arguments]
             self._bridge = start_bridge(self._work, self._write, kinds, self._analyzed.names, TABLE_ROWS)
-        rows, self._rows = self._rows, []
         with self.telling():
-            for batch in self._bridge.push([self._record(row) for row in rows]):
-                yield from batch
+            yield from self._bridge.until_wanted()
+        rows, self._rows = self._rows, []
+        self._bridge.feed([self._record(row) for row in rows])
 
     def _record(self, row: Any) -> StreamRecord:
         # Also columns that nobody reads: Spark would take an hour off a naive timestamp when clocks are set back.

@@ -20,7 +20,7 @@ __all__ = ("OUTPUT_BYTES", "OUTPUT_LINGER", "Work", "pipe")
 
 Out = TypeVar("Out")
 
-OUTPUT_LINGER = 0.1  # seconds that a finished row waits for company
+OUTPUT_LINGER = 0.05  # seconds that a finished row waits for company
 OUTPUT_BYTES = 64 * 2**20  # of results that are written together, whatever their number
 
 
