@@ -1,0 +1,317 @@
+"""Somebody waits for the first row, or nobody waits any more. Real threads and sockets, no Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import socket
+import threading
+import types
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from asyncudf import _bridge as bridge_module
+from asyncudf import async_pandas_udf
+from asyncudf._arrow import records_of
+from asyncudf._bridge import Bridge
+from asyncudf._spark import bridge_of, offline_work
+from asyncudf._spark_connection import settler
+
+Settle = Callable[[], None]
+
+
+def start(function: Any, settle: Settle, **options: Any) -> Bridge[Any, list[Any]]:
+    udf = async_pandas_udf(function, **options)
+    work = offline_work(udf.spec, udf.options, None)
+    return bridge_of(work, lambda values, *_: list(values), None, 100, settle=settle)
+
+
+def batch(*values: Any) -> Any:
+    return records_of([(value,) for value in values], [None] * len(values))
+
+
+class Worker:
+    """PySpark's worker: it has a buffered file over a socket, and calls us in a frame that knows it."""
+
+    def __init__(self) -> None:
+        ours, self.spark = socket.socketpair()
+        ours.settimeout(10)
+        self.spark.settimeout(10)
+        self.outfile = ours.makefile("wb")
+        self.infile = ours.makefile("rb")
+        ours.close()
+
+    def run(self, function: Callable[..., Any], *args: Any, package: str = "pyspark") -> Any:
+        return _as_pyspark(package)(self.outfile, function, *args)
+
+    def close(self) -> None:
+        self.spark.close()
+        self.infile.close()
+        self.outfile.raw.close()
+
+
+def _as_pyspark(package: str) -> Any:
+    def main(outfile: Any, function: Any, *args: Any) -> Any:
+        return function(*args)
+
+    return types.FunctionType(main.__code__, {**main.__globals__, "__package__": package})
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker()
+    yield worker
+    worker.close()
+
+
+def test_what_was_written_reaches_spark(worker: Worker) -> None:
+    settle = worker.run(settler)
+    worker.outfile.write(b"rows")
+    settle()
+    assert worker.spark.recv(100) == b"rows"
+
+
+def test_an_end_that_spark_has_closed_is_seen_without_a_write(worker: Worker) -> None:
+    settle = worker.run(settler)
+    settle()
+    worker.spark.close()
+    with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
+        settle()
+
+
+def test_an_end_that_spark_has_closed_is_seen_though_its_input_is_not_read(worker: Worker) -> None:
+    settle = worker.run(settler)
+    worker.spark.sendall(b"input")
+    settle()
+    worker.spark.close()
+    with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
+        settle()
+
+
+def test_an_end_that_spark_has_closed_is_seen_though_a_subprocess_holds_ours(worker: Worker) -> None:
+    settle = worker.run(settler)
+    held = socket.fromfd(worker.outfile.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        worker.spark.close()
+        with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
+            settle()
+    finally:
+        held.close()
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+def test_both_kinds_of_sockets_are_watched(family: int) -> None:
+    ours, spark = socket.socketpair() if family == socket.AF_UNIX else _tcp_pair()
+    with ours, ours.makefile("wb") as outfile:
+        settle = _as_pyspark("pyspark")(outfile, settler)
+        spark.close()
+        with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
+            settle()
+
+
+def _tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        return ours, server.accept()[0]
+
+
+def test_the_frames_of_others_are_not_searched(worker: Worker) -> None:
+    settle = worker.run(settler, package="users_code")
+    worker.outfile.write(b"rows")
+    worker.spark.close()
+    settle()
+    worker.outfile.raw.close()  # its rows stay in the buffer
+    with pytest.raises(ValueError, match="closed"):
+        worker.outfile.flush()
+
+
+@pytest.mark.parametrize("outfile", [None, 3, "a path", object()])
+def test_a_worker_whose_outfile_is_something_else_runs_as_ever(outfile: Any) -> None:
+    _as_pyspark("pyspark")(outfile, settler)()
+
+
+def test_a_stream_that_is_no_socket_is_flushed_only(tmp_path: Any) -> None:
+    with open(tmp_path / "out", "wb") as outfile:
+        settle = _as_pyspark("pyspark")(outfile, settler)
+        outfile.write(b"rows")
+        settle()
+        assert (tmp_path / "out").read_bytes() == b"rows"
+
+
+def test_a_pair_of_streams_is_flushed_only() -> None:
+    """Spark without its daemon has one file for both ways, which has no number."""
+    written = io.BytesIO()
+    pair = io.BufferedRWPair(io.BytesIO(), written)  # type: ignore[arg-type]
+    settle = _as_pyspark("pyspark")(pair, settler)
+    pair.write(b"rows")
+    settle()
+    assert written.getvalue() == b"rows"
+
+
+def test_a_system_without_poll_flushes_only(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("select.poll")
+    settle = worker.run(settler)
+    worker.outfile.write(b"rows")
+    settle()
+    assert worker.spark.recv(100) == b"rows"
+    worker.spark.close()
+    settle()
+
+
+def test_rows_are_settled_before_sparks_thread_waits_for_more_results() -> None:
+    release = threading.Event()
+    steps: list[Any] = []
+
+    async def call(x: int) -> int:
+        if x:
+            await asyncio.to_thread(release.wait, 10)
+        return x
+
+    def settle() -> None:
+        steps.append("settled")
+        if [0] in steps:
+            release.set()
+
+    steps.extend(start(call, settle).pipe(iter([batch(0, 1)])))
+    first = steps.index([0])
+    assert steps[first + 1] == "settled", "the second call ends only after that"
+    assert [step for step in steps if step != "settled"] == [[0], [1]]
+
+
+def test_rows_are_settled_before_sparks_thread_reads() -> None:
+    steps: list[str] = []
+
+    def source() -> Iterator[Any]:
+        steps.append("read")
+        yield batch(0)
+        steps.append("read")
+
+    async def call(x: int) -> int:
+        return x
+
+    list(start(call, lambda: steps.append("settled")).pipe(source()))
+    assert [before for before, step in pairwise(["", *steps]) if step == "read"] == ["settled", "settled"]
+
+
+def test_results_that_are_ready_are_not_settled_one_by_one() -> None:
+    """A flush for each of many small batches would cost more than the batches."""
+    settled = []
+
+    async def call(x: int) -> int:
+        return x
+
+    bridge = start(call, lambda: settled.append(1))
+    list(bridge.until_wanted())
+    bridge.feed(batch(*range(10_000)))
+    out = bridge.finish()
+    first = next(out)
+    bridge._thread.join(10)  # the rest is ready
+    settled.clear()
+    assert len([first, *out]) == 100
+    assert not settled
+
+
+def test_calls_are_cancelled_when_nobody_reads_any_more() -> None:
+    ended: list[int] = []
+    running = threading.Event()
+
+    async def call(x: int) -> int:
+        running.set()
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append(x)
+        return x
+
+    def settle() -> None:
+        if running.is_set():
+            raise BrokenPipeError("nobody reads")
+
+    with pytest.raises(BrokenPipeError, match="nobody reads"):
+        list(start(call, settle).pipe(iter([batch(0, 1)])))
+    assert sorted(ended) == [0, 1]
+
+
+def test_the_calls_end_when_spark_leaves_while_its_thread_is_reading(worker: Worker) -> None:
+    """Nobody looks at the connection then; the read itself ends, and an early end of the input is none."""
+    ended = threading.Event()
+    running = threading.Event()
+
+    async def call(x: int) -> int:
+        running.set()
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.set()
+        return x
+
+    def source() -> Iterator[Any]:
+        yield batch(0)
+        threading.Thread(target=leave).start()
+        assert worker.infile.read(1) == b"", "blocked until Spark leaves"
+
+    def leave() -> None:
+        running.wait(10)
+        worker.spark.close()
+
+    def task() -> None:
+        list(start(call, settler()).pipe(source()))
+
+    with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
+        worker.run(task)
+    assert ended.is_set()
+
+
+def test_the_calls_end_when_spark_leaves_while_its_thread_is_writing(worker: Worker) -> None:
+    ended = threading.Event()
+
+    async def call(x: int) -> int:
+        if x:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                ended.set()
+        return x
+
+    def task() -> None:
+        out = start(call, settler()).pipe(iter([batch(0, 1)]))
+        try:
+            assert next(out) == [0]
+            threading.Thread(target=leave).start()
+            while True:  # blocked as soon as nobody reads what is on the way
+                worker.outfile.write(bytes(2**16))
+        finally:
+            out.close()  # type: ignore[attr-defined]
+
+    def leave() -> None:
+        worker.spark.recv(1)
+        worker.spark.close()
+
+    with pytest.raises(OSError, match=r"Broken pipe|reset"):
+        worker.run(task)
+    assert ended.is_set()
+
+
+def test_a_silence_is_filled_with_empty_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge_module, "SILENCE", 0.0)
+    monkeypatch.setattr(bridge_module, "WATCH", 0.001)
+    release = threading.Event()
+
+    async def call(x: int) -> int:
+        await asyncio.to_thread(release.wait, 10)
+        return x
+
+    out = start(call, lambda: None).pipe(iter([batch(7)]))
+    assert [next(out) for _ in range(3)] == [[], [], []]
+    release.set()
+    assert [results for results in out if results] == [[7]]
+
+
+def test_there_is_no_empty_batch_while_results_come() -> None:
+    async def call(x: int) -> int:
+        return x
+
+    assert [] not in list(start(call, lambda: None).pipe(batch(*range(100)) for _ in range(20)))
