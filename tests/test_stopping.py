@@ -8,7 +8,6 @@ import socket
 import threading
 import types
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -181,19 +180,43 @@ def test_rows_are_settled_before_sparks_thread_waits_for_more_results() -> None:
     assert [step for step in steps if step != "settled"] == [[0], [1]]
 
 
+class Writes:
+    """A stage that gives one batch, asks for one, and waits for ever."""
+
+    def __init__(self, want: Callable[[], None], emit: Callable[[Any], None]) -> None:
+        self._want = want
+        self._emit = emit
+        self.has_asked = threading.Event()
+
+    def feed(self, batch: Any) -> None: ...
+    def end_of_input(self) -> None: ...
+
+    async def run(self) -> None:
+        self._emit(["row"])
+        self._want()
+        self.has_asked.set()
+        await asyncio.Event().wait()
+
+
 def test_rows_are_settled_before_sparks_thread_reads() -> None:
+    """Spark's source may be slow, and no result comes meanwhile."""
     steps: list[str] = []
+    bridge: Bridge[Any, list[str]] = Bridge(
+        lambda loop, *ways: Writes(*ways), 1, asyncio.new_event_loop(), lambda: steps.append("settled"), list
+    )
 
     def source() -> Iterator[Any]:
         steps.append("read")
-        yield batch(0)
-        steps.append("read")
+        raise EOFError
+        yield
 
-    async def call(x: int) -> int:
-        return x
-
-    list(start(call, lambda: steps.append("settled")).pipe(source()))
-    assert [before for before, step in pairwise(["", *steps]) if step == "read"] == ["settled", "settled"]
+    out = bridge.pipe(source())
+    assert next(out) == ["row"]
+    bridge._stage.has_asked.wait(10)  # type: ignore[attr-defined]
+    steps.clear()
+    with pytest.raises(EOFError):
+        next(out)
+    assert steps == ["settled", "read"]
 
 
 def test_results_that_are_ready_are_not_settled_one_by_one() -> None:
@@ -310,8 +333,22 @@ def test_a_silence_is_filled_with_empty_batches(monkeypatch: pytest.MonkeyPatch)
     assert [results for results in out if results] == [[7]]
 
 
-def test_there_is_no_empty_batch_while_results_come() -> None:
-    async def call(x: int) -> int:
-        return x
+def test_an_empty_batch_follows_a_second_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(bridge_module, "time", types.SimpleNamespace(monotonic=lambda: now))
 
-    assert [] not in list(start(call, lambda: None).pipe(batch(*range(100)) for _ in range(20)))
+    def settle() -> None:
+        nonlocal now
+        now += 0.4
+        if now == 0.8:
+            bridge._outbox.put(("batch", ["late row"]))
+
+    bridge: Bridge[Any, list[str]] = Bridge(
+        lambda loop, *ways: Writes(*ways), 1, asyncio.new_event_loop(), settle, list
+    )
+    list(bridge.until_wanted())
+    now = 0.0
+    out = bridge.until_wanted()
+    assert (next(out), now) == (["late row"], 0.8)
+    assert (next(out), now) == ([], 2.0)
+    bridge.close()

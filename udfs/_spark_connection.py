@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 import select
-import stat
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -51,14 +49,11 @@ def _stream_to_spark() -> io.BufferedIOBase | None:
 
 def _watch(stream: io.BufferedIOBase) -> Callable[[], Any]:
     """Tells whether the other end is closed; always no, where the system or the stream cannot say."""
-    try:
-        number = stream.fileno()
-        if not stat.S_ISSOCK(os.fstat(number).st_mode):
-            return lambda: False
-    except OSError:  # a pair of streams has no number: Spark without its daemon
-        return lambda: False
     if not hasattr(select, "poll"):  # Windows
         return lambda: False
     poll = select.poll()
-    poll.register(number, _IS_CLOSED)
+    try:
+        poll.register(stream.fileno(), _IS_CLOSED)
+    except OSError:  # a pair of streams has no number: Spark without its daemon
+        return lambda: False
     return lambda: poll.poll(0)
