@@ -164,6 +164,22 @@ def test_a_limit_has_its_rows_with_the_first_results(spark, call, journal, worke
 
 
 @pytest.mark.parametrize("door", [column, ordered])
+def test_calls_that_hang_beyond_a_limit_are_cancelled_long_before_their_deadline(spark, journal, until, door):
+    @async_pandas_udf(timeout=3600, capacity=CAPACITY)
+    async def hangs_later(id: int) -> int:
+        if id < 5:
+            return id
+        journal.write("start", id)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            journal.write("cancelled", id)
+
+    assert len(door(spark.range(0, ROWS, 1, 1), hangs_later).where("result >= 0").limit(5).collect()) == 5
+    until(lambda: 0 < journal.count("start") == journal.count("cancelled"), "all calls are cancelled")
+
+
+@pytest.mark.parametrize("door", [column, ordered])
 def test_spark_does_not_take_slow_calls_for_a_worker_that_hangs(spark, conf, journal, door):
     @async_pandas_udf
     async def slow(id: int) -> int:
