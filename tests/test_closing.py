@@ -414,7 +414,8 @@ def test_the_bridges_own_cancellation_stays_what_it_is() -> None:
         await asyncio.sleep(1000)
 
     with bridge(call, resources={"group": asyncio.TaskGroup}) as made:
-        list(made.push(records_of([(1,)], [None])))
+        list(made.until_wanted())
+        made.feed(records_of([(1,)], [None]))
     with pytest.raises(AsyncUDFError, match=r"^the task was cancelled$"):
         list(made.finish())
 

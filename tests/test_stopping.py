@@ -15,7 +15,7 @@ import pytest
 from asyncudf import _bridge as bridge_module
 from asyncudf import async_pandas_udf
 from asyncudf._arrow import records_of
-from asyncudf._bridge import Bridge
+from asyncudf._bridge import Bridge, Reader
 from asyncudf._spark import bridge_of, offline_work
 from asyncudf._spark_connection import settler
 
@@ -25,7 +25,7 @@ Settle = Callable[[], None]
 def start(function: Any, settle: Settle, **options: Any) -> Bridge[Any, list[Any]]:
     udf = async_pandas_udf(function, **options)
     work = offline_work(udf.spec, udf.options, None)
-    return bridge_of(work, lambda values, *_: list(values), None, 100, settle=settle)
+    return bridge_of(work, lambda values, *_: list(values), None, 100, reader=Reader(settle, list))
 
 
 def batch(*values: Any) -> Any:
@@ -202,7 +202,7 @@ def test_rows_are_settled_before_sparks_thread_reads() -> None:
     """Spark's source may be slow, and no result comes meanwhile."""
     steps: list[str] = []
     bridge: Bridge[Any, list[str]] = Bridge(
-        lambda loop, *ways: Writes(*ways), 1, asyncio.new_event_loop(), lambda: steps.append("settled"), list
+        lambda loop, *ways: Writes(*ways), 1, asyncio.new_event_loop(), Reader(lambda: steps.append("settled"))
     )
 
     def source() -> Iterator[Any]:
@@ -344,7 +344,7 @@ def test_an_empty_batch_follows_a_second_without_any(monkeypatch: pytest.MonkeyP
             bridge._outbox.put(("batch", ["late row"]))
 
     bridge: Bridge[Any, list[str]] = Bridge(
-        lambda loop, *ways: Writes(*ways), 1, asyncio.new_event_loop(), settle, list
+        lambda loop, *ways: Writes(*ways), 1, asyncio.new_event_loop(), Reader(settle, list)
     )
     list(bridge.until_wanted())
     now = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import queue
 import threading
 import time
@@ -15,12 +16,11 @@ from ._threads import CallThreads
 from ._watch import watched
 from ._workers import GRACE, end_tasks
 
-__all__ = ("Bridge", "Stage", "run_to_end")
+__all__ = ("Bridge", "Reader", "Stage", "run_to_end")
 
 In = TypeVar("In")
 In_contra = TypeVar("In_contra", contravariant=True)
 Out = TypeVar("Out")
-
 
 WATCH = 0.05  # seconds between two looks at whether anybody still reads
 SILENCE = 1.0  # seconds after which a reader gets a sign of life
@@ -32,6 +32,19 @@ class Stage(Protocol[In_contra]):
     def feed(self, batch: In_contra, /) -> None: ...
     def end_of_input(self) -> None: ...
     async def run(self) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader(Generic[Out]):
+    """Who reads what a bridge gives.
+
+    Args:
+        settle: brings it what has been handed over so far; raises OSError if it reads no more.
+        nothing: makes an empty batch, for one that is told to stop only when it next gets something. None: it waits.
+    """
+
+    settle: Callable[[], None] = lambda: None
+    nothing: Callable[[], Out] | None = None
 
 
 class Bridge(Generic[In, Out]):
@@ -46,9 +59,7 @@ class Bridge(Generic[In, Out]):
         build: makes the stage, on the loop's thread, from the loop, `want` (ask for a batch) and `emit`.
         threads: how many calls may want a thread at the same time.
         loop: the event loop; the bridge closes it.
-        settle: brings what has been handed over to the reader; raises OSError if nobody reads any more.
-        nothing: makes an empty batch, which comes out when nothing else has for a second: a reader that is to stop
-            finds out when it gets something.
+        reader: who gets what comes out.
     """
 
     def __init__(
@@ -56,15 +67,13 @@ class Bridge(Generic[In, Out]):
         build: Callable[[asyncio.AbstractEventLoop, Callable[[], None], Callable[[Out], None]], Stage[In]],
         threads: int,
         loop: asyncio.AbstractEventLoop,
-        settle: Callable[[], None],
-        nothing: Callable[[], Out],
+        reader: Reader[Out] | None = None,
     ) -> None:
         self._build = build
         self._threads = threads
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._loop = loop
-        self._settle = settle
-        self._nothing = nothing
+        self._reader = reader or Reader()
         self._heard = time.monotonic()  # when something came out last
         self._stage: Stage[In]
         self._main: asyncio.Task[None] | None = None
@@ -78,7 +87,7 @@ class Bridge(Generic[In, Out]):
             source = iter(batches)
             while True:
                 yield from self.until_wanted()
-                self._settle()
+                self._reader.settle()
                 batch = next(source, None)
                 if batch is None:
                     break
@@ -125,10 +134,11 @@ class Bridge(Generic[In, Out]):
         """What comes out next, or an empty batch after a silence."""
         with contextlib.suppress(queue.Empty):
             return self._outbox.get_nowait()
+        nothing = self._reader.nothing
         while True:
-            self._settle()
-            if time.monotonic() - self._heard >= SILENCE:
-                return "batch", self._nothing()
+            self._reader.settle()
+            if nothing is not None and time.monotonic() - self._heard >= SILENCE:
+                return "batch", nothing()
             with contextlib.suppress(queue.Empty):
                 return self._outbox.get(timeout=WATCH)
 

@@ -17,7 +17,7 @@ from pyspark.util import PythonEvalType
 
 from . import _types
 from ._arrow import Codec, ResultWriter, records_of, rows_of, warm_up
-from ._bridge import Bridge
+from ._bridge import Bridge, Reader
 from ._chain import Chain, chain_of_one
 from ._errors import FunctionError, OptionError
 from ._failures import ERROR_FIELDS
@@ -200,7 +200,9 @@ def start_bridge(
     spec = work.spec
     codec = Codec(spec.name, spec.vectors, names or spec.parameters, kinds) if spec.vectorized else None
     may_edit = any(map(pa.types.is_nested, kinds))
-    return bridge_of(work, write, codec, rows, *task_of(), may_edit=may_edit, settle=settler())
+    return bridge_of(
+        work, write, codec, rows, *task_of(), may_edit=may_edit, reader=Reader(settler(), lambda: write([], []))
+    )
 
 
 def bridge_of(
@@ -212,7 +214,7 @@ def bridge_of(
     attempt: int = 0,
     *,
     may_edit: bool = True,
-    settle: Callable[[], None] = lambda: None,
+    reader: Reader[Any] | None = None,
 ) -> Bridge[Iterable[Fed], Any]:
     """Start the chain of one function on a loop of its own."""
 
@@ -228,7 +230,7 @@ def bridge_of(
         site = Site(loop, random.Random(), partition, attempt)
         return chain_of_one(work, site, writer, codec, want, may_edit=may_edit)
 
-    return Bridge(build, work.threads, new_event_loop(work.options.loop), settle, lambda: write([], []))
+    return Bridge(build, work.threads, new_event_loop(work.options.loop), reader)
 
 
 def task_of() -> tuple[int, int]:

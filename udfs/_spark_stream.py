@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
 from ._arrow import warm_up
-from ._bridge import Bridge
+from ._bridge import Bridge, Reader
 from ._chain import Chain, Plan, build_chain
 from ._ends import ArrowSinks, Envelope, Plain, Request, SideKinds, SourceReader, without_rows
 from ._errors import FunctionError
@@ -73,8 +73,8 @@ class ChainTask:
             sinks = ArrowSinks(self.requests, emit, first.num_rows, loop, self.tag_kind)
             return build_chain(self.plan, site, sinks, want)
 
-        nothing = partial(without_rows, self.requests[0], first.schema)
-        return Bridge(build, self.plan.threads, new_event_loop(self.plan.loop), settler(), nothing)
+        reader = Reader(settler(), partial(without_rows, self.requests[0], first.schema))
+        return Bridge(build, self.plan.threads, new_event_loop(self.plan.loop), reader)
 
 
 def evaluate(
