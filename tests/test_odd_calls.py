@@ -49,7 +49,7 @@ class TestSlots:
             running += 1
             peak = max(peak, running) if n > 10 else 0
             try:
-                await asyncio.sleep(0)
+                await asyncio.sleep(1 if n > 10 else 0)
             finally:
                 running -= 1
             if n == 0:
