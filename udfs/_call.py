@@ -138,7 +138,7 @@ class Calls:
         worker.is_suspended = False
         if worker.call is call:
             worker.call = None
-            self._decide(call, results, error, worker.slot.side)
+            self._outcome(call, results, error, worker.slot.side)
         elif call.done and not call.workers:
             self._deadlines.stop(call)
 
@@ -148,24 +148,8 @@ class Calls:
         """A ResultFuture was completed: its attempt is decided, though the coroutine may run on."""
         if worker.call is call and call.attempt == attempt and not worker.abandoned:
             worker.call = None
-            self._decide(call, None if results is None else [results], error, worker.slot.side)
+            self._outcome(call, None if results is None else [results], error, worker.slot.side)
             self._hooks.runs_on()
-
-    def _decide(
-        self,
-        call: Call,
-        results: Sequence[Results] | None,
-        error: BaseException | None,
-        side: Sequence[SideRecord],
-    ) -> None:
-        """An attempt has come back, in time or not."""
-        now = self._clock() - ROUNDING
-        if call.deadline is not None and now > call.deadline:
-            self._expire(call)  # the loop was too busy to notice it in time
-        elif self._limits_attempts and now > (self._attempts.stop(call) or now):
-            self._attempt_expired(call)
-        else:
-            self._outcome(call, results, error, side)
 
     def close(self) -> None:
         """Watch no deadline any more."""
@@ -224,14 +208,21 @@ class Calls:
         error: BaseException | None,
         side: Sequence[SideRecord] = (),
     ) -> None:
-        """An attempt is decided: the row is done, or it is tried again."""
+        """An attempt has come back, in time or not: the row is done, or it is tried again."""
+        now = self._clock() - ROUNDING
+        if call.deadline is not None and now > call.deadline:
+            self._expire(call)  # the loop was too busy to notice it in time
+            return
+        if self._limits_attempts and now > (self._attempts.stop(call) or now):
+            self._attempt_expired(call)
+            return
         if call.done:
             return
         outcomes: list[Results | BaseException] = []
-        misfit = None
+        finish, misfit = self._finish, None
         for result in results or ():
             try:
-                outcomes.append([*self._finished(result), *side] if side else self._finished(result))
+                outcomes.append([*(result if finish is None else map(finish, result)), *side])
                 side = ()  # those of a micro-batch go with the first of its rows that fits
             except BaseException as own:  # a ResultError, or whatever code of the user's a check has run
                 outcomes.append(own)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
-from contextvars import copy_context
 from types import coroutine
 from typing import Any, Protocol
 
@@ -101,7 +100,7 @@ async def run_direct(
         Whether there may be more rows, after a pause; else the slot has nothing to do here.
     """
     # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
-    slot, clean, cancelling = worker.slot, worker.clean, worker.task.cancelling
+    slot, context, clean = worker.slot, worker.context, worker.clean
     clock, pause = pace.clock, pace.pause
     note_record, note_value = passed.records.append, passed.results.append
     end = 0.0  # when timers and the mailbox get their turn; 0: they have just had it
@@ -155,7 +154,7 @@ async def run_direct(
                 if passed.spare <= 0:
                     return True
             try:
-                if copy_context() != clean or cancelling():  # is_spoiled, which asks more than can have happened here
+                if context != clean or worker.is_cancelled:  # is_spoiled, which asks more than can have happened here
                     break
             except BaseException:  # variables that cannot be compared
                 break

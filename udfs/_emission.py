@@ -26,6 +26,7 @@ class Emission:
         self._queue = queue
         self._output = output
         self._is_bounded = is_bounded
+        self._leaves_chain = output.leaves_chain
         self._context = contextvars.copy_context()
         self.is_going_on = False
 
@@ -33,10 +34,10 @@ class Emission:
         """Emit all that may leave; returns whether something has to wait for room."""
         self.is_going_on = True
         try:
-            if self._is_bounded:
-                return self._context.run(self._emit_while_there_is_room)
-            self._context.run(self._queue.emit_completed_elements, self._output, UNLIMITED)
-            return False
+            if self._leaves_chain:
+                self._queue.emit_completed_elements(self._output, UNLIMITED)
+                return False
+            return self._context.run(self._emit_while_there_is_room)
         finally:
             self.is_going_on = False
 
@@ -49,6 +50,8 @@ class Emission:
             self.is_going_on = False
 
     def _emit_while_there_is_room(self) -> bool:
+        if not self._is_bounded:
+            self._queue.emit_completed_elements(self._output, UNLIMITED)
         while self._output.room > 0 and self._queue.emit_completed_elements(self._output, 1):
             pass  # one by one: each may become many on its way
         return self._queue.has_completed_elements()

@@ -64,6 +64,7 @@ class Output(Collector):
     def __init__(self, tag: OutputTag | None = None) -> None:
         self.tag = tag
         self._gauge = WatermarkGauge()
+        self.leaves_chain = True  # whether no code of the user's runs further down
 
     @property
     def room(self) -> int:
@@ -100,6 +101,7 @@ class ForwardingOutput(Output):
         super().__init__()
         self._output = output
         self._gauge = output.get_watermark_gauge()
+        self.leaves_chain = output.leaves_chain
 
     @property
     def room(self) -> int:
@@ -182,6 +184,7 @@ class ChainingOutput(Output):
     def __init__(self, following: Input, view: Callable[[StreamRecord], StreamRecord]) -> None:
         super().__init__()
         self._following = following
+        self.leaves_chain = False
         self._view = view
 
     @property
@@ -219,6 +222,7 @@ class BroadcastingOutput(Output):
     def __init__(self, outputs: Sequence[Output]) -> None:
         super().__init__()
         self._outputs = outputs
+        self.leaves_chain = all(output.leaves_chain for output in outputs)
         self._main = [output for output in outputs if output.tag is None]
         self._tagged = [output for output in outputs if output.tag is not None]
 

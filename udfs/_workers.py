@@ -20,19 +20,20 @@ from ._function import CURRENT_SLOT, CallSlot
 
 __all__ = ("GRACE", "Worker", "WorkerPool", "end_tasks", "forget", "pauses")
 
-_copy_context = contextvars.copy_context
 GRACE = 5.0  # seconds that a cancelled coroutine has to clean up
 
 
 class Worker:
     """One coroutine that runs calls. Never used again once a call has left traces in it."""
 
-    __slots__ = ("abandoned", "call", "clean", "is_suspended", "slot", "task")
+    __slots__ = ("abandoned", "call", "clean", "context", "is_cancelled", "is_suspended", "slot", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, context: contextvars.Context) -> None:
+        self.context = context  # in which its calls run
         self.slot = CallSlot()
         self.call: Any = None  # the call whose attempt is undecided here
         self.is_suspended = False  # whether a call that began as one of many is now waited for
+        self.is_cancelled = False  # whether somebody has cancelled its task, who may have taken it back
         self.abandoned = False  # its slot was given to another; what it still does no longer counts
         self.task: asyncio.Task[None]
         self.clean: contextvars.Context  # what each call shall find
@@ -40,21 +41,34 @@ class Worker:
     def settle_in(self) -> None:
         """Remember the context that each call shall find; runs inside the worker's own task."""
         decimal.getcontext()  # sets a variable when first used, which is no trace of a call
-        self.clean = _copy_context()
+        self.clean = self.context.copy()
 
     def meet(self, element: Any, attempt: int = 1) -> CallSlot:
         """Begin an attempt whose function may ask about its row; runs inside the worker's own task."""
         slot = self.slot = CallSlot(element, attempt)
         CURRENT_SLOT.set(slot)
-        self.clean = _copy_context()
+        self.clean = self.context.copy()
         return slot
 
     def is_spoiled(self) -> bool:
         """Whether it must take no other call: the last one left a context variable or an unheeded cancellation."""
+        self.is_cancelled = False
         try:
-            return self.abandoned or _copy_context() != self.clean or self.task.cancelling() > 0
+            return self.abandoned or self.context != self.clean or self.task.cancelling() > 0
         except BaseException:  # variables that cannot be compared, such as arrays: one of them was set
             return True
+
+
+class _WorkerTask(asyncio.Task[None]):
+    """Notes that it was cancelled, so that nobody has to ask after each call."""
+
+    def __init__(self, worker: Worker, life: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+        self._worker = worker
+        super().__init__(life, loop=loop, context=worker.context)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        self._worker.is_cancelled = True
+        return super().cancel(msg)
 
 
 class WorkerPool:
@@ -96,10 +110,10 @@ class WorkerPool:
     def wake(self) -> None:
         """Start a worker if there is work, a free slot and nobody on the way."""
         if self._puller is None and self._active < self._capacity and self._context is not None and self._has_work():
-            worker = self._puller = Worker()
+            worker = self._puller = Worker(self._context.copy())
             self._active += 1
             self._workers.add(worker)
-            worker.task = self._loop.create_task(self._work(worker), context=self._context.copy())
+            worker.task = _WorkerTask(worker, self._work(worker), self._loop)
             worker.task.add_done_callback(lambda _: self._leave(worker))  # also if it was cancelled before it began
 
     def done_pulling(self, worker: Worker) -> None:
