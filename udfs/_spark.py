@@ -52,6 +52,7 @@ __all__ = (
 
 # Up to PySpark 4.2 UTC is the default, since then it must be said.
 _IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+FEW_ROWS = 1000  # of results, which are written together whatever Spark's input batches have
 COLUMN_EVAL_TYPE = PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
 
 
@@ -171,17 +172,23 @@ class ColumnTask:
 
     def __call__(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         with self._telling():
-            yield from pipe(batches, self._start, self._read)
+            yield from pipe(filter(_has_rows, batches), self._start, self._read)
 
     def _start(self, first: Any) -> Bridge[Iterable[Fed], pa.Array]:
         columns, spec = _columns(first), self._work.spec
         spec.check_column_count(len(columns))
         writer = ResultWriter(spec.name, self._work.written)
         kinds = [column.type for column in columns]
-        return start_bridge(self._work, lambda values, *_: writer.array(values), kinds, None, len(columns[0]))
+        # The first batch may be a small one, which another column of ours below this has sent early.
+        rows = max(len(columns[0]), FEW_ROWS)
+        return start_bridge(self._work, lambda values, *_: writer.array(values), kinds, None, rows)
 
     def _read(self, batch: Any) -> Iterable[Fed]:
         return records_of(rows_of(self._work.spec.name, _columns(batch), None), repeat(None))
+
+
+def _has_rows(batch: Any) -> bool:
+    return len(_columns(batch)[0]) > 0  # another column's sign of life comes as a batch without
 
 
 def _columns(batch: Any) -> tuple[pa.Array, ...]:
@@ -194,7 +201,7 @@ def start_bridge(
     """The function of a column or a table in the Spark task that this runs in.
 
     `write` makes what Spark gets of results and their origins, of at most `rows` together: as many as Spark's input
-    batches have, so that `spark.sql.execution.arrow.maxRecordsPerBatch` bounds the memory of large results too.
+    batches have, or a few more. Large results are bounded in bytes as well.
     """
     warm_up()
     spec = work.spec
