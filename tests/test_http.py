@@ -175,3 +175,39 @@ def test_an_error_of_urllib_is_called_again_when_its_server_wants_it() -> None:
         return calls[1] - calls[0]
 
     assert run_rows(busy_once, [1], retry=RetryStrategy.fixed_delay(attempts=2, delay=1)) == [7.0]
+
+
+class OddInt(int):
+    def __int__(self) -> int:
+        raise RuntimeError("no number")
+
+
+class OddStatusError(Exception):
+    status = OddInt(404)
+
+
+class NoCauseError(Exception):
+    __cause__ = 5  # type: ignore[assignment]
+
+
+class FailingCauseError(Exception):
+    @property
+    def __cause__(self) -> Any:  # type: ignore[override]
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(OddStatusError(), 404), (NoCauseError(), None), (FailingCauseError(), None)]
+)
+def test_an_exception_with_odd_attributes_is_captured(error: Exception, status: int | None) -> None:
+    async def call(x: int) -> int:
+        raise error
+
+    (result,) = run_rows(call, [1], on_error="capture")
+    assert (result["error"]["type"], result["error"]["status"]) == (type(error).__name__, status)
+
+
+def test_the_status_of_the_true_cause_is_found_behind_an_odd_attribute() -> None:
+    with pytest.raises(NoCauseError) as failed:
+        raise NoCauseError from OddStatusError()
+    assert status_of(failed.value) == 404

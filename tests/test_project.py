@@ -66,7 +66,7 @@ LAYERS = [
     ["_failures"],
     ["_traces"],
     ["_errors", "_text", "_http"],
-    ["_urls"],
+    ["_urls", "_causes"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 SPARK = {"_spark", "_spark_errors", "_spark_table", "_spark_operator", "_spark_pickle", "_spark_stream"}

@@ -8,7 +8,14 @@ class AsyncUDFError(Exception):
 
     Raised as itself when a call failed for good under `on_error="raise"`: the message names the function,
     the attempts made, the partition and the input, and `__cause__` is the exception of the function.
+
+    Attributes:
+        is_located: whether the message says where it failed, and for which input.
+        is_redacted: whether results that do not fit are kept out of what is shown with it.
     """
+
+    is_located = False
+    is_redacted = False
 
 
 class OptionError(AsyncUDFError, ValueError):
@@ -37,5 +44,5 @@ class FatalError(AsyncUDFError):
     """Fails the task under every policy and is not tried again, since no other row would fare better."""
 
 
-for _error in (AsyncUDFError, OptionError, FunctionError, AsyncTimeoutError, ResultError):
+for _error in (AsyncUDFError, OptionError, FunctionError, AsyncTimeoutError, ResultError, FatalError):
     _error.__module__ = "asyncudf"  # Spark shows it before the message

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
+from ._causes import leaves
 from ._errors import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from ._http import status_of
 from ._text import short, shortened, text_of, type_name
@@ -20,6 +21,7 @@ __all__ = (
     "misfit_error",
     "only_types",
     "shown_input",
+    "told",
     "told_error",
     "told_text",
 )
@@ -28,6 +30,7 @@ __all__ = (
 ERROR_FIELDS = {"type": "string", "message": "string", "attempts": "integer", "elapsed": "double", "status": "integer"}
 LETTER_FIELDS = {**ERROR_FIELDS, "function": "string", "partition": "integer"}
 SHOWN_ROWS = 8  # of a call of many
+SHOWN_ERRORS = 8  # of a group of many
 
 Redact = Callable[[Any], Any]  # what may be shown of an input
 
@@ -48,13 +51,15 @@ def misfit_error(before: str, value: Any, after: str, detail: str = "") -> Resul
 
 def located_error(error: BaseException, where: str, redact: Redact | None = None) -> AsyncUDFError:
     """The error that fails the task; `where` names the function, the attempt and the input."""
+    located: AsyncUDFError
     if type(error) in (AsyncTimeoutError, FatalError, ResultError):  # their type says more than "failed"
-        own: AsyncUDFError = type(error)(f"{where}: {told_text(error, redact)}")  # type: ignore[assignment]
-        own.__cause__ = error.__cause__
-        return own
-    failed = AsyncUDFError(f"{where}: {type_name(error)}: {text_of(error)}")
-    failed.__cause__ = error
-    return failed
+        located = type(error)(f"{where}: {told_text(error, redact)}")  # type: ignore[assignment]
+        located.__cause__ = error.__cause__
+    else:
+        located = AsyncUDFError(f"{where}: {told(error, redact)}")
+        located.__cause__ = error
+    located.is_located, located.is_redacted = True, redact is not None
+    return located
 
 
 def told_error(error: BaseException, attempts: int, elapsed: float, redact: Redact | None = None) -> dict[str, Any]:
@@ -63,8 +68,19 @@ def told_error(error: BaseException, attempts: int, elapsed: float, redact: Reda
     return dict(zip(ERROR_FIELDS, told, strict=True))
 
 
-def told_text(error: BaseException, redact: Redact | None) -> str:
-    """The message of an error; where inputs are redacted, without a result, which may repeat them."""
+def told(error: BaseException, redact: Redact | None = None) -> str:
+    """The type of an error, and its message."""
+    return f"{type_name(error)}: {told_text(error, redact)}"
+
+
+def told_text(error: BaseException, redact: Redact | None = None) -> str:
+    """The message of an error; of a group also those of what is in it.
+
+    Where inputs are redacted it is without a result that does not fit, which may repeat them.
+    """
+    if issubclass(type(error), BaseExceptionGroup):
+        inside = [told(leaf, redact) for leaf in islice(leaves(error), SHOWN_ERRORS + 1)]
+        return f"{text_of(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"
     if redact is not None and issubclass(type(error), ResultError):
         return error.without_value or text_of(error)  # type: ignore[attr-defined]
     return text_of(error)

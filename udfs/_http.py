@@ -8,23 +8,21 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ._causes import related
+
 __all__ = ("retry_after", "status_of")
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status of an exception, or of the one that it was raised from; None if there is none.
+    """The HTTP status of an exception, of one that it was raised from, or of one in a group; None if there is none.
 
     Reads `status` (aiohttp), `status_code`, `code` (urllib) and `response` (httpx, requests, botocore).
     """
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        for holder in (cause, _attribute(cause, "response")):
+    for one in related(error):
+        for holder in (one, _attribute(one, "response")):
             for value in _statuses(holder):
-                if issubclass(type(value), int) and 100 <= int(value) <= 599:
-                    return int(value)
-        cause = cause.__cause__
+                if issubclass(type(value), int) and 100 <= (status := int.__int__(value)) <= 599:
+                    return status
     return None
 
 

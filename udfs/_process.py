@@ -10,11 +10,10 @@ from typing import Any
 
 from asyncudf.queues import StreamRecord
 
-from ._errors import AsyncUDFError, FunctionError, ResultError
-from ._failures import Redact, misfit_error, shown_input, told_text
+from ._errors import AsyncUDFError, FunctionError
+from ._failures import Redact, located_error, misfit_error, shown_input
 from ._outputs import Collector, Output, WatermarkGauge
 from ._tags import OutputTag, SideTypes, check_own_tag
-from ._text import text_of, type_name
 
 __all__ = (
     "FlatMapFunction",
@@ -180,25 +179,13 @@ def process_function(function: Any) -> str:
     return name
 
 
-class RowError(AsyncUDFError):
-    """A plain function failed; says where."""
-
-
-class RowResultError(RowError, ResultError):
-    """A plain function gave what does not fit its type; says where."""
-
-
 def row_error(
     name: str, partition: int, value: Any, error: BaseException, redact: Redact | None = None
 ) -> AsyncUDFError:
     """The error of a row in a plain function; one that came from further down the chain stays what it is."""
-    if isinstance(error, RowError):
-        return error
+    if issubclass(type(error), AsyncUDFError) and error.is_located:  # type: ignore[attr-defined]
+        return error  # type: ignore[return-value]
     where = f"{name} failed, partition {partition}, for the input {shown_input([value], redact)}"
-    failed: AsyncUDFError
-    if isinstance(error, ResultError):
-        failed = RowResultError(f"{where}: {told_text(error, redact)}")
-    else:
-        failed = RowError(f"{where}: {type_name(error)}: {text_of(error)}")
-    failed.__cause__ = error
+    failed = located_error(error, where, redact)
+    failed.__cause__ = error  # also of a result that does not fit: its traceback leads to the line that gave it
     return failed

@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from ._errors import AsyncUDFError
+from ._failures import told
 from ._function import RuntimeContext
 from ._limited import within
 from ._signature import FunctionSpec, Kind
-from ._text import text_of, type_name
 
 __all__ = ("closing", "opened", "opening")
 
@@ -87,19 +87,12 @@ async def _step(limit: float, step: Callable[[], Any], failure: str) -> Any:
         by_others = isinstance(error, asyncio.CancelledError) and task.cancelling() > before
         if by_others or isinstance(error, GeneratorExit):
             raise
-        raise AsyncUDFError(f"{failure}: {_told(error)}") from error
+        raise AsyncUDFError(f"{failure}: {told(error)}") from error
 
 
 async def _called(step: Callable[[], Any]) -> Any:
     result = step()
     return await result if inspect.isawaitable(result) else result
-
-
-def _told(error: BaseException) -> str:
-    """The error in a line; of a group what is in it, which its own text does not tell."""
-    if isinstance(error, BaseExceptionGroup):
-        return "; ".join(map(_told, error.exceptions))
-    return f"{type_name(error)}: {text_of(error)}"
 
 
 class _Entered:

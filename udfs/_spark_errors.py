@@ -33,7 +33,7 @@ class Telling:
             yield
         except AsyncUDFError as error:
             cause = error.__cause__
-            if cause is not None and (trace := trace_of(cause, full=self.full)):
+            if cause is not None and (trace := trace_of(cause, full=self.full, redacted=error.is_redacted)):
                 error.add_note(f"\n{trace.rstrip()}")
             error.__cause__ = None  # or Spark may show it as well, with all of its frames
             if not self.full:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from ._causes import related
+from ._errors import ResultError
 from ._text import printable, type_name
 
 __all__ = ("trace_of",)
@@ -18,13 +20,16 @@ __all__ = ("trace_of",)
 _OWN = os.path.join(os.path.dirname(__file__), "")  # also where this module has travelled by value
 
 
-def trace_of(error: BaseException, *, full: bool = False) -> str:
+def trace_of(error: BaseException, *, full: bool = False, redacted: bool = False) -> str:
     """The tracebacks of an exception and of those that caused it; nothing if they say no more than its message.
 
     Args:
         full: with the frames of this library and of what it runs on.
+        redacted: results that do not fit are left out, also of the exceptions themselves.
     """
     try:
+        if redacted:
+            _without_results(error)
         trace = traceback.TracebackException.from_exception(error)
         if not full:
             for one in _related(trace):
@@ -34,6 +39,12 @@ def trace_of(error: BaseException, *, full: bool = False) -> str:
         return printable("".join(lines)) if says_more else ""
     except BaseException as unprintable:
         return f"<a traceback that cannot be printed: {type_name(unprintable)}>\n"
+
+
+def _without_results(error: BaseException) -> None:
+    for one in related(error, contexts=True):
+        if issubclass(type(one), ResultError) and one.without_value:  # type: ignore[attr-defined]
+            one.args = (one.without_value,)  # type: ignore[attr-defined]
 
 
 def _users(stack: traceback.StackSummary) -> traceback.StackSummary | None:
