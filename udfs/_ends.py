@@ -133,7 +133,7 @@ class SideKinds:
     def __call__(self, tag: OutputTag) -> Callable[[Any], Any] | None:
         if tag not in self._fits:
             kind = self._known.get(tag) or (self._kind_of(tag) if self._keeps_rest else None)
-            self._fits[tag] = None if kind is None else fitter(f"side output {tag.name!r}", kind)
+            self._fits[tag] = None if kind is None else fitter(f"side output {tag.name!r}", kind, row=True)
         return self._fits[tag]
 
 

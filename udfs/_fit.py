@@ -18,9 +18,10 @@ from ._options import ExtraFields
 __all__ = ("fitter",)
 
 Fit = Callable[[Any], Any]
+NO_ROW = "a row is a mapping of the columns; give one, or leave the row out: with filter, flat_map or without output()"
 
 
-def fitter(function: str, kind: pa.DataType, *, extra_fields: ExtraFields | None = None) -> Fit:
+def fitter(function: str, kind: pa.DataType, *, extra_fields: ExtraFields | None = None, row: bool = False) -> Fit:
     """A function that gives back a result as a value that Arrow takes for `kind` without changing it.
 
     Arrow alone would make 1 of 1.5, 1.0 of True, a date of a datetime and nothing of a missing field. The
@@ -28,8 +29,9 @@ def fitter(function: str, kind: pa.DataType, *, extra_fields: ExtraFields | None
 
     Args:
         extra_fields: what becomes of the fields of structs that are not declared; None: an error, without a choice.
+        row: a struct is a whole row, of which there is none that is None.
     """
-    fit = _nullable(_fit(kind, "", extra_fields), kind, "", True)
+    fit = _nullable(_fit(kind, "", extra_fields), kind, "", not (row and pa.types.is_struct(kind)))
 
     def checked(value: Any) -> Any:
         try:
@@ -65,7 +67,7 @@ def _nullable(fit: Fit, kind: pa.DataType, path: str, nullable: bool) -> Fit:
                     raise
         if nullable:
             return None
-        raise MisfitError(path, None, f"declared {kind}, not null")
+        raise MisfitError(path, None, f"declared {kind}, not null" if path else NO_ROW)
 
     return _quick(kind, checked)
 

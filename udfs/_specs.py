@@ -199,7 +199,7 @@ class ProcessSpec(Spec):
         return before.is_mutable(range(len(before.names)))
 
     def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> ProcessStep:
-        collector = TimestampedCollector(output, fitter(self.name, self.part.kind), site.failed)
+        collector = TimestampedCollector(output, fitter(self.name, self.part.kind, row=True), site.failed)
         context = ProcessContext(output, site.side_types, site.partition)
         return ProcessStep(output, self.function, collector, context, self.name, self.redact)
 
