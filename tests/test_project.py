@@ -38,7 +38,9 @@ LAYERS = [
     ["_node"],
     ["_specs"],
     ["_layout", "_task"],
+    ["_vectors"],
     ["_arrow", "_error_types", "_fit"],
+    ["_plain_values"],
     ["_apart"],
     ["_bridge", "_loops"],
     ["_threads", "_watch"],
@@ -70,10 +72,11 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 SPARK = {"_spark", "_spark_errors", "_spark_table", "_spark_operator", "_spark_pickle", "_spark_stream"}
+ARROW = {"_arrow", "_ends", "_error_types", "_fit", "_layout", "_plain_values", "_stream_testing", "_vectors"}
 ONLY_THERE = {
     "pyspark": SPARK,
-    "pyarrow": {*SPARK, "_arrow", "_error_types", "_fit", "_layout", "_ends", "_stream_testing"},
-    "pandas": {"_arrow"},
+    "pyarrow": {*SPARK, *ARROW},
+    "pandas": {"_vectors"},
 }
 
 

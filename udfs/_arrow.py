@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import gc
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -13,14 +13,16 @@ import pyarrow as pa
 
 from ._errors import AsyncUDFError, ResultError
 from ._input import Fed
-from ._misfit import check_awaited
-from ._signature import Vector
+from ._text import type_name
 
 __all__ = (
-    "Codec",
     "ResultWriter",
     "SourceRows",
+    "as_key",
+    "fields_of",
+    "in_utc",
     "may_be_large",
+    "read_back",
     "records_of",
     "rows_of",
     "source_columns",
@@ -41,13 +43,16 @@ def warm_up() -> None:
 
 def values_of(column: pa.Array) -> list[Any]:
     """The values of a column: NULL is None, whole numbers stay whole, timestamps know their zone (UTC)."""
-    kind = _in_utc(column.type)
+    kind = in_utc(column.type)
     if kind != column.type:
         column = column.cast(kind)
     # pyarrow alone needs microseconds for each date, and for each value of any kind if it is asked for dicts.
     if pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"):
         return _moments(column)
-    return column.to_pylist(maps_as_pydicts="strict") if _has_map(kind) else column.to_pylist()  # type: ignore[no-any-return]
+    maps = list(_maps_in(kind))
+    if any(pa.types.is_nested(one.key_type) for one in maps):  # pyarrow makes dicts of structs, which are no keys
+        return list(map(_with_dicts(kind), column.to_pylist()))
+    return column.to_pylist(maps_as_pydicts="strict") if maps else column.to_pylist()  # type: ignore[no-any-return]
 
 
 def _moments(column: pa.Array) -> list[Any]:
@@ -60,30 +65,63 @@ def _moments(column: pa.Array) -> list[Any]:
     return [value and value.replace(tzinfo=datetime.UTC) for value in values]
 
 
-def _has_map(kind: pa.DataType) -> bool:
+def _maps_in(kind: pa.DataType) -> Iterator[pa.DataType]:
+    if pa.types.is_map(kind):
+        yield kind
+        yield from _maps_in(kind.item_type)
+    elif pa.types.is_struct(kind):
+        for field in fields_of(kind):
+            yield from _maps_in(field.type)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _maps_in(kind.value_type)
+
+
+def _with_dicts(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Makes the maps, which pyarrow gives as pairs, of what it gives for a value."""
     if pa.types.is_struct(kind):
-        return any(_has_map(field.type) for field in _fields(kind))
+        fields = [(field.name, _with_dicts(field.type)) for field in fields_of(kind)]
+        return lambda v: None if v is None else {name: inner(v[name]) for name, inner in fields}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _has_map(kind.value_type)
-    return bool(pa.types.is_map(kind))
+        item = _with_dicts(kind.value_type)
+        return lambda v: None if v is None else [item(x) for x in v]
+    if pa.types.is_map(kind):
+        inner = _with_dicts(kind.item_type)
+        return lambda v: None if v is None else _dict_of((as_key(key), inner(x)) for key, x in v)
+    return lambda v: v
 
 
-def _in_utc(kind: pa.DataType) -> pa.DataType:
+def _dict_of(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    pairs = list(pairs)
+    if len(found := dict(pairs)) < len(pairs):
+        raise KeyError("a key is there twice")
+    return found
+
+
+def as_key(value: Any) -> Any:
+    """A value as the key of a dict: structs and arrays are tuples there."""
+    if isinstance(value, (dict, list)):
+        return tuple(map(as_key, value.values() if isinstance(value, dict) else value))
+    return value
+
+
+def in_utc(kind: pa.DataType) -> pa.DataType:
+    """The type with UTC as the zone of each timestamp."""
     # The instant is what counts; a session's zone may be one that Python does not know by that name.
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        item = kind.value_field.with_type(_in_utc(kind.value_type))
+        item = kind.value_field.with_type(in_utc(kind.value_type))
         return pa.list_(item) if pa.types.is_list(kind) else pa.large_list(item)
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_in_utc(field.type)) for field in _fields(kind)])
+        return pa.struct([field.with_type(in_utc(field.type)) for field in fields_of(kind)])
     if pa.types.is_map(kind):
         key, item = kind.key_field, kind.item_field
-        return pa.map_(key.with_type(_in_utc(key.type)), item.with_type(_in_utc(item.type)))
+        return pa.map_(key.with_type(in_utc(key.type)), item.with_type(in_utc(item.type)))
     return kind
 
 
-def _fields(struct: pa.DataType) -> list[pa.Field]:
+def fields_of(struct: pa.DataType) -> list[pa.Field]:
+    """The fields of a struct."""
     return [struct.field(i) for i in range(struct.num_fields)]
 
 
@@ -91,14 +129,36 @@ def rows_of(function: str, columns: Sequence[pa.Array], names: Sequence[str] | N
     """A function's input, row by row: a tuple of arguments, or with `names` a dict.
 
     Raises:
-        AsyncUDFError: a value has no Python form, such as a map whose keys are arrays.
+        AsyncUDFError: a value has no Python form, such as a moment in the year 10000.
     """
-    try:
-        rows = zip(*map(values_of, columns), strict=True)
-    except (TypeError, ValueError, KeyError, OverflowError) as error:
-        kinds = ", ".join(str(column.type) for column in columns)
-        raise AsyncUDFError(f"the input of {function} ({kinds}) has no Python form: {error}") from error
+    values = [
+        _values(
+            column, f"the input of {function} (column {names[i] if names else i + 1}, {column.type})", AsyncUDFError
+        )
+        for i, column in enumerate(columns)
+    ]
+    rows = zip(*values, strict=True)
     return rows if names is None else (dict(zip(names, row, strict=True)) for row in rows)
+
+
+def read_back(function: str, column: pa.Array) -> list[Any]:
+    """The values of a column of results.
+
+    Raises:
+        ResultError: one has no Python form.
+    """
+    return _values(column, f"what {function} returned ({column.type})", ResultError)
+
+
+def _values(column: pa.Array, what: str, kind: type[AsyncUDFError]) -> list[Any]:
+    try:
+        return values_of(column)
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        # What pyarrow says would show the value, which may be secret.
+        raise kind(
+            f"{what} has no Python form ({type_name(error)}): it has a map with a key more than once, or a moment "
+            "that is not in the years 1 to 9999"
+        ) from None
 
 
 def records_of(rows: Iterable[Any], origins: Iterable[Any]) -> Iterable[Fed]:
@@ -117,7 +177,7 @@ def watermark_marks(column: pa.Array) -> list[Any]:
 def may_be_large(kind: pa.DataType) -> bool:
     """Whether values of a type differ in size, as texts and lists do."""
     if pa.types.is_struct(kind):
-        return any(may_be_large(field.type) for field in _fields(kind))
+        return any(may_be_large(field.type) for field in fields_of(kind))
     return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))
 
 
@@ -190,100 +250,3 @@ def _take(batch: pa.RecordBatch, numbers: list[int]) -> list[pa.Array]:
     if numbers[-1] - first + 1 == count and numbers == list(range(first, first + count)):
         return batch.slice(first, count).columns  # type: ignore[no-any-return]
     return batch.take(pa.array(numbers, type=pa.int64())).columns  # type: ignore[no-any-return]
-
-
-class Codec:
-    """Rows of a micro-batch to the vectors that a function asks for, and its answer back to values.
-
-    NULL is None in every vector: a column with one comes as objects, so that whole numbers stay whole.
-
-    Args:
-        function: its name, for messages.
-        vectors: what each parameter takes.
-        names: of the columns, or of the parameters where columns have none.
-        kinds: the Arrow types of the columns, or None when nobody declared them (the test kit).
-    """
-
-    def __init__(
-        self,
-        function: str,
-        vectors: Sequence[Vector],
-        names: Sequence[str],
-        kinds: Sequence[pa.DataType] | None = None,
-    ) -> None:
-        self._function = function
-        self._vectors = vectors
-        self._kinds = [_in_utc(kind) for kind in kinds] if kinds is not None else None
-        self._names = names
-
-    def encode(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
-        """The vectors of the rows."""
-        columns = list(zip(*rows, strict=True))
-        kinds: Sequence[Any] = self._kinds or [None] * len(columns)
-        if self._vectors == (Vector.FRAME,) and len(columns) > 1:
-            return [_frame(dict(zip(self._names, zip(columns, kinds, strict=True), strict=True)))]
-        return [_vector(*item) for item in zip(self._vectors, columns, kinds, self._names, strict=False)]
-
-    def decode(self, result: Any) -> Sequence[Any]:
-        """The values of a vector of results."""
-        import pandas as pd
-
-        if isinstance(result, pd.Series):
-            return _series_values(result)
-        if isinstance(result, pd.DataFrame):
-            columns = [_series_values(result[name]) for name in result.columns]
-            return [dict(zip(result.columns, row, strict=True)) for row in zip(*columns, strict=True)]
-        if isinstance(result, (pa.Array, pa.ChunkedArray)):
-            return values_of(result)
-        check_awaited(self._function, result)
-        raise ResultError(
-            f"{self._function} is vectorized and returned {type(result).__name__}; "
-            "return a pd.Series, a pd.DataFrame or a pa.Array with one value for each row"
-        )
-
-
-def _vector(vector: Vector, values: Sequence[Any], kind: pa.DataType | None, name: str) -> Any:
-    if vector is Vector.ARRAY:
-        return pa.array(values, type=kind)
-    if vector is Vector.SERIES:
-        return _series(values, kind)
-    fields = _struct_fields(values, kind)
-    if fields is None:  # one column, and a frame of it
-        return _frame({name: (values, kind)})
-    return _frame(
-        {field: ([None if v is None else v.get(field) for v in values], inner) for field, inner in fields.items()}
-    )
-
-
-def _struct_fields(values: Sequence[Any], kind: pa.DataType | None) -> dict[str, pa.DataType | None] | None:
-    """The fields of structs and their types; None if the values are no structs."""
-    if kind is not None:
-        return {field.name: field.type for field in _fields(kind)} if pa.types.is_struct(kind) else None
-    structs = [value for value in values if isinstance(value, dict)]
-    return {field: None for struct in structs for field in struct} if structs else None
-
-
-def _frame(columns: dict[str, tuple[Sequence[Any], Any]]) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame({name: _series(values, kind) for name, (values, kind) in columns.items()})
-
-
-def _series(values: Sequence[Any], kind: pa.DataType | None) -> Any:
-    import pandas as pd
-
-    if any(value is None for value in values):
-        return pd.Series(list(values), dtype=object)
-    if kind is None:
-        return pd.Series(list(values))
-    if pa.types.is_primitive(kind) and not pa.types.is_date(kind) and not pa.types.is_time(kind):
-        return pa.array(values, type=kind).to_pandas()
-    return pd.Series(list(values), dtype=object)
-
-
-def _series_values(series: Any) -> list[Any]:
-    missing = series.isna()
-    values = series.tolist()
-    if missing.any():  # pandas' NaN, NaT and NA in a Series stand for "no value", as in pandas_udf
-        return [None if gone else value for value, gone in zip(values, missing, strict=True)]
-    return values  # type: ignore[no-any-return]

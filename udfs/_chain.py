@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 from asyncudf.queues import LatencyMarker, StreamRecord
 
-from ._arrow import Codec
 from ._driver import Driver
 from ._errors import FunctionError
 from ._input import Fed
@@ -30,6 +29,7 @@ from ._outputs import (
 from ._specs import AssignSpec, Site, WaitSpec, wait_operator
 from ._steps import Source
 from ._task import Work
+from ._vectors import Codec
 from ._watermark_steps import UnionStep
 
 __all__ = ("Chain", "Plan", "Sinks", "build_chain", "chain_of_one")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import decimal
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from ._misfit import MisfitError, fields_misfit, told_misfit, unchecked
 from ._options import ExtraFields
+from ._plain_values import Fit, is_bool, is_missing, plain_fit
 
 __all__ = ("fitter",)
 
-Fit = Callable[[Any], Any]
 NO_ROW = "a row is a mapping of the columns; give one, or leave the row out: with filter, flat_map or without output()"
 
 
@@ -63,18 +62,13 @@ def _nullable(fit: Fit, kind: pa.DataType, path: str, nullable: bool) -> Fit:
             try:
                 return fit(value)
             except MisfitError:
-                if not _is_missing(value):
+                if not is_missing(value):
                     raise
         if nullable:
             return None
         raise MisfitError(path, None, f"declared {kind}, not null" if path else NO_ROW)
 
     return _quick(kind, checked)
-
-
-def _is_missing(value: Any) -> bool:
-    """pd.NaT and pd.NA, without importing pandas."""
-    return type(value).__name__ in ("NaTType", "NAType")
 
 
 def _fit(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
@@ -90,85 +84,7 @@ def _fit(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
         return _map(kind, path, extra)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _string(kind, path)
-    for matches, accepts, convert in _PLAIN:
-        if matches(kind):
-            return _plain(kind, path, accepts, convert)
-    return _plain(kind, path, lambda _: True, _keep)
-
-
-def _plain(kind: pa.DataType, path: str, accepts: Callable[[Any], bool], convert: Fit) -> Fit:
-    exact_types = (bool, bytes, datetime.date, datetime.datetime, datetime.time)
-
-    def fit(value: Any) -> Any:
-        if not accepts(value):
-            raise MisfitError(path, value, f"declared {_spoken(kind)}")
-        value = convert(value)
-        if type(value) not in exact_types:
-            _check_with_arrow(kind, path, value)  # decimals that do not fit, nanoseconds, types of the future
-        return value
-
-    return fit
-
-
-def _check_with_arrow(kind: pa.DataType, path: str, value: Any) -> None:
-    try:
-        pa.scalar(value, type=kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise MisfitError(path, value, f"declared {_spoken(kind)}", f": {error}") from None
-
-
-def _spoken(kind: pa.DataType) -> str:
-    if pa.types.is_timestamp(kind):
-        return "timestamp (give a time-zone-aware datetime)" if kind.tz else "timestamp_ntz (give a naive datetime)"
-    return str(kind)
-
-
-def _keep(value: Any) -> Any:
-    return value
-
-
-def _is_datetime(value: Any) -> bool:
-    return isinstance(value, datetime.datetime) and not _is_missing(value)  # NaT is one and has no zone to ask for
-
-
-def _is_aware(value: Any) -> bool:
-    return _is_datetime(value) and value.utcoffset() is not None
-
-
-def _is_naive(value: Any) -> bool:
-    return _is_datetime(value) and value.utcoffset() is None
-
-
-def _is_date(value: Any) -> bool:
-    return isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"))
-
-
-def _is_decimal(value: Any) -> bool:
-    return isinstance(value, decimal.Decimal) or (isinstance(value, int) and not isinstance(value, bool))
-
-
-def _is_any_binary(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)  # type: ignore[no-any-return]
-
-
-def _is_a(*types: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, types)
-
-
-_PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], bool], Fit]] = (
-    (pa.types.is_boolean, _is_bool, bool),
-    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, _is_aware, _keep),
-    (pa.types.is_timestamp, _is_naive, _keep),
-    (pa.types.is_date, _is_date, _keep),
-    (pa.types.is_time, _is_a(datetime.time), _keep),
-    (pa.types.is_duration, _is_a(datetime.timedelta), _keep),
-    (pa.types.is_decimal, _is_decimal, _keep),
-    (_is_any_binary, _is_a(bytes, bytearray, memoryview), bytes),
-)
+    return plain_fit(kind, path)
 
 
 def _integer(kind: pa.DataType, path: str) -> Fit:
@@ -186,7 +102,7 @@ def _integer(kind: pa.DataType, path: str) -> Fit:
 
 
 def _as_int(value: Any, kind: pa.DataType, path: str) -> int:
-    if not _is_bool(value):
+    if not is_bool(value):
         try:
             return operator.index(value)  # numpy's integers, IntEnum
         except TypeError:
@@ -239,7 +155,10 @@ def _list(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
 
     def fit(value: Any) -> list[Any]:
         if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-            value = value.tolist()
+            items = value.tolist()
+            # Of moments that are finer than Python's, numpy makes plain numbers.
+            is_finer = value.dtype.kind in "mM" and isinstance(items, list) and int in map(type, items)
+            value = list(value) if is_finer else items
         if not isinstance(value, (list, tuple)):
             raise MisfitError(path, value, "declared array (give a list)")
         # An embedding: nothing to look at one by one. No number is larger than the length of the vector.
@@ -255,15 +174,37 @@ def _map(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
     item = f"{path} value"
     fit_item = _nullable(_fit(kind.item_type, item, extra), kind.item_type, item, kind.item_field.nullable)
 
+    fit_key = _as_stored(fit_key, kind.key_type)
     is_hashable = not pa.types.is_nested(kind.key_type)  # what an array or a struct becomes is not
 
     def fit(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise MisfitError(path, value, "declared map (give a dict)")
         items = [(fit_key(key), fit_item(item)) for key, item in value.items()]
-        return dict(items) if is_hashable else items
+        return _once_each(items, value, path) if is_hashable else items
 
     return fit
+
+
+def _as_stored(fit: Fit, kind: pa.DataType) -> Fit:
+    """Floating-point keys as Arrow keeps them: two that differ may be one there."""
+    if not pa.types.is_floating(kind):
+        return fit
+    width = struct.Struct({16: "e", 32: "f", 64: "d"}[kind.bit_width])
+
+    def stored(value: Any) -> float:
+        (key,) = width.unpack(width.pack(fit(value)))
+        return key if key == key else math.nan  # one nan is the same key as itself only
+
+    return stored
+
+
+def _once_each(items: Iterable[tuple[Any, Any]], value: Any, path: str) -> dict[Any, Any]:
+    items = list(items)
+    found = dict(items)
+    if len(found) < len(items):  # some mappings repeat keys, and so does a Row of a join
+        raise MisfitError(path, value, "it has a key more than once; give one value for each")
+    return found
 
 
 def _struct(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
@@ -286,11 +227,11 @@ def _struct(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
 
 def _as_mapping(value: Any, names: Sequence[str], path: str) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
-        return value
+        return _once_each(value.items(), value, path)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, tuple):
         own = getattr(value, "_fields", None) or getattr(value, "__fields__", None)  # NamedTuple, pyspark's Row
         if own or len(value) == len(names):
-            return dict(zip(own or names, value, strict=True))
+            return _once_each(zip(own or names, value, strict=True), value, path)
     raise MisfitError(path, value, f"declared struct<{', '.join(names)}> (give a dict, a dataclass or a NamedTuple)")

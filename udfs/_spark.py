@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.util import PythonEvalType
 
 from . import _types
-from ._arrow import Codec, ResultWriter, records_of, rows_of, warm_up
+from ._arrow import ResultWriter, records_of, rows_of, warm_up
 from ._bridge import Bridge, Reader
 from ._chain import Chain, chain_of_one
 from ._errors import FunctionError, OptionError
@@ -31,6 +31,7 @@ from ._spark_pickle import check_picklable
 from ._specs import Site
 from ._tags import OutputTag
 from ._task import OUTPUT_BYTES, OUTPUT_LINGER, Work, pipe
+from ._vectors import Codec
 from ._weight import weight
 from ._writer import RecordWriterOutput
 

@@ -14,9 +14,9 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from asyncudf.queues import StreamRecord
 
-from ._arrow import ResultWriter, values_of
+from ._arrow import ResultWriter, as_key, read_back
 from ._bridge import Bridge
-from ._errors import FunctionError
+from ._errors import AsyncUDFError, FunctionError
 from ._input import Fed
 from ._options import Options
 from ._signature import FunctionSpec, Kind, refuse_dead_letters
@@ -24,6 +24,7 @@ from ._spark import arrow_type, plan_work, start_bridge
 from ._spark_errors import Telling
 from ._spark_operator import arguments, check_columns, joined_schema, result_fields
 from ._task import Work
+from ._text import type_name
 
 __all__ = ("register_table_function",)
 
@@ -126,12 +127,18 @@ class TableFunction:
             self._bridge = start_bridge(self._work, self._write, kinds, self._analyzed.names, TABLE_ROWS)
         with self.telling():
             yield from self._bridge.until_wanted()
-        rows, self._rows = self._rows, []
-        self._bridge.feed([self._record(row) for row in rows])
+            rows, self._rows = self._rows, []
+            self._bridge.feed([self._record(row) for row in rows])
 
     def _record(self, row: Any) -> StreamRecord:
         # Also columns that nobody reads: Spark would take an hour off a naive timestamp when clocks are set back.
-        row = tuple(convert(value) for convert, value in zip(self._from_pickled, row, strict=True))
+        try:
+            row = tuple(convert(value) for convert, value in zip(self._from_pickled, row, strict=True))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise AsyncUDFError(
+                f"a row of the table of {self.work.spec.name} has no Python form ({type_name(error)}): it has a moment "
+                "that is not in the years 1 to 9999"
+            ) from None
         values = tuple(row[i] for i in self._analyzed.arguments)
         if self.work.spec.kind is Kind.ASYNC_FUNCTION:
             return StreamRecord(dict(zip(self._analyzed.names, values, strict=True)), None, row)
@@ -139,7 +146,7 @@ class TableFunction:
 
     def _write(self, values: Any, origins: Any) -> list[tuple[Any, ...]]:
         # By way of Arrow: Spark's pickled rows make null of a whole number for a decimal, and worse of a StrEnum.
-        values = values_of(ResultWriter(self.work.spec.name, self.work.written).array(values))
+        values = read_back(self.work.spec.name, ResultWriter(self.work.spec.name, self.work.written).array(values))
         if self.width is None:
             return [(*row, value) for row, value in zip(origins, values, strict=True)]
         nulls = (None,) * self.width
@@ -158,7 +165,7 @@ def _from_pickled(kind: spark.DataType) -> Callable[[Any], Any]:
             return lambda v: None if v is None else [item(x) for x in v]
         case spark.MapType():
             key, value = _from_pickled(kind.keyType), _from_pickled(kind.valueType)
-            return lambda v: None if v is None else {key(k): value(x) for k, x in v.items()}
+            return lambda v: None if v is None else {as_key(key(k)): value(x) for k, x in v.items()}
         case spark.StructType():
             fields = [(field.name, _from_pickled(field.dataType)) for field in kind.fields]
             return lambda v: None if v is None else {n: f(x) for (n, f), x in zip(fields, v, strict=True)}

@@ -13,7 +13,6 @@ from typing import Any
 
 from asyncudf.queues import StreamRecord
 
-from ._arrow import Codec
 from ._failures import Redact
 from ._fit import fitter
 from ._function import RuntimeContext
@@ -26,6 +25,7 @@ from ._signature import Kind
 from ._steps import FilterStep, ProcessStep
 from ._tags import DEAD_LETTERS, LATENCIES, OutputTag, SideTypes
 from ._task import Work
+from ._vectors import Codec
 from ._watermark_steps import UnionStep, WatermarkColumnStep, WatermarkStep
 from ._watermarks import WatermarkGenerator, WatermarkStrategy
 

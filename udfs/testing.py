@@ -24,7 +24,6 @@ from typing import Any, Literal, Self
 from asyncudf.queues import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
 
 from ._apart import is_loop_running, run_apart
-from ._arrow import Codec
 from ._bridge import run_to_end
 from ._clock import VirtualClockLoop as VirtualClockLoop  # help() would list all that asyncio's loop has
 from ._decorator import AsyncUDF, udf_of
@@ -38,6 +37,7 @@ from ._signature import Kind
 from ._spark import offline_work, tag_kind
 from ._stream_testing import run_stream
 from ._tags import DEAD_LETTERS, OutputTag
+from ._vectors import Codec
 
 __all__ = ("ManualFunction", "OperatorHarness", "run_rows", "run_stream")
 

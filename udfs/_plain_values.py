@@ -1,0 +1,117 @@
+"""Values that are not made of others, such as moments and decimals, against their declared type."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ._misfit import MisfitError
+
+__all__ = ("Fit", "is_bool", "is_missing", "plain_fit")
+
+Fit = Callable[[Any], Any]
+
+
+def plain_fit(kind: pa.DataType, path: str) -> Fit:
+    """A function that gives back a value that is not made of others, as one that Arrow takes; it raises MisfitError."""
+    for matches, accepts, convert in _PLAIN:
+        if matches(kind):
+            return _fit(kind, path, accepts, convert)
+    return _fit(kind, path, lambda _: True, _keep)
+
+
+def _fit(kind: pa.DataType, path: str, accepts: Callable[[Any], bool], convert: Fit) -> Fit:
+    exact_types = (bool, bytes, datetime.date, datetime.datetime, datetime.time)
+
+    def fit(value: Any) -> Any:
+        if not accepts(value):
+            raise MisfitError(path, value, f"declared {_spoken(kind)}")
+        try:
+            exact = convert(value)
+            if type(exact) not in exact_types:
+                pa.scalar(exact, type=kind)  # decimals that do not fit, long durations, types of the future
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise MisfitError(path, value, f"declared {_spoken(kind)}", f": {error}") from None
+        return exact
+
+    return fit
+
+
+def _spoken(kind: pa.DataType) -> str:
+    if pa.types.is_timestamp(kind):
+        return "timestamp (give a time-zone-aware datetime)" if kind.tz else "timestamp_ntz (give a naive datetime)"
+    return str(kind)
+
+
+def _keep(value: Any) -> Any:
+    return value
+
+
+def _is_datetime(value: Any) -> bool:
+    return isinstance(value, datetime.datetime) and not is_missing(value)  # NaT is one and has no zone to ask for
+
+
+def _is_aware(value: Any) -> bool:
+    return _is_datetime(value) and value.utcoffset() is not None
+
+
+def _is_naive(value: Any) -> bool:
+    return _is_datetime(value) and value.utcoffset() is None
+
+
+def _in_microseconds(value: Any) -> Any:
+    # pandas' Timestamp and Timedelta have nanoseconds, which Arrow would cut off.
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+        raise ValueError("it has nanoseconds, and Spark keeps microseconds; round it with .round('us')")
+    return value
+
+
+def _aware(value: Any) -> Any:
+    value = _in_microseconds(value)
+    # Arrow leaves the microseconds of an offset out.
+    return value.astimezone(datetime.UTC) if value.utcoffset().microseconds else value
+
+
+def _is_date(value: Any) -> bool:
+    return isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, datetime.time) and value.tzinfo is None
+
+
+def is_bool(value: Any) -> bool:
+    return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"))
+
+
+def _is_decimal(value: Any) -> bool:
+    return isinstance(value, decimal.Decimal) or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _is_any_binary(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)  # type: ignore[no-any-return]
+
+
+def _is_a(*types: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, types)
+
+
+_PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], bool], Fit]] = (
+    (pa.types.is_boolean, is_bool, bool),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, _is_aware, _aware),
+    (pa.types.is_timestamp, _is_naive, _in_microseconds),
+    (pa.types.is_date, _is_date, _keep),
+    (pa.types.is_time, _is_time, _keep),
+    (pa.types.is_duration, _is_a(datetime.timedelta), _in_microseconds),
+    (pa.types.is_decimal, _is_decimal, _keep),
+    (_is_any_binary, _is_a(bytes, bytearray, memoryview), bytes),
+)
+
+
+def is_missing(value: Any) -> bool:
+    """pd.NaT and pd.NA, without importing pandas."""
+    return type(value).__name__ in ("NaTType", "NAType")

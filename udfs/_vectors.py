@@ -1,0 +1,121 @@
+"""Rows of a micro-batch to pandas and Arrow, as a vectorized function takes them, and its answer back to values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ._arrow import fields_of, in_utc, read_back
+from ._errors import ResultError
+from ._misfit import check_awaited
+from ._signature import Vector
+from ._text import short
+
+__all__ = ("Codec",)
+
+
+class Codec:
+    """Rows of a micro-batch to the vectors that a function asks for, and its answer back to values.
+
+    NULL is None in every vector: a column with one comes as objects, so that whole numbers stay whole.
+
+    Args:
+        function: its name, for messages.
+        vectors: what each parameter takes.
+        names: of the columns, or of the parameters where columns have none.
+        kinds: the Arrow types of the columns, or None when nobody declared them (the test kit).
+    """
+
+    def __init__(
+        self,
+        function: str,
+        vectors: Sequence[Vector],
+        names: Sequence[str],
+        kinds: Sequence[pa.DataType] | None = None,
+    ) -> None:
+        self._function = function
+        self._vectors = vectors
+        self._kinds = [in_utc(kind) for kind in kinds] if kinds is not None else None
+        self._names = names
+
+    def encode(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        """The vectors of the rows."""
+        columns = list(zip(*rows, strict=True))
+        kinds: Sequence[Any] = self._kinds or [None] * len(columns)
+        if self._vectors == (Vector.FRAME,) and len(columns) > 1:
+            return [_frame(dict(zip(self._names, zip(columns, kinds, strict=True), strict=True)))]
+        return [_vector(*item) for item in zip(self._vectors, columns, kinds, self._names, strict=False)]
+
+    def decode(self, result: Any) -> Sequence[Any]:
+        """The values of a vector of results."""
+        import pandas as pd
+
+        if isinstance(result, pd.Series):
+            return _series_values(result)
+        if isinstance(result, pd.DataFrame):
+            return self._frame_values(result)
+        if isinstance(result, (pa.Array, pa.ChunkedArray)):
+            return read_back(self._function, result)
+        check_awaited(self._function, result)
+        raise ResultError(
+            f"{self._function} is vectorized and returned {type(result).__name__}; "
+            "return a pd.Series, a pd.DataFrame or a pa.Array with one value for each row"
+        )
+
+    def _frame_values(self, frame: Any) -> Sequence[Any]:
+        if not frame.columns.is_unique:
+            twice = frame.columns[frame.columns.duplicated()][0]
+            raise ResultError(
+                f"{self._function} returned a DataFrame with several columns {short(twice)}; give each its own name"
+            )
+        columns = [_series_values(frame[name]) for name in frame.columns]
+        return [dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _vector(vector: Vector, values: Sequence[Any], kind: pa.DataType | None, name: str) -> Any:
+    if vector is Vector.ARRAY:
+        return pa.array(values, type=kind)
+    if vector is Vector.SERIES:
+        return _series(values, kind)
+    fields = _struct_fields(values, kind)
+    if fields is None:  # one column, and a frame of it
+        return _frame({name: (values, kind)})
+    return _frame(
+        {field: ([None if v is None else v.get(field) for v in values], inner) for field, inner in fields.items()}
+    )
+
+
+def _struct_fields(values: Sequence[Any], kind: pa.DataType | None) -> dict[str, pa.DataType | None] | None:
+    """The fields of structs and their types; None if the values are no structs."""
+    if kind is not None:
+        return {field.name: field.type for field in fields_of(kind)} if pa.types.is_struct(kind) else None
+    structs = [value for value in values if isinstance(value, dict)]
+    return {field: None for struct in structs for field in struct} if structs else None
+
+
+def _frame(columns: dict[str, tuple[Sequence[Any], Any]]) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({name: _series(values, kind) for name, (values, kind) in columns.items()})
+
+
+def _series(values: Sequence[Any], kind: pa.DataType | None) -> Any:
+    import pandas as pd
+
+    if any(value is None for value in values):
+        return pd.Series(list(values), dtype=object)
+    if kind is None:
+        return pd.Series(list(values))
+    if pa.types.is_primitive(kind) and not pa.types.is_date(kind) and not pa.types.is_time(kind):
+        return pa.array(values, type=kind).to_pandas()
+    return pd.Series(list(values), dtype=object)
+
+
+def _series_values(series: Any) -> list[Any]:
+    missing = series.isna()
+    values = series.tolist()
+    if missing.any():  # pandas' NaN, NaT and NA in a Series stand for "no value", as in pandas_udf
+        return [None if gone else value for value, gone in zip(values, missing, strict=True)]
+    return values  # type: ignore[no-any-return]
