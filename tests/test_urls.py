@@ -36,6 +36,16 @@ CLEANED = {
     "Max retries exceeded with url: /v1?key=secret (Caused by": "Max retries exceeded with url: /v1?*** (Caused by",
     "two: https://a:b@c/?d https://e:f@g/?h": "two: https://***@c/?*** https://***@g/?***",
     "//user:secret@host/share": "//***@host/share",
+    "postgres://user:12/34secret@host/db": "postgres://***@host/db",  # no port: a password with a slash
+    "redis://:8/secret@host:6379/0": "redis://***@host:6379/0",
+    "//user:123/secret@host": "//***@host",
+    "https://S3;x=CR3T@host/p": "https://***/p",
+    "https://me;x:secret@host/p?key=secret": "https://***/p?***",
+    "jdbc:sqlserver://host:1433;user=me;password=sec@ret": "jdbc:sqlserver://***",
+    r"https:\/\/user:secret@host\/p?key=secret": r"https:\/\/***@host\/p?***",
+    r"https:\/\/host:8080\/p?key=secret": r"https:\/\/host:8080\/p?***",
+    r'{"url":"https:\\/\\/host\\/p?key=secret\"}': r'{"url":"https:\\/\\/host\\/p?***\"}',
+    r'"\/v1?key=secret"': r'"\/v1?***"',
 }
 
 
@@ -48,6 +58,11 @@ def test_a_url_loses_its_user_and_its_query(text: str) -> None:
 UNTOUCHED = [
     "https://example.com/users/bob@example.com",
     "http://localhost:8080/users/bob@example.com",
+    "https://host:8080/@user",
+    "WSS://host:443/@user",
+    r"https:\/\/host:8080\/@user",
+    "redis://host:6379/0",
+    r"C:\temp\x and a\/b",
     "https://developer.mozilla.org/en-US/docs/Web/HTTP/Status/404#examples",
     "did you mean https://example.com/v1?",
     "http://[::1]",
@@ -64,7 +79,9 @@ def test_other_text_stays_as_it_is(text: str) -> None:
     assert without_secrets(text) == text
 
 
-@pytest.mark.parametrize("piece", ["a", "/", "://", "://a:", "://a@", "?", ";=", "#", " /", "://a?b=c "])
+@pytest.mark.parametrize(
+    "piece", ["a", "/", "://", "://a:", "://a@", "?", ";=", "#", " /", "://a?b=c ", "\\", ":\\", " \\", "://a;=@"]
+)
 def test_a_long_text_takes_time_in_proportion_to_its_length(piece: str) -> None:
     def seconds(length: int) -> float:
         text = piece * (length // len(piece))

@@ -7,9 +7,11 @@ import re
 __all__ = ("without_secrets",)
 
 # A URL from its slashes on, or a path alone, as in urllib3's "with url: /v1?key=...", to the first character that
-# neither may hold. Nothing here can match in two ways, so the time is linear.
-_URL = re.compile(r"(://|(?<![^\s\"'`(\[{<>=,:|])//?)([^\s\"<>]*)")
-_PUNCTUATION = ".,;:!?)]}'`"  # at the end of a URL it is the sentence's
+# neither may hold. JSON may write a slash as `\/`. Nothing here can match in two ways, so the time is linear.
+_URL = re.compile(r"(:\\*/\\*/|(?<![^\s\"'`(\[{<>=,:|])\\*/(?:\\*/)?)([^\s\"<>]*)")
+_HOST_END = re.compile(r"[/?#]")
+_PUNCTUATION = ".,;:!?)]}'`\\"  # at the end of a URL it is the sentence's
+_WEB = ("http", "https", "ws", "wss")
 
 
 def without_secrets(text: str) -> str:
@@ -23,10 +25,16 @@ def without_secrets(text: str) -> str:
 
 def _clean(url: re.Match[str]) -> str:
     start, rest = url.groups()
+    is_path = start.count("/") == 1
+    host = _HOST_END.split(rest, maxsplit=1)[0]
+    if (
+        not is_path and ";" in host.rpartition("@")[0]
+    ):  # a user part, or a password behind the host: none of it is shown
+        rest = f"***{rest[len(host) :]}"
     end = _query_start(rest)
     body, query = rest[:end], rest[end:]
-    if start != "/":
-        body = _without_user(body)
+    if not is_path:
+        body = _without_user(body, is_web=url.string[max(0, url.start() - 5) : url.start()].lower().endswith(_WEB))
     secret = query[1:].rstrip(_PUNCTUATION)
     if secret:
         query = f"{query[0]}***{query[1 + len(secret) :]}"
@@ -39,13 +47,15 @@ def _query_start(rest: str) -> int:
     return min((at for at in found if at >= 0), default=len(rest))
 
 
-def _without_user(body: str) -> str:
+def _without_user(body: str, *, is_web: bool) -> str:
     authority, slash, path = body.partition("/")
     _, at, host = authority.rpartition("@")
     if at:
         return f"***@{host}{slash}{path}"
     _, colon, port = authority.rpartition("]")[2].rpartition(":")
-    if not colon or port.rstrip(_PUNCTUATION).isdigit() or not port.rstrip(_PUNCTUATION):
+    port = port.rstrip(_PUNCTUATION)
+    # A web page's path may have an @ in it; elsewhere the digits are the first part of a password with a slash in it.
+    if not colon or not port or (port.isdigit() and (is_web or "@" not in path)):
         return body
     # No port: the first part of a password that has a slash in it, or of one that was cut off.
     _, at, after = body.partition("@")
