@@ -121,6 +121,18 @@ def test_a_call_that_blocks_is_told_once_with_its_name_and_its_stack(warnings: W
     assert bridge.blocked.total > 0.1
 
 
+def test_the_stack_keeps_the_secrets_of_urls_in_its_lines(warnings: Warnings) -> None:
+    async def weather(x: int) -> int:
+        return fetch("https://me:SECRET@host/?key=SECRET")
+
+    def fetch(url: str) -> int:
+        warnings.there.wait(PATIENCE)
+        return len(url)
+
+    run(weather, [0])
+    assert 'return fetch("https://***@host/?***")' in warnings.texts[0]
+
+
 def test_a_call_that_blocks_after_it_has_waited_is_told(warnings: Warnings) -> None:
     async def weather(x: int) -> int:
         await asyncio.sleep(0.01)

@@ -14,6 +14,7 @@ from ._function import AsyncFunction
 from ._options import EventLoopLiteral, ExtraFieldsLiteral, OnErrorLiteral, Options, OutputMode, OutputModeLiteral
 from ._retry import RetryStrategy
 from ._signature import FunctionSpec, read_function
+from ._text import short
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -208,7 +209,7 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
     """
     if f is not None and not callable(f) and not isinstance(f, AsyncFunction):
         if returnType is not None:
-            raise OptionError(f"two return types: {f!r} and {returnType!r}")
+            raise OptionError(f"two return types: {short(f)} and {short(returnType)}")
         f, returnType = None, f
     checked, returns = Options.of(options), _checked_type(returnType)
     if f is None:
@@ -238,4 +239,4 @@ def _checked_type(returns: Any) -> Any:
     # The module is asked, not the class: a DataType of Spark Connect or a subclass is one as well.
     if returns is None or isinstance(returns, str) or hasattr(returns, "simpleString"):
         return returns
-    raise OptionError(f"returnType must be DDL such as 'temp double, sky string' or a DataType, not {returns!r}")
+    raise OptionError(f"returnType must be DDL such as 'temp double, sky string' or a DataType, not {short(returns)}")

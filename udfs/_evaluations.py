@@ -12,6 +12,7 @@ from ._failures import Redact
 from ._node import Node
 from ._options import Seconds, redaction, seconds
 from ._tags import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
+from ._text import short
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,9 +64,9 @@ class Beginning:
             OptionError: not a DataFrame, or a value that cannot work.
         """
         if not hasattr(type(df), "mapInArrow"):
-            raise OptionError(f"AsyncStream takes a DataFrame, not {df!r}")
+            raise OptionError(f"AsyncStream takes a DataFrame, not {short(df)}")
         if not isinstance(object_reuse, bool):
-            raise OptionError(f"object_reuse must be True or False, not {object_reuse!r}")
+            raise OptionError(f"object_reuse must be True or False, not {short(object_reuse)}")
         interval = None if latency_interval is None else seconds(latency_interval, "latency_interval")
         return cls(df, object_reuse, interval, redaction(redact, "redact"), Kept())
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from ._errors import OptionError
 from ._failures import Redact, only_types
 from ._retry import RetryStrategy
+from ._text import short
 
 __all__ = (
     "EventLoop",
@@ -135,16 +136,16 @@ def seconds(value: Seconds, name: str) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise OptionError(f"{name} must be a number of seconds or a timedelta, not {value!r}")
+        raise OptionError(f"{name} must be a number of seconds or a timedelta, not {short(value)}")
     if not (value > 0 and math.isfinite(value)):
-        raise OptionError(f"{name} must be more than 0 seconds, not {value!r}; use None for no limit")
+        raise OptionError(f"{name} must be more than 0 seconds, not {short(value)}; use None for no limit")
     return float(value)
 
 
 def positive_int(value: int, name: str) -> int:
     """A whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionError(f"{name} must be a whole number, not {value!r}")
+        raise OptionError(f"{name} must be a whole number, not {short(value)}")
     if value < 1:
         raise OptionError(f"{name} must be at least 1, not {value}")
     return value
@@ -157,7 +158,7 @@ def redaction(value: Any, name: str) -> Redact | None:
     if value is True:
         return only_types
     if not callable(value) or inspect.iscoroutinefunction(value):
-        raise OptionError(f"{name} must be True or a plain function of the input, not {value!r}")
+        raise OptionError(f"{name} must be True or a plain function of the input, not {short(value)}")
     return value  # type: ignore[no-any-return]
 
 
@@ -179,14 +180,14 @@ def _choice(kind: type[enum.Enum]) -> Callable[[Any, str], enum.Enum]:
         for member in kind:
             if wanted in (member, member.value):
                 return member
-        raise OptionError(f"{name} must be one of {', '.join(repr(m.value) for m in kind)}, not {value!r}")
+        raise OptionError(f"{name} must be one of {', '.join(repr(m.value) for m in kind)}, not {short(value)}")
 
     return check
 
 
 def _flag(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
-        raise OptionError(f"{name} must be True or False, not {value!r}")
+        raise OptionError(f"{name} must be True or False, not {short(value)}")
     return value
 
 

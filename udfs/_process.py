@@ -14,6 +14,7 @@ from ._errors import AsyncUDFError, FunctionError
 from ._failures import Redact, located_error, misfit_error, shown_input
 from ._outputs import Collector, Output, WatermarkGauge
 from ._tags import OutputTag, SideTypes, check_own_tag
+from ._text import short
 
 __all__ = (
     "FlatMapFunction",
@@ -150,7 +151,7 @@ def plain_function(function: Any, method: str) -> str:
         FunctionError: it is not callable, has to be awaited, or yields where one value is wanted.
     """
     if not callable(function) or inspect.isclass(function):
-        raise FunctionError(f"{method} takes a function of one row (a dict of its columns), not {function!r}")
+        raise FunctionError(f"{method} takes a function of one row (a dict of its columns), not {short(function)}")
     target = function
     while isinstance(target, functools.partial):
         target = target.func
@@ -170,7 +171,7 @@ def process_function(function: Any) -> str:
         FunctionError: it is no `ProcessFunction`, or its `process_element` would not run when it is called.
     """
     if not isinstance(function, ProcessFunction):
-        raise FunctionError(f"process takes a ProcessFunction, such as YourFunction(), not {function!r}")
+        raise FunctionError(f"process takes a ProcessFunction, such as YourFunction(), not {short(function)}")
     name, method = type(function).__name__, function.process_element
     if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
         raise FunctionError(f"{name}.process_element must be a plain def; for calls use ordered_wait or unordered_wait")

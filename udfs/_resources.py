@@ -15,6 +15,7 @@ from ._failures import told
 from ._function import RuntimeContext
 from ._limited import within
 from ._signature import FunctionSpec, Kind
+from ._text import short
 
 __all__ = ("closing", "opened", "opening")
 
@@ -105,7 +106,7 @@ async def _entered(factory: Callable[..., Any]) -> _Entered:
     manager = factory()
     if not hasattr(manager, "__aenter__"):
         raise TypeError(
-            f"{factory!r} made a {type(manager).__name__}, which is no async context manager; "
+            f"{short(factory)} made a {type(manager).__name__}, which is no async context manager; "
             "decorate an async generator function with @contextlib.asynccontextmanager"
         )
     return _Entered(manager, await manager.__aenter__())

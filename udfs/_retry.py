@@ -15,6 +15,7 @@ from tenacity.wait import wait_base
 
 from ._errors import OptionError
 from ._http import retry_after
+from ._text import short
 
 __all__ = ("Attempt", "RetryStrategy")
 
@@ -124,7 +125,7 @@ class RetryStrategy:
         if longest < first:
             raise OptionError(f"maximum must be at least initial ({first} s), not {longest} s")
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or not multiplier >= 1:
-            raise OptionError(f"multiplier must be at least 1, not {multiplier!r}")
+            raise OptionError(f"multiplier must be at least 1, not {short(multiplier)}")
         strategy = cls(
             stop=_stop(attempts),
             wait=_Exponential(first, longest, multiplier),
@@ -141,7 +142,7 @@ class RetryStrategy:
         if isinstance(value, tenacity.BaseRetrying):
             return cls(stop=value.stop, wait=value.wait, retry=value.retry)  # type: ignore[arg-type]
         raise OptionError(
-            f"retry must be a RetryStrategy or a tenacity retrying object, not {value!r}; "
+            f"retry must be a RetryStrategy or a tenacity retrying object, not {short(value)}; "
             "for example RetryStrategy.fixed_delay(attempts=3, delay=1.0)"
         )
 
@@ -208,17 +209,17 @@ def _tenacity(name: str, value: Any, kind: type, default: Any) -> Any:
     if value is None:
         return default
     if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
-        raise OptionError(f"{name} must be synchronous, not {value!r}")
+        raise OptionError(f"{name} must be synchronous, not {short(value)}")
     if isinstance(value, kind) or inspect.isfunction(value):
         return value
-    raise OptionError(f"{name} must be one of tenacity's {name} objects, not {value!r}")
+    raise OptionError(f"{name} must be one of tenacity's {name} objects, not {short(value)}")
 
 
 def _stop(attempts: int | stop_base) -> stop_base:
     if isinstance(attempts, stop_base):
         return attempts
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-        raise OptionError(f"attempts must be at least 1 (it counts all calls, the first too), not {attempts!r}")
+        raise OptionError(f"attempts must be at least 1 (it counts all calls, the first too), not {short(attempts)}")
     return tenacity.stop_after_attempt(attempts)
 
 
@@ -226,13 +227,13 @@ def _delay(value: float | timedelta, name: str) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value >= 0 and math.isfinite(value)):
-        raise OptionError(f"{name} must be seconds (0 or more) or a timedelta, not {value!r}")
+        raise OptionError(f"{name} must be seconds (0 or more) or a timedelta, not {short(value)}")
     return float(value)
 
 
 def _predicate(on: Any, if_result: Any) -> tenacity.retry_base:
     if if_result is not None and (not callable(if_result) or inspect.iscoroutinefunction(if_result)):
-        raise OptionError(f"retry_if_result must be a plain function of the result, not {if_result!r}")
+        raise OptionError(f"retry_if_result must be a plain function of the result, not {short(if_result)}")
     if isinstance(on, tenacity.retry_base):
         return on if if_result is None else tenacity.retry_any(on, _RetryOn((), if_result))
     types = (on,) if isinstance(on, type) else tuple(on) if isinstance(on, (list, tuple, set, frozenset)) else None
@@ -241,4 +242,4 @@ def _predicate(on: Any, if_result: Any) -> tenacity.retry_base:
             return _RetryOn(types, if_result)
     elif callable(on) and not inspect.iscoroutinefunction(on):
         return _RetryOn(on, if_result)
-    raise OptionError(f"retry_on must be exception types or a plain function of the exception, not {on!r}")
+    raise OptionError(f"retry_on must be exception types or a plain function of the exception, not {short(on)}")

@@ -18,6 +18,7 @@ from ._errors import FunctionError, OptionError
 from ._function import AsyncFunction, RuntimeContext
 from ._options import DEFAULT_BATCH_SIZE, OnError, Options, OutputMode
 from ._parameters import BY_POSITION, behind_decorators, parameters_of
+from ._text import short
 
 __all__ = ("FunctionSpec", "Kind", "Vector", "read_function", "refuse_dead_letters")
 
@@ -175,7 +176,7 @@ def _read_async_function(function: AsyncFunction) -> FunctionSpec:
 
 def _read_callable(function: Any, options: Options) -> FunctionSpec:
     if inspect.isclass(function) or not callable(function):
-        raise FunctionError(f"expected a function such as {EXAMPLE!r} or an AsyncFunction, not {function!r}")
+        raise FunctionError(f"expected a function such as {EXAMPLE!r} or an AsyncFunction, not {short(function)}")
     name = getattr(function, "__name__", None) or type(getattr(function, "func", function)).__name__
     if isinstance(function, functools.partial):
         name = getattr(function.func, "__name__", name)
@@ -236,13 +237,13 @@ def _resources(given: Any, name: str) -> dict[str, Callable[..., Any]]:
     if not isinstance(given, Mapping):
         own = getattr(given, "__name__", None)
         if own is None:
-            raise FunctionError(f"resources of {name}: {given!r} has no name; use resources={{'client': ...}}")
+            raise FunctionError(f"resources of {name}: {short(given)} has no name; use resources={{'client': ...}}")
         given = {own: given}
     for key, factory in given.items():
         if not isinstance(key, str) or not callable(factory):
             raise FunctionError(
                 f"resource {key!r} of {name} must be an async context manager's function or class, called once in "
-                f"each task, not {factory!r}"
+                f"each task, not {short(factory)}"
             )
         if inspect.isasyncgenfunction(factory) or inspect.isgeneratorfunction(factory):
             raise FunctionError(f"resource {key!r} of {name}: decorate it with @contextlib.asynccontextmanager")

@@ -31,6 +31,7 @@ from ._spark_pickle import check_picklable
 from ._specs import Site
 from ._tags import OutputTag
 from ._task import OUTPUT_BYTES, OUTPUT_LINGER, Work, pipe
+from ._text import short
 from ._vectors import Codec
 from ._weight import weight
 from ._writer import RecordWriterOutput
@@ -104,7 +105,7 @@ def parsed(ddl: str) -> spark.DataType:
         FunctionError: there is no session at all, and only Spark's own parser knows it.
     """
     if not isinstance(ddl, str):
-        raise OptionError(f"a type is DDL such as 'temp double, sky string' or a DataType, not {ddl!r}")
+        raise OptionError(f"a type is DDL such as 'temp double, sky string' or a DataType, not {short(ddl)}")
     if SparkSession.getActiveSession() is not None:
         return spark.DataType.fromDDL(ddl)
     try:

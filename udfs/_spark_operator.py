@@ -17,6 +17,7 @@ from ._spark import arrow_type, parsed, plan_work
 from ._spark_pickle import check_function_picklable
 from ._specs import AssignSpec, FilterSpec, ProcessSpec, UnionSpec, WaitSpec, WatermarkColumnSpec
 from ._task import Work
+from ._text import short
 from ._watermarks import Source, WatermarkStrategy
 
 __all__ = (
@@ -82,11 +83,11 @@ def wait_node(
         OptionError: no strategy, or no name.
     """
     if strategy is not None and not isinstance(strategy, WatermarkStrategy):
-        raise OptionError(f"watermark must be a WatermarkStrategy, not {strategy!r}")
+        raise OptionError(f"watermark must be a WatermarkStrategy, not {short(strategy)}")
     if watermark_column is not None and strategy is None:
         raise OptionError("with_watermark_column needs watermark=, or there would be no watermark to write")
     if result_column is not None and (not isinstance(result_column, str) or not result_column):
-        raise OptionError(f"as_ must be the name of a column, not {result_column!r}")
+        raise OptionError(f"as_ must be the name of a column, not {short(result_column)}")
     fields = parent.schema.fields
     if strategy is not None:
         parent = assign_node(parent, strategy)

@@ -18,6 +18,7 @@ from ._signature import refuse_dead_letters
 from ._spark_stream import Read, schema_of
 from ._specs import WaitSpec
 from ._tags import DEAD_LETTERS, LATENCIES, OutputTag
+from ._text import short
 from ._watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class AsyncStream:
             FunctionError: its column is not there or has no time in it, or `per_batch()` behind another operator.
         """
         if not isinstance(strategy, WatermarkStrategy):
-            raise OptionError(f"a WatermarkStrategy is needed, not {strategy!r}")
+            raise OptionError(f"a WatermarkStrategy is needed, not {short(strategy)}")
         return self._then(lambda node: plan.assign_node(node, strategy))
 
     def ordered_wait(
@@ -225,7 +226,7 @@ class AsyncStream:
             OptionError: not a tag.
         """
         if not isinstance(tag, OutputTag):
-            raise OptionError(f"side_output takes an OutputTag, not {tag!r}")
+            raise OptionError(f"side_output takes an OutputTag, not {short(tag)}")
         if self._tag is not None or not self._beginning.may_write(self._node, tag):
             hint = {DEAD_LETTERS: "an operator with on_error='dead_letter'", LATENCIES: "latency_interval"}.get(
                 tag, "a ProcessFunction, an AsyncFunction or a function with a RuntimeContext"
@@ -270,7 +271,7 @@ class AsyncStream:
             raise OptionError("collect takes streams by name: AsyncStream.collect(main=stream, rejects=...)")
         for name, stream in streams.items():
             if not isinstance(stream, AsyncStream):
-                raise OptionError(f"collect takes streams; {name} is {stream!r}")
+                raise OptionError(f"collect takes streams; {name} is {short(stream)}")
         return frames_of({name: stream._place for name, stream in streams.items()})
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from ._spark import arrow_type, parsed
 from ._spark_stream import ChainTask, Read, evaluate, schema_of
 from ._specs import Site
 from ._stream import AsyncStream
+from ._text import short
 
 __all__ = ("run_stream",)
 
@@ -72,7 +73,7 @@ def run_stream(
     [{'word': 'one', 'shout': 'ONE'}, {'word': 'long', 'shout': 'LONG'}]
     """
     if clock not in ("virtual", "real"):
-        raise OptionError(f"clock must be 'virtual' or 'real', not {clock!r}")
+        raise OptionError(f"clock must be 'virtual' or 'real', not {short(clock)}")
     source: Any = _Rows(parsed(schema) if isinstance(schema, str) else schema)
     stream = AsyncStream(source, object_reuse=object_reuse, latency_interval=latency_interval, redact=redact)
     built = build(stream)

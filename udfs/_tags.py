@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ._errors import OptionError
 from ._failures import LETTER_FIELDS
+from ._text import short
 
 __all__ = ("ANY_TAG", "DEAD_LETTERS", "LATENCIES", "OutputTag", "SideRecord", "SideTypes", "check_own_tag")
 
@@ -32,9 +33,9 @@ class OutputTag:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise OptionError(f"an OutputTag needs a name, not {self.name!r}")
+            raise OptionError(f"an OutputTag needs a name, not {short(self.name)}")
         if not isinstance(self.schema, str) and not hasattr(self.schema, "simpleString"):
-            raise OptionError(f"an OutputTag needs DDL such as 'city string' or a DataType, not {self.schema!r}")
+            raise OptionError(f"an OutputTag needs DDL such as 'city string' or a DataType, not {short(self.schema)}")
 
 
 DEAD_LETTERS = OutputTag(
@@ -59,7 +60,7 @@ SideTypes = Callable[[OutputTag], Callable[[Any], Any] | None]
 def check_own_tag(tag: OutputTag) -> OutputTag:
     """Raises OptionError unless it is a tag that a user's function may write to."""
     if not isinstance(tag, OutputTag):
-        raise OptionError(f"output takes an OutputTag and a value, not {tag!r}")
+        raise OptionError(f"output takes an OutputTag and a value, not {short(tag)}")
     if tag in (DEAD_LETTERS, LATENCIES):
         raise OptionError(f"the side output {tag.name!r} is filled by the library; make an OutputTag of your own")
     return tag

@@ -14,6 +14,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from ._text import printable
+
 __all__ = ("BlockedTime", "watched")
 
 INTERVAL = 0.25  # seconds between two looks
@@ -155,5 +157,5 @@ def _warn(name: str, frames: Sequence[FrameType]) -> None:
         "client, or declare a plain def, which runs in a thread. It is at:\n%s",
         name,
         LIMIT,
-        "".join(stack.format()),
+        printable("".join(stack.format())),
     )

@@ -13,6 +13,7 @@ from asyncudf.queues import StreamElement, StreamRecord, Watermark
 
 from ._errors import OptionError
 from ._options import positive_int, seconds
+from ._text import short
 
 __all__ = ("WatermarkGenerator", "WatermarkStrategy")
 
@@ -185,7 +186,7 @@ class _ByBatch(WatermarkGenerator):
 
 def _column(name: str) -> str:
     if not isinstance(name, str):
-        raise OptionError(f"a watermark strategy takes the name of a column, not {name!r}")
+        raise OptionError(f"a watermark strategy takes the name of a column, not {short(name)}")
     return name
 
 
@@ -193,10 +194,10 @@ def _microseconds(delay: str | float | timedelta) -> int:
     if isinstance(delay, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", delay.lower())
         if match is None or match[2] not in _UNITS:
-            raise OptionError(f"delay must be like '10 seconds' ({', '.join(_UNITS)}), not {delay!r}")
+            raise OptionError(f"delay must be like '10 seconds' ({', '.join(_UNITS)}), not {short(delay)}")
         return round(float(match[1]) * _UNITS[match[2]])
     if isinstance(delay, timedelta):
         delay = delay.total_seconds()
     if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not 0 <= delay < float("inf"):
-        raise OptionError(f"delay must be 0 or more seconds, not {delay!r}")
+        raise OptionError(f"delay must be 0 or more seconds, not {short(delay)}")
     return round(delay * 1_000_000)

@@ -37,6 +37,7 @@ from ._signature import Kind
 from ._spark import offline_work, tag_kind
 from ._stream_testing import run_stream
 from ._tags import DEAD_LETTERS, OutputTag
+from ._text import short
 from ._vectors import Codec
 
 __all__ = ("ManualFunction", "OperatorHarness", "run_rows", "run_stream")
@@ -81,7 +82,7 @@ def run_rows(
         options["output_mode"] = output_mode
     udf = udf_of(function, returnType, options)
     if clock not in ("virtual", "real"):
-        raise OptionError(f"clock must be 'virtual' or 'real', not {clock!r}")
+        raise OptionError(f"clock must be 'virtual' or 'real', not {short(clock)}")
     loop = VirtualClockLoop() if clock == "virtual" else asyncio.new_event_loop()
     if clock == "virtual" and udf.spec.kind is Kind.THREAD:
         loop.close()
