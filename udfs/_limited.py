@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Coroutine, Generator
 from types import coroutine
 from typing import Any, TypeVar
@@ -14,19 +15,27 @@ __all__ = ("within",)
 
 Value = TypeVar("Value")
 
+# What runs in the task: timers and callbacks that it makes have a copy, so that a cancellation tells where it is from.
+_STEP: contextvars.ContextVar[object] = contextvars.ContextVar("asyncudf_step", default=None)
 
-async def within(limit: float, step: Coroutine[Any, Any, Value]) -> Value:
+
+async def within(limit: float, step: Coroutine[Any, Any, Value], *, to_its_end: bool = False) -> Value:
     """The result of a coroutine that runs in the current task, as task groups and `asyncio.timeout` need it.
 
     When the limit is over the task is cancelled, again and again for the grace period; a coroutine that goes on all
     the same is left where it waits. So is one that does not heed that others have cancelled the task. (One that
     blocks the thread instead of waiting cannot be helped.)
 
+    Args:
+        to_its_end: the coroutine is not to see that others cancel the task meanwhile. It still sees what it has
+            started itself, such as an `asyncio.timeout`.
+
     Raises:
         TimeoutError: the coroutine was not done in time.
-        asyncio.CancelledError: others have cancelled the task, whatever the coroutine made of it; or it raised this.
+        asyncio.CancelledError: others have cancelled the task and nobody has taken it back, whatever the coroutine
+            made of it; or it raised this.
     """
-    reminder = _Reminder(limit)
+    reminder = _Reminder(limit, to_its_end)
     try:
         value = await _driven(step, reminder)
     except asyncio.CancelledError:
@@ -44,15 +53,17 @@ async def within(limit: float, step: Coroutine[Any, Any, Value]) -> Value:
 class _Reminder:
     """Cancels the current task when its time is up, and takes all of it back in the end."""
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, limit: float, to_its_end: bool) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._task = task
+        _STEP.set(self)
+        self._to_its_end = to_its_end
+        self.task = task
         self._before = task.cancelling()
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + limit
         self._timer = self._loop.call_at(self._deadline, self._remind)
-        self._hurries = False
+        self._hurries = 0  # how often the task was cancelled when others began to wait for the coroutine's end
         self._pauses = iter(pauses())
         self._limit = limit
         self.cancelled = 0  # how often this has cancelled the task
@@ -60,18 +71,24 @@ class _Reminder:
 
     @property
     def is_cancelled_by_others(self) -> bool:
-        return self._task.cancelling() > self._before + self.cancelled
+        return self.task.cancelling() > self._before + self.cancelled
 
     def hurry(self) -> None:
         """Others may have cancelled the task: unless they take it back, only the grace period is left."""
-        if self.is_cancelled_by_others and not self.cancelled and not self._hurries:
-            self._hurries = True
-            self._timer.cancel()
-            self._timer = self._loop.call_later(_workers.GRACE / 2, self._remind)
+        count = self.task.cancelling()
+        if self._to_its_end or self.cancelled or not self.is_cancelled_by_others or 0 < self._hurries < count:
+            return
+        self._hurries = count
+        self._timer.cancel()
+        self._timer = self._loop.call_at(min(self._deadline, self._loop.time() + _workers.GRACE), self._remind)
+
+    def holds(self) -> bool:
+        """Whether a cancellation that is just asked for is to wait for the coroutine's end."""
+        return self._to_its_end and _STEP.get() is not self
 
     def _remind(self) -> None:
         if self._hurries and not self.cancelled and not self.is_cancelled_by_others:
-            self._hurries = False
+            self._hurries = 0
             self._timer = self._loop.call_at(self._deadline, self._remind)
             return
         pause = next(self._pauses, None)
@@ -80,16 +97,20 @@ class _Reminder:
         else:
             self._timer = self._loop.call_later(pause, self._remind)
         self.cancelled += 1
-        self._task.cancel()
+        self.task.cancel()
 
-    def overdue(self, besides: str = "") -> TimeoutError:
+    def overdue(self) -> TimeoutError:
         """What is said of the coroutine."""
+        if self._hurries:
+            return TimeoutError(f"cancelled, and not ended within {_workers.GRACE:g} s")
+        besides = ", and not ended when it was cancelled" if self.has_given_up else ""
         return TimeoutError(f"not done within {self._limit:g} s{besides}")
 
     def close(self) -> None:
+        _STEP.set(None)
         self._timer.cancel()
         for _ in range(self.cancelled):
-            self._task.uncancel()
+            self.task.uncancel()
 
 
 @coroutine
@@ -102,27 +123,40 @@ def _driven(running: Coroutine[Any, Any, Value], reminder: _Reminder) -> Generat
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         error = None
+        is_future = getattr(future, "_asyncio_future_blocking", False) and future is not reminder.task
+        is_gated = is_future or future is None  # of all else asyncio says what is wrong with it
         is_waiting = True
         while is_waiting:
             is_waiting = False
             try:
-                yield _gate(future)
+                yield _Gate(reminder, future) if is_gated else future
             except asyncio.CancelledError as cancelled:
                 if reminder.has_given_up:
                     forget(running)
-                    raise reminder.overdue(", and not ended when it was cancelled") from None
+                    raise reminder.overdue() from None
                 reminder.hurry()
-                is_waiting = future is not None and future.cancel(*cancelled.args)
+                is_waiting = is_future and future.cancel(*cancelled.args)
                 error = None if is_waiting else cancelled
             except BaseException as thrown:
                 error = thrown
 
 
-def _gate(future: Any) -> Any:
+class _Gate(asyncio.Future[None]):
     """A future of our own in place of one that a coroutine has yielded, which may not heed its cancellation."""
-    if future is None:  # asyncio.sleep(0)
-        return None
-    gate: Any = future.get_loop().create_future()
-    future._asyncio_future_blocking, gate._asyncio_future_blocking = False, True  # as from hand to hand to the task
-    future.add_done_callback(lambda _: gate.done() or gate.set_result(None))
-    return gate
+
+    def __init__(self, reminder: _Reminder, future: Any) -> None:
+        super().__init__(loop=reminder.task.get_loop() if future is None else future.get_loop())
+        self._reminder = reminder
+        self._asyncio_future_blocking = True  # as from hand to hand to the task
+        if future is None:  # asyncio.sleep(0)
+            self.get_loop().call_soon(self._open)
+        else:
+            future._asyncio_future_blocking = False
+            future.add_done_callback(self._open)
+
+    def _open(self, _: object = None) -> None:
+        if not self.done():
+            self.set_result(None)
+
+    def cancel(self, msg: Any = None) -> bool:
+        return self._reminder.holds() or super().cancel(msg)

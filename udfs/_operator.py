@@ -23,7 +23,7 @@ from ._input import Fed, record_of
 from ._invoke import VectorCodec, invocation_of
 from ._options import Options
 from ._outputs import Output
-from ._resources import opened
+from ._resources import closing, opened
 from ._row_call import Call, CallHooks
 from ._signature import FunctionSpec, batch_rows
 from ._waiting import queue_of
@@ -110,22 +110,22 @@ class AsyncWaitOperator(Driver):
         Raises:
             AsyncUDFError: a row failed under `on_error="raise"`, or the function could not be opened or closed.
         """
-        async with opened(self._spec, self._context) as resources:
+        async with contextlib.AsyncExitStack() as stack:
+            resources = await stack.enter_async_context(opened(self._spec, self._context))
             invocation = invocation_of(self._spec, self._on_timeout, resources, self._context, self._codec)
             self._direct = self._calls.use(invocation)
+            stack.callback(self._calls.close)
+            stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
             self._pool.open()
             self._want()
             self._pool.wake()
-            drained = False
-            try:
-                with self._owning_its_end():
-                    yield
-                    await self._finished
-                drained = True
-            finally:
-                await self._pool.close(patient=drained)
-                self._calls.close()
+            with self._owning_its_end():
+                yield
+                await self._finished
         self._end_output()
+
+    async def _end_calls(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self._pool.close(patient=kind is None)
 
     def _look_past_slots(self) -> None:
         """Take markers, and the end, where all slots are held by coroutines that run on after their rows are done."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -34,9 +34,7 @@ async def opened(spec: FunctionSpec, context: RuntimeContext) -> AsyncIterator[M
         values = {}
         for name, factory in spec.resources.items():
             label = f"resource {name!r} of {spec.name}"
-            manager = await opening(partial(_entered, factory), f"{label} could not be opened")
-            values[name] = manager.value
-            stack.push_async_exit(closing(manager.exit, f"{label} could not be closed", f"{label} failed"))
+            values[name] = await opening(partial(_entered, stack, factory, label), f"{label} could not be opened")
         if spec.kind is Kind.ASYNC_FUNCTION:
             function = spec.function
             stack.push_async_exit(closing(lambda *_: function.close(), f"{spec.name}.close() failed"))
@@ -51,7 +49,7 @@ async def opening(step: Callable[[], Any], failure: str) -> Any:
         AsyncUDFError: it failed, with whatever exception, or was not done within `OPEN_LIMIT` seconds.
         asyncio.CancelledError: others have cancelled the task.
     """
-    return await _step(OPEN_LIMIT, step, failure)
+    return await _told_if_broken(within(OPEN_LIMIT, _called(step)), failure)
 
 
 Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], Coroutine[Any, Any, bool]]
@@ -60,15 +58,17 @@ Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType
 def closing(close: Callable[..., Any], failure: str, broken: str | None = None) -> Exit:
     """What closes something, for an exit stack: within `CLOSE_LIMIT` seconds, and it cannot swallow an error.
 
+    Once begun it is not cut short by a cancellation of the task, which is raised when it is done.
     An error that ends the block already wins over one of closing. A cancellation does not: it may have come from what
     is closed here, such as a task group whose task has failed, which only now tells its error (as `broken`).
     """
 
     async def leave(kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
         is_cancelled = isinstance(error, asyncio.CancelledError)
-        told = broken if is_cancelled and broken is not None else failure
+        message = broken if is_cancelled and broken is not None else failure
         try:
-            await _step(CLOSE_LIMIT, partial(close, kind, error, trace), told)
+            step = _called(partial(close, kind, error, trace))
+            await _told_if_broken(within(CLOSE_LIMIT, step, to_its_end=True), message)
         except (AsyncUDFError, asyncio.CancelledError) as own:
             passed_on = isinstance(own.__cause__, asyncio.CancelledError)
             if error is None or (is_cancelled and not passed_on):
@@ -78,15 +78,16 @@ def closing(close: Callable[..., Any], failure: str, broken: str | None = None) 
     return leave
 
 
-async def _step(limit: float, step: Callable[[], Any], failure: str) -> Any:
+async def _told_if_broken(step: Awaitable[Any], failure: str) -> Any:
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()
     try:
-        return await within(limit, _called(step))
+        return await step
     except BaseException as error:  # a CancelledError or a SystemExit of theirs is an error like any other
         by_others = isinstance(error, asyncio.CancelledError) and task.cancelling() > before
-        if by_others or isinstance(error, GeneratorExit):
+        is_dropped = asyncio.current_task(task.get_loop()) is not task  # by who closes a coroutine that waits
+        if by_others or is_dropped:
             raise
         raise AsyncUDFError(f"{failure}: {told(error)}") from error
 
@@ -96,17 +97,15 @@ async def _called(step: Callable[[], Any]) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-class _Entered:
-    def __init__(self, manager: Any, value: Any) -> None:
-        self.value = value
-        self.exit = manager.__aexit__
-
-
-async def _entered(factory: Callable[..., Any]) -> _Entered:
+async def _entered(stack: contextlib.AsyncExitStack, factory: Callable[..., Any], label: str) -> Any:
+    """Open a resource; from then on the stack closes it, also where the task was cancelled meanwhile."""
     manager = factory()
     if not hasattr(manager, "__aenter__"):
         raise TypeError(
             f"{short(factory)} made a {type(manager).__name__}, which is no async context manager; "
             "decorate an async generator function with @contextlib.asynccontextmanager"
         )
-    return _Entered(manager, await manager.__aenter__())
+    leave = closing(manager.__aexit__, f"{label} could not be closed", f"{label} failed")
+    value = await manager.__aenter__()
+    stack.push_async_exit(leave)
+    return value
