@@ -92,7 +92,7 @@ def test_a_reader_that_has_enough_does_not_cut_a_flush_in_half() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "told"), [(ends_after(1), "failed: TimeoutError"), (breaks_after(1), "failed: OSError: lost the feed")]
+    ("other", "told"), [(ends_after(1), "failed: TimeoutError"), (breaks_after(1), "failed: .*OSError: lost the feed")]
 )
 def test_a_resource_that_fails_does_not_cut_the_end_of_another_in_half(other: Manager, told: str) -> None:
     log = []
