@@ -119,12 +119,12 @@ def _driven(running: Coroutine[Any, Any, Value], reminder: _Reminder) -> Generat
     error: BaseException | None = None
     while True:
         try:
-            future = running.send(None) if error is None else running.throw(error)
+            future: Any = running.send(None) if error is None else running.throw(error)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         error = None
         is_future = getattr(future, "_asyncio_future_blocking", False) and future is not reminder.task
-        is_gated = is_future or future is None  # of all else asyncio says what is wrong with it
+        is_gated = future is None or is_future  # of all else asyncio says what is wrong with it
         is_waiting = True
         while is_waiting:
             is_waiting = False
@@ -135,7 +135,7 @@ def _driven(running: Coroutine[Any, Any, Value], reminder: _Reminder) -> Generat
                     forget(running)
                     raise reminder.overdue() from None
                 reminder.hurry()
-                is_waiting = is_future and future.cancel(*cancelled.args)
+                is_waiting = future is not None and is_future and future.cancel(*cancelled.args)
                 error = None if is_waiting else cancelled
             except BaseException as thrown:
                 error = thrown
