@@ -16,8 +16,9 @@ import pyarrow as pa
 import pytest
 
 from asyncudf import RetryStrategy, async_pandas_udf
-from asyncudf._signature import Kind, Vector
+from asyncudf._signature import Kind
 from asyncudf._types import UnknownTypeError, from_annotation, to_json
+from asyncudf._vector_hints import Vector
 from asyncudf.testing import run_rows
 
 

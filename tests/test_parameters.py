@@ -72,6 +72,15 @@ class TestOptionalParametersWithAGap:
         options = {"timeout": 1, "on_timeout": lambda *arguments: repr(arguments)}
         assert results(slow, CITIES[:1], "city string, lang string", **options) == ["('Oslo', 'metric', 'no')"]
 
+    def test_the_answer_at_the_deadline_gets_no_defaults_behind_the_last_column(self) -> None:
+        async def slow(city: str, lang: str = "en", units: str = "metric", *rest: str) -> str:
+            await asyncio.sleep(9)
+            return "late"
+
+        options = {"timeout": 1, "on_timeout": lambda *arguments: repr(arguments)}
+        assert results(slow, CITIES[:1], "city string, lang string", **options) == ["('Oslo', 'no')"]
+        assert run_rows(slow, [("a", "b", "c", "d")], **options) == ["('a', 'b', 'c', 'd')"]
+
     def test_a_default_of_the_function_is_the_same_object_in_a_gap(self) -> None:
         unset = object()
 

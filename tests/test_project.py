@@ -54,6 +54,7 @@ LAYERS = [
     ["_workers", "_deadlines", "_input", "_copies", "_error_policy"],
     ["_invoke"],
     ["_signature"],
+    ["_vector_hints"],
     ["_types"],
     ["_annotations", "_parameters"],
     ["_writer"],

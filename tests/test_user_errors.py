@@ -22,6 +22,7 @@ from asyncudf import (
     ResultError,
     ResultFuture,
     RetryStrategy,
+    _errors,
 )
 from asyncudf._fit import fitter
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
@@ -262,3 +263,17 @@ def test_an_error_of_a_call_that_has_just_begun_and_of_its_neighbours_output_los
         harness.fail(1, UserError("mine"))
         with pytest.raises(AsyncUDFError, match="UserError: mine"):
             _ = harness.is_done
+
+
+@pytest.mark.parametrize("name", _errors.__all__)
+def test_an_error_is_shown_under_the_name_of_the_package(name: str) -> None:
+    assert getattr(_errors, name).__module__ == "asyncudf"
+
+
+def test_the_error_of_a_plain_function_is_one_that_can_be_imported() -> None:
+    found = []
+    for function in (lambda row: 1 / 0, lambda row: {"x": "a"}):
+        with pytest.raises(AsyncUDFError) as failed:
+            run_stream(lambda stream, made=function: stream.map(made), [{"x": 1}], "x int")  # type: ignore[misc]
+        found.append(type(failed.value))
+    assert found == [AsyncUDFError, ResultError]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 import sys
 import types
 import typing
@@ -82,7 +83,12 @@ def _read(annotations: Mapping[str, Any], nearer: Mapping[str, Any], further: Ma
     scope = {**_UNIMPORTED, **further}
     hints: dict[str, Any] = {}
     for name, annotation in annotations.items():
-        alone = types.SimpleNamespace(__annotations__={name: annotation})
-        with contextlib.suppress(Exception):  # a text may say anything
-            hints |= typing.get_type_hints(alone, scope, dict(nearer))
+        spellings = [annotation]
+        if isinstance(annotation, str):  # only type checkers know pd.Series[int]
+            spellings.append(re.sub(r"\[[^][]*\]", "", annotation))
+        for text in spellings:
+            with contextlib.suppress(Exception):  # a text may say anything
+                alone = types.SimpleNamespace(__annotations__={name: text})
+                hints |= typing.get_type_hints(alone, scope, dict(nearer))
+                break
     return hints

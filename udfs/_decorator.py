@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
@@ -12,6 +11,7 @@ from . import _spark, _spark_table
 from ._errors import FunctionError, OptionError
 from ._function import AsyncFunction
 from ._options import EventLoopLiteral, ExtraFieldsLiteral, OnErrorLiteral, Options, OutputMode, OutputModeLiteral
+from ._parameters import is_coroutine_function
 from ._retry import RetryStrategy
 from ._signature import FunctionSpec, read_function
 from ._text import short
@@ -230,7 +230,7 @@ def udf_of(function: Any, returns: Any, options: Mapping[str, Any]) -> AsyncUDF[
 def _read(function: Any, options: Options) -> tuple[FunctionSpec, Options]:
     if isinstance(function, AsyncUDF):
         raise FunctionError(f"{function.spec.name} is an async_pandas_udf already; use with_options(...)")
-    if options.on_timeout is not None and inspect.iscoroutinefunction(options.on_timeout):
+    if options.on_timeout is not None and is_coroutine_function(options.on_timeout):
         raise OptionError("on_timeout must be a value or a plain def: it is called at the deadline and may not wait")
     return read_function(function, options), options
 

@@ -153,7 +153,10 @@ def _in_thread(function: Callable[..., Any], name: str) -> Callable[..., Corouti
             raise RuntimeError(f"{name} raised StopIteration") from error
         if asyncio.iscoroutine(result):
             result.close()
-            raise ResultError(f"{name} is a plain def that returned a coroutine; declare it async def")
+            raise ResultError(
+                f"{name} is a plain def that returned a coroutine; declare it async def, or if a decorator hides its "
+                "async def, make the decorator's wrapper async"
+            )
         return result
 
     async def call(*args: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import itertools
@@ -10,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
-__all__ = ("BY_POSITION", "behind_decorators", "bound", "parameters_of")
+__all__ = ("BY_POSITION", "behind_decorators", "bound", "called", "is_coroutine_function", "parameters_of")
 
 BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -40,6 +41,30 @@ def _hands_on(function: Any) -> bool:
     return len(stars) == 2 and named == [p.name for p in parameters_of(function.__wrapped__)][: len(named)]
 
 
+def called(function: Any) -> Any:
+    """The function that runs when `function` is called: of a partial, a staticmethod, a singledispatch, an object."""
+    function = _unwrapped(function)
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def is_coroutine_function(function: Any) -> bool:
+    """Whether calling it gives a coroutine."""
+    # An object may say so itself, as an AsyncMock does.
+    return any(map(asyncio.iscoroutinefunction, (_unwrapped(function), called(function))))
+
+
+def _unwrapped(function: Any) -> Any:
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, staticmethod):
+            function = function.__func__
+        elif inspect.isfunction(function) and hasattr(function, "dispatch") and hasattr(function, "registry"):
+            function = function.__wrapped__  # type: ignore[attr-defined]
+        else:
+            return function
+
+
 def parameters_of(function: Any) -> Sequence[Parameter]:
     """The parameters that count, in their order.
 
@@ -60,7 +85,9 @@ def bound(
         given: the values of other parameters. What neither fills has its default.
     """
     placed = [p for p in parameters if p.kind in BY_POSITION]
-    if not any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):  # which all others come before
+    # What *rest takes comes behind all others, and columns for it are left once each of these has its own.
+    may_rest = all(p.name in columns or p.name in given for p in placed)
+    if not (may_rest and any(p.kind is Parameter.VAR_POSITIONAL for p in parameters)):
         while placed and not (placed[-1].name in columns or _only_by_position(placed[-1], given)):
             placed.pop()
     keywords = {name: value for name, value in given.items() if name not in [p.name for p in placed]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -13,6 +12,7 @@ from asyncudf.queues import StreamRecord
 from ._errors import AsyncUDFError, FunctionError
 from ._failures import Redact, located_error, misfit_error, shown_input
 from ._outputs import Collector, Output, WatermarkGauge
+from ._parameters import called, is_coroutine_function
 from ._tags import OutputTag, SideTypes, check_own_tag
 from ._text import short
 
@@ -152,11 +152,8 @@ def plain_function(function: Any, method: str) -> str:
     """
     if not callable(function) or inspect.isclass(function):
         raise FunctionError(f"{method} takes a function of one row (a dict of its columns), not {short(function)}")
-    target = function
-    while isinstance(target, functools.partial):
-        target = target.func
-    target = target if inspect.isroutine(target) else type(target).__call__
-    if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
+    target = called(function)
+    if is_coroutine_function(function) or inspect.isasyncgenfunction(target):
         raise FunctionError(f"{method} takes a plain def; for an async def use ordered_wait or unordered_wait")
     if method != "flat_map" and inspect.isgeneratorfunction(target):
         raise FunctionError(f"{method} takes a function that returns one value; for one that yields rows use flat_map")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import enum
 import functools
@@ -17,10 +16,11 @@ from ._annotations import function_hints, without_none
 from ._errors import FunctionError, OptionError
 from ._function import AsyncFunction, RuntimeContext
 from ._options import DEFAULT_BATCH_SIZE, OnError, Options, OutputMode
-from ._parameters import BY_POSITION, behind_decorators, parameters_of
+from ._parameters import BY_POSITION, behind_decorators, called, is_coroutine_function, parameters_of
 from ._text import short
+from ._vector_hints import Vector, vector_of, vectors_of
 
-__all__ = ("FunctionSpec", "Kind", "Vector", "read_function", "refuse_dead_letters")
+__all__ = ("FunctionSpec", "Kind", "read_function", "refuse_dead_letters")
 
 EXAMPLE = "async def f(city: str) -> str: ..."
 
@@ -32,14 +32,6 @@ class Kind(enum.Enum):
     GENERATOR = "async generator"
     THREAD = "def"
     ASYNC_FUNCTION = "AsyncFunction"
-
-
-class Vector(enum.Enum):
-    """What a vectorized function's parameter takes."""
-
-    SERIES = "pandas.Series"
-    FRAME = "pandas.DataFrame"
-    ARRAY = "pyarrow.Array"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,16 +203,13 @@ def _read_callable(function: Any, options: Options) -> FunctionSpec:
         variadic=variadic,
         context_parameter=context,
         resources=resources,
-        vectors=_vectors(columns, hints, name, kind, variadic),
+        vectors=vectors_of(parameters, columns, hints, name, is_generator=kind is Kind.GENERATOR),
         returns=_returns(hints.get("return"), name, kind),
     )
 
 
 def _kind(function: Any, name: str) -> Kind:
-    unwrapped = function
-    while isinstance(unwrapped, functools.partial):
-        unwrapped = unwrapped.func
-    call = unwrapped if inspect.isroutine(unwrapped) else type(unwrapped).__call__
+    call = called(function)
     if inspect.isasyncgenfunction(call):
         return Kind.GENERATOR
     if inspect.isgeneratorfunction(call):
@@ -228,7 +217,12 @@ def _kind(function: Any, name: str) -> Kind:
             f"{name} is a plain generator (def with yield); write async def with yield for 0..n results per row, "
             "or return a list for one array"
         )
-    return Kind.COROUTINE if asyncio.iscoroutinefunction(call) else Kind.THREAD
+    if isinstance(call, functools._lru_cache_wrapper) and is_coroutine_function(call.__wrapped__):
+        raise FunctionError(
+            f"{name} is an async def behind functools.cache or lru_cache, which keeps its coroutines, and each can be "
+            "awaited once only; keep what they return, as the package async-lru does"
+        )
+    return Kind.COROUTINE if is_coroutine_function(function) else Kind.THREAD
 
 
 def _resources(given: Any, name: str) -> dict[str, Callable[..., Any]]:
@@ -250,31 +244,8 @@ def _resources(given: Any, name: str) -> dict[str, Callable[..., Any]]:
     return dict(given)
 
 
-def _vectors(
-    columns: Sequence[inspect.Parameter], hints: Mapping[str, Any], name: str, kind: Kind, variadic: bool
-) -> tuple[Vector, ...]:
-    found = [_vector(hints.get(p.name)) for p in columns]
-    if not any(found):
-        return ()
-    if variadic or not all(found):
-        raise FunctionError(
-            f"{name} mixes vectors and scalars; annotate every column parameter: pd.Series, pd.DataFrame or pa.Array"
-        )
-    if kind is Kind.GENERATOR:
-        raise FunctionError(f"{name} is vectorized and a generator; a vectorized function returns one value per row")
-    return tuple(v for v in found if v)
-
-
-def _vector(hint: Any) -> Vector | None:
-    # By name, so that pandas is not imported in a worker that does not need it.
-    package, kind = (getattr(hint, "__module__", None) or "").split(".")[0], getattr(hint, "__name__", "")
-    if package == "pandas":
-        return {"Series": Vector.SERIES, "DataFrame": Vector.FRAME}.get(kind)
-    return Vector.ARRAY if package == "pyarrow" and kind.endswith("Array") else None
-
-
 def _returns(hint: Any, name: str, kind: Kind) -> str | None:
-    if hint is None or hint is types.NoneType or hint is Any or _vector(hint):
+    if hint is None or hint is types.NoneType or hint is Any or vector_of(hint):
         return None
     if kind is Kind.GENERATOR:
         hint = next(iter(typing.get_args(hint)), None)

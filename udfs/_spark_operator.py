@@ -12,12 +12,13 @@ from ._layout import Layout, Part, WatermarkPart
 from ._node import Node
 from ._options import OnError, Options, unknown_name
 from ._process import FlatMapFunction, MapFunction, plain_function, process_function
-from ._signature import FunctionSpec, Kind, Vector
+from ._signature import FunctionSpec, Kind
 from ._spark import arrow_type, parsed, plan_work
 from ._spark_pickle import check_function_picklable
 from ._specs import AssignSpec, FilterSpec, ProcessSpec, UnionSpec, WaitSpec, WatermarkColumnSpec
 from ._task import Work
 from ._text import short
+from ._vector_hints import Vector
 from ._watermarks import Source, WatermarkStrategy
 
 __all__ = (
@@ -95,7 +96,8 @@ def wait_node(
     work, kind = plan_work(spec, options, returns)
     if options.on_error is OnError.DEAD_LETTER:
         joined_schema(fields, [spark.StructField("error", spark.StringType())], f"a dead letter of {spec.name}")
-    schema = joined_schema(fields, result_fields(work, kind, result_column), spec.name)
+    added = result_fields(work, kind, result_column)
+    schema = joined_schema(fields, added, spec.name, may_name=result_column is None)
     names = tuple(fields[i].name for i in positions)
     part = Part.of(spec.name, work.written, result_column or spec.name, whole=result_column is not None)
     layout = parent.layout.plus(part)
@@ -186,14 +188,23 @@ def _loosened(kind: spark.DataType) -> spark.DataType:
 
 
 def joined_schema(
-    fields: Sequence[spark.StructField], added: Sequence[spark.StructField], who: str
+    fields: Sequence[spark.StructField], added: Sequence[spark.StructField], who: str, *, may_name: bool = False
 ) -> spark.StructType:
+    """The columns with others behind them.
+
+    Args:
+        may_name: whether `as_` would give the others one name.
+
+    Raises:
+        FunctionError: two have one name.
+    """
     seen = {field.name.lower() for field in fields}
     for field in added:
         if field.name.lower() in seen:
+            other_way = ", or choose the result's with as_=" if may_name else ""
             raise FunctionError(
                 f"{who} would add a column {field.name!r}, but there is one of that name already; rename it "
-                f"first, for example df.withColumnRenamed({field.name!r}, ...), or choose the result's with as_="
+                f"first, for example df.withColumnRenamed({field.name!r}, ...){other_way}"
             )
         seen.add(field.name.lower())
     return spark.StructType([*fields, *added])

@@ -10,8 +10,8 @@ import pyarrow as pa
 from ._arrow import fields_of, in_utc, read_back
 from ._errors import ResultError
 from ._misfit import check_awaited
-from ._signature import Vector
 from ._text import short
+from ._vector_hints import Vector
 
 __all__ = ("Codec",)
 

@@ -242,7 +242,7 @@ def test_something_else_than_a_name_is_refused(spark, no_job, wrong):
 
 
 def test_a_named_column_that_is_there_already_is_refused(spark, no_job):
-    with no_job, pytest.raises(FunctionError, match=r"would add a column 'id'.*choose the result's with as_="):
+    with no_job, pytest.raises(FunctionError, match=r"would add a column 'id'.*withColumnRenamed\('id', \.\.\.\)$"):
         ordered_wait(spark.range(1), point, as_="id")
 
 

@@ -1,0 +1,66 @@
+"""Annotations with vectors in them: each is a vector, or refused; none is taken for a scalar without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, List, Optional, Tuple  # noqa: UP035 - the old spellings are still met
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from asyncudf import FunctionError, async_pandas_udf
+from asyncudf._vector_hints import Vector
+from asyncudf.testing import run_rows
+
+
+async def stubs(x: pd.Series[int]) -> pd.Series[int]:
+    return x + 1
+
+
+async def optional_stubs(x: Optional[pd.Series[int]], y: pd.Series[str] | None) -> pd.Series:  # noqa: UP045
+    return x + y.str.len()  # type: ignore[operator, union-attr]
+
+
+async def arrow_stubs(x: pa.Array[pa.Int64Scalar]) -> pa.Array:
+    return x
+
+
+def test_series_and_arrays_as_type_checkers_know_them_are_vectors() -> None:
+    specs = [async_pandas_udf(f, "int", batch_size=5).spec for f in (stubs, optional_stubs, arrow_stubs)]
+    assert [s.vectors for s in specs] == [(Vector.SERIES,), (Vector.SERIES, Vector.SERIES), (Vector.ARRAY,)]
+    assert run_rows(stubs, [1, 2], returnType="int") == [2, 3]
+
+
+async def iterator(x: Iterator[pd.Series]) -> Any: ...
+async def iterator_of_stubs(x: Iterator[pd.Series[int]]) -> Any: ...
+async def old_list(x: List[pd.Series]) -> Any: ...  # noqa: UP006
+async def pair(x: Iterator[Tuple[pd.Series, pd.Series]]) -> Any: ...  # noqa: UP006
+async def either(x: pd.Series | pd.DataFrame) -> Any: ...
+async def index(x: pd.Index) -> Any: ...
+async def table(x: pa.Table) -> Any: ...
+async def many(*x: list[pa.Array]) -> Any: ...
+
+
+@pytest.mark.parametrize("function", [iterator, iterator_of_stubs, old_list, pair, either, index, table, many])
+def test_what_is_made_of_vectors_is_refused(function: Any) -> None:
+    message = rf"{function.__name__} takes x as .*, which no batch of rows is; annotate it with pd\.Series, pd\.Data"
+    with pytest.raises(FunctionError, match=message):
+        async_pandas_udf(function, "int")
+
+
+async def rest(*columns: pd.Series) -> pd.Series: ...  # type: ignore[empty-body]
+async def first_and_rest(x: pd.Series, *columns: Any) -> pd.Series: ...  # type: ignore[empty-body]
+
+
+@pytest.mark.parametrize("function", [rest, first_and_rest])
+def test_vectors_for_any_number_of_columns_are_refused(function: Any) -> None:
+    message = rf"{function.__name__} takes vectors and \*columns; give each column a parameter of its own, or take them"
+    with pytest.raises(FunctionError, match=message):
+        async_pandas_udf(function, "int")
+
+
+def test_scalars_of_these_packages_are_no_vectors() -> None:
+    async def call(x: pd.Timestamp, *rest: pd.Timestamp) -> list[pd.Timestamp]: ...  # type: ignore[empty-body]
+
+    assert async_pandas_udf(call, "int").spec.vectors == ()
