@@ -375,7 +375,7 @@ def test_a_step_whose_coroutine_is_closed_from_outside_tells_nothing() -> None:
         await asyncio.sleep(1)
         step.close()
         task.cancel()
-        await asyncio.wait({task})
+        await asyncio.gather(task, return_exceptions=True)
 
     assert run(main()) == 1
 
@@ -478,7 +478,8 @@ def test_a_bridge_that_is_stopped_before_it_has_begun_builds_nothing() -> None:
     made: Bridge[Any, Any] = Bridge(build, 1, LateLoop())
     made._send(made._stop)
     stopped.set()
-    assert list(made.finish()) == []
-    made.close()
+    for _ in range(2):
+        with pytest.raises(AsyncUDFError, match=r"^the task was cancelled$"):
+            list(made.pipe(iter([1])))
     assert not made._thread.is_alive()
     assert built == []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import contextvars
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -65,7 +65,7 @@ def test_an_interrupt_ends_the_calls_and_leaves_no_thread() -> None:
     cancelled: list[int] = []
 
     async def interrupted(x: int) -> int:
-        _thread.interrupt_main()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # which wakes one that waits, too
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:

@@ -48,5 +48,6 @@ def run_apart(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], 
         if not ended.done():  # KeyboardInterrupt in the caller's thread
             with contextlib.suppress(RuntimeError):  # it has just ended
                 loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
-            thread.join(timeout=GRACE)
+            if thread.is_alive():
+                thread.join(timeout=GRACE)
         raise

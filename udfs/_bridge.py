@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import inspect
 import queue
 import threading
 import time
@@ -12,9 +13,10 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from ._errors import AsyncUDFError
+from ._failures import as_exception
 from ._threads import CallThreads
 from ._watch import watched
-from ._workers import GRACE, end_tasks
+from ._workers import GRACE, discard, end_tasks
 
 __all__ = ("Bridge", "Reader", "Stage", "run_to_end")
 
@@ -24,6 +26,7 @@ Out = TypeVar("Out")
 
 WATCH = 0.05  # seconds between two looks at whether anybody still reads
 SILENCE = 1.0  # seconds after which a reader gets a sign of life
+ROUNDS = 3  # in which what ends may start something new, or break off the winding up
 
 
 class Stage(Protocol[In_contra]):
@@ -125,9 +128,13 @@ class Bridge(Generic[In, Out]):
             if kind == "batch":
                 self._heard = time.monotonic()
                 yield content
-            elif kind == "error":
-                raise content
-            elif kind == last:
+            elif kind == "want":
+                if last == "want":
+                    return
+            else:  # it is over; whoever asks again hears it again
+                self._outbox.put((kind, content))
+                if kind == "error":
+                    raise content
                 return
 
     def _next(self) -> tuple[str, Any]:
@@ -157,20 +164,20 @@ class Bridge(Generic[In, Out]):
             with watched(self._loop) as self.blocked:
                 run_to_end(self._loop, self._run(), self._threads)
         except BaseException as error:  # whatever it was, Spark's thread must hear of it
-            self._outbox.put(("error", error))
+            self._outbox.put(("error", as_exception(error)))  # a SystemExit would end Spark's worker
         else:
             self._outbox.put(("done", None))
 
     async def _run(self) -> None:
-        if self._is_stopped:  # before it has begun
-            return
         self._main = asyncio.current_task()
-        self._stage = self._build(
-            self._loop,
-            lambda: self._outbox.put(("want", None)),
-            lambda batch: self._outbox.put(("batch", batch)),
-        )
         try:
+            if self._is_stopped:  # before it has begun
+                raise asyncio.CancelledError
+            self._stage = self._build(
+                self._loop,
+                lambda: self._outbox.put(("want", None)),
+                lambda batch: self._outbox.put(("batch", batch)),
+            )
             await self._stage.run()
         except asyncio.CancelledError:
             if self._is_stopped:
@@ -182,31 +189,64 @@ def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None],
     """Run a coroutine on a fresh loop, then leave nothing behind: no task, no generator, no thread, no loop.
 
     Raises:
-        AsyncUDFError: the coroutine was cancelled.
+        AsyncUDFError: the coroutine was cancelled, or the loop was stopped under it.
+        BaseException: what has ended the coroutine or, if it was done, its winding up.
     """
     pool = CallThreads(threads)
     loop.set_default_executor(pool)
     asyncio.set_event_loop(loop)
     try:
-        try:
-            loop.run_until_complete(main)
-        except asyncio.CancelledError:
-            raise AsyncUDFError(
-                "code that runs in the task has cancelled it: something that was opened, or a background task of its "
-                "own, called cancel() on the task in which open and close run"
-            ) from None
-        finally:
-            loop.run_until_complete(_wind_up(loop))
+        first = _error_of(loop, main)
+        for _ in range(ROUNDS):
+            if (error := _error_of(loop, _wind_up(loop))) is None:
+                break
+            first = first or error
+        for task in asyncio.all_tasks(loop):  # by callbacks of the last ones; one that has begun needs a running loop
+            coroutine = task.get_coro()
+            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                discard(task)
     finally:
-        asyncio.set_event_loop(None)
-        pool.shutdown(cancel_futures=True)
-        pool.join(GRACE)
-        loop.close()
+        try:
+            asyncio.set_event_loop(None)
+            pool.shutdown(cancel_futures=True)
+            pool.join(GRACE)
+        finally:
+            loop.close()
+    if first is not None:
+        raise first
+
+
+def _error_of(loop: asyncio.AbstractEventLoop, running: Coroutine[Any, Any, None]) -> BaseException | None:
+    """What has ended a coroutine; None if it was done."""
+    told = (
+        "code that runs in the task has cancelled it: something that was opened, or a background task of its own, "
+        "called cancel() on the task in which open and close run"
+    )
+    task = loop.create_task(running)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, also if another error comes first
+    for _ in range(ROUNDS):
+        try:
+            loop.run_until_complete(task)
+        except BaseException as error:
+            if task.done():
+                return AsyncUDFError(told) if task.cancelled() else task.exception() or error
+            if type(error) is not RuntimeError:
+                return error
+        else:
+            return None
+        told = "code that runs in the task has stopped its event loop: it must not call loop.stop()"
+        task.cancel()
+    return AsyncUDFError(told)
 
 
 async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
-    own = {asyncio.current_task()}
-    await end_tasks(asyncio.all_tasks() - own)
-    closing = asyncio.ensure_future(loop.shutdown_asyncgens())
-    await asyncio.wait({closing}, timeout=GRACE)
-    await end_tasks(asyncio.all_tasks() - own)  # generators that do not end, and tasks that others have started late
+    left = {asyncio.current_task()}
+    for _ in range(ROUNDS):  # generators that do not end, and tasks that others have started late
+        left |= await end_tasks(asyncio.all_tasks() - left)
+        closing = asyncio.ensure_future(loop.shutdown_asyncgens())
+        await asyncio.wait({closing}, timeout=GRACE)
+    while tasks := asyncio.all_tasks() - left:  # those that end only to start another
+        for task in tasks:
+            discard(task)
+        left |= tasks
+    await asyncio.sleep(0)

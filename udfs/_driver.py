@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from asyncudf.queues import LatencyMarker, Watermark
 
-from ._errors import AsyncUDFError
+from ._failures import as_exception
 from ._input import Fed, Input
 from ._outputs import UNLIMITED, Output
-from ._text import text_of, type_name
 
 __all__ = ("Driver",)
 
@@ -92,13 +91,8 @@ class Driver(ABC):
 
     def abort(self, error: BaseException) -> None:
         """End with an error; the first one counts."""
-        if self._finished.done():
-            return
-        if not isinstance(error, Exception) or isinstance(error, StopIteration):  # a future would make another of it
-            told = AsyncUDFError(f"{type_name(error)}: {text_of(error)}")
-            told.__cause__ = error
-            error = told
-        self._finished.set_exception(error)
+        if not self._finished.done():
+            self._finished.set_exception(as_exception(error))
 
     @contextlib.contextmanager
     def _owning_its_end(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ __all__ = (
     "ERROR_FIELDS",
     "LETTER_FIELDS",
     "Redact",
+    "as_exception",
     "is_fatal",
     "located_error",
     "misfit_error",
@@ -40,6 +41,15 @@ def is_fatal(error: BaseException | None) -> bool:
     if error is None:
         return False
     return issubclass(type(error), FatalError) or not issubclass(type(error), (Exception, asyncio.CancelledError))
+
+
+def as_exception(error: BaseException) -> Exception:
+    """The error itself, or what tells of one that would end whoever gets it, or that a future makes another of."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    told = AsyncUDFError(f"{type_name(error)}: {text_of(error)}")
+    told.__cause__ = error
+    return told
 
 
 def misfit_error(before: str, value: Any, after: str, detail: str = "") -> ResultError:

@@ -47,6 +47,7 @@ class CallThreads(ThreadPoolExecutor):
 
         Raises:
             FatalError: too many threads hang.
+            RuntimeError: there is no thread, and none can be started.
         """
         if self._is_shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
@@ -59,12 +60,19 @@ class CallThreads(ThreadPoolExecutor):
         call = _Call(partial(fn, *args, **kwargs), self._give_up)
         self._pending.add(call)
         self._calls.put(call)
-        self._grow()
+        try:
+            self._grow()
+        except RuntimeError:
+            if len(self._working) <= self._count_hung():  # or else it waits until one of them is free
+                call.cancel()
+                self._pending.discard(call)
+                raise
         return call
 
     def _give_up(self, call: _Call) -> None:
         self._hung.add(call)
-        self._grow()
+        with contextlib.suppress(RuntimeError):  # no thread can be started: tried again with the next call
+            self._grow()
 
     def _count_hung(self) -> int:
         self._hung = {call for call in self._hung if not call.done()}
@@ -74,8 +82,8 @@ class CallThreads(ThreadPoolExecutor):
         if len(self._working) < len(self._pending) and len(self._working) < self._most + self._count_hung():
             name = f"asyncudf-call-{len(self._working)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
-            self._working.append(thread)
             thread.start()
+            self._working.append(thread)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:

@@ -64,12 +64,14 @@ class BlockedTime:
 def watched(loop: asyncio.AbstractEventLoop) -> Iterator[BlockedTime]:
     """Around what runs the loop in this thread: warns once, and tells the total in the end."""
     watch = _Watch(loop, threading.get_ident())
-    watch.start()
+    with contextlib.suppress(RuntimeError):  # no thread can be started: nobody watches
+        watch.start()
     try:
         yield watch.blocked
     finally:
         watch.over.set()
-        watch.join(timeout=LIMIT)
+        if watch.is_alive():
+            watch.join(timeout=LIMIT)
 
 
 class _Watch(threading.Thread):

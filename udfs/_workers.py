@@ -18,7 +18,7 @@ from typing import Any
 
 from ._function import CURRENT_SLOT, CallSlot
 
-__all__ = ("GRACE", "Worker", "WorkerPool", "end_tasks", "forget", "pauses")
+__all__ = ("GRACE", "Worker", "WorkerPool", "discard", "end_tasks", "forget", "pauses")
 
 GRACE = 5.0  # seconds that a cancelled coroutine has to clean up
 
@@ -147,17 +147,18 @@ class WorkerPool:
         await end_tasks(worker.task for worker in list(self._workers))
 
 
-async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for them, at most `GRACE` seconds; in the end their coroutines are closed and forgotten."""
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+    """Cancel tasks and wait for them, at most `GRACE` seconds; returned are those that were discarded in the end."""
     left = set(tasks)
     for pause in pauses():
         if not left:
-            return
+            break
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=pause)
     for task in left:
-        _discard(task)
+        discard(task)
+    return left
 
 
 def pauses() -> Sequence[float]:
@@ -168,7 +169,8 @@ def pauses() -> Sequence[float]:
     return (GRACE / 2, *[GRACE / 20] * 10)
 
 
-def _discard(task: asyncio.Task[Any]) -> None:
+def discard(task: asyncio.Task[Any]) -> None:
+    """Close the coroutine of a task that nobody will wait for, and forget both."""
     # What asyncio.gather does for tasks that nobody will wait for: no warning when it is collected, and none for
     # the error of a coroutine that was closed behind its task's back.
     task._log_destroy_pending = False  # type: ignore[attr-defined]

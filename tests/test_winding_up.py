@@ -1,0 +1,224 @@
+"""The end of a task's loop: nothing is left behind whatever the user's code does, and the first error is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from asyncudf import AsyncUDFError, async_pandas_udf
+from asyncudf._arrow import records_of
+from asyncudf._bridge import Bridge
+from asyncudf._spark import bridge_of, offline_work
+from asyncudf.testing import run_rows
+
+LOOPS = ["asyncio", "uvloop"]
+
+
+@pytest.fixture(params=LOOPS)
+def loop(request: pytest.FixtureRequest) -> str:
+    if request.param == "uvloop":
+        pytest.importorskip("uvloop")
+    return str(request.param)
+
+
+def start(function: Any, **options: Any) -> Bridge[Any, list[Any]]:
+    udf = async_pandas_udf(function, **options)
+    work = offline_work(udf.spec, udf.options, None)
+    return bridge_of(work, lambda values, *_: list(values), None, 100)
+
+
+def results(bridge: Bridge[Any, list[Any]], *rows: Any) -> list[Any]:
+    return [
+        value
+        for batch in bridge.pipe(iter([records_of([(row,) for row in rows], [None] * len(rows))]))
+        for value in batch
+    ]
+
+
+async def share(x: int, it: Any) -> float:
+    return 1 // x
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def exits(error: BaseException) -> Any:
+    @contextlib.asynccontextmanager
+    async def background() -> AsyncIterator[None]:
+        async def run() -> None:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                raise error
+
+        task = asyncio.ensure_future(run())
+        task.add_done_callback(asyncio.Task.exception)  # not to be logged
+        await asyncio.sleep(0)
+        yield
+
+    return background
+
+
+@contextlib.asynccontextmanager
+async def stops() -> AsyncIterator[None]:
+    yield
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0)
+
+
+STOPPED = r"code that runs in the task has stopped its event loop: it must not call loop\.stop\(\)$"
+ENDS = [
+    (exits(SystemExit(3)), "SystemExit: 3$"),
+    (exits(KeyboardInterrupt()), "KeyboardInterrupt: $"),
+    (stops, STOPPED),
+]
+
+
+@pytest.mark.parametrize(("manager", "told"), ENDS)
+def test_what_breaks_the_end_is_told_as_our_error_unless_a_row_has_failed(manager: Any, told: str, loop: str) -> None:
+    """A bare SystemExit would end Spark's worker, as if it had crashed."""
+    for x, expected in ((1, told), (0, "ZeroDivisionError")):
+        bridge = start(share, resources={"it": manager}, loop=loop)
+        with pytest.raises(AsyncUDFError, match=expected):
+            results(bridge, x)
+        assert bridge._loop.is_closed()
+        assert not [task for task in asyncio.all_tasks(bridge._loop) if not task.done()]
+
+
+def test_a_call_that_stops_the_loop_is_told(loop: str) -> None:
+    closed = []
+
+    @contextlib.asynccontextmanager
+    async def client() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            closed.append(1)
+
+    async def call(x: int, it: Any) -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(1000)
+
+    with pytest.raises(AsyncUDFError, match=STOPPED):
+        results(start(call, resources={"it": client}, loop=loop), 1)
+    assert closed == [1]
+
+
+def test_the_kit_is_left_by_an_interrupt_as_it_is() -> None:
+    async def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    async def call(x: int) -> None:
+        asyncio.ensure_future(interrupt()).add_done_callback(asyncio.Task.exception)  # not to be logged
+        await asyncio.sleep(1000)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_rows(call, [1])
+
+
+def test_what_is_over_is_told_to_whoever_asks_again() -> None:
+    bridge = start(share, resources={"it": contextlib.nullcontext})
+    assert results(bridge, 1) == [1]
+    assert list(bridge.until_wanted()) == list(bridge.finish()) == []
+    bridge = start(share, resources={"it": contextlib.nullcontext})
+    for _ in range(2):
+        with pytest.raises(AsyncUDFError, match="ZeroDivisionError"):
+            results(bridge, 0)
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+class Supervisor:
+    """Starts its task again whenever it has ended."""
+
+    async def __aenter__(self) -> None:
+        self.run()
+
+    def run(self, _: object = None) -> None:
+        self.task = asyncio.get_running_loop().create_task(asyncio.sleep(1000))
+        self.task.add_done_callback(self.run)
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+
+class Phoenix:
+    """A task that starts another in its own end."""
+
+    async def __aenter__(self) -> None:
+        self.task = asyncio.ensure_future(self.run())
+
+    async def run(self) -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            self.task = asyncio.ensure_future(self.run())
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+
+@pytest.mark.parametrize("manager", [Supervisor, Phoenix])
+@pytest.mark.filterwarnings("error")
+def test_tasks_that_are_started_again_and_again_end_with_the_loop(
+    manager: Any, loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    gc.collect()
+    with caplog.at_level(logging.ERROR):
+        assert results(start(share, resources={"it": manager}, loop=loop), 1) == [1]
+        gc.collect()
+    assert caplog.records == []
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def none_of(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Threads that cannot be started, by the beginning of their name."""
+    names: set[str] = set()
+    begin = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith(tuple(names)):
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    return names
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def test_a_call_whose_thread_cannot_be_started_fails_and_the_end_is_clean(none_of: set[str]) -> None:
+    none_of.add("asyncudf-call")
+    bridge = start(square)
+    with pytest.raises(AsyncUDFError, match=r"square failed in attempt 1.*RuntimeError: can't start new thread"):
+        results(bridge, 1)
+    assert bridge._loop.is_closed()
+    assert results(start(square, on_error="null"), 1, 2) == [None, None]
+
+
+def test_a_call_waits_for_another_thread_where_its_own_cannot_be_started(none_of: set[str]) -> None:
+    ran = []
+
+    def call(x: int) -> int:
+        none_of.add("asyncudf-call")
+        ran.append(x)
+        return x
+
+    assert results(start(call, capacity=5), *range(20)) == list(range(20))
+    assert sorted(ran) == list(range(20))
+
+
+def test_a_watch_that_cannot_be_started_fails_nothing(none_of: set[str]) -> None:
+    none_of.add("asyncudf-watch")
+    assert results(start(square), 3) == [9]
