@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf import LATENCIES, AsyncStream
+from asyncudf import LATENCIES, AsyncStream, AsyncUDFError
 from asyncudf._input import Input
 from asyncudf.queues import LatencyMarker, StreamRecord
 from asyncudf.testing import VirtualClockLoop, run_stream
@@ -78,9 +78,24 @@ def test_a_timer_that_fires_early_makes_no_latency_negative(monkeypatch: pytest.
         return asyncio.SelectorEventLoop.call_at(loop, when - 0.001, *callback, **context)
 
     monkeypatch.setattr(VirtualClockLoop, "call_at", call_at)
+    monkeypatch.setattr(VirtualClockLoop, "call_beside", call_at)
 
     assert min(latencies(CHAINS["behind a filter"], 0.5, 20, 5)) >= 0
     assert min(latencies(CHAINS["ordered"], 0.25, 20, 5)) >= 0
+
+
+async def stuck(n: int) -> int:
+    await asyncio.get_running_loop().create_future()
+    return n
+
+
+@pytest.mark.parametrize("before", [lambda stream: stream, lambda stream: stream.filter(lambda row: True)])
+def test_a_deadlock_is_told_though_markers_would_go_on_for_ever(before: Callable[[AsyncStream], AsyncStream]) -> None:
+    def build(stream: AsyncStream) -> AsyncStream:
+        return before(stream).ordered_wait(stuck, timeout=None)
+
+    with pytest.raises(AsyncUDFError, match="deadlock: every call is waiting"):
+        run_stream(build, [{"n": 1}], "n int", latency_interval=1.0)
 
 
 def depth(line: Any) -> int:
@@ -106,3 +121,20 @@ def test_many_markers_do_not_nest_and_ask_for_no_other_batch() -> None:
     line.insert(LatencyMarker(502, "source", 0))
     assert (line.next(), line.next()) == (LatencyMarker(502, "source", 0), StreamRecord(-1))
     assert len(wanted) == 1
+
+
+def test_what_was_put_one_by_one_stays_where_it_is_when_it_is_listed() -> None:
+    wanted: list[None] = []
+    line = Input(lambda: wanted.append(None))
+    rows = [StreamRecord(n) for n in range(4)]
+    line.restore(rows[:1])
+    for row in rows[1:3]:
+        line.put(row)
+    assert line.values() == line.values() == rows[:3]
+    assert (wanted, line.waiting) == ([], 2)
+    assert [line.next(), line.next()] == rows[:2]
+    line.put(rows[3])
+    assert line.values() == rows[2:]
+    assert (wanted, line.waiting) == ([None], 2)
+    assert [line.next(), line.next(), line.next()] == [*rows[2:], None]
+    assert len(wanted) == 2, "when all of the line have been taken"

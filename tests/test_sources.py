@@ -12,9 +12,10 @@ import pytest
 
 from asyncudf import WatermarkStrategy
 from asyncudf._arrow import SourceRows, source_columns, watermark_marks
-from asyncudf._steps import Source
+from asyncudf._outputs import UNLIMITED
+from asyncudf._steps import BURST, Source
 from asyncudf._watermarks import WatermarkGenerator
-from asyncudf.queues import StreamRecord, Watermark
+from asyncudf.queues import LatencyMarker, StreamRecord, Watermark
 from asyncudf.testing import VirtualClockLoop, run_stream
 
 from .test_outputs import Taken
@@ -96,3 +97,24 @@ def test_a_source_pushes_nothing_where_there_is_no_room_and_goes_on_when_there_i
     loop.run_until_complete(main())
     loop.close()
     assert output.all == [*rows, Watermark.MAX]
+
+
+def test_a_source_pushes_one_burst_in_a_turn_of_the_loop_however_often_it_is_fed() -> None:
+    loop, output = VirtualClockLoop(), Taken(room=UNLIMITED)
+    rows, pushed = [StreamRecord(n) for n in range(5 * BURST)], []
+
+    async def main() -> None:
+        source = Source(output, loop, lambda: None, None)
+        async with source.running():
+            for _ in range(4):
+                source.feed(rows)
+            while len(output.all) < 4 * len(rows):
+                before = len(output.all)
+                source.insert(LatencyMarker(0, "source", 0))
+                await asyncio.sleep(0)
+                pushed.append(len(output.all) - before)
+            source.end_of_input()
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert set(pushed[:19]) == {BURST}

@@ -167,7 +167,8 @@ class Chain:
         marker = LatencyMarker(due, "source", self._site.partition)
         assert self._interval is not None
         self._due += self._interval
-        self._timer = self._site.loop.call_at(self._due, self._mark_latency)
+        call_at = getattr(self._site.loop, "call_beside", self._site.loop.call_at)  # on the virtual clock
+        self._timer = call_at(self._due, self._mark_latency)
         return marker
 
     def _mark_latency(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+from collections.abc import Callable
 from typing import Any
 
 from ._errors import AsyncUDFError
@@ -20,9 +21,16 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._clock = _VirtualSelector()
         super().__init__(self._clock)
+        self._clock.call_soon = self.call_soon
 
     def time(self) -> float:
         return self._clock.now
+
+    def call_beside(self, when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        """`call_at` for one who only looks on: where nothing but this can happen it is a deadlock all the same."""
+        handle = asyncio.TimerHandle(when, callback, (), self)
+        self._clock.beside.append(handle)
+        return handle
 
     def block(self, seconds: float) -> None:
         """Let time pass while nothing else can run, as a call does that keeps the loop busy.
@@ -40,6 +48,11 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
 
 class _VirtualSelector(selectors.SelectSelector):
     now = 0.0
+    call_soon: Callable[..., object]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beside: list[asyncio.TimerHandle] = []
 
     def select(self, timeout: float | None = None) -> Any:
         ready = super().select(0)
@@ -49,5 +62,14 @@ class _VirtualSelector(selectors.SelectSelector):
                 "completed? (A call that uses threads or sockets needs clock='real'.)"
             )
         if not ready:
-            self.now += timeout or 0.0
+            self._pass(self.now + (timeout or 0.0))
         return ready
+
+    def _pass(self, end: float) -> None:
+        self.beside = sorted(handle for handle in self.beside if not handle.cancelled())
+        if self.beside and self.beside[0].when() <= end:
+            handle = self.beside.pop(0)
+            self.now = max(self.now, handle.when())
+            self.call_soon(handle._run)
+        else:
+            self.now = end

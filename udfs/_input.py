@@ -40,6 +40,7 @@ class Input:
         self.has_ended = False
         self._line: deque[StreamElement] = deque()
         self._inserted: deque[StreamElement] = deque()
+        self._is_listed = False
 
     @property
     def waiting(self) -> int:
@@ -67,7 +68,8 @@ class Input:
         line = self._line
         while line:
             yield line.popleft()
-        self._want()
+        if not self._is_listed:
+            self._want()
 
     def insert(self, element: StreamElement) -> None:
         """Put an element before all others, but behind those inserted earlier."""
@@ -113,8 +115,14 @@ class Input:
 
     def values(self) -> list[StreamElement]:
         """All elements, in order; they stay where they are."""
-        batches = [list(batch) for batch in (self.current, *self._batches)]
-        self.current, *rest = (iter(batch) for batch in batches)
-        self._behind = self.current
-        self._batches = deque(rest)
-        return [record_of(element) for element in chain.from_iterable(batches)]
+        line = list(self._line)  # is behind all else
+        self._is_listed = True
+        batches: list[Any] = [list(batch) for batch in (self.current, *self._batches)]
+        self._is_listed = False
+        listed = [record_of(element) for element in chain.from_iterable(batches)]
+        if line:
+            self._line.extend(line)
+            batches[-1:] = [chain(batches[-1][: -len(line)], self._take_line())]
+        self._batches = deque(map(iter, batches))
+        self.current = self._behind = self._batches.popleft()
+        return listed

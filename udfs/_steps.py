@@ -142,10 +142,18 @@ class Source(Driver):
             await self._finished
         self._end_output()
 
+    # _goes_on: the next burst is on its way; nobody else starts one meanwhile, or there would be two in each turn
+    _goes_on = False
+
     def _look_at_input(self) -> None:
         self._push()
 
     def _push(self) -> None:
+        if not self._goes_on:
+            self._push_burst()
+
+    def _push_burst(self) -> None:
+        self._goes_on = False
         try:
             for _ in range(BURST):
                 if self._finished.done() or not self._push_one():
@@ -153,7 +161,8 @@ class Source(Driver):
         except BaseException as error:  # called from the mailbox, where an exception would only be logged
             self._fail(error)
         else:
-            self._loop.call_soon(self._push)
+            self._goes_on = True
+            self._loop.call_soon(self._push_burst)
 
     def _push_one(self) -> bool:
         if self._output.room <= 0:
