@@ -6,7 +6,7 @@ import dataclasses
 import math
 import operator
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -199,8 +199,7 @@ def _as_stored(fit: Fit, kind: pa.DataType) -> Fit:
     return stored
 
 
-def _once_each(items: Iterable[tuple[Any, Any]], value: Any, path: str) -> dict[Any, Any]:
-    items = list(items)
+def _once_each(items: Sequence[tuple[Any, Any]], value: Any, path: str) -> dict[Any, Any]:
     found = dict(items)
     if len(found) < len(items):  # some mappings repeat keys, and so does a Row of a join
         raise MisfitError(path, value, "it has a key more than once; give one value for each")
@@ -227,11 +226,11 @@ def _struct(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
 
 def _as_mapping(value: Any, names: Sequence[str], path: str) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
-        return _once_each(value.items(), value, path)
+        return _once_each(list(value.items()), value, path)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, tuple):
         own = getattr(value, "_fields", None) or getattr(value, "__fields__", None)  # NamedTuple, pyspark's Row
         if own or len(value) == len(names):
-            return _once_each(zip(own or names, value, strict=True), value, path)
+            return _once_each(list(zip(own or names, value, strict=True)), value, path)
     raise MisfitError(path, value, f"declared struct<{', '.join(names)}> (give a dict, a dataclass or a NamedTuple)")

@@ -65,6 +65,8 @@ def _is_naive(value: Any) -> bool:
 
 def _in_microseconds(value: Any) -> Any:
     # pandas' Timestamp and Timedelta have nanoseconds, which Arrow would cut off.
+    if type(value) in (datetime.datetime, datetime.timedelta):
+        return value
     if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
         raise ValueError("it has nanoseconds, and Spark keeps microseconds; round it with .round('us')")
     return value
@@ -72,6 +74,8 @@ def _in_microseconds(value: Any) -> Any:
 
 def _aware(value: Any) -> Any:
     value = _in_microseconds(value)
+    if value.tzinfo is datetime.UTC:
+        return value
     # Arrow leaves the microseconds of an offset out.
     return value.astimezone(datetime.UTC) if value.utcoffset().microseconds else value
 
