@@ -190,7 +190,8 @@ class ColumnTask:
 
 
 def _has_rows(batch: Any) -> bool:
-    return len(_columns(batch)[0]) > 0  # another column's sign of life comes as a batch without
+    columns = _columns(batch)
+    return not columns or len(columns[0]) > 0  # another column's sign of life comes as a batch without
 
 
 def _columns(batch: Any) -> tuple[pa.Array, ...]:
