@@ -15,12 +15,10 @@ from asyncudf import AsyncUDF, async_pandas_udf
 
 from ._harness import Sample
 from ._peers import TIMEOUT, Values
-from ._spark import arrow_column, seconds_of_calls
+from ._spark import arrow_column, batches_of, configured, seconds_of_calls, sized
 from ._work import BATCH, CAPACITY, Loop, bare, rates, run
 
-__all__ = ("Calls",)
-
-BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+__all__ = ("Calls", "gathered")
 
 
 class Calls:
@@ -35,17 +33,24 @@ class Calls:
         latencies: Sequence[float],
         capacity: int = CAPACITY,
         values: Values | None = None,
+        batch_rows: int = BATCH,
     ) -> None:
         self.latencies = latencies
         self._capacity = capacity
         self._values = values or partial(rates, capacity=capacity)
         self._session = session
-        self._table = session.createDataFrame(pa.table({"latency": latencies})).coalesce(1).cache()
-        self._table.count()
+        self._batch_rows = batch_rows
+        with configured(session, batches_of(batch_rows)):
+            self._table = session.createDataFrame(pa.table({"latency": latencies})).coalesce(1).cache()
+            self._table.count()
 
     def fifth(self) -> Calls:
         """The first fifth of the calls, for what is slow."""
         return Calls(self._session, self.latencies[: max(1, len(self.latencies) // 5)], self._capacity, self._values)
+
+    def in_batches_of(self, rows: int) -> Calls:
+        """The same calls; Spark hands over so many rows at once."""
+        return Calls(self._session, self.latencies, self._capacity, self._values, rows)
 
     def bare(self, loop: Loop = asyncio.new_event_loop) -> Sample:
         """In a plain asyncio program."""
@@ -66,13 +71,9 @@ class Calls:
         """Through `ordered_wait` or `unordered_wait`."""
         return self._through(lambda df: wait(df, self._function(), "latency", **options))
 
-    def gather(self, batch_rows: int = BATCH) -> Sample:
+    def gather(self) -> Sample:
         """With a gather for each Arrow batch, under a semaphore."""
-        self._session.conf.set(BATCH_ROWS, batch_rows)
-        try:
-            return self._through(lambda df: df.select(_gathered(self._capacity)("latency").alias("call")))
-        finally:
-            self._session.conf.unset(BATCH_ROWS)
+        return self._through(lambda df: df.select(gathered(self._capacity, self._batch_rows)("latency").alias("call")))
 
     def _function(self) -> AsyncUDF[[float], Any]:
         @async_pandas_udf(capacity=self._capacity, timeout=TIMEOUT)
@@ -91,8 +92,10 @@ class Calls:
         return Sample(self._values(self.latencies, seconds))
 
 
-def _gathered(capacity: int) -> Callable[[str], Column]:
-    def gathered(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+def gathered(capacity: int, batch_rows: int) -> Callable[[str], Column]:
+    """`asyncio.gather` over each Arrow batch, under a semaphore; the batches must have so many rows."""
+
+    def every(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         async def one(latency: float, limit: asyncio.Semaphore) -> float:
             async with limit:
                 start = time.time()
@@ -104,7 +107,7 @@ def _gathered(capacity: int) -> Callable[[str], Column]:
             limit = asyncio.Semaphore(capacity)
             return await asyncio.gather(*(one(latency, limit) for latency in latencies))
 
-        for batch in batches:
+        for batch in sized(batches, batch_rows):
             yield pa.array(asyncio.run(all_of(batch.to_pylist())))
 
-    return arrow_column(gathered, "double")
+    return arrow_column(every, "double")

@@ -6,15 +6,21 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.functions import arrow_udf
 
-__all__ = ("arrow_column", "local_spark", "seconds_of_calls", "spark")
+__all__ = ("arrow_column", "batches_of", "configured", "local_spark", "seconds_of_calls", "sized", "spark")
+
+Batch = TypeVar("Batch", bound=Sized)
+
+# How many rows Spark hands to a worker at once. A column over a cached table gets the batches of the cache, whatever
+# the first setting says; mapInArrow and mapInPandas follow the first alone.
+BATCH_ROWS = ("spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.inMemoryColumnarStorage.batchSize")
 
 
 @contextlib.contextmanager
@@ -60,3 +66,34 @@ def arrow_column(function: Callable[[Iterator[pa.Array]], Iterator[pa.Array]], r
     native: Any = arrow_udf
     column: Callable[[str], Column] = native(function, returns)
     return column
+
+
+def batches_of(rows: int) -> dict[str, str]:
+    """The settings by which a table that is cached under them comes in batches of so many rows."""
+    return dict.fromkeys(BATCH_ROWS, str(rows))
+
+
+@contextlib.contextmanager
+def configured(session: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """A session with these settings, until the end."""
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in conf:
+            session.conf.unset(key)
+
+
+def sized(batches: Iterable[Batch], rows: int) -> Iterator[Batch]:
+    """The batches as they are.
+
+    Raises:
+        AssertionError: One that is not the last has another number of rows, so that what is measured is not what the
+            table of figures says.
+    """
+    last = rows
+    for batch in batches:
+        assert len(batch) <= rows == last, f"batches of {last} and {len(batch)} rows, not of {rows}"
+        last = len(batch)
+        yield batch

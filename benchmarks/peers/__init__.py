@@ -1,9 +1,12 @@
-"""Peers to compare with: Flink, PyFlink, Pathway, Daft, and what a Spark user would write instead.
+"""Peers to compare with: Flink, PyFlink, Pathway, Daft, Ray Data, and what a Spark user would write instead.
 
     python -m benchmarks.peers [names...]    # makes their environments below build/peers/
 
 then, in a benchmark: `run("flink-java", Workload(latencies, "ordered")).seconds`. All are counted in the same way: from
 the start of the first call to the arrival of the last result at the sink, so that nobody's start-up counts.
+
+Each is there twice: `flink-java` as its documentation has it, `flink-java-best` as those would set it up who know it
+best, often with a second bound made by hand. A measurement's note says how.
 """
 
 from benchmarks.peers._environments import PEERS, PeerUnavailable

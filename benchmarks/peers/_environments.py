@@ -22,22 +22,35 @@ class PeerUnavailable(Exception):  # noqa: N818, it names a state of affairs
 
 @dataclass(frozen=True)
 class Peer:
-    """Where a peer's program is, its further arguments, and what it needs installed."""
+    """A peer's program, its further arguments, and the environment that it runs in."""
 
+    environment: str
     program: str
-    arguments: tuple[str, ...] = ()
     requirement: str = ""  # nothing: it runs in the Python that runs this
+    arguments: tuple[str, ...] = ()
 
 
+def _twice(name: str, program: str, requirement: str = "", *arguments: str) -> dict[str, Peer]:
+    """A peer as its documentation has it, and set up as those would who know it best."""
+    best = f"{name}-best"
+    return {
+        name: Peer(name, program, requirement, arguments),
+        best: Peer(name, program, requirement, (*arguments, "best")),
+    }
+
+
+# SynapseML is not among them: its wheel has no jars, and it fetches them from a Maven repository when it starts.
 _PEERS = {
     # Only the jars: the program is Java.
-    "flink-java": Peer("flink_java", requirement="apache-flink-libraries==2.3.0"),
-    "pyflink": Peer("pyflink_program", requirement="apache-flink==2.3.0"),
-    "pathway": Peer("pathway_program", requirement="pathway==0.33.0"),
-    "daft": Peer("daft_program", requirement="daft==0.7.26"),
-    "spark-gather": Peer("spark_idioms", ("gather",)),
-    "spark-threads": Peer("spark_idioms", ("threads",)),
-    "spark-concurrency": Peer("spark_idioms", ("concurrency",)),
+    **_twice("flink-java", "flink_java", "apache-flink-libraries==2.3.0"),
+    **_twice("pyflink", "pyflink_program", "apache-flink==2.3.0"),
+    **_twice("pathway", "pathway_program", "pathway==0.33.0"),
+    **_twice("daft", "daft_program", "daft==0.7.26"),
+    **_twice("ray-data", "ray_program", "ray[data]==2.60.0"),
+    **_twice("spark-gather", "spark_idioms", "", "gather"),
+    **_twice("spark-threads", "spark_idioms", "", "threads"),
+    **_twice("spark-concurrency", "spark_idioms", "", "concurrency"),
+    **_twice("spark-jvm", "spark_jvm"),
 }
 PEERS: tuple[str, ...] = tuple(_PEERS)
 
@@ -50,7 +63,7 @@ def _peer(name: str) -> Peer:
 
 def _marker(name: str) -> Path:
     """Holds the requirement that is installed and was tried; written last."""
-    return ROOT / "build" / "peers" / name / "ready"
+    return ROOT / "build" / "peers" / _peer(name).environment / "ready"
 
 
 def version(name: str) -> str:

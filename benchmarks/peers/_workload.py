@@ -40,7 +40,8 @@ class Workload:
 class Measurement:
     """Seconds from the start of the first call to the arrival of the last result, and the rows that arrived.
 
-    `note` says what the peer did not do of what was asked, such as a mode or a timeout that it does not have.
+    `note` says how the peer was set up, and what it did not do of what was asked, such as a mode or a timeout that it
+    does not have.
     """
 
     seconds: float
@@ -49,7 +50,11 @@ class Measurement:
     note: str = ""
 
 
-def serve(measure: Callable[[Workload], Measurement]) -> None:
-    """A program's main: reads the workload from the file that is the first argument, prints the result as JSON."""
+def serve(measure: Callable[[Workload, bool], Measurement]) -> None:
+    """A program's main: reads the workload from the file that is the first argument, prints the result as JSON.
+
+    `measure` is also told whether the last argument is `best`: whether the peer is to be set up as those would who know
+    it best, not as its documentation has it.
+    """
     workload = Workload(**json.loads(Path(sys.argv[1]).read_text()))
-    print(json.dumps(asdict(measure(workload))), flush=True)
+    print(json.dumps(asdict(measure(workload, sys.argv[-1] == "best"))), flush=True)

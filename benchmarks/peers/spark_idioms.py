@@ -1,6 +1,10 @@
 """What a Spark user would write instead: gather per Arrow batch, a thread pool in mapInPandas, or the concurrency level
 of Spark's own Arrow UDFs. Each call returns when it started; counted is the time from the first of them to the end of
 the action, in one task. A hundred rows go before, so that neither Spark's code generation nor a worker's start counts.
+
+Each waits for the slowest call of every batch. At their best asyncio and Spark's threads have all rows in one batch, so
+that they must fit into memory, and asyncio has no task for each row; the thread pool has a sliding window of calls,
+which goes on from one batch to the next.
 """
 
 from __future__ import annotations
@@ -8,46 +12,97 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pandas as pd
 import pyarrow as pa
 import pyspark
+import uvloop
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from benchmarks._spark import spark
+from benchmarks._calls import gathered
+from benchmarks._spark import arrow_column, batches_of, sized, spark
+from benchmarks._work import BATCH, run
 from benchmarks.peers._workload import Measurement, Workload, serve
 
 WARM_UP = 100  # rows
+ROOM = 100  # how many times the capacity the sliding window is
 LEVEL = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
 
 
-def gather(df: DataFrame, capacity: int) -> DataFrame:
+def gather(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
     """`asyncio.gather` over each Arrow batch, under a semaphore."""
+    return df.select(gathered(capacity, batch_rows)("latency").alias("started"))
 
-    @sf.arrow_udf("double")  # type: ignore[attr-defined]
-    def call(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        async def one(latency: float, limit: asyncio.Semaphore) -> float:
-            async with limit:
-                started = time.time()
-                if latency:
-                    await asyncio.sleep(latency)
-                return started
 
+def pullers(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
+    """As many tasks as may be in flight, which take the next row of the batch each, on uvloop."""
+
+    def batches(given: Iterator[pa.Array]) -> Iterator[pa.Array]:
         async def every(latencies: list[float]) -> list[float]:
-            limit = asyncio.Semaphore(capacity)
-            return await asyncio.gather(*(one(latency, limit) for latency in latencies))
+            starts = [0.0] * len(latencies)
+            waiting = enumerate(latencies)
 
-        for batch in batches:
-            yield pa.array(asyncio.run(every(batch.to_pylist())))
+            async def pull() -> None:
+                for place, latency in waiting:
+                    starts[place] = time.time()
+                    if latency:
+                        await asyncio.sleep(latency)
 
+            await asyncio.gather(*(pull() for _ in range(capacity)))
+            return starts
+
+        for batch in sized(given, batch_rows):
+            yield pa.array(run(every(batch.to_pylist()), uvloop.new_event_loop))
+
+    return df.select(arrow_column(batches, "double")("latency").alias("started"))
+
+
+def threads(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
+    """`ThreadPoolExecutor.map` over each batch of `mapInPandas`."""
+    one = blocking_call()
+
+    def batches(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        with ThreadPoolExecutor(capacity) as pool:
+            for frame in sized(frames, batch_rows):
+                yield pd.DataFrame({"started": list(pool.map(one, frame["latency"].tolist()))})
+
+    return df.mapInPandas(batches, "started double")
+
+
+def window(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
+    """A pool of `capacity` threads and a window of a hundred times as many calls, of which the oldest is waited for."""
+    one = blocking_call()
+
+    def batches(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        calls: deque[Future[float]] = deque()
+        with ThreadPoolExecutor(capacity) as pool:
+            for frame in sized(frames, batch_rows):
+                done = []
+                for latency in frame["latency"].tolist():
+                    calls.append(pool.submit(one, latency))
+                    if len(calls) > ROOM * capacity:
+                        done.append(calls.popleft().result())
+                yield pd.DataFrame({"started": done}, dtype="float64")
+            yield pd.DataFrame({"started": [call.result() for call in calls]}, dtype="float64")
+
+    return df.mapInPandas(batches, "started double")
+
+
+def concurrency(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
+    """A plain function, which Spark calls in a pool of threads that it makes for each Arrow batch."""
+    del batch_rows  # the function sees no batches
+    df.sparkSession.conf.set(LEVEL, str(capacity))
+    call = sf.udf(blocking_call(), "double", useArrow=True)
     return df.select(call("latency").alias("started"))
 
 
-def threads(df: DataFrame, capacity: int) -> DataFrame:
-    """`ThreadPoolExecutor.map` over each batch of `mapInPandas`."""
+def blocking_call() -> Callable[[float], float]:
+    """Made here, so that it travels by value."""
 
     def one(latency: float) -> float:
         started = time.time()
@@ -55,48 +110,43 @@ def threads(df: DataFrame, capacity: int) -> DataFrame:
             time.sleep(latency)
         return started
 
-    def batches(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        with ThreadPoolExecutor(capacity) as pool:
-            for frame in frames:
-                yield pd.DataFrame({"started": list(pool.map(one, frame["latency"].tolist()))})
-
-    return df.mapInPandas(batches, "started double")
+    return one
 
 
-def concurrency(df: DataFrame, capacity: int) -> DataFrame:
-    """A plain function, which Spark calls in a pool of threads that it makes for each Arrow batch."""
-    df.sparkSession.conf.set(LEVEL, str(capacity))
+@dataclass(frozen=True)
+class Idiom:
+    """What is done with a table, given the capacity and the size of batches. `whole`: all rows are in one batch."""
 
-    @sf.udf("double", useArrow=True)
-    def call(latency: float) -> float:
-        started = time.time()
-        if latency:
-            time.sleep(latency)
-        return started
-
-    return df.select(call("latency").alias("started"))
+    call: Callable[[DataFrame, int, int], DataFrame]
+    note: str
+    whole: bool = False
 
 
-IDIOMS: dict[str, Callable[[DataFrame, int], DataFrame]] = {
-    "gather": gather,
-    "threads": threads,
-    "concurrency": concurrency,
+IDIOMS = {
+    "gather": Idiom(gather, "gather per batch of 10,000 rows"),
+    "gather best": Idiom(pullers, "tasks that take the next row each, all rows in one batch, uvloop", whole=True),
+    "threads": Idiom(threads, "ThreadPoolExecutor.map per batch of 10,000 rows"),
+    "threads best": Idiom(window, "a sliding window of calls on a thread pool, across batches"),
+    "concurrency": Idiom(concurrency, "a plain function, batches of 10,000 rows"),
+    "concurrency best": Idiom(concurrency, "a plain function, all rows in one batch", whole=True),
 }
 
 
-def measure(workload: Workload) -> Measurement:
-    session = spark(1)
+def measure(workload: Workload, best: bool) -> Measurement:
+    idiom = IDIOMS[" ".join(sys.argv[2:])]
+    batch_rows = max(BATCH, len(workload.latencies)) if idiom.whole else BATCH
+    session = spark(1, batches_of(batch_rows))
     try:
         for latencies in (workload.latencies[:WARM_UP], workload.latencies):
             df = session.createDataFrame(pd.DataFrame({"latency": list(latencies)})).coalesce(1).cache()
             df.count()
-            results = IDIOMS[sys.argv[2]](df, workload.capacity)
+            results = idiom.call(df, workload.capacity, batch_rows)
             row = results.agg(sf.min("started"), sf.count("started")).first()
             last = time.time()
     finally:
         session.stop()
     assert row is not None
-    return Measurement(last - row[0], row[1], pyspark.__version__, "ordered only; no timeout")
+    return Measurement(last - row[0], row[1], pyspark.__version__, f"ordered only; no timeout; {idiom.note}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,40 @@
+"""Java programs of the peers: compiled where they are older than their sources, then run in place of this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+__all__ = ("become", "opened")
+
+FOLDER = Path(__file__).parent
+
+
+def become(program: str, jars: Path, classes: Path, options: Sequence[str], arguments: Sequence[str]) -> NoReturn:
+    """Turn into the JVM that runs `<program>.java` with these jars; `options` are the JVM's."""
+    sources = [FOLDER / f"{program}.java", FOLDER / "Client.java"]
+    compiled = classes / f"{program}.class"
+    if not compiled.exists() or compiled.stat().st_mtime < max(source.stat().st_mtime for source in sources):
+        command = [_tool("javac"), "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), *map(str, sources)]
+        subprocess.run(command, check=True, timeout=120)
+    path = os.pathsep.join((str(classes), f"{jars}/*"))
+    java = [_tool("java"), *options, "-cp", path, program, *arguments]
+    os.execv(java[0], java)
+
+
+def opened(*packages: str) -> list[str]:
+    """The JVM's options that open these packages of `java.base` to everybody."""
+    return [argument for package in packages for argument in ("--add-opens", f"java.base/{package}=ALL-UNNAMED")]
+
+
+def _tool(name: str) -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(name, path=f"{home}/bin" if home else None) or shutil.which(name)
+    if found is None:
+        sys.exit(f"{name} was not found: install a JDK of version 17 or newer, or set JAVA_HOME")
+    return found
