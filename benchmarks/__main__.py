@@ -14,10 +14,10 @@ import benchmarks
 
 from ._docs import write
 from ._harness import Case, Outcome, Settings, measured
-from ._machine import machine, versions
+from ._machine import commit, machine, versions
 from ._plots import draw, require_matplotlib
 from ._report import list_cases, show, table, verdict_rows
-from ._store import LATEST, RESULTS, load, save
+from ._store import LATEST, RESULTS, load, require_one_commit, save
 from .cases import CASES
 
 QUICK = 0.2
@@ -42,13 +42,20 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(chosen: Sequence[Case], options: argparse.Namespace) -> list[Outcome]:
     settings = Settings(options.scale, options.repetitions, options.peers)
+    measured_commit = commit()
+    if options.json:
+        require_one_commit(options.json, measured_commit, [case.id for case in chosen])
     outcomes = []
     for case in chosen:
         started = datetime.now(UTC).isoformat(timespec="seconds")
         outcome = measured(case, settings, partial(print, case.id, file=sys.stderr))
+        if commit() != measured_commit:
+            raise SystemExit(f"the code has changed since the run began: {measured_commit}, now {commit()}")
         known = {**versions(), **outcome.versions}
-        outcome = dataclasses.replace(outcome, versions=known, machine=machine(), started=started)
-        show(outcome)
+        outcome = dataclasses.replace(
+            outcome, versions=known, machine=machine(), started=started, commit=measured_commit
+        )
+        show(outcome, case)
         if options.json:  # at once: a later case may fail
             save(options.json, outcome, {case.id: case for case in CASES})
         outcomes.append(outcome)
@@ -56,9 +63,10 @@ def _run(chosen: Sequence[Case], options: argparse.Namespace) -> list[Outcome]:
 
 
 def _loaded(path: Path, chosen: Sequence[Case]) -> list[Outcome]:
-    outcomes = [outcome for outcome in load(path) if outcome.id in {case.id for case in chosen}]
+    cases = {case.id: case for case in chosen}
+    outcomes = [outcome for outcome in load(path) if outcome.id in cases]
     for outcome in outcomes:
-        show(outcome)
+        show(outcome, cases[outcome.id])
     return outcomes
 
 

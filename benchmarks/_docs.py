@@ -6,7 +6,8 @@ A page says where and which, and the lines between are replaced:
     <!-- end -->
 
 Names after a semicolon choose systems: `<!-- figures P3: calls/s; ordered_wait; flink-java -->`. Instead of
-`figures ...`, `targets` gives the table of all targets and `runs` where, when and how large the cases ran.
+`figures ...`, `targets` gives the table of all targets, `runs` where, when and how large the cases ran, and
+`notes P3 P4` how the peers of these cases were set up, and why some are missing.
 """
 
 from __future__ import annotations
@@ -16,47 +17,78 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ._harness import Case, Figure, Outcome
-from ._report import number, table, verdict_rows
+from ._report import caption, number, spread, table, verdict_rows
 
 __all__ = ("PAGES", "filled", "write")
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 BLOCK = re.compile(
-    r"(<!-- (?:(?P<all>targets|runs)|figures (?P<case>\w+): (?P<wanted>[^>]*)) -->\n).*?(<!-- end -->)", re.DOTALL
+    r"(<!-- (?:(?P<all>targets|runs)|figures (?P<case>\w+): (?P<wanted>[^>]*)|notes (?P<of>[\w ]+)) -->\n)"
+    r".*?(?P<end><!-- end -->)",
+    re.DOTALL,
 )
 
 
 def write(outcomes: Sequence[Outcome], cases: Mapping[str, Case]) -> None:
-    """Bring every page up to date with all cases that a results file holds."""
+    """Bring every page up to date with what a results file holds."""
     for page in PAGES:
         page.write_text(filled(page.read_text(), outcomes, cases))
 
 
 def filled(text: str, outcomes: Sequence[Outcome], cases: Mapping[str, Case]) -> str:
-    """The text of a page with its tables made anew; tables of cases that are not among the outcomes stay."""
+    """The text of a page with its tables made anew; those of cases that are not among the outcomes say so."""
     known = {outcome.id: outcome for outcome in outcomes}
 
     def block(found: re.Match[str]) -> str:
+        return f"{found[1]}\n{content(found)}\n\n{found['end']}"
+
+    def content(found: re.Match[str]) -> str:
+        if found["all"] == "runs":
+            return table(_runs(outcomes, cases))
         if found["all"]:
-            rows = _runs(outcomes) if found["all"] == "runs" else verdict_rows(outcomes, cases, with_bound=True)
-        elif found["case"] in known:
-            rows = _figures(known[found["case"]], found["wanted"])
-        else:
-            return found[0]
-        return f"{found[1]}\n{table(rows)}\n\n{found[5]}"
+            return table(verdict_rows(outcomes, cases, with_bound=True))
+        if found["of"]:
+            return "\n".join(_notes([known[case] for case in found["of"].split() if case in known]))
+        if found["case"] not in known:
+            return "Not in this run."
+        outcome = known[found["case"]]
+        return f"{table(_figures(outcome, found['wanted']))}\n\n{caption(outcome, cases[outcome.id])}"
 
     return BLOCK.sub(block, text)
 
 
-def _runs(outcomes: Sequence[Outcome]) -> list[list[str]]:
+def _notes(outcomes: Sequence[Outcome]) -> list[str]:
+    """A line for each thing that is said of a peer, with the cases of which it is said if they are not all."""
+    said: dict[tuple[str, str], list[str]] = {}
+    for outcome in outcomes:
+        missing = {system: f"could not be measured: {reason}" for system, reason in outcome.unavailable.items()}
+        for spoken in {**outcome.notes, **missing}.items():
+            said.setdefault(spoken, []).append(outcome.id)
+    everywhere = [outcome.id for outcome in outcomes]
+    return [
+        f"- {system}: {note}" if where == everywhere else f"- {system} ({', '.join(where)}): {note}"
+        for (system, note), where in sorted(said.items())
+    ]
+
+
+def _runs(outcomes: Sequence[Outcome], cases: Mapping[str, Case]) -> list[list[str]]:
     facts = {name: fact for outcome in outcomes for name, fact in {**outcome.machine, **outcome.versions}.items()}
     small = [f"{outcome.id} {outcome.scale:g}" for outcome in outcomes if outcome.scale != 1]
+    fewer = [
+        f"{outcome.id} {outcome.repetitions} of {cases[outcome.id].repetitions}"
+        for outcome in outcomes
+        if outcome.repetitions < cases[outcome.id].repetitions
+    ]
+    ran = {outcome.id for outcome in outcomes}
     return [
         ["", ""],
         ["run", f"{min(outcome.started for outcome in outcomes)} to {max(outcome.started for outcome in outcomes)}"],
+        ["commit", ", ".join(sorted({outcome.commit or "not recorded" for outcome in outcomes}))],
         *([name, fact] for name, fact in facts.items()),
         ["not at full size", ", ".join(small) or "none"],
+        ["with fewer rounds than declared", ", ".join(fewer) or "none"],
+        ["not in this run", ", ".join(case for case in cases if case not in ran) or "none"],
     ]
 
 
@@ -66,7 +98,7 @@ def _figures(outcome: Outcome, wanted: str) -> list[list[str]]:
     chosen = [figure for figure in outcome.figures if figure.quantity in quantities]
     if any(figure.at is not None for figure in chosen):
         return _growth(chosen, quantities)
-    found = {(figure.system, figure.quantity): _value(figure) for figure in chosen}
+    found = {(figure.system, figure.quantity): spread(figure) for figure in chosen}
     names = systems or list(dict.fromkeys(figure.system for figure in chosen))
     return [["", *quantities], *([name, *(found[name, quantity] for quantity in quantities)] for name in names)]
 
@@ -84,7 +116,3 @@ def _growth(figures: Sequence[Figure], quantities: Sequence[str]) -> list[list[s
             for quantity, system in ordered
         ),
     ]
-
-
-def _value(figure: Figure) -> str:
-    return f"{number(figure.median)} ({number(min(figure.values))} .. {number(max(figure.values))})"

@@ -1,4 +1,6 @@
-"""The engine alone: the operator without Spark, Arrow and threads. The only place that looks inside asyncudf."""
+"""The engine alone: the operator without Spark, Arrow and threads. The only place that looks inside asyncudf; and the
+idiom that it replaces.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,34 @@ from asyncudf._operator import AsyncWaitOperator
 from asyncudf._outputs import CountingOutput
 from asyncudf._writer import RecordWriterOutput
 
-from ._work import BATCH, batches
+from ._work import BATCH, Loop, batches, run
 
-__all__ = ("engine_seconds",)
+__all__ = ("engine_seconds", "gather_seconds")
 
 TIMEOUT = 5.0  # seconds; a deadline for every row
 LINGER = 0.1
 
 
-def engine_seconds(function: Callable[[int], Awaitable[int]], rows: int, mode: str) -> float:
+def engine_seconds(
+    function: Callable[[int], Awaitable[int]], rows: int, mode: str, loop: Loop = asyncio.new_event_loop
+) -> float:
     """Seconds to bring rows through the operator into a writer that throws its batches away."""
     written: list[int] = []
-    seconds = asyncio.run(_drive(function, range(rows), mode, written))
+    seconds = run(_drive(function, range(rows), mode, written), loop)
     assert sum(written) == rows
     return seconds
+
+
+def gather_seconds(function: Callable[[int], Awaitable[int]], rows: int, loop: Loop = asyncio.new_event_loop) -> float:
+    """Seconds with a gather for each batch, which is the idiom that the engine replaces."""
+
+    async def gathered() -> float:
+        start = time.perf_counter()
+        for batch in batches(range(rows)):
+            await asyncio.gather(*map(function, batch))
+        return time.perf_counter() - start
+
+    return run(gathered(), loop)
 
 
 async def _drive(function: Callable[[int], Awaitable[int]], rows: range, mode: str, written: list[int]) -> float:

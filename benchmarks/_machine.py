@@ -1,4 +1,4 @@
-"""What a case ran on: the machine, and the versions of what was compared."""
+"""What a case ran on: the machine, the versions of what was compared, and the commit that was measured."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ import shutil
 import subprocess
 from pathlib import Path
 
-__all__ = ("machine", "versions")
+__all__ = ("commit", "machine", "versions")
 
+# What a figure depends on: a run writes tables and results, and they are no change of what it measures.
+MEASURED = ("udfs", "queues", "benchmarks", ":!benchmarks/results", "pyproject.toml")
+ROOT = Path(__file__).parent.parent
 PACKAGES = ("asyncudf", "pyspark", "pyarrow", "pandas", "aiohttp", "uvloop")
+
+
+def commit(root: Path = ROOT) -> str:
+    """The last commit that changed what is measured; whether there are changes since; or `unknown`."""
+    hashed = _git(root, "log", "-1", "--format=%h", "--", *MEASURED)
+    if not hashed:
+        return "unknown"
+    return f"{hashed} with changes" if _git(root, "status", "--porcelain", "--", *MEASURED) else hashed
 
 
 @functools.cache
@@ -32,6 +43,15 @@ def versions() -> dict[str, str]:
     python = f"{platform.python_implementation()} {platform.python_version()}"
     packages = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {"python": python, "java": _java(), **packages}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """What it says; nothing where there is no git, or no repository."""
+    try:
+        said = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return said.stdout.strip()
 
 
 def _cpu() -> str:

@@ -13,7 +13,7 @@ from ._harness import Case, Figure, Outcome
 
 __all__ = ("draw", "require_matplotlib")
 
-COLORS = {"ours": "#1b6ca8", "reference": "#9aa5b1", "peer": "#e0a458"}
+COLORS = {"ours": "#1b6ca8", "reference": "#9aa5b1", "peer": "#ecc999", "peer at its best": "#c9771e"}
 LINES = ("-o", "--s", ":D", "-.^")
 WIDE = 30  # largest over smallest, from which on a linear scale shows nothing
 STYLE = {

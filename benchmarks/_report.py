@@ -4,32 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ._harness import Case, Outcome, Verdict
+from ._harness import Case, Figure, Outcome, Verdict, higher_is_better
 
-__all__ = ("list_cases", "number", "ratio_text", "show", "table", "verdict_rows")
+__all__ = ("caption", "list_cases", "number", "show", "spread", "table", "verdict_rows")
 
 
-def show(outcome: Outcome) -> None:
+def show(outcome: Outcome, case: Case) -> None:
     """All figures of a case: median (smallest .. largest)."""
     print(f"\n{outcome.id}: {outcome.title}")
     print(f"  {_joined(outcome.machine)}\n  {_joined(outcome.versions)}")
-    print(f"  scale {outcome.scale:g}, {outcome.repetitions} rounds")
+    print(f"  {caption(outcome, case)}")
     for figure in outcome.figures:
-        spread = f"({number(min(figure.values))} .. {number(max(figure.values))})"
-        print(f"  {figure.label:42s} {number(figure.median):>9s} {figure.quantity:14s} {spread}")
+        print(f"  {figure.label:42s} {figure.quantity:22s} {spread(figure)}")
     for system, reason in outcome.unavailable.items():
         print(f"  {system:42s} unavailable: {reason}")
     for system, note in outcome.notes.items():
         print(f"  {system}: {note}")
 
 
+def caption(outcome: Outcome, case: Case) -> str:
+    """How the figures of a case came about; in bold what falls short of the case as it is declared."""
+    size = [] if outcome.scale == 1 else [f"**{outcome.scale:g} of the rows**"]
+    times = f"{rounds(outcome, case)} {'round' if outcome.repetitions == 1 else 'rounds'}"
+    commit = f"commit {outcome.commit}" if outcome.commit else "the commit was not recorded"
+    return ", ".join([*size, times, case.loop, commit])
+
+
+def rounds(outcome: Outcome, case: Case) -> str:
+    """How many; marked if fewer than declared."""
+    done = outcome.repetitions
+    return str(done) if done >= case.repetitions else f"**{done} of {case.repetitions}**"
+
+
+def spread(figure: Figure) -> str:
+    """The median with the smallest and the largest value, where they differ."""
+    least, most = number(min(figure.values)), number(max(figure.values))
+    return number(figure.median) + (f" ({least} .. {most})" if least != most else "")
+
+
 def verdict_rows(
     outcomes: Iterable[Outcome], cases: Mapping[str, Case], *, with_bound: bool = False
 ) -> list[list[str]]:
     """The table of targets; with `with_bound` only those that can be missed."""
-    header = ["", "target", "ours", "ratio", "met", "best peer", "ours / peer"]
+    header = ["", "target", "ours", "ratio", "met", "best peer", "ours / best peer", "rounds"]
     rows = [
-        _row(outcome.id, verdict)
+        [target.id or outcome.id, *_judged(verdict), rounds(outcome, cases[outcome.id])]
         for outcome in outcomes
         for target, verdict in zip(cases[outcome.id].targets, outcome.verdicts(cases[outcome.id]), strict=True)
         if target.bound is not None or not with_bound
@@ -44,18 +63,13 @@ def list_cases(cases: Iterable[Case]) -> None:
             print(f"{'':9s} - {target}")
 
 
-def _row(case_id: str, verdict: Verdict) -> list[str]:
+def _judged(verdict: Verdict) -> list[str]:
     met = {True: "yes", False: "**no**", None: verdict.why or "-"}[verdict.met]
     ours = "" if verdict.ours is None else f"{number(verdict.ours)} {verdict.quantity}"
-    return [
-        case_id,
-        verdict.target,
-        ours,
-        ratio_text(verdict.ratio),
-        met,
-        verdict.best_peer,
-        ratio_text(verdict.ratio_to_peer),
-    ]
+    to_peer = _ratio(verdict.ratio_to_peer)
+    if to_peer:
+        to_peer += f", {'more' if higher_is_better(verdict.quantity) else 'less'} is better"
+    return [verdict.target, ours, _ratio(verdict.ratio), met, verdict.best_peer, to_peer]
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -70,7 +84,7 @@ def _joined(facts: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
-def ratio_text(value: float | None) -> str:
+def _ratio(value: float | None) -> str:
     """Nothing for None."""
     return "" if value is None else f"{value:.3g}x"
 

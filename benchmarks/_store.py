@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from ._harness import Case, Figure, Outcome
 
-__all__ = ("LATEST", "RESULTS", "load", "save")
+__all__ = ("LATEST", "RESULTS", "load", "require_one_commit", "save")
 
 RESULTS = Path(__file__).parent / "results"
 LATEST = RESULTS / "latest.json"
 
 
+def require_one_commit(path: Path, commit: str, chosen: Collection[str]) -> None:
+    """Refuse a run that would leave figures of another commit beside its own; say so before the cases run.
+
+    Raises:
+        SystemExit: The file has cases of another commit that are not among the chosen ones.
+    """
+    outcomes = load(path) if path.exists() else []
+    others = [outcome for outcome in outcomes if outcome.commit != commit and outcome.id not in chosen]
+    if others:
+        found = ", ".join(sorted({outcome.commit or "one that was not recorded" for outcome in others}))
+        names = ", ".join(outcome.id for outcome in others)
+        raise SystemExit(
+            f"{path.name} has figures of another commit ({found}, this is {commit}) for {names}: "
+            "run these cases too, or give another file to --json"
+        )
+
+
 def save(path: Path, outcome: Outcome, cases: Mapping[str, Case]) -> None:
-    """Write an outcome over an older one of its case; the file's other cases stay, each with its own machine."""
+    """Write an outcome beside those of its commit; a file never has figures of two."""
     entries = _entries(path) if path.exists() else {}
-    entries[outcome.id] = _entry(outcome, cases[outcome.id])
-    ordered = {name: entries[name] for name in cases if name in entries}
+    kept = {name: entry for name, entry in entries.items() if entry.get("commit", "") == outcome.commit}
+    kept[outcome.id] = _entry(outcome, cases[outcome.id])
+    ordered = {name: kept[name] for name in cases if name in kept}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"cases": ordered}, indent=1) + "\n")
 
@@ -35,7 +53,7 @@ def _entries(path: Path) -> dict[str, Any]:
 
 
 def _entry(outcome: Outcome, case: Case) -> dict[str, Any]:
-    entry = dataclasses.asdict(outcome)
+    entry = dataclasses.asdict(outcome) | {"declared": case.repetitions}
     entry["figures"] = [
         {**dataclasses.asdict(figure), "median": figure.median, "min": min(figure.values), "max": max(figure.values)}
         for figure in outcome.figures

@@ -202,7 +202,8 @@ class ResultWriter:
         if isinstance(array, pa.ChunkedArray):  # what pyarrow makes of more than 2 GiB of text or bytes
             raise ResultError(
                 f"{self._function} returned more than 2 GiB in {len(values)} results; "
-                "Arrow cannot hold them in one batch: set spark.sql.execution.arrow.maxRecordsPerBatch lower"
+                "Arrow cannot hold them in one batch: set spark.sql.execution.arrow.maxRecordsPerBatch lower "
+                "(for a column over a cached table spark.sql.inMemoryColumnarStorage.batchSize, before it is cached)"
             )
         return array
 

@@ -11,6 +11,7 @@ from .p3_p4_latency import P3, P4
 from .p5_http import P5, P5B
 from .p6_pass_through import P6
 from .p7_p8_growth import P7, P8
+from .p9_suspended import P9
 from .p11_p12_stopping import P11, P12
 from .payload import HELD, PAYLOAD
 
@@ -29,6 +30,7 @@ CASES: tuple[Case, ...] = (
     P6,
     P7,
     P8,
+    P9,
     P11,
     P12,
     CAPACITY_GROWTH,

@@ -12,20 +12,20 @@ from functools import partial
 from asyncudf import ordered_wait, unordered_wait
 
 from .._calls import Calls
-from .._harness import Case, Settings, System, Target
-from .._peers import FLINK, peer_systems
+from .._harness import BEST_PEER, Case, Settings, System, Target
+from .._peers import peer_systems
 from .._spark import local_spark
-from .._work import mix, rates
+from .._work import BARE, SAME_LOOP, mix, rates
 
 __all__ = ("P3B", "P3C")
 
 CALLS = 30_000
 USUAL = 0.02  # seconds
 TARGETS = (
-    Target("calls/s", "ordered_wait", against="bare asyncio"),
+    Target("calls/s", "ordered_wait", against=SAME_LOOP),
     Target("calls/s", "ordered_wait", against="gather"),
-    Target("calls/s", "ordered_wait", against=FLINK),
-    Target("calls/s", "unordered_wait", against="bare asyncio"),
+    Target("calls/s", "ordered_wait", against=BEST_PEER),
+    Target("calls/s", "unordered_wait", against=SAME_LOOP),
 )
 
 
@@ -34,7 +34,7 @@ def systems(share: float, slow: float, settings: Settings) -> Iterator[list[Syst
     with local_spark() as session:
         calls = Calls(session, mix(settings.rows(CALLS), USUAL, share, slow))
         yield [
-            System("bare asyncio", calls.bare, "reference"),
+            *(System(name, partial(calls.bare, loop), "reference") for name, loop in BARE.items()),
             System("ordered_wait", partial(calls.operator, ordered_wait)),
             System("unordered_wait", partial(calls.operator, unordered_wait)),
             System("gather", calls.gather, "reference"),

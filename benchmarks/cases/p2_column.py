@@ -22,8 +22,8 @@ from pyspark.sql import functions as sf
 from asyncudf import async_pandas_udf, ordered_wait, unordered_wait
 
 from .._calls import Calls
-from .._harness import Case, Sample, Settings, System, Target
-from .._peers import FLINK, PYFLINK, peer_systems
+from .._harness import BEST_PEER, Case, Sample, Settings, System, Target
+from .._peers import peer_systems
 from .._spark import arrow_column, local_spark
 
 __all__ = ("P2", "P2B")
@@ -112,8 +112,7 @@ P2B = Case(
     targets=(
         Target("us/row", "column", against="gather"),
         Target("us/row", "ordered_wait", against="gather"),
-        Target("us/row", "column", against=FLINK),
-        Target("us/row", "column", 0.0033, against=PYFLINK),  # 300 times less
+        Target("us/row", "column", against=BEST_PEER),
     ),
     repetitions=3,
     plots=("us/row",),
