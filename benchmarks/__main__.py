@@ -49,13 +49,13 @@ def _run(chosen: Sequence[Case], options: argparse.Namespace) -> list[Outcome]:
     for case in chosen:
         started = datetime.now(UTC).isoformat(timespec="seconds")
         outcome = measured(case, settings, partial(print, case.id, file=sys.stderr))
-        if commit() != measured_commit:
-            raise SystemExit(f"the code has changed since the run began: {measured_commit}, now {commit()}")
         known = {**versions(), **outcome.versions}
         outcome = dataclasses.replace(
             outcome, versions=known, machine=machine(), started=started, commit=measured_commit
         )
         show(outcome, case)
+        if commit() != measured_commit:
+            raise SystemExit(f"not written: the code was {measured_commit} when the run began and is {commit()} now")
         if options.json:  # at once: a later case may fail
             save(options.json, outcome, {case.id: case for case in CASES})
         outcomes.append(outcome)
