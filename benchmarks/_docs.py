@@ -21,6 +21,7 @@ from ._report import caption, number, spread, table, verdict_rows
 
 __all__ = ("PAGES", "filled", "write")
 
+AT_ITS_BEST = "-best"  # a peer in the same environment, so of the same version
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 BLOCK = re.compile(
@@ -85,7 +86,7 @@ def _runs(outcomes: Sequence[Outcome], cases: Mapping[str, Case]) -> list[list[s
         ["", ""],
         ["run", f"{min(outcome.started for outcome in outcomes)} to {max(outcome.started for outcome in outcomes)}"],
         ["commit", ", ".join(sorted({outcome.commit or "not recorded" for outcome in outcomes}))],
-        *([name, fact] for name, fact in facts.items()),
+        *([name, fact] for name, fact in facts.items() if not name.endswith(AT_ITS_BEST)),
         ["not at full size", ", ".join(small) or "none"],
         ["with fewer rounds than declared", ", ".join(fewer) or "none"],
         ["not in this run", ", ".join(case for case in cases if case not in ran) or "none"],

@@ -25,7 +25,7 @@ def show(outcome: Outcome, case: Case) -> None:
 def caption(outcome: Outcome, case: Case) -> str:
     """How the figures of a case came about; in bold what falls short of the case as it is declared."""
     size = [] if outcome.scale == 1 else [f"**{outcome.scale:g} of the rows**"]
-    times = f"{rounds(outcome, case)} {'round' if outcome.repetitions == 1 else 'rounds'}"
+    times = f"{rounds(outcome, case)} {'round' if outcome.repetitions == case.repetitions == 1 else 'rounds'}"
     commit = f"commit {outcome.commit}" if outcome.commit else "the commit was not recorded"
     return ", ".join([*size, times, case.loop, commit])
 
