@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,14 +27,14 @@ THERE = threading.Event()
 PATIENCE = 20.0  # seconds for what is bound to happen
 
 
-def looks(*seen: tuple[float, bool]) -> tuple[list[bool], float]:
+def looks(*seen: tuple[float, bool], works: bool = False) -> tuple[list[bool], float]:
     """What is said of looks, each so long after the one before; and the total."""
     now = 100.0
-    blocked = BlockedTime(now)
+    blocked = BlockedTime(now, now)
     told = []
     for after, is_blocked in seen:
         now += after
-        told.append(blocked.look(now, is_blocked))
+        told.append(blocked.look(now, now if works else 100.0, is_blocked))
     return told, blocked.total
 
 
@@ -52,6 +54,25 @@ def test_a_halt_of_the_process_is_no_blocked_loop(halt: float) -> None:
     """SIGSTOP, a laptop that sleeps, a machine without a free core: then the looks come late too."""
     told, total = looks(*[(INTERVAL, True), (halt, True), (INTERVAL, True), (INTERVAL, False)] * 5, *[(halt, True)] * 9)
     assert (any(told), total) == (False, 0.0)
+
+
+@pytest.mark.parametrize("after", [3 * INTERVAL, LIMIT, 10.0])
+def test_a_loop_that_lets_no_other_thread_look_is_blocked_for_as_long_as_it_works(after: float) -> None:
+    assert looks(*[(after, True)] * 3, works=True) == ([after > LIMIT, True, True], 3 * after)
+    assert looks(*[(after, False)] * 3, works=True) == ([False] * 3, 0.0)
+
+
+def test_a_halt_adds_nothing_to_what_was_seen_before_it() -> None:
+    told, total = looks(*[(INTERVAL, True)] * 4, (3600.0, True), (INTERVAL, True))
+    assert (told, total) == ([False] * 5 + [True], 5 * INTERVAL)
+
+
+@pytest.mark.parametrize("name", ["numpy", "pandas", "pyarrow", "pyspark"])
+def test_a_folder_of_the_users_may_be_called_like_a_library(name: str) -> None:
+    library = importlib.import_module(name)
+    assert watch_module._is_library(str(library.__file__))
+    assert not watch_module._is_library(f"/home/me/{name}/jobs/enrich.py")
+    assert not watch_module._is_library(f"{os.path.dirname(str(library.__file__))}_jobs/enrich.py")
 
 
 # --- with a real loop -------------------------------------------------------------------------------------------------
@@ -153,6 +174,34 @@ def test_many_calls_that_each_block_for_a_moment_are_told(warnings: Warnings) ->
 
     run(weather, list(range(int(PATIENCE / 0.05))))
     assert_told(warnings, "weather", "time.sleep(0.05)")
+
+
+def test_a_call_that_lets_no_other_thread_run_is_told(warnings: Warnings) -> None:
+    """As a regular expression does: the looks come late, as after a halt of the process."""
+
+    async def weather(x: int) -> int:
+        if not warnings.there.is_set():
+            sum(range(10**7))
+        return x
+
+    run(weather, list(range(30)))
+    assert_told(warnings, "weather", "sum(range(10**7))")
+
+
+def test_many_calls_that_each_let_no_other_thread_run_for_a_moment_are_told(
+    warnings: Warnings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The looks come in time, and always between two calls."""
+    monkeypatch.setattr(watch_module, "INTERVAL", 0.5)
+    monkeypatch.setattr(watch_module, "MOMENT", 0.001)
+
+    async def weather(x: int) -> int:
+        if not warnings.there.is_set():
+            sum(range(2 * 10**6))
+        return x
+
+    run(weather, list(range(150)))
+    assert_told(warnings, "weather", "in weather")
 
 
 def test_an_async_function_and_a_generator_are_told(warnings: Warnings) -> None:

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import FrameType
 
 from ._text import printable
@@ -23,7 +23,7 @@ LIMIT = 1.0  # seconds that a loop may take to come round
 MOMENT = 0.005  # seconds at one place of the user's code that are no work of Python's
 OWN = os.path.dirname(__file__) + os.sep
 STANDARD = os.path.dirname(os.__file__) + os.sep
-LIBRARIES = re.compile(r"[/\\](numpy|pandas|pyarrow|pyspark)[/\\]")
+LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark")
 LIFE_CYCLE = ("_resources.py", "_called")  # under which open and close run, and they may take their time
 
 logger = logging.getLogger("asyncudf")
@@ -36,21 +36,31 @@ class BlockedTime:
         total: seconds in which it was, as far as they were told.
     """
 
-    # Counts only looks that came in time: after a halt of the whole process nothing can be said of the loop.
+    # Of a look that comes late only the time counts in which the loop's thread has worked: it let no other thread run.
+    # In a halt of the whole process it has not, and nothing can be said of the loop.
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, worked: float) -> None:
         self.total = 0.0
         self._spell = 0.0
         self._last = now
+        self._worked = worked
 
-    def look(self, now: float, is_blocked: bool) -> bool:
+    def is_hogged(self, now: float, worked: float) -> bool:
+        """Whether this look comes late, and the loop's thread has worked meanwhile."""
+        return now - self._last > 2 * INTERVAL and worked - self._worked > INTERVAL
+
+    def look(self, now: float, worked: float, is_blocked: bool) -> bool:
         """Whether it has been blocked for longer than the limit.
 
         Args:
+            worked: how long the loop's thread has, in all.
             is_blocked: the user's code runs, and the loop has not come round since the last look, or is held up.
         """
-        passed, self._last = now - self._last, now
-        if not is_blocked or passed > 2 * INTERVAL:
+        passed = now - self._last
+        if passed > 2 * INTERVAL:
+            passed = min(passed, worked - self._worked)
+        self._last, self._worked = now, worked
+        if not is_blocked:
             self._spell = 0.0
             return False
         before, self._spell = self._spell, self._spell + passed
@@ -63,7 +73,7 @@ class BlockedTime:
 @contextlib.contextmanager
 def watched(loop: asyncio.AbstractEventLoop) -> Iterator[BlockedTime]:
     """Around what runs the loop in this thread: warns once, and tells the total in the end."""
-    watch = _Watch(loop, threading.get_ident())
+    watch = _Watch(loop, threading.get_ident(), _clock_of_this_thread())
     with contextlib.suppress(RuntimeError):  # no thread can be started: nobody watches
         watch.start()
     try:
@@ -77,24 +87,27 @@ def watched(loop: asyncio.AbstractEventLoop) -> Iterator[BlockedTime]:
 class _Watch(threading.Thread):
     # Each look sends a callback to the loop, unless the last one has not been called yet.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, watched: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, watched: int, worked: Callable[[], float]) -> None:
         super().__init__(name="asyncudf-watch", daemon=True)
         self._loop = loop
         self._watched = watched
         self._came_round = True
         self._told: str | None = None
-        self.blocked = BlockedTime(time.monotonic())
+        self._worked = worked
+        self.blocked = BlockedTime(time.monotonic(), worked())
         self.over = threading.Event()
 
     def run(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
+        with contextlib.suppress(RuntimeError, OSError):  # the loop is closed, its thread has ended
             while not self.over.wait(INTERVAL):
                 frames = _frames_of_user(self._frame())
-                if frames and self._came_round and not self._stays():
+                name = _name(frames[0]) if frames else ""  # at once: what has returned does not tell who has called it
+                is_hogged = self.blocked.is_hogged(time.monotonic(), self._worked())
+                if frames and self._came_round and not is_hogged and not self._stays():
                     frames = []
-                if self.blocked.look(time.monotonic(), bool(frames)) and self._told is None:
-                    self._told = _name(frames[0])
-                    _warn(self._told, frames)
+                if self.blocked.look(time.monotonic(), self._worked(), bool(frames)) and self._told is None:
+                    self._told = name
+                    _warn(name, frames, is_hogged)
                 del frames
                 if self._came_round:
                     self._came_round = False
@@ -110,11 +123,21 @@ class _Watch(threading.Thread):
         """Whether the thread is held up where it is: one of many calls that block, each for a moment only."""
         frame = self._frame()
         place = None if frame is None else frame.f_lasti
+        worked = self._worked()
         time.sleep(MOMENT)
+        if self._worked() - worked > 10 * MOMENT:  # it let no other thread run
+            return True
         return frame is not None and self._frame() is frame and frame.f_lasti == place
 
     def _come_round(self) -> None:
         self._came_round = True
+
+
+def _clock_of_this_thread() -> Callable[[], float]:
+    """Seconds that this thread has worked, for another one to read; those of the process where that cannot be done."""
+    if sys.platform == "linux":
+        return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
+    return time.process_time
 
 
 def _frames_of_user(innermost: FrameType | None) -> Sequence[FrameType]:
@@ -137,7 +160,13 @@ def _frames_of_user(innermost: FrameType | None) -> Sequence[FrameType]:
 
 def _is_library(file: str) -> bool:
     is_standard = file.startswith(STANDARD) and "-packages" not in file
-    return is_standard or file.startswith("<frozen") or LIBRARIES.search(file) is not None
+    return is_standard or file.startswith(("<frozen", *_libraries()))
+
+
+def _libraries() -> tuple[str, ...]:
+    """Where those that are loaded lie: a folder of the user's may be called like one of them."""
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in LIBRARIES)
+    return tuple(os.path.dirname(file) + os.sep for file in files if file is not None)
 
 
 def _name(outermost: FrameType) -> str:
@@ -151,13 +180,14 @@ def _name(outermost: FrameType) -> str:
     return outermost.f_code.co_qualname
 
 
-def _warn(name: str, frames: Sequence[FrameType]) -> None:
+def _warn(name: str, frames: Sequence[FrameType], is_hogged: bool) -> None:
     stack = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames)
     logger.warning(
         "%s has blocked the event loop for more than %g s: meanwhile no other call goes on and no deadline is seen. "
         "Synchronous code such as time.sleep or requests.get must not be called in an async def: await an asynchronous "
-        "client, or declare a plain def, which runs in a thread. It is at:\n%s",
+        "client, or declare a plain def, which runs in a thread. %s:\n%s",
         name,
         LIMIT,
+        "It let no other thread run meanwhile; when it had, it was at" if is_hogged else "It is at",
         printable("".join(stack.format())),
     )
