@@ -96,7 +96,9 @@ class Wait:
             case "hang":
                 return {late}
             case "once":
-                return {None if self.retry else ("ConnectionError", 1)} | may_be_late
+                # Its second attempt takes half a second, in which it may be too late as well.
+                too_late = {(error, attempts + 1) for error, attempts in may_be_late}
+                return {None if self.retry else ("ConnectionError", 1)} | may_be_late | too_late
             case _:
                 return {None}
 
