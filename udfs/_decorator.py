@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from . import _spark, _spark_table
 from ._errors import FunctionError, OptionError
 from ._function import AsyncFunction
 from ._options import EventLoopLiteral, ExtraFieldsLiteral, OnErrorLiteral, Options, OutputMode, OutputModeLiteral
 from ._parameters import is_coroutine_function
 from ._retry import RetryStrategy
 from ._signature import FunctionSpec, read_function
+from ._spark import COLUMN_EVAL_TYPE, ColumnTask, column, plan_work
+from ._spark_table import register_table_function
 from ._text import short
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class AsyncUDF(Generic[P, R]):
         self.spec.check_column_function(self.options)
         spec, arguments = self.spec.placed(columns, named)
         spec.check_column_count(len(arguments))
-        return _spark.column(spec, self.options, self.returns, arguments)
+        return column(spec, self.options, self.returns, arguments)
 
     def register(self, spark: SparkSession, name: str) -> AsyncUDF[P, R]:
         """Make the function callable in SQL under `name`.
@@ -70,7 +71,7 @@ class AsyncUDF(Generic[P, R]):
         takes any number of columns unseen, so that the error comes with the first row, from the executor.
         """
         if self.options.output_mode is OutputMode.UNORDERED or self.spec.many_results:
-            _spark_table.register_table_function(spark, name, self.spec, self.options, self.returns)
+            register_table_function(spark, name, self.spec, self.options, self.returns)
         else:
             spark.udf.register(name, self)
         return self
@@ -88,16 +89,16 @@ class AsyncUDF(Generic[P, R]):
     @property
     def func(self) -> Callable[..., Any]:
         self.spec.check_column_function(self.options)
-        return _spark.ColumnTask(_spark.plan_work(self.spec, self.options, self.returns)[0])
+        return ColumnTask(plan_work(self.spec, self.options, self.returns)[0])
 
     @property
     def returnType(self) -> DataType:
-        return _spark.plan_work(self.spec, self.options, self.returns)[1]
+        return plan_work(self.spec, self.options, self.returns)[1]
 
     @property
     def evalType(self) -> int:
         self.spec.check_column_function(self.options)
-        return _spark.COLUMN_EVAL_TYPE
+        return COLUMN_EVAL_TYPE
 
     @property
     def deterministic(self) -> bool:

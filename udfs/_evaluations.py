@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import _spark_stream as stage
 from ._errors import FunctionError, OptionError
 from ._failures import Redact
 from ._node import Node
 from ._options import Seconds, redaction, seconds
+from ._spark_stream import Read, evaluate, result_frame, unpacked
 from ._tags import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from ._text import short
 
@@ -23,7 +23,7 @@ STREAMING = (
     "several results of a streaming DataFrame cannot be kept, and side outputs are such; use "
     "writeStream.foreachBatch(f) with AsyncStream(batch) inside f"
 )
-Evaluated = tuple["DataFrame", Mapping[stage.Read, int]]
+Evaluated = tuple["DataFrame", Mapping[Read, int]]
 
 
 class Kept:
@@ -70,13 +70,11 @@ class Beginning:
         interval = None if latency_interval is None else seconds(latency_interval, "latency_interval")
         return cls(df, object_reuse, interval, redaction(redact, "redact"), Kept())
 
-    def evaluate(self, df: DataFrame, reads: list[stage.Read], *, keep: bool) -> Evaluated:
+    def evaluate(self, df: DataFrame, reads: list[Read], *, keep: bool) -> Evaluated:
         """One stage over `df`."""
         if df.isStreaming and (keep or reads[0].tag is not None):
             raise FunctionError(STREAMING)
-        frame, numbers = stage.evaluate(
-            df, reads, object_reuse=self.object_reuse, latency_interval=self.latency_interval
-        )
+        frame, numbers = evaluate(df, reads, object_reuse=self.object_reuse, latency_interval=self.latency_interval)
         return (self.kept.keep(frame) if keep else frame), numbers
 
     def may_write(self, node: Node, tag: OutputTag) -> bool:
@@ -91,7 +89,7 @@ class Place:
     """Something that can be read: a stream, or a side output on the way to it."""
 
     beginning: Beginning
-    read: stage.Read
+    read: Read
 
 
 def frame_of(place: Place, *, alone: bool = False) -> DataFrame:
@@ -101,29 +99,29 @@ def frame_of(place: Place, *, alone: bool = False) -> DataFrame:
     df = frame_of(source) if isinstance(source, Place) else source
     if df.isStreaming and (place.read.tag is not None or beginning.may_write(node, DEAD_LETTERS)):
         raise FunctionError(STREAMING)
-    reads = [stage.Read(node), *_side_reads(beginning, node)]
+    reads = [Read(node), *_side_reads(beginning, node)]
     if alone or df.isStreaming or len(reads) == 1:
         return beginning.evaluate(df, [place.read], keep=False)[0]
     if (beginning, node) not in kept.by_place:
         kept.by_place[beginning, node] = beginning.evaluate(df, reads, keep=True)
     envelope, numbers = kept.by_place[beginning, node]
     if place.read in numbers:
-        return stage.frame_of(envelope, numbers, place.read)
+        return result_frame(envelope, numbers, place.read)
     assert place.read.tag is not None
-    return stage.unpacked(envelope, numbers, stage.Read(node, rest=True), place.read.tag)
+    return unpacked(envelope, numbers, Read(node, rest=True), place.read.tag)
 
 
-def _side_reads(beginning: Beginning, node: Node) -> Iterable[stage.Read]:
+def _side_reads(beginning: Beginning, node: Node) -> Iterable[Read]:
     for tag in (DEAD_LETTERS, LATENCIES):
         if beginning.may_write(node, tag):
-            yield stage.Read(node, tag)
+            yield Read(node, tag)
     if beginning.may_write(node, ANY_TAG):
-        yield stage.Read(node, rest=True)
+        yield Read(node, rest=True)
 
 
 def frames_of(places: Mapping[str, Place]) -> dict[str, DataFrame]:
     """What is read at several places, from one evaluation for each beginning."""
-    reads: dict[Beginning, dict[stage.Read, None]] = {}
+    reads: dict[Beginning, dict[Read, None]] = {}
 
     def need(place: Place) -> None:
         reads.setdefault(place.beginning, {})[place.read] = None
@@ -139,7 +137,7 @@ def frames_of(places: Mapping[str, Place]) -> dict[str, DataFrame]:
             df = frame(source) if isinstance(source, Place) else source
             done[beginning] = beginning.evaluate(df, list(reads[beginning]), keep=len(places) > 1)
         evaluated, numbers = done[beginning]
-        return evaluated if len(numbers) == 1 else stage.frame_of(evaluated, numbers, place.read)
+        return evaluated if len(numbers) == 1 else result_frame(evaluated, numbers, place.read)
 
     for place in places.values():
         need(place)

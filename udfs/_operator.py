@@ -27,7 +27,6 @@ from ._resources import closing, opened
 from ._row_call import Call, CallHooks
 from ._signature import FunctionSpec, batch_rows
 from ._waiting import queue_of
-from ._weight import weight
 from ._workers import Worker, WorkerPool
 
 __all__ = ("AsyncWaitOperator",)
@@ -42,7 +41,7 @@ class AsyncWaitOperator(Driver):
     Args:
         finish: checks and converts each result; raises ResultError for one that does not fit.
         codec: for vectorized functions.
-        weighs_results: whether results may be so large that `options.max_buffered_bytes` matters.
+        weigh: how many bytes a result has, where they may be so large that `options.max_buffered_bytes` matters.
         may_edit: whether arguments may be lists or dicts, which an attempt could edit under the next one's feet.
         rng: for the jitter of delays.
     """
@@ -62,7 +61,7 @@ class AsyncWaitOperator(Driver):
         rng: random.Random,
         finish: Callable[[Any], Any] | None = None,
         codec: VectorCodec | None = None,
-        weighs_results: bool = False,
+        weigh: Callable[[Any], int] | None = None,
         may_edit: bool = True,
         want: Callable[[], None] = lambda: None,
         failed: Callable[[BaseException], None] | None = None,
@@ -73,7 +72,8 @@ class AsyncWaitOperator(Driver):
         self._context = context
         self._finish = finish
         self._codec = codec
-        self._queue, self._output, self._bytes = queue_of(options, output, weighs_results)
+        self._queue, self._output, self._bytes = queue_of(options, output, weigh)
+        self._weigh = None if self._bytes is None else weigh
         self._emission = Emission(self._queue, self._output, self._is_bounded)
         self._wanted_rows = max(options.capacity, batch_rows(spec, options))
         policy = ErrorPolicy(options, spec.name, context.partition)
@@ -201,8 +201,9 @@ class AsyncWaitOperator(Driver):
 
     async def _run_direct(self, worker: Worker, function: Callable[..., Coroutine[Any, Any, Any]]) -> bool:
         """Run call after call for as long as rows come; False when the worker has nothing to do here."""
-        weigh = None if self._bytes is None else weight
-        running = run_direct(function, worker, self._finish, weigh, self._calls.asks, self._pace, self._passed, self)
+        running = run_direct(
+            function, worker, self._finish, self._weigh, self._calls.asks, self._pace, self._passed, self
+        )
         try:
             return await driven(running, worker, partial(self._suspended, worker))
         finally:

@@ -11,7 +11,7 @@ from asyncudf.queues import StreamRecord
 
 from ._errors import AsyncUDFError, FunctionError
 from ._failures import Redact, located_error, misfit_error, shown_input
-from ._outputs import Collector, Output, WatermarkGauge
+from ._outputs import Collector, WatermarkGauge
 from ._parameters import called, is_coroutine_function
 from ._tags import OutputTag, SideTypes, check_own_tag
 from ._text import short
@@ -33,9 +33,15 @@ AT_HAND = frozenset((bool, dict, type(None)))  # what nearly every plain functio
 class ProcessContext:
     """What a `ProcessFunction` may ask about the row at hand, and its way to side outputs."""
 
-    def __init__(self, output: Output, side_types: SideTypes, partition: int) -> None:
-        self._output = output
-        self._gauge: WatermarkGauge = output.get_watermark_gauge()
+    def __init__(
+        self,
+        collect_tagged: Callable[[OutputTag, StreamRecord], None],
+        gauge: WatermarkGauge,
+        side_types: SideTypes,
+        partition: int,
+    ) -> None:
+        self._collect_tagged = collect_tagged
+        self._gauge = gauge
         self._side_types = side_types
         self._partition = partition
         self._timestamp: int | None = None
@@ -64,7 +70,7 @@ class ProcessContext:
         """
         fit = self._side_types(check_own_tag(tag))
         if fit is not None:
-            self._output.collect_tagged(tag, StreamRecord(fit(value), self._timestamp))
+            self._collect_tagged(tag, StreamRecord(fit(value), self._timestamp))
 
     def at(self, record: StreamRecord) -> None:
         """Go on to the next row (for the operator)."""

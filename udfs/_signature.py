@@ -11,13 +11,13 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import _types
 from ._annotations import function_hints, without_none
 from ._errors import FunctionError, OptionError
 from ._function import AsyncFunction, RuntimeContext
 from ._options import DEFAULT_BATCH_SIZE, OnError, Options, OutputMode
 from ._parameters import BY_POSITION, behind_decorators, called, is_coroutine_function, parameters_of
 from ._text import short
+from ._types import UnknownTypeError, from_annotation
 from ._vector_hints import Vector, vector_of, vectors_of
 
 __all__ = ("FunctionSpec", "Kind", "read_function", "refuse_dead_letters")
@@ -250,6 +250,6 @@ def _returns(hint: Any, name: str, kind: Kind) -> str | None:
     if kind is Kind.GENERATOR:
         hint = next(iter(typing.get_args(hint)), None)
     try:
-        return _types.from_annotation(hint)
-    except _types.UnknownTypeError:
+        return from_annotation(hint)
+    except UnknownTypeError:
         return None

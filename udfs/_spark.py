@@ -15,7 +15,6 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.util import PythonEvalType
 
-from . import _types
 from ._arrow import ResultWriter, records_of, rows_of, warm_up
 from ._bridge import Bridge, Reader
 from ._chain import Chain, chain_of_one
@@ -32,8 +31,8 @@ from ._specs import Site
 from ._tags import OutputTag
 from ._task import OUTPUT_BYTES, OUTPUT_LINGER, Work, pipe
 from ._text import short
+from ._types import UnknownTypeError, to_json
 from ._vectors import Codec
-from ._weight import weight
 from ._writer import RecordWriterOutput
 
 __all__ = (
@@ -84,7 +83,7 @@ def offline_work(spec: FunctionSpec, options: Options, returns: Any) -> Work:
     if isinstance(declared, str):
         try:
             declared = parsed_offline(declared)
-        except _types.UnknownTypeError:
+        except UnknownTypeError:
             declared = None
     return Work(spec, options, None if declared is None else arrow_type(declared, spec.name))
 
@@ -110,7 +109,7 @@ def parsed(ddl: str) -> spark.DataType:
         return spark.DataType.fromDDL(ddl)
     try:
         return parsed_offline(ddl, timestamp_type())
-    except _types.UnknownTypeError:
+    except UnknownTypeError:
         if _session() is not None:
             return spark.DataType.fromDDL(ddl)
     raise FunctionError(f"{ddl!r} is no type that can be read without a Spark session; make one first, or correct it")
@@ -136,7 +135,7 @@ def parsed_offline(ddl: str, timestamp: str = "timestamp") -> spark.DataType:
     Raises:
         UnknownTypeError: only Spark's own parser knows it.
     """
-    field = {"name": "result", "type": _types.to_json(ddl, timestamp), "nullable": True, "metadata": {}}
+    field = {"name": "result", "type": to_json(ddl, timestamp), "nullable": True, "metadata": {}}
     return spark.StructType.fromJson({"type": "struct", "fields": [field]})["result"].dataType
 
 
@@ -150,7 +149,7 @@ def tag_kind(tag: OutputTag, timestamp: str = "timestamp") -> pa.DataType:
     if not isinstance(schema, spark.DataType):
         try:
             schema = parsed_offline(schema, timestamp)
-        except _types.UnknownTypeError as error:
+        except UnknownTypeError as error:
             raise FunctionError(f"the schema of {tag!r} cannot be read on an executor; give a StructType") from error
     return arrow_type(schema, f"side output {tag.name!r}")
 
@@ -234,7 +233,7 @@ def bridge_of(
             rows,
             OUTPUT_LINGER,
             loop,
-            weigh=(lambda value, origin: weight(value)) if work.may_be_large else None,
+            weigh=None if (weigh := work.weigh) is None else lambda value, origin: weigh(value),
             max_bytes=OUTPUT_BYTES,
         )
         site = Site(loop, random.Random(), partition, attempt)

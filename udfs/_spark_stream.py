@@ -27,7 +27,7 @@ from ._specs import Site
 from ._tags import DEAD_LETTERS, OutputTag
 from ._task import pipe
 
-__all__ = ("Read", "evaluate", "frame_of", "schema_of", "unpacked")
+__all__ = ("Read", "evaluate", "result_frame", "schema_of", "unpacked")
 
 REST = spark.StructType().add("tag", "string").add("rows", "binary")
 
@@ -80,7 +80,7 @@ class ChainTask:
 def evaluate(
     df: DataFrame, reads: Sequence[Read], *, object_reuse: bool, latency_interval: float | None
 ) -> tuple[DataFrame, Mapping[Read, int]]:
-    """One stage that gives all that is read, and the number under which each is found; see `frame_of`.
+    """One stage that gives all that is read, and the number under which each is found; see `result_frame`.
 
     Of a single read the DataFrame is what was asked for, else an envelope of them all.
     """
@@ -149,7 +149,7 @@ def _kind(schema: spark.StructType, alone: bool) -> Any:
     return pa.struct(kinds)
 
 
-def frame_of(envelope: DataFrame, numbers: Mapping[Read, int], read: Read) -> DataFrame:
+def result_frame(envelope: DataFrame, numbers: Mapping[Read, int], read: Read) -> DataFrame:
     """One result out of an envelope."""
     number = numbers[read]
     return envelope.where(sf.col("result") == number).select(f"r{number}.*").toDF(*schema_of(read).names)
@@ -219,6 +219,6 @@ def _spoken(kinds: Sequence[Any]) -> str:
 
 def unpacked(envelope: DataFrame, numbers: Mapping[Read, int], rest: Read, tag: OutputTag) -> DataFrame:
     """The rows of a tag out of the packed ones."""
-    packed = frame_of(envelope, numbers, rest).where(sf.col("tag") == tag.name).select("rows")
+    packed = result_frame(envelope, numbers, rest).where(sf.col("tag") == tag.name).select("rows")
     schema, part = rows_type(tag.schema, f"side output {tag.name!r}")
     return packed.mapInArrow(Unpack(tag.name, tuple(part.kinds)), schema)

@@ -165,7 +165,7 @@ def wait_operator(
         rng=site.rng,
         finish=work.finish(),
         codec=codec,
-        weighs_results=work.may_be_large,
+        weigh=work.weigh,
         may_edit=may_edit,
         want=want,
         failed=site.failed,
@@ -200,7 +200,7 @@ class ProcessSpec(Spec):
 
     def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> ProcessStep:
         collector = TimestampedCollector(output, fitter(self.name, self.part.kind, row=True), site.failed)
-        context = ProcessContext(output, site.side_types, site.partition)
+        context = ProcessContext(output.collect_tagged, output.get_watermark_gauge(), site.side_types, site.partition)
         return ProcessStep(output, self.function, collector, context, self.name, self.redact)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from . import _spark_operator as plan
 from ._decorator import udf_of
 from ._errors import FunctionError, OptionError
 from ._evaluations import Beginning, Place, frame_of, frames_of
@@ -15,6 +14,7 @@ from ._node import Node
 from ._options import OutputMode
 from ._process import ProcessFunction
 from ._signature import refuse_dead_letters
+from ._spark_operator import assign_node, filter_node, process_node, rows_node, source_node, union_node, wait_node
 from ._spark_stream import Read, schema_of
 from ._specs import WaitSpec
 from ._tags import DEAD_LETTERS, LATENCIES, OutputTag
@@ -68,7 +68,7 @@ class AsyncStream:
         redact: bool | Callable[[Any], Any] = False,
     ) -> None:
         self._beginning = Beginning.of(df, object_reuse, latency_interval, redact)
-        self._node: Node = plan.source_node(df)
+        self._node: Node = source_node(df)
         self._tag: OutputTag | None = None
 
     def _at(self, beginning: Beginning, node: Node, tag: OutputTag | None = None) -> AsyncStream:
@@ -87,7 +87,7 @@ class AsyncStream:
             known = beginning.kept.beginnings
             if self._place not in known:
                 behind = dataclasses.replace(beginning, source=self._place)
-                known[self._place] = behind, plan.rows_node(schema_of(self._place.read))
+                known[self._place] = behind, rows_node(schema_of(self._place.read))
             beginning, node = known[self._place]
         return self._at(beginning, make(node))
 
@@ -100,7 +100,7 @@ class AsyncStream:
         """
         if not isinstance(strategy, WatermarkStrategy):
             raise OptionError(f"a WatermarkStrategy is needed, not {short(strategy)}")
-        return self._then(lambda node: plan.assign_node(node, strategy))
+        return self._then(lambda node: assign_node(node, strategy))
 
     def ordered_wait(
         self,
@@ -155,7 +155,7 @@ class AsyncStream:
         if udf.options.redact is None and self._beginning.redact is not None:
             udf = udf.with_options(redact=self._beginning.redact)
         spec, checked, declared = udf.spec, udf.options, udf.returns
-        return self._then(lambda node: plan.wait_node(node, spec, checked, declared, columns, **places))
+        return self._then(lambda node: wait_node(node, spec, checked, declared, columns, **places))
 
     def map(self, function: Rows, returnType: str | DataType | None = None) -> AsyncStream:  # noqa: N803
         """One row for each row: what a plain function returns for the dict of its columns.
@@ -179,7 +179,7 @@ class AsyncStream:
         return self._processed("process", function, returnType)
 
     def _processed(self, method: str, function: Any, returns: Any) -> AsyncStream:
-        return self._then(lambda node: plan.process_node(node, method, function, returns, self._beginning.redact))
+        return self._then(lambda node: process_node(node, method, function, returns, self._beginning.redact))
 
     def filter(self, function: Rows) -> AsyncStream:
         """The rows for which a plain function of the dict of their columns returns something true.
@@ -187,7 +187,7 @@ class AsyncStream:
         Raises:
             FunctionError: not a plain function. For Spark's own conditions filter the DataFrame.
         """
-        return self._then(lambda node: plan.filter_node(node, function, self._beginning.redact))
+        return self._then(lambda node: filter_node(node, function, self._beginning.redact))
 
     def branch(self) -> AsyncStream:
         """The same rows once more, for fan-out: each branch goes its own way in the same evaluation.
@@ -211,7 +211,7 @@ class AsyncStream:
                     "union takes branches of the same stream, no side outputs; for others use "
                     "AsyncStream(df.unionByName(...)), or the union of their to_df()"
                 )
-        return self._then(lambda node: plan.union_node([node, *(other._node for other in others)]))
+        return self._then(lambda node: union_node([node, *(other._node for other in others)]))
 
     def side_output(self, tag: OutputTag) -> AsyncStream:
         """What the operators on the way to this stream have written to a side output, from the same evaluation.

@@ -15,6 +15,7 @@ from ._fit import fitter
 from ._misfit import check_awaited
 from ._options import ExtraFields, OnError, Options
 from ._signature import FunctionSpec, Kind
+from ._weight import weight
 
 __all__ = ("OUTPUT_BYTES", "OUTPUT_LINGER", "Work", "pipe")
 
@@ -48,6 +49,11 @@ class Work:
         if spec.kind in (Kind.GENERATOR, Kind.ASYNC_FUNCTION) or spec.context_parameter is not None:
             return True
         return self.declared is None or may_be_large(self.declared)
+
+    @property
+    def weigh(self) -> Callable[[Any], int] | None:
+        """How much a result weighs, where that matters."""
+        return weight if self.may_be_large else None
 
     @property
     def threads(self) -> int:

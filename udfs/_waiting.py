@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from asyncudf.queues import OrderedStreamElementQueue, StreamElementQueue, UnorderedStreamElementQueue
 
@@ -19,11 +20,11 @@ _QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
 
 
 def queue_of(
-    options: Options, output: Output, weighs_results: bool
+    options: Options, output: Output, weigh: Callable[[Any], int] | None
 ) -> tuple[StreamElementQueue, Output, ByteBoundedQueue | None]:
     """The queue, the output that it emits to, and the bound in bytes if there is one."""
     queue = _QUEUES[options.output_mode](options.queue_rows)
-    if not weighs_results or options.max_buffered_bytes is None:
+    if weigh is None or options.max_buffered_bytes is None:
         return queue, output, None
-    bounded = ByteBoundedQueue(queue, options.max_buffered_bytes)
+    bounded = ByteBoundedQueue(queue, options.max_buffered_bytes, weigh)
     return bounded, UnloadingOutput(output, bounded), bounded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from asyncudf.queues import Entry, StreamElement, StreamElementQueue, StreamRecord
@@ -39,14 +39,16 @@ class ByteBoundedQueue(StreamElementQueue):
 
     Args:
         limit: bytes.
+        weigh: how many a result has.
     """
 
     # _held is the weight of the results that were completed in the queue and not yet emitted
 
-    def __init__(self, queue: StreamElementQueue, limit: int) -> None:
+    def __init__(self, queue: StreamElementQueue, limit: int, weigh: Callable[[Any], int]) -> None:
         super().__init__(queue.capacity)
         self._queue = queue
         self._limit = limit
+        self._weigh = weigh
         self._held = 0
 
     @property
@@ -69,11 +71,11 @@ class ByteBoundedQueue(StreamElementQueue):
 
     def load(self, results: Sequence[Any]) -> None:
         """These wait in the queue from now on."""
-        self._held += sum(map(weight, results))
+        self._held += sum(map(self._weigh, results))
 
     def unload(self, result: Any) -> None:
         """This one leaves."""
-        self._held -= weight(result)
+        self._held -= self._weigh(result)
 
     def has_completed_elements(self) -> bool:
         return self._queue.has_completed_elements()

@@ -39,6 +39,7 @@ from ._stream_testing import run_stream
 from ._tags import DEAD_LETTERS, OutputTag
 from ._text import short
 from ._vectors import Codec
+from ._weight import weight
 
 __all__ = ("ManualFunction", "OperatorHarness", "run_rows", "run_stream")
 
@@ -280,7 +281,7 @@ def _operator(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEve
     context = RuntimeContext(spec.name, loop.time, timeout=options.timeout, side_types=SideKinds(tag_kind))
     finish = offline_work(spec, options, udf.returns).finish(keep=True)
     codec = Codec(spec.name, spec.vectors, spec.parameters) if spec.vectorized else None
-    chosen: dict[str, Any] = {"finish": finish, "codec": codec, "weighs_results": True}
+    chosen: dict[str, Any] = {"finish": finish, "codec": codec, "weigh": weight}
     return AsyncWaitOperator(spec, options, SplittingOutput(output), context, loop=loop, rng=random.Random(0), **chosen)
 
 
