@@ -170,11 +170,11 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {what} {name!r}; {hint}"
 
 
-def _optional(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+def optional(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     return lambda value, name: None if value is None else check(value, name)
 
 
-def _choice(kind: type[enum.Enum]) -> Callable[[Any, str], enum.Enum]:
+def choice(kind: type[enum.Enum]) -> Callable[[Any, str], enum.Enum]:
     def check(value: Any, name: str) -> enum.Enum:
         wanted = value.lower() if isinstance(value, str) else value
         for member in kind:
@@ -185,33 +185,33 @@ def _choice(kind: type[enum.Enum]) -> Callable[[Any, str], enum.Enum]:
     return check
 
 
-def _flag(value: Any, name: str) -> bool:
+def flag(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
         raise OptionError(f"{name} must be True or False, not {short(value)}")
     return value
 
 
-def _anything(value: Any, name: str) -> Any:
+def anything(value: Any, name: str) -> Any:
     return value
 
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    "output_mode": _choice(OutputMode),
+    "output_mode": choice(OutputMode),
     "capacity": positive_int,
-    "queue_size": _optional(positive_int),
-    "max_buffered_bytes": _optional(positive_int),
-    "timeout": _optional(seconds),
-    "attempt_timeout": _optional(seconds),
-    "on_timeout": _anything,
+    "queue_size": optional(positive_int),
+    "max_buffered_bytes": optional(positive_int),
+    "timeout": optional(seconds),
+    "attempt_timeout": optional(seconds),
+    "on_timeout": anything,
     "retry": lambda value, name: RetryStrategy.of(value),
-    "on_error": _choice(OnError),
-    "extra_fields": _choice(ExtraFields),
+    "on_error": choice(OnError),
+    "extra_fields": choice(ExtraFields),
     "redact": redaction,
-    "batch_size": _optional(positive_int),
-    "batch_linger": _optional(seconds),
-    "resources": _anything,  # read together with the function's parameters
-    "deterministic": _flag,
-    "loop": _choice(EventLoop),
+    "batch_size": optional(positive_int),
+    "batch_linger": optional(seconds),
+    "resources": anything,  # read together with the function's parameters
+    "deterministic": flag,
+    "loop": choice(EventLoop),
 }
 
 OnErrorLiteral = Literal["raise", "null", "capture", "dead_letter"]

@@ -109,7 +109,7 @@ def wait_node(
 
 
 def _watermark_column_node(parent: Node, strategy: WatermarkStrategy, name: str) -> Node:
-    position = _mark(strategy, parent.schema.fields)
+    position = mark_position(strategy, parent.schema.fields)
     ntz = position is not None and isinstance(parent.schema.fields[position].dataType, spark.TimestampNTZType)
     kind = spark.TimestampNTZType() if ntz else spark.TimestampType()
     schema = joined_schema(parent.schema.fields, [spark.StructField(name, kind, True)], "with_watermark_column")
@@ -119,7 +119,7 @@ def _watermark_column_node(parent: Node, strategy: WatermarkStrategy, name: str)
 
 def assign_node(parent: Node, strategy: WatermarkStrategy) -> Node:
     """The same rows with event times and watermarks."""
-    position = _mark(strategy, parent.schema.fields)
+    position = mark_position(strategy, parent.schema.fields)
     if strategy.source is Source.NOTHING and not parent.layout.is_source:
         raise FunctionError(
             "WatermarkStrategy.per_batch() follows the batches of the DataFrame; assign it before the first operator"
@@ -163,9 +163,9 @@ def rows_type(declared: Any, name: str) -> tuple[spark.StructType, Part]:
 
 def union_node(parents: Sequence[Node]) -> Node:
     """The rows of several streams of the same columns."""
-    wanted = [(field.name, _loosened(field.dataType)) for field in parents[0].schema.fields]
+    wanted = [(field.name, loosened(field.dataType)) for field in parents[0].schema.fields]
     for parent in parents[1:]:
-        if (found := [(field.name, _loosened(field.dataType)) for field in parent.schema.fields]) != wanted:
+        if (found := [(field.name, loosened(field.dataType)) for field in parent.schema.fields]) != wanted:
             one, other = (", ".join(f"{name} {kind.simpleString()}" for name, kind in c) for c in (wanted, found))
             raise FunctionError(f"union takes streams of the same columns, not ({one}) and ({other}); use map")
     schema = spark.StructType([spark.StructField(name, kind, True) for name, kind in wanted])
@@ -175,15 +175,15 @@ def union_node(parents: Sequence[Node]) -> Node:
     return Node(UnionSpec(), tuple(parents), Layout.anew(part), schema)
 
 
-def _loosened(kind: spark.DataType) -> spark.DataType:
+def loosened(kind: spark.DataType) -> spark.DataType:
     """The type with nulls allowed everywhere inside."""
     match kind:
         case spark.ArrayType():
-            return spark.ArrayType(_loosened(kind.elementType), True)
+            return spark.ArrayType(loosened(kind.elementType), True)
         case spark.MapType():
-            return spark.MapType(_loosened(kind.keyType), _loosened(kind.valueType), True)
+            return spark.MapType(loosened(kind.keyType), loosened(kind.valueType), True)
         case spark.StructType():
-            return spark.StructType([spark.StructField(f.name, _loosened(f.dataType), True) for f in kind.fields])
+            return spark.StructType([spark.StructField(f.name, loosened(f.dataType), True) for f in kind.fields])
     return kind
 
 
@@ -265,7 +265,7 @@ _MARK_TYPES: Mapping[Source, tuple[type[spark.DataType], ...]] = {
 }
 
 
-def _mark(strategy: WatermarkStrategy | None, fields: Sequence[spark.StructField]) -> int | None:
+def mark_position(strategy: WatermarkStrategy | None, fields: Sequence[spark.StructField]) -> int | None:
     if strategy is None or strategy.column is None:
         return None
     position = _position(strategy.column, [field.name for field in fields])

@@ -91,11 +91,11 @@ def run_rows(
             f"{udf.spec.name} is a plain def and runs in a thread, in which virtual time does not pass: time would "
             "jump past its timeout; use run_rows(..., clock='real')"
         )
-    output = _ListOutput(side_outputs)
+    output = ListOutput(side_outputs)
 
     async def main() -> None:
-        operator = _operator(udf, output, loop)
-        operator.feed(_elements(udf, rows))
+        operator = operator_of(udf, output, loop)
+        operator.feed(elements_of(udf, rows))
         operator.end_of_input()
         await operator.run()
 
@@ -168,8 +168,8 @@ class OperatorHarness:
         self._udf = udf_of(function, returnType, options)
         self._function = function
         self._loop = VirtualClockLoop()
-        self._output = _ListOutput()
-        self._operator = _operator(self._udf, self._output, self._loop)
+        self._output = ListOutput()
+        self._operator = operator_of(self._udf, self._output, self._loop)
         self._main: asyncio.Task[None] | None = None
         self._told = False
 
@@ -207,7 +207,7 @@ class OperatorHarness:
 
     def put(self, *rows: Any) -> None:
         """Feed rows and elements."""
-        self._run(lambda: self._operator.feed(list(_elements(self._udf, rows))))
+        self._run(lambda: self._operator.feed(list(elements_of(self._udf, rows))))
 
     def end(self) -> None:
         """End the input."""
@@ -247,7 +247,7 @@ class OperatorHarness:
         self._loop.run_until_complete(settle())
 
 
-class _ListOutput(Output):
+class ListOutput(Output):
     def __init__(self, side_outputs: dict[OutputTag, list[Any]] | None = None) -> None:
         super().__init__()
         self.everything: list[Any] = []
@@ -276,7 +276,7 @@ class _ListOutput(Output):
         self.everything.append(marker)
 
 
-def _operator(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEventLoop) -> AsyncWaitOperator:
+def operator_of(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEventLoop) -> AsyncWaitOperator:
     spec, options = udf.spec, udf.options
     context = RuntimeContext(spec.name, loop.time, timeout=options.timeout, side_types=SideKinds(tag_kind))
     finish = offline_work(spec, options, udf.returns).finish(keep=True)
@@ -285,7 +285,7 @@ def _operator(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEve
     return AsyncWaitOperator(spec, options, SplittingOutput(output), context, loop=loop, rng=random.Random(0), **chosen)
 
 
-def _elements(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamElement]:
+def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamElement]:
     spec = udf.spec
     several = spec.variadic or len(spec.parameters) > 1
     for row in rows:
