@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from itertools import repeat
 
 from asyncudf import RuntimeContext, async_pandas_udf
-from asyncudf._arrow import records_of
-from asyncudf._operator import AsyncWaitOperator
-from asyncudf._outputs import CountingOutput
-from asyncudf._writer import RecordWriterOutput
+from asyncudf._arrow.rows import records_of
+from asyncudf._operators.async_wait import AsyncWaitOperator
+from asyncudf._operators.outputs import CountingOutput
+from asyncudf._operators.writer import RecordWriterOutput
 
 from ._work import BATCH, Loop, batches, run
 

@@ -9,6 +9,8 @@ Plain data: no thread, no clock, no event loop, standard library only.
     _unordered  emission in completion order between watermarks
 """
 
+from types import FunctionType
+
 from ._base import StreamElementQueue
 from ._elements import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
 from ._entries import Entry, Output
@@ -27,3 +29,8 @@ __all__ = (
     "Watermark",
     "WatermarkStatus",
 )
+
+for _name in __all__:  # tracebacks and pickles then say where it is found, and survive a move
+    _public = globals()[_name]
+    if isinstance(_public, (type, FunctionType)):
+        _public.__module__ = __name__

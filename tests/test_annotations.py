@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from asyncudf import RuntimeContext, async_pandas_udf
-from asyncudf._signature import Kind
-from asyncudf._types import UnknownTypeError, from_annotation
-from asyncudf._vector_hints import Vector
+from asyncudf._functions.annotations import UnknownTypeError, from_annotation
+from asyncudf._functions.signature import Kind
+from asyncudf._functions.vector_hints import Vector
 
 if TYPE_CHECKING:
     from nowhere import Client, Unit  # type: ignore[import-not-found]

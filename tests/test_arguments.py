@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import AsyncUDFError
-from asyncudf._arrow import rows_of, values_of
+from asyncudf._arrow.rows import rows_of, values_of
 
 UTC = datetime.UTC
 EXTREMES = [datetime.datetime.min, datetime.datetime.max, datetime.datetime(1969, 12, 31, 23, 59, 59, 999999)]

@@ -15,13 +15,15 @@ import pyarrow as pa
 import pytest
 
 from asyncudf import AsyncFunction, AsyncStream, ProcessFunction, ResultFuture, RetryStrategy, async_pandas_udf
-from asyncudf import _watch as watch_module
-from asyncudf._arrow import records_of
-from asyncudf._bridge import Bridge
-from asyncudf._spark import bridge_of, offline_work, parsed
-from asyncudf._spark_stream import evaluate
-from asyncudf._stream_testing import _Rows
-from asyncudf._watch import INTERVAL, LIMIT, BlockedTime
+from asyncudf._arrow.rows import records_of
+from asyncudf._loop import watchdog
+from asyncudf._loop.bridge import Bridge
+from asyncudf._loop.watchdog import INTERVAL, LIMIT, BlockedTime
+from asyncudf._spark.map_in_arrow import evaluate
+from asyncudf._spark.planner import offline_work
+from asyncudf._spark.types import parsed
+from asyncudf._spark.worker import bridge_of
+from asyncudf.testing._stream import _Rows
 
 THERE = threading.Event()
 PATIENCE = 20.0  # seconds for what is bound to happen
@@ -70,9 +72,9 @@ def test_a_halt_adds_nothing_to_what_was_seen_before_it() -> None:
 @pytest.mark.parametrize("name", ["numpy", "pandas", "pyarrow", "pyspark"])
 def test_a_folder_of_the_users_may_be_called_like_a_library(name: str) -> None:
     library = importlib.import_module(name)
-    assert watch_module._is_library(str(library.__file__))
-    assert not watch_module._is_library(f"/home/me/{name}/jobs/enrich.py")
-    assert not watch_module._is_library(f"{os.path.dirname(str(library.__file__))}_jobs/enrich.py")
+    assert watchdog._is_library(str(library.__file__))
+    assert not watchdog._is_library(f"/home/me/{name}/jobs/enrich.py")
+    assert not watchdog._is_library(f"{os.path.dirname(str(library.__file__))}_jobs/enrich.py")
 
 
 # --- with a real loop -------------------------------------------------------------------------------------------------
@@ -94,12 +96,12 @@ class Warnings(logging.Handler):
 
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
-    monkeypatch.setattr(watch_module, "INTERVAL", 0.02)
-    monkeypatch.setattr(watch_module, "LIMIT", 0.1)
+    monkeypatch.setattr(watchdog, "INTERVAL", 0.02)
+    monkeypatch.setattr(watchdog, "LIMIT", 0.1)
     handler = Warnings()
-    watch_module.logger.addHandler(handler)
+    watchdog.logger.addHandler(handler)
     yield handler
-    watch_module.logger.removeHandler(handler)
+    watchdog.logger.removeHandler(handler)
 
 
 def run(function: Any, rows: list[Any], **options: Any) -> Bridge[Any, Any]:
@@ -192,8 +194,8 @@ def test_many_calls_that_each_let_no_other_thread_run_for_a_moment_are_told(
     warnings: Warnings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The looks come in time, and always between two calls."""
-    monkeypatch.setattr(watch_module, "INTERVAL", 0.5)
-    monkeypatch.setattr(watch_module, "MOMENT", 0.001)
+    monkeypatch.setattr(watchdog, "INTERVAL", 0.5)
+    monkeypatch.setattr(watchdog, "MOMENT", 0.001)
 
     async def weather(x: int) -> int:
         if not warnings.there.is_set():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncStream
-from asyncudf._weight import weight
+from asyncudf._arrow.sizes import weight
 from asyncudf.testing import run_rows, run_stream
 
 ROWS = [{"n": n} for n in range(20)]

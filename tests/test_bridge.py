@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture, async_pandas_udf
-from asyncudf import _bridge as bridge_module
-from asyncudf import _workers as workers_module
-from asyncudf._arrow import records_of
-from asyncudf._bridge import Bridge
-from asyncudf._deadlines import Deadlines
-from asyncudf._spark import bridge_of, offline_work
+from asyncudf._arrow.rows import records_of
+from asyncudf._calls.deadlines import Deadlines
+from asyncudf._loop import shutdown
+from asyncudf._loop.bridge import Bridge
+from asyncudf._spark.planner import offline_work
+from asyncudf._spark.worker import bridge_of
 
 
 def start(function: Any, **options: Any) -> Bridge[Any, list[Any]]:
@@ -46,8 +46,7 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers_module, "GRACE", 0.2)
-    monkeypatch.setattr(bridge_module, "GRACE", 0.2)
+    monkeypatch.setattr(shutdown, "GRACE", 0.2)
 
 
 async def instant(x: int) -> int:

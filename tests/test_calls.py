@@ -26,8 +26,8 @@ from asyncudf import (
     RuntimeContext,
     async_pandas_udf,
 )
-from asyncudf._http import retry_after
-from asyncudf._retry import Attempt
+from asyncudf._errors.http import retry_after
+from asyncudf._policies.retry import Attempt
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
 
 from .clocks import HandClock

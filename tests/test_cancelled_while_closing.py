@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, async_pandas_udf
-from asyncudf._arrow import records_of
-from asyncudf._bridge import Bridge
-from asyncudf._spark import bridge_of, offline_work
+from asyncudf._arrow.rows import records_of
+from asyncudf._loop.bridge import Bridge
+from asyncudf._spark.planner import offline_work
+from asyncudf._spark.worker import bridge_of
 from asyncudf.testing import run_rows
 
 PATIENCE = 20.0  # seconds for what is bound to happen

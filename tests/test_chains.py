@@ -29,10 +29,9 @@ from asyncudf import (
     WatermarkStrategy,
     async_pandas_udf,
 )
-from asyncudf._chain import Plan
-from asyncudf._layout import Layout, Part
-from asyncudf._node import Node
-from asyncudf._options import EventLoop
+from asyncudf._arrow.layout import Layout, Part
+from asyncudf._chain.plan import Node, Plan
+from asyncudf._policies.options import EventLoop
 from asyncudf.queues import StreamRecord
 from asyncudf.testing import run_rows, run_stream
 

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncFunction, AsyncUDFError, ProcessFunction, ResultFuture, async_pandas_udf
-from asyncudf._arrow import records_of
-from asyncudf._bridge import Bridge, run_to_end
-from asyncudf._clock import VirtualClockLoop
-from asyncudf._limited import within
-from asyncudf._resources import CLOSE_LIMIT, OPEN_LIMIT, opening
-from asyncudf._spark import bridge_of, offline_work
-from asyncudf._workers import GRACE
+from asyncudf._arrow.rows import records_of
+from asyncudf._calls.resources import CLOSE_LIMIT, OPEN_LIMIT, opening
+from asyncudf._loop.bridge import Bridge
+from asyncudf._loop.event_loops import run_to_end
+from asyncudf._loop.limited import within
+from asyncudf._loop.shutdown import GRACE
+from asyncudf._spark.planner import offline_work
+from asyncudf._spark.worker import bridge_of
 from asyncudf.testing import run_rows, run_stream
+from asyncudf.testing._clock import VirtualClockLoop
 
 NOT_ENDED = "TimeoutError: not done within {:g} s, and not ended when it was cancelled"
 Step = Callable[[], Any]

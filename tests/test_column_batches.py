@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from asyncudf import async_pandas_udf
-from asyncudf._spark import ColumnTask, offline_work
+from asyncudf._spark.column import ColumnTask
+from asyncudf._spark.planner import offline_work
 
 
 async def at_once(x: int) -> int:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from asyncudf import RuntimeContext, async_pandas_udf
-from asyncudf._arrow import records_of
-from asyncudf._operator import AsyncWaitOperator
-from asyncudf._outputs import CountingOutput
-from asyncudf._writer import RecordWriterOutput
+from asyncudf._arrow.rows import records_of
+from asyncudf._operators.async_wait import AsyncWaitOperator
+from asyncudf._operators.outputs import CountingOutput
+from asyncudf._operators.writer import RecordWriterOutput
 from asyncudf.testing import VirtualClockLoop
 
 ROWS = 2_000

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pytest
 
 from asyncudf import RetryStrategy, async_pandas_udf
-from asyncudf._signature import Kind
-from asyncudf._types import UnknownTypeError, from_annotation, to_json
-from asyncudf._vector_hints import Vector
+from asyncudf._functions.annotations import UnknownTypeError, from_annotation
+from asyncudf._functions.signature import Kind
+from asyncudf._functions.vector_hints import Vector
+from asyncudf._spark.ddl import to_json
 from asyncudf.testing import run_rows
 
 

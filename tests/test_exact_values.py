@@ -14,8 +14,8 @@ from multidict import CIMultiDict, MultiDict
 from pyspark.sql import Row
 
 from asyncudf import ResultError
-from asyncudf._arrow import read_back, rows_of, values_of
-from asyncudf._fit import fitter
+from asyncudf._arrow.rows import read_back, rows_of, values_of
+from asyncudf._arrow.validation import fitter
 from asyncudf.testing import run_rows
 
 UTC = datetime.UTC

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError
-from asyncudf._failures import told
-from asyncudf._http import status_of
+from asyncudf._errors.http import status_of
+from asyncudf._errors.records import told
 from asyncudf.testing import run_rows
 
 INSIDE = "unhandled errors in a TaskGroup (1 sub-exception): ValueError: no such city"

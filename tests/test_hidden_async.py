@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from asyncudf import FunctionError, OptionError, ResultError, async_pandas_udf
-from asyncudf._signature import Kind
+from asyncudf._functions.signature import Kind
 from asyncudf.testing import run_rows, run_stream
 
 

@@ -16,7 +16,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from asyncudf import DEAD_LETTERS, OutputTag, RetryStrategy
-from asyncudf._http import retry_after, status_of
+from asyncudf._errors.http import retry_after, status_of
 from asyncudf.testing import run_rows
 
 

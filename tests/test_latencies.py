@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asyncudf import LATENCIES, AsyncStream, AsyncUDFError
-from asyncudf._input import Input
+from asyncudf._operators.input_buffer import Input
 from asyncudf.queues import LatencyMarker, StreamRecord
 from asyncudf.testing import VirtualClockLoop, run_stream
 

@@ -25,9 +25,9 @@ from asyncudf import (
     RetryStrategy,
     RuntimeContext,
 )
-from asyncudf._spark_errors import Telling
-from asyncudf._text import short, text_of
-from asyncudf._traces import trace_of
+from asyncudf._errors.traces import trace_of
+from asyncudf._spark.errors import Telling
+from asyncudf._text.safe import short, text_of
 from asyncudf.testing import run_rows, run_stream
 
 

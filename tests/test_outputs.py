@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from asyncudf import OutputTag, ResultError, RuntimeContext, async_pandas_udf
-from asyncudf._operator import AsyncWaitOperator
-from asyncudf._outputs import (
+from asyncudf._functions.process_function import Collector
+from asyncudf._functions.side_outputs import SideRecord
+from asyncudf._operators.async_wait import AsyncWaitOperator
+from asyncudf._operators.outputs import (
     BroadcastingOutput,
     ChainingOutput,
-    Collector,
     CopyingBroadcastingOutput,
     CopyingChainingOutput,
     CountingOutput,
@@ -21,8 +22,7 @@ from asyncudf._outputs import (
     SplittingOutput,
     TimestampedCollector,
 )
-from asyncudf._tags import SideRecord
-from asyncudf._writer import RecordWriterOutput
+from asyncudf._operators.writer import RecordWriterOutput
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 from asyncudf.testing import VirtualClockLoop
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from asyncudf import AsyncFunction, FunctionError, ResultFuture, RuntimeContext, async_pandas_udf
-from asyncudf._invoke import invocation_of
+from asyncudf._calls.invokers import invocation_of
 from asyncudf.testing import run_rows, run_stream
 
 CITIES = [{"city": "Oslo", "lang": "no"}, {"city": "Bergen", "lang": "nn"}]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncStream, AsyncUDFError, OutputTag, ProcessFunction, ResultError, RuntimeContext
-from asyncudf._failures import misfit_error
-from asyncudf._spark_errors import Telling
+from asyncudf._errors.records import misfit_error
+from asyncudf._spark.errors import Telling
 from asyncudf.testing import run_rows, run_stream
 
 NUMBERS = OutputTag("numbers", "number int")

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import OptionError, ResultError
-from asyncudf._fit import fitter
-from asyncudf._options import ExtraFields
+from asyncudf._arrow.validation import fitter
+from asyncudf._policies.options import ExtraFields
 from asyncudf.testing import run_rows
 
 UTC = datetime.UTC

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from asyncudf import WatermarkStrategy
-from asyncudf._arrow import SourceRows, source_columns, watermark_marks
-from asyncudf._outputs import UNLIMITED
-from asyncudf._steps import BURST, Source
-from asyncudf._watermarks import WatermarkGenerator
+from asyncudf._arrow.rows import SourceRows, source_columns, watermark_marks
+from asyncudf._operators.buffered import BURST, Source
+from asyncudf._operators.outputs import UNLIMITED
+from asyncudf._policies.watermarks import WatermarkGenerator
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark
 from asyncudf.testing import VirtualClockLoop, run_stream
 

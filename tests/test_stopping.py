@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from asyncudf import _bridge as bridge_module
 from asyncudf import async_pandas_udf
-from asyncudf._arrow import records_of
-from asyncudf._bridge import Bridge, Reader
-from asyncudf._spark import bridge_of, offline_work
-from asyncudf._spark_connection import settler
+from asyncudf._arrow.rows import records_of
+from asyncudf._loop import bridge as bridge_module
+from asyncudf._loop.bridge import Bridge, Reader
+from asyncudf._spark.connection import settler
+from asyncudf._spark.planner import offline_work
+from asyncudf._spark.worker import bridge_of
 
 Settle = Callable[[], None]
 

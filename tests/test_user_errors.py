@@ -24,7 +24,7 @@ from asyncudf import (
     RetryStrategy,
     _errors,
 )
-from asyncudf._fit import fitter
+from asyncudf._arrow.validation import fitter
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 
 

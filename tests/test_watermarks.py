@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncudf import WatermarkStrategy
-from asyncudf._watermarks import WatermarkGenerator
+from asyncudf._policies.watermarks import WatermarkGenerator
 from asyncudf.queues import StreamRecord, Watermark
 
 

@@ -30,17 +30,19 @@ Read on in `help(asyncudf.async_pandas_udf)` (every kind of function and every o
 `help(asyncudf.AsyncStream)`, `help(asyncudf.RetryStrategy)` and `help(asyncudf.testing)`.
 """
 
-from ._decorator import AsyncUDF, async_pandas_udf
-from ._errors import AsyncTimeoutError, AsyncUDFError, FunctionError, OptionError, ResultError
-from ._function import AsyncFunction, ResultFuture, RuntimeContext
-from ._options import OutputMode
-from ._outputs import Collector
-from ._process import ProcessContext, ProcessFunction
-from ._retry import RetryStrategy
-from ._stream import AsyncStream
-from ._tags import DEAD_LETTERS, LATENCIES, OutputTag
-from ._wait import ordered_wait, unordered_wait
-from ._watermarks import WatermarkStrategy
+from types import FunctionType
+
+from ._api.decorator import AsyncUDF, async_pandas_udf
+from ._api.stream import AsyncStream
+from ._api.wait import ordered_wait, unordered_wait
+from ._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FunctionError, OptionError, ResultError
+from ._functions.async_function import AsyncFunction, ResultFuture
+from ._functions.context import RuntimeContext
+from ._functions.process_function import Collector, ProcessContext, ProcessFunction
+from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
+from ._policies.options import OutputMode
+from ._policies.retry import RetryStrategy
+from ._policies.watermarks import WatermarkStrategy
 
 __all__ = (
     "DEAD_LETTERS",
@@ -66,3 +68,8 @@ __all__ = (
     "ordered_wait",
     "unordered_wait",
 )
+
+for _name in __all__:  # tracebacks and pickles then say where it is found, and survive a move
+    _public = globals()[_name]
+    if isinstance(_public, (type, FunctionType)):
+        _public.__module__ = __name__

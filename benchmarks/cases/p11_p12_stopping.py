@@ -99,9 +99,9 @@ class Buffered:
 
     def __reduce__(self) -> tuple[Any, ...]:
         def hide() -> None:
-            from asyncudf import _spark_connection
+            from asyncudf._spark import connection
 
-            _spark_connection._stream_to_spark = lambda: None
+            connection._stream_to_spark = lambda: None
 
         return hide, ()
 

@@ -31,14 +31,14 @@ class NoConnection:
 
 
 def hide():
-    from asyncudf import _spark_connection
+    from asyncudf._spark import connection
 
-    find = _spark_connection._stream_to_spark
+    find = connection._stream_to_spark
 
     def find_nothing():
-        _spark_connection._stream_to_spark = find
+        connection._stream_to_spark = find
 
-    _spark_connection._stream_to_spark = find_nothing
+    connection._stream_to_spark = find_nothing
 
 
 @pytest.fixture

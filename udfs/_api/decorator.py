@@ -7,21 +7,34 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from ._errors import FunctionError, OptionError
-from ._function import AsyncFunction
-from ._options import EventLoopLiteral, ExtraFieldsLiteral, OnErrorLiteral, Options, OutputMode, OutputModeLiteral
-from ._parameters import is_coroutine_function
-from ._retry import RetryStrategy
-from ._signature import FunctionSpec, read_function
-from ._spark import COLUMN_EVAL_TYPE, ColumnTask, column, plan_work
-from ._spark_table import register_table_function
-from ._text import short
+from .._errors.exceptions import FunctionError, OptionError
+from .._functions.async_function import AsyncFunction
+from .._functions.parameters import is_coroutine_function
+from .._functions.signature import FunctionSpec, read_function
+from .._policies.options import (
+    EventLoopLiteral,
+    ExtraFieldsLiteral,
+    OnErrorLiteral,
+    Options,
+    OutputMode,
+    OutputModeLiteral,
+)
+from .._policies.retry import RetryStrategy
+from .._spark.column import COLUMN_EVAL_TYPE, ColumnTask, column
+from .._spark.planner import plan_work
+from .._spark.table_function import register_table_function
+from .._text.safe import short
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import DataType
 
-__all__ = ("AsyncUDF", "async_pandas_udf", "udf_of")
+__all__ = (
+    "AsyncUDF",
+    "async_pandas_udf",
+    "udf_of",
+)
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -7,25 +7,26 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from ._decorator import udf_of
-from ._errors import FunctionError, OptionError
-from ._evaluations import Beginning, Place, frame_of, frames_of
-from ._node import Node
-from ._options import OutputMode
-from ._process import ProcessFunction
-from ._signature import refuse_dead_letters
-from ._spark_operator import assign_node, filter_node, process_node, rows_node, source_node, union_node, wait_node
-from ._spark_stream import Read, schema_of
-from ._specs import WaitSpec
-from ._tags import DEAD_LETTERS, LATENCIES, OutputTag
-from ._text import short
-from ._watermarks import WatermarkStrategy
+from .._chain.factories import WaitSpec
+from .._chain.plan import Node
+from .._errors.exceptions import FunctionError, OptionError
+from .._functions.process_function import ProcessFunction
+from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
+from .._functions.signature import refuse_dead_letters
+from .._policies.options import OutputMode
+from .._policies.watermarks import WatermarkStrategy
+from .._spark.evaluations import Beginning, Place, frame_of, frames_of
+from .._spark.planner import assign_node, filter_node, process_node, rows_node, source_node, union_node, wait_node
+from .._spark.results import Read, schema_of
+from .._text.safe import short
+from .decorator import udf_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
 __all__ = ("AsyncStream",)
+
 
 Rows = Callable[[dict[str, Any]], Any]
 

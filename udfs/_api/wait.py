@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ._stream import AsyncStream
-from ._watermarks import WatermarkStrategy
+from .._policies.watermarks import WatermarkStrategy
+from .stream import AsyncStream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ("ordered_wait", "unordered_wait")
+__all__ = (
+    "ordered_wait",
+    "unordered_wait",
+)
 
 
 def ordered_wait(

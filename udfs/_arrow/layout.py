@@ -11,11 +11,18 @@ import pyarrow as pa
 
 from asyncudf.queues import StreamRecord
 
-from ._arrow import ResultWriter, may_be_large, source_columns
-from ._errors import FunctionError
-from ._weight import weight
+from .._errors.exceptions import FunctionError
+from .results import ResultWriter
+from .rows import source_columns
+from .sizes import may_be_large, weight
 
-__all__ = ("Layout", "Part", "View", "WatermarkPart")
+__all__ = (
+    "Layout",
+    "Part",
+    "View",
+    "WatermarkPart",
+)
+
 
 Getter = Callable[[StreamRecord], Any]
 View = Callable[[StreamRecord], StreamRecord]

@@ -9,9 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from ._misfit import MisfitError
+from .._errors.misfits import MisfitError
 
-__all__ = ("Fit", "is_bool", "is_missing", "plain_fit")
+__all__ = (
+    "Fit",
+    "is_bool",
+    "is_missing",
+    "plain_fit",
+)
+
 
 Fit = Callable[[Any], Any]
 

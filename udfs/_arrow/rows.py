@@ -11,16 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from ._errors import AsyncUDFError, ResultError
-from ._text import type_name
+from .._errors.exceptions import AsyncUDFError, ResultError
+from .._text.safe import type_name
 
 __all__ = (
-    "ResultWriter",
     "SourceRows",
     "as_key",
     "fields_of",
     "in_utc",
-    "may_be_large",
     "read_back",
     "records_of",
     "rows_of",
@@ -171,40 +169,6 @@ def watermark_marks(column: pa.Array) -> list[Any]:
         return column.to_pylist()  # type: ignore[no-any-return]
     zone = column.type.tz if pa.types.is_timestamp(column.type) else None
     return column.cast(pa.timestamp("us", zone)).cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
-
-
-def may_be_large(kind: pa.DataType) -> bool:
-    """Whether values of a type differ in size, as texts and lists do."""
-    if pa.types.is_struct(kind):
-        return any(may_be_large(field.type) for field in fields_of(kind))
-    return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))
-
-
-class ResultWriter:
-    """Builds Arrow from results.
-
-    Args:
-        function: for the message of a result that Arrow refuses.
-        kind: the result's type.
-    """
-
-    def __init__(self, function: str, kind: pa.DataType) -> None:
-        self._function = function
-        self._kind = kind
-
-    def array(self, values: Sequence[Any]) -> pa.Array:
-        """The results as one array."""
-        try:
-            array = pa.array(values, type=self._kind)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise ResultError(f"{self._function} returned values that do not fit {self._kind}: {error}") from error
-        if isinstance(array, pa.ChunkedArray):  # what pyarrow makes of more than 2 GiB of text or bytes
-            raise ResultError(
-                f"{self._function} returned more than 2 GiB in {len(values)} results; "
-                "Arrow cannot hold them in one batch: set spark.sql.execution.arrow.maxRecordsPerBatch lower "
-                "(for a column over a cached table spark.sql.inMemoryColumnarStorage.batchSize, before it is cached)"
-            )
-        return array
 
 
 class SourceRows:

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from ._failures import ERROR_FIELDS
+from .._errors.records import ERROR_FIELDS
 
-__all__ = ("capture_type", "error_type")
+__all__ = (
+    "capture_type",
+    "error_type",
+)
 
 
 def capture_type(value: pa.DataType) -> pa.DataType:

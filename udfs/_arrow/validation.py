@@ -11,11 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from ._misfit import MisfitError, fields_misfit, told_misfit, unchecked
-from ._options import ExtraFields
-from ._plain_values import Fit, is_bool, is_missing, plain_fit
+from .._errors.misfits import MisfitError, fields_misfit, told_misfit, unchecked
+from .._policies.options import ExtraFields
+from .plain_values import Fit, is_bool, is_missing, plain_fit
 
 __all__ = ("fitter",)
+
 
 NO_ROW = "a row is a mapping of the columns; give one, or leave the row out: with filter, flat_map or without output()"
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from ._arrow import fields_of, in_utc, read_back
-from ._errors import ResultError
-from ._misfit import check_awaited
-from ._text import short
-from ._vector_hints import Vector
+from .._errors.exceptions import ResultError
+from .._errors.misfits import check_awaited
+from .._functions.vector_hints import Vector
+from .._text.safe import short
+from .rows import fields_of, in_utc, read_back
 
 __all__ = ("Codec",)
 

@@ -21,21 +21,23 @@ from typing import Any
 
 from asyncudf.queues import Entry, StreamRecord
 
-from ._copies import copied, with_own_arguments
-from ._deadlines import ROUNDING, Deadlines
-from ._error_policy import ErrorPolicy
-from ._errors import AsyncTimeoutError
-from ._failures import is_fatal
-from ._function import CURRENT_SLOT, CallSlot, Results
-from ._invoke import Invocation
-from ._options import Options
-from ._retry import Attempt
-from ._row_call import Call, CallHooks
-from ._signature import FunctionSpec, Kind
-from ._tags import SideRecord
-from ._workers import Worker
+from .._errors.exceptions import AsyncTimeoutError
+from .._errors.records import is_fatal
+from .._functions.async_function import Results
+from .._functions.context import CURRENT_SLOT, CallSlot
+from .._functions.side_outputs import SideRecord
+from .._functions.signature import FunctionSpec, Kind
+from .._policies.options import Options
+from .._policies.retry import Attempt
+from .call import Call, CallHooks
+from .copies import copied, with_own_arguments
+from .deadlines import ROUNDING, Deadlines
+from .error_policy import ErrorPolicy
+from .invokers import Invocation
+from .slots import Worker
 
 __all__ = ("Calls",)
+
 
 Finish = Callable[[Any], Any]
 

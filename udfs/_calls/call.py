@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 
 from asyncudf.queues import Entry, StreamRecord
 
-from ._workers import Worker
+from .slots import Worker
 
-__all__ = ("Call", "CallHooks")
+__all__ = (
+    "Call",
+    "CallHooks",
+)
 
 
 class Call:

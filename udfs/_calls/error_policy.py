@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ._failures import is_fatal, located_error, shown_input, told_error
-from ._options import OnError, Options
-from ._tags import DEAD_LETTERS, SideRecord
+from .._errors.records import is_fatal, located_error, shown_input, told_error
+from .._functions.side_outputs import DEAD_LETTERS, SideRecord
+from .._policies.options import OnError, Options
 
 __all__ = ("ErrorPolicy",)
 

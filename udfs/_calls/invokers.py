@@ -9,12 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
-from ._errors import ResultError
-from ._function import AsyncFunction, Deliver, ResultFuture, Results, RuntimeContext
-from ._parameters import bound, parameters_of
-from ._signature import FunctionSpec, Kind
+from .._errors.exceptions import ResultError
+from .._functions.async_function import AsyncFunction, Deliver, ResultFuture, Results
+from .._functions.context import RuntimeContext
+from .._functions.parameters import bound, parameters_of
+from .._functions.signature import FunctionSpec, Kind
 
-__all__ = ("Invocation", "VectorCodec", "invocation_of")
+__all__ = (
+    "Invocation",
+    "VectorCodec",
+    "invocation_of",
+)
 
 
 class VectorCodec(Protocol):

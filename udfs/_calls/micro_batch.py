@@ -9,6 +9,7 @@ from asyncudf.queues import Entry, StreamRecord
 
 __all__ = ("MicroBatch",)
 
+
 Row = tuple[StreamRecord, Entry]
 
 

@@ -10,14 +10,19 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from ._errors import AsyncUDFError
-from ._failures import told
-from ._function import RuntimeContext
-from ._limited import within
-from ._signature import FunctionSpec, Kind
-from ._text import short
+from .._errors.exceptions import AsyncUDFError
+from .._errors.records import told
+from .._functions.context import RuntimeContext
+from .._functions.signature import FunctionSpec, Kind
+from .._loop.limited import within
+from .._text.safe import short
 
-__all__ = ("closing", "opened", "opening")
+__all__ = (
+    "closing",
+    "opened",
+    "opening",
+)
+
 
 OPEN_LIMIT = 600.0  # seconds; a client that is not open by then never will be
 CLOSE_LIMIT = 30.0

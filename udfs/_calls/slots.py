@@ -7,20 +7,42 @@ or callback is made per row.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
-import ctypes
 import decimal
-import gc
-import inspect
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator
+from types import coroutine
 from typing import Any
 
-from ._function import CURRENT_SLOT, CallSlot
+from .._functions.context import CURRENT_SLOT, CallSlot
+from .._loop import shutdown
+from .._loop.shutdown import end_tasks
 
-__all__ = ("GRACE", "Worker", "WorkerPool", "discard", "end_tasks", "forget", "pauses")
+__all__ = (
+    "Worker",
+    "WorkerPool",
+    "driven",
+)
 
-GRACE = 5.0  # seconds that a cancelled coroutine has to clean up
+
+@coroutine
+def driven(
+    running: Coroutine[Any, Any, bool], worker: Worker, suspended: Callable[[], None]
+) -> Generator[Any, Any, bool]:
+    """Run a loop of calls; `suspended` is told of each call when it gives way for the first time."""
+    error = None
+    while True:
+        try:
+            waiting_for = running.send(None) if error is None else running.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        if not worker.is_suspended:
+            worker.is_suspended = True
+            suspended()
+        error = None
+        try:
+            yield waiting_for
+        except BaseException as thrown:
+            error = thrown
 
 
 class Worker:
@@ -141,80 +163,7 @@ class WorkerPool:
         self._context = None
         running = {worker.task for worker in self._workers if not worker.abandoned}
         if patient and running:
-            await asyncio.wait(running, timeout=GRACE)
+            await asyncio.wait(running, timeout=shutdown.GRACE)
         for worker in self._workers:
             worker.abandoned = True
         await end_tasks(worker.task for worker in list(self._workers))
-
-
-async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
-    """Cancel tasks and wait for them, at most `GRACE` seconds; returned are those that were discarded in the end."""
-    left = set(tasks)
-    for pause in pauses():
-        if not left:
-            break
-        for task in left:
-            task.cancel()
-        _, left = await asyncio.wait(left, timeout=pause)
-    for task in left:
-        discard(task)
-    return left
-
-
-def pauses() -> Sequence[float]:
-    """Seconds after each cancellation of what shall end, `GRACE` in all.
-
-    A long one first, so that a clean-up that waits is not disturbed; then more for a coroutine that swallows it.
-    """
-    return (GRACE / 2, *[GRACE / 20] * 10)
-
-
-def discard(task: asyncio.Task[Any]) -> None:
-    """Close the coroutine of a task that nobody will wait for, and forget both."""
-    # What asyncio.gather does for tasks that nobody will wait for: no warning when it is collected, and none for
-    # the error of a coroutine that was closed behind its task's back.
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    forget(task.get_coro())
-
-
-def forget(coroutine: Any) -> None:
-    """Close a coroutine that nobody will wait for, whatever it makes of it."""
-    chain = list(_awaited(coroutine))
-    with contextlib.suppress(BaseException):  # "coroutine ignored GeneratorExit"
-        chain[0].close()
-    for left in chain:
-        if not _is_closed(left):
-            # It catches everything. The collector would ask it to end once more, outside any loop, where
-            # `while True: try: await ... except BaseException: ...` never returns: it must never be collected.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(left))
-
-
-def _awaited(coroutine: Any) -> Iterator[Any]:
-    """A coroutine, and those that it waits in, from the outside in."""
-    while coroutine is not None and (hasattr(coroutine, "close") or inspect.isasyncgen(coroutine)):
-        yield coroutine
-        coroutine = (
-            getattr(coroutine, "cr_await", None)
-            or getattr(coroutine, "gi_yieldfrom", None)
-            or getattr(coroutine, "ag_await", None)
-            or _driven(coroutine)
-            or _stepped(coroutine)
-        )
-
-
-def _driven(coroutine: Any) -> Any:
-    """What is driven by hand, under this name."""
-    frame = getattr(coroutine, "gi_frame", None)
-    return frame.f_locals.get("running") if frame is not None else None
-
-
-def _stepped(step: Any) -> Any:
-    """The async generator of one of its steps; only the collector can tell."""
-    if not type(step).__name__.startswith("async_generator_"):
-        return None
-    return next(filter(inspect.isasyncgen, gc.get_referents(step)), None)
-
-
-def _is_closed(coroutine: Any) -> bool:
-    return all(getattr(coroutine, name, None) is None for name in ("cr_frame", "gi_frame", "ag_frame"))

@@ -13,21 +13,21 @@ from typing import Any
 
 from asyncudf.queues import StreamRecord
 
-from ._failures import Redact
-from ._fit import fitter
-from ._function import RuntimeContext
-from ._layout import Layout, Part, View
-from ._operator import AsyncWaitOperator
-from ._options import EventLoop, OnError
-from ._outputs import Output, TimestampedCollector
-from ._process import ProcessContext, ProcessFunction
-from ._signature import Kind
-from ._steps import FilterStep, ProcessStep
-from ._tags import DEAD_LETTERS, LATENCIES, OutputTag, SideTypes
-from ._task import Work
-from ._vectors import Codec
-from ._watermark_steps import UnionStep, WatermarkColumnStep, WatermarkStep
-from ._watermarks import WatermarkGenerator, WatermarkStrategy
+from .._arrow.layout import Layout, Part, View
+from .._arrow.validation import fitter
+from .._arrow.vectors import Codec
+from .._errors.records import Redact
+from .._functions.context import RuntimeContext
+from .._functions.process_function import ProcessContext, ProcessFunction
+from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag, SideTypes
+from .._functions.signature import Kind
+from .._operators.async_wait import AsyncWaitOperator
+from .._operators.outputs import Output, TimestampedCollector
+from .._operators.synchronous import FilterStep, ProcessStep
+from .._operators.watermarks import UnionStep, WatermarkColumnStep, WatermarkStep
+from .._policies.options import EventLoop, OnError
+from .._policies.watermarks import WatermarkGenerator, WatermarkStrategy
+from .function_plan import Work
 
 __all__ = (
     "AssignSpec",

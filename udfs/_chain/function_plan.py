@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from ._arrow import may_be_large
-from ._bridge import Bridge
-from ._error_types import capture_type
-from ._fit import fitter
-from ._misfit import check_awaited
-from ._options import ExtraFields, OnError, Options
-from ._signature import FunctionSpec, Kind
-from ._weight import weight
+from .._arrow.schemas import capture_type
+from .._arrow.sizes import may_be_large, weight
+from .._arrow.validation import fitter
+from .._errors.misfits import check_awaited
+from .._functions.signature import FunctionSpec, Kind
+from .._policies.options import ExtraFields, OnError, Options
 
-__all__ = ("OUTPUT_BYTES", "OUTPUT_LINGER", "Work", "pipe")
-
-Out = TypeVar("Out")
-
-OUTPUT_LINGER = 0.05  # seconds that a finished row waits for company
-OUTPUT_BYTES = 64 * 2**20  # of results that are written together, whatever their number
+__all__ = ("Work",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,15 +78,3 @@ def _checked(fit: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _captured(fit: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: {"value": fit(value), "error": None}
-
-
-def pipe(batches: Iterator[Any], start: Callable[[Any], Bridge[Any, Out]], read: Callable[[Any], Any]) -> Iterator[Out]:
-    """Run a task over Spark's batches; a partition without rows opens nothing.
-
-    Args:
-        start: makes the bridge, knowing the first batch.
-        read: makes the elements of one batch.
-    """
-    first = next(batches, None)
-    if first is not None:
-        yield from start(first).pipe(map(read, itertools.chain((first,), batches)))

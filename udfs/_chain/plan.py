@@ -6,10 +6,73 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from ._layout import Layout
-from ._specs import Spec
+from .._arrow.layout import Layout
+from .._errors.exceptions import FunctionError
+from .._policies.options import EventLoop
+from .factories import AssignSpec, Spec, WaitSpec
 
-__all__ = ("Node",)
+__all__ = (
+    "Node",
+    "Plan",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A chain that does not run yet.
+
+    Args:
+        nodes: all streams that are needed, the source first, each after those that it reads.
+        is_source_read: whether somebody outside the chain reads the source's own rows.
+        object_reuse: whether operators may see one another's objects instead of copies.
+        latency_interval: seconds between two latency markers; None: none are made.
+    """
+
+    nodes: tuple[Node, ...]
+    is_source_read: bool = False
+    object_reuse: bool = False
+    latency_interval: float | None = None
+
+    def __post_init__(self) -> None:
+        self.loop  # noqa: B018 - raises where the chain is planned, not on an executor
+
+    @property
+    def threads(self) -> int:
+        """How many calls may want a thread at the same time."""
+        return max(1, sum(node.spec.threads for node in self.nodes if node.spec is not None))
+
+    @property
+    def loop(self) -> EventLoop:
+        """The event loop that the operators ask for.
+
+        Raises:
+            FunctionError: one asks for uvloop and another for asyncio.
+        """
+        asked = {node.spec.loop for node in self.nodes if node.spec is not None} - {EventLoop.AUTO}
+        if len(asked) > 1:
+            raise FunctionError("the operators of a chain share one event loop; give all of them the same loop=")
+        return asked.pop() if asked else EventLoop.AUTO
+
+    def readers_of(self, node: Node) -> list[Node]:
+        """The streams made of a stream; one that reads it twice is there twice."""
+        return [child for child in self.nodes for parent in child.parents if parent is node]
+
+    @property
+    def start(self) -> Node:
+        """The first stream of which rows pass one by one: the source, or the source with its watermarks."""
+        readers = self.readers_of(self.nodes[0])
+        if len(readers) == 1 and not self.is_source_read:
+            spec = readers[0].spec
+            if isinstance(spec, AssignSpec) and spec.strategy.idleness is None:
+                return readers[0]
+        return self.nodes[0]
+
+    @property
+    def head(self) -> Node | None:
+        """The async operator that can be fed with whole batches, if the chain begins with one and nothing else."""
+        readers = self.readers_of(self.start)
+        is_read = self.is_source_read and self.start is self.nodes[0]
+        return readers[0] if len(readers) == 1 and not is_read and isinstance(readers[0].spec, WaitSpec) else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -3,138 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from asyncudf.queues import StreamRecord
 
-from ._arrow import SourceRows, records_of, rows_of, watermark_marks
-from ._chain import Plan
-from ._error_types import error_type
-from ._failures import LETTER_FIELDS
-from ._fit import fitter
-from ._input import Fed
-from ._layout import Layout, Part
-from ._node import Node
-from ._outputs import Output
-from ._signature import Kind
-from ._specs import AssignSpec, WaitSpec
-from ._tags import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
-from ._task import OUTPUT_BYTES, OUTPUT_LINGER
-from ._watermarks import WatermarkGenerator
-from ._writer import RecordWriterOutput
+from .._arrow.layout import Layout, Part
+from .._arrow.schemas import error_type
+from .._errors.records import LETTER_FIELDS
+from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
+from .._operators.outputs import Output
+from .._operators.writer import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
+from .plan import Node
+from .result_plan import Request
 
-__all__ = ("ArrowSinks", "Envelope", "Plain", "Request", "SideKinds", "SourceReader", "without_rows")
+__all__ = (
+    "ArrowSinks",
+    "without_rows",
+)
+
 
 REST_ROWS = 1000  # rows of a side output that nobody has named yet, kept as one value
 ERROR_PART = Part.of("dead letters", pa.struct([("error", error_type(LETTER_FIELDS))]), "error")
-
-
-class SourceReader:
-    """Makes the elements of each batch of a task: what the chain's first operator sees of its rows."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._columns: tuple[int, ...] | None = None
-        self._names: tuple[str, ...] | None = None
-        self._function = ""
-        if plan.head is not None and isinstance(spec := plan.head.spec, WaitSpec):
-            self._columns = spec.positions
-            self._names = spec.names if spec.work.spec.kind is Kind.ASYNC_FUNCTION else None
-            self._function = spec.name
-        self._generator: WatermarkGenerator | None = None
-        self._mark: int | None = None
-        if isinstance(assign := plan.start.spec, AssignSpec):
-            self._generator, self._mark = WatermarkGenerator.of(assign.strategy), assign.position
-
-    def __call__(self, batch: pa.RecordBatch) -> Iterable[Fed]:
-        origins = zip(repeat(SourceRows(batch)), range(batch.num_rows))
-        values: Iterable[Any] = repeat(None)
-        if self._columns is not None:
-            values = rows_of(self._function, [batch.column(i) for i in self._columns], self._names)
-        if self._generator is None:
-            return records_of(values, origins)
-        marks = repeat(None) if self._mark is None else watermark_marks(batch.column(self._mark))
-        return self._generator.weave(zip(values, origins, strict=False), marks)
-
-
-class Seal(Protocol):
-    """Makes the batch for Spark of one result's columns."""
-
-    def __call__(self, columns: Sequence[pa.Array]) -> pa.RecordBatch: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Plain:
-    """The columns themselves: for a chain of one result."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(list(columns), list(self.names))
-
-
-@dataclasses.dataclass(frozen=True)
-class Envelope:
-    """Several results in one DataFrame: a struct column for each, of which the row has one, and its number."""
-
-    number: int
-    kinds: tuple[Any, ...]  # of all results
-
-    def __call__(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        count, kind = len(columns[0]), self.kinds[self.number]
-        arrays: list[pa.Array] = [pa.nulls(count, other) for other in self.kinds]
-        fields = [kind.field(i) for i in range(kind.num_fields)]  # which the columns follow but for their time zone
-        arrays[self.number] = pa.StructArray.from_arrays(
-            [column.cast(field.type) for column, field in zip(columns, fields, strict=True)], fields=fields
-        )
-        numbers = pa.repeat(pa.scalar(self.number, pa.int32()), count)
-        return pa.RecordBatch.from_arrays([numbers, *arrays], ["result", *(f"r{i}" for i in range(len(arrays)))])
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """Somebody reads a stream, or a side output of all operators on the way to it.
-
-    Args:
-        node: the stream.
-        tag: None for the stream itself.
-        kind: the struct of the rows.
-        written: the type of the values that are written to the tag.
-        rest: whether it is for all side outputs that have no request.
-    """
-
-    node: Node
-    tag: OutputTag | None
-    kind: Any
-    seal: Seal
-    written: Any
-    rest: bool
-
-
-class SideKinds:
-    """The checks of what is written to side outputs, by tag; of those that nobody reads there are none.
-
-    Args:
-        kind_of: the Arrow type of a tag's rows, where no request says it.
-        requests: what is read; None: everything.
-    """
-
-    def __init__(self, kind_of: Callable[[OutputTag], Any], requests: Sequence[Request] | None = None) -> None:
-        self._kind_of = kind_of
-        self._known = {request.tag: request.written for request in requests or () if request.tag is not None}
-        self._keeps_rest = requests is None or any(request.rest for request in requests)
-        self._fits: dict[OutputTag, Callable[[Any], Any] | None] = {}
-
-    def __call__(self, tag: OutputTag) -> Callable[[Any], Any] | None:
-        if tag not in self._fits:
-            kind = self._known.get(tag) or (self._kind_of(tag) if self._keeps_rest else None)
-            self._fits[tag] = None if kind is None else fitter(f"side output {tag.name!r}", kind, row=True)
-        return self._fits[tag]
 
 
 class ArrowSinks:

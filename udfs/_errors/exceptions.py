@@ -1,6 +1,15 @@
 """The exceptions of the library: one root, one class for each thing that a user can react to."""
 
-__all__ = ("AsyncTimeoutError", "AsyncUDFError", "FatalError", "FunctionError", "OptionError", "ResultError")
+from __future__ import annotations
+
+__all__ = (
+    "AsyncTimeoutError",
+    "AsyncUDFError",
+    "FatalError",
+    "FunctionError",
+    "OptionError",
+    "ResultError",
+)
 
 
 class AsyncUDFError(Exception):
@@ -44,5 +53,4 @@ class FatalError(AsyncUDFError):
     """Fails the task under every policy and is not tried again, since no other row would fare better."""
 
 
-for _error in (AsyncUDFError, OptionError, FunctionError, AsyncTimeoutError, ResultError, FatalError):
-    _error.__module__ = "asyncudf"  # Spark shows it before the message
+FatalError.__module__ = "asyncudf"  # Spark shows it before the message

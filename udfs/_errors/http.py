@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ._causes import related
+from .causes import related
 
-__all__ = ("retry_after", "status_of")
+__all__ = (
+    "retry_after",
+    "status_of",
+)
 
 
 def status_of(error: BaseException) -> int | None:

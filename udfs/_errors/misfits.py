@@ -8,11 +8,18 @@ import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ._errors import ResultError
-from ._failures import misfit_error
-from ._text import short, text_of, type_name
+from .._text.safe import short, text_of, type_name
+from .exceptions import ResultError
+from .records import misfit_error
 
-__all__ = ("MisfitError", "check_awaited", "fields_misfit", "told_misfit", "unchecked")
+__all__ = (
+    "MisfitError",
+    "check_awaited",
+    "fields_misfit",
+    "told_misfit",
+    "unchecked",
+)
+
 
 SHOWN_FIELDS = 8
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from ._causes import leaves
-from ._errors import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
-from ._http import status_of
-from ._text import short, shortened, text_of, type_name
+from .._text.safe import short, shortened, text_of, type_name
+from .causes import leaves
+from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
+from .http import status_of
 
 __all__ = (
     "ERROR_FIELDS",
@@ -24,8 +24,8 @@ __all__ = (
     "shown_input",
     "told",
     "told_error",
-    "told_text",
 )
+
 
 # The record of an error under `on_error="capture"`, and that of a dead letter: names and types, in their order.
 ERROR_FIELDS = {"type": "string", "message": "string", "attempts": "integer", "elapsed": "double", "status": "integer"}

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from ._causes import related
-from ._errors import ResultError
-from ._text import printable, type_name
+from .._text.safe import printable, type_name
+from .causes import related
+from .exceptions import ResultError
 
 __all__ = ("trace_of",)
 
-_OWN = os.path.join(os.path.dirname(__file__), "")  # also where this module has travelled by value
+
+_OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # also where this module has travelled by value
 
 
 def trace_of(error: BaseException, *, full: bool = False, redacted: bool = False) -> str:

@@ -12,9 +12,13 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from ._function import RuntimeContext
+from .context import RuntimeContext
 
-__all__ = ("class_hints", "function_hints", "without_none")
+__all__ = (
+    "class_hints",
+    "function_hints",
+    "without_none",
+)
 
 
 class _Unimported:

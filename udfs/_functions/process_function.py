@@ -9,23 +9,48 @@ from typing import Any
 
 from asyncudf.queues import StreamRecord
 
-from ._errors import AsyncUDFError, FunctionError
-from ._failures import Redact, located_error, misfit_error, shown_input
-from ._outputs import Collector, WatermarkGauge
-from ._parameters import called, is_coroutine_function
-from ._tags import OutputTag, SideTypes, check_own_tag
-from ._text import short
+from .._errors.exceptions import FunctionError
+from .._errors.records import misfit_error
+from .._text.safe import short
+from .parameters import called, is_coroutine_function
+from .side_outputs import OutputTag, SideTypes, check_own_tag
 
 __all__ = (
+    "Collector",
     "FlatMapFunction",
     "MapFunction",
     "ProcessContext",
     "ProcessFunction",
+    "WatermarkGauge",
     "at_hand",
     "plain_function",
     "process_function",
-    "row_error",
 )
+
+
+class Collector(ABC):
+    """Takes the rows that a `ProcessFunction` makes; inside the library, records."""
+
+    @abstractmethod
+    def collect(self, record: Any) -> None:
+        """Take one: in a `ProcessFunction` a mapping of the declared columns.
+
+        Raises:
+            ResultError: it does not fit the declared columns.
+        """
+
+    def close(self) -> None:
+        """Nothing follows; pass on what is still held."""
+
+
+class WatermarkGauge:
+    """The last watermark that an output has emitted: its timestamp, None before the first."""
+
+    __slots__ = ("timestamp",)
+
+    def __init__(self) -> None:
+        self.timestamp: int | None = None
+
 
 AT_HAND = frozenset((bool, dict, type(None)))  # what nearly every plain function returns
 
@@ -181,15 +206,3 @@ def process_function(function: Any) -> str:
     if inspect.isgeneratorfunction(method):
         raise FunctionError(f"{name}.process_element must not yield; it gives its rows by collector.collect(row)")
     return name
-
-
-def row_error(
-    name: str, partition: int, value: Any, error: BaseException, redact: Redact | None = None
-) -> AsyncUDFError:
-    """The error of a row in a plain function; one that came from further down the chain stays what it is."""
-    if issubclass(type(error), AsyncUDFError) and error.is_located:  # type: ignore[attr-defined]
-        return error  # type: ignore[return-value]
-    where = f"{name} failed, partition {partition}, for the input {shown_input([value], redact)}"
-    failed = located_error(error, where, redact)
-    failed.__cause__ = error  # also of a result that does not fit: its traceback leads to the line that gave it
-    return failed

@@ -6,11 +6,19 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ._errors import OptionError
-from ._failures import LETTER_FIELDS
-from ._text import short
+from .._errors.exceptions import OptionError
+from .._errors.records import LETTER_FIELDS
+from .._text.safe import short
 
-__all__ = ("ANY_TAG", "DEAD_LETTERS", "LATENCIES", "OutputTag", "SideRecord", "SideTypes", "check_own_tag")
+__all__ = (
+    "ANY_TAG",
+    "DEAD_LETTERS",
+    "LATENCIES",
+    "OutputTag",
+    "SideRecord",
+    "SideTypes",
+    "check_own_tag",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,16 +11,24 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ._annotations import function_hints, without_none
-from ._errors import FunctionError, OptionError
-from ._function import AsyncFunction, RuntimeContext
-from ._options import DEFAULT_BATCH_SIZE, OnError, Options, OutputMode
-from ._parameters import BY_POSITION, behind_decorators, called, is_coroutine_function, parameters_of
-from ._text import short
-from ._types import UnknownTypeError, from_annotation
-from ._vector_hints import Vector, vector_of, vectors_of
+from .._errors.exceptions import FunctionError, OptionError
+from .._policies.options import DEFAULT_BATCH_SIZE, OnError, Options, OutputMode
+from .._text.safe import short
+from .annotations import UnknownTypeError, from_annotation
+from .async_function import AsyncFunction
+from .context import RuntimeContext
+from .hints import function_hints, without_none
+from .parameters import BY_POSITION, behind_decorators, called, is_coroutine_function, parameters_of
+from .vector_hints import Vector, vector_of, vectors_of
 
-__all__ = ("FunctionSpec", "Kind", "read_function", "refuse_dead_letters")
+__all__ = (
+    "FunctionSpec",
+    "Kind",
+    "batch_rows",
+    "read_function",
+    "refuse_dead_letters",
+)
+
 
 EXAMPLE = "async def f(city: str) -> str: ..."
 

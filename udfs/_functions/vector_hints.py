@@ -8,9 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
-from ._errors import FunctionError
+from .._errors.exceptions import FunctionError
 
-__all__ = ("Vector", "vector_of", "vectors_of")
+__all__ = (
+    "Vector",
+    "vector_of",
+    "vectors_of",
+)
+
 
 UNKNOWN = (("pandas", "Index"), ("pyarrow", "RecordBatch"), ("pyarrow", "Table"))
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import inspect
+import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-from ._errors import AsyncUDFError
-from ._failures import as_exception
-from ._threads import CallThreads
-from ._watch import watched
-from ._workers import GRACE, discard, end_tasks
+from .._errors.exceptions import AsyncUDFError
+from .._errors.records import as_exception
+from . import shutdown
+from .event_loops import run_to_end
+from .watchdog import watched
 
-__all__ = ("Bridge", "Reader", "Stage", "run_to_end")
+__all__ = (
+    "Bridge",
+    "Reader",
+    "pipe",
+)
+
 
 In = TypeVar("In")
 In_contra = TypeVar("In_contra", contravariant=True)
@@ -26,7 +31,6 @@ Out = TypeVar("Out")
 
 WATCH = 0.05  # seconds between two looks at whether anybody still reads
 SILENCE = 1.0  # seconds after which a reader gets a sign of life
-ROUNDS = 3  # in which what ends may start something new, or break off the winding up
 
 
 class Stage(Protocol[In_contra]):
@@ -120,7 +124,7 @@ class Bridge(Generic[In, Out]):
     def close(self) -> None:
         """Cancel what is still running and wait for the thread, in bounded time; harmless when all is over."""
         self._send(self._stop)
-        self._thread.join(timeout=10 * GRACE)
+        self._thread.join(timeout=10 * shutdown.GRACE)
 
     def _until(self, last: str) -> Iterator[Out]:
         while True:
@@ -185,68 +189,16 @@ class Bridge(Generic[In, Out]):
             raise
 
 
-def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], threads: int) -> None:
-    """Run a coroutine on a fresh loop, then leave nothing behind: no task, no generator, no thread, no loop.
+Out = TypeVar("Out")
 
-    Raises:
-        AsyncUDFError: the coroutine was cancelled, or the loop was stopped under it.
-        BaseException: what has ended the coroutine or, if it was done, its winding up.
+
+def pipe(batches: Iterator[Any], start: Callable[[Any], Bridge[Any, Out]], read: Callable[[Any], Any]) -> Iterator[Out]:
+    """Run a task over Spark's batches; a partition without rows opens nothing.
+
+    Args:
+        start: makes the bridge, knowing the first batch.
+        read: makes the elements of one batch.
     """
-    pool = CallThreads(threads)
-    loop.set_default_executor(pool)
-    asyncio.set_event_loop(loop)
-    try:
-        first = _error_of(loop, main)
-        for _ in range(ROUNDS):
-            if (error := _error_of(loop, _wind_up(loop))) is None:
-                break
-            first = first or error
-        for task in asyncio.all_tasks(loop):  # by callbacks of the last ones; one that has begun needs a running loop
-            coroutine = task.get_coro()
-            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-                discard(task)
-    finally:
-        try:
-            asyncio.set_event_loop(None)
-            pool.shutdown(cancel_futures=True)
-            pool.join(GRACE)
-        finally:
-            loop.close()
+    first = next(batches, None)
     if first is not None:
-        raise first
-
-
-def _error_of(loop: asyncio.AbstractEventLoop, running: Coroutine[Any, Any, None]) -> BaseException | None:
-    """What has ended a coroutine; None if it was done."""
-    told = (
-        "code that runs in the task has cancelled it: something that was opened, or a background task of its own, "
-        "called cancel() on the task in which open and close run"
-    )
-    task = loop.create_task(running)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, also if another error comes first
-    for _ in range(ROUNDS):
-        try:
-            loop.run_until_complete(task)
-        except BaseException as error:
-            if task.done():
-                return AsyncUDFError(told) if task.cancelled() else task.exception() or error
-            if type(error) is not RuntimeError:
-                return error
-        else:
-            return None
-        told = "code that runs in the task has stopped its event loop: it must not call loop.stop()"
-        task.cancel()
-    return AsyncUDFError(told)
-
-
-async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
-    left = {asyncio.current_task()}
-    for _ in range(ROUNDS):  # generators that do not end, and tasks that others have started late
-        left |= await end_tasks(asyncio.all_tasks() - left)
-        closing = asyncio.ensure_future(loop.shutdown_asyncgens())
-        await asyncio.wait({closing}, timeout=GRACE)
-    while tasks := asyncio.all_tasks() - left:  # those that end only to start another
-        for task in tasks:
-            discard(task)
-        left |= tasks
-    await asyncio.sleep(0)
+        yield from start(first).pipe(map(read, itertools.chain((first,), batches)))

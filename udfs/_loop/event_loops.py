@@ -3,14 +3,91 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import importlib.util
+import inspect
 import time
+from collections.abc import Coroutine
+from typing import Any
 
-from ._errors import AsyncUDFError
-from ._options import EventLoop
+from .._errors.exceptions import AsyncUDFError
+from .._policies.options import EventLoop
+from . import shutdown
+from .shutdown import discard, end_tasks
+from .threads import CallThreads
 
-__all__ = ("new_event_loop",)
+__all__ = (
+    "new_event_loop",
+    "run_to_end",
+)
+
+ROUNDS = 3  # in which what ends may start something new, or break off the winding up
+
+
+def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], threads: int) -> None:
+    """Run a coroutine on a fresh loop, then leave nothing behind: no task, no generator, no thread, no loop.
+
+    Raises:
+        AsyncUDFError: the coroutine was cancelled, or the loop was stopped under it.
+        BaseException: what has ended the coroutine or, if it was done, its winding up.
+    """
+    pool = CallThreads(threads)
+    loop.set_default_executor(pool)
+    asyncio.set_event_loop(loop)
+    try:
+        first = _error_of(loop, main)
+        for _ in range(ROUNDS):
+            if (error := _error_of(loop, _wind_up(loop))) is None:
+                break
+            first = first or error
+        for task in asyncio.all_tasks(loop):  # by callbacks of the last ones; one that has begun needs a running loop
+            coroutine = task.get_coro()
+            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                discard(task)
+    finally:
+        try:
+            asyncio.set_event_loop(None)
+            pool.shutdown(cancel_futures=True)
+            pool.join(shutdown.GRACE)
+        finally:
+            loop.close()
+    if first is not None:
+        raise first
+
+
+def _error_of(loop: asyncio.AbstractEventLoop, running: Coroutine[Any, Any, None]) -> BaseException | None:
+    """What has ended a coroutine; None if it was done."""
+    told = (
+        "code that runs in the task has cancelled it: something that was opened, or a background task of its own, "
+        "called cancel() on the task in which open and close run"
+    )
+    task = loop.create_task(running)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, also if another error comes first
+    for _ in range(ROUNDS):
+        try:
+            loop.run_until_complete(task)
+        except BaseException as error:
+            if task.done():
+                return AsyncUDFError(told) if task.cancelled() else task.exception() or error
+            if type(error) is not RuntimeError:
+                return error
+        else:
+            return None
+        told = "code that runs in the task has stopped its event loop: it must not call loop.stop()"
+        task.cancel()
+    return AsyncUDFError(told)
+
+
+async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
+    left = {asyncio.current_task()}
+    for _ in range(ROUNDS):  # generators that do not end, and tasks that others have started late
+        left |= await end_tasks(asyncio.all_tasks() - left)
+        closing = asyncio.ensure_future(loop.shutdown_asyncgens())
+        await asyncio.wait({closing}, timeout=shutdown.GRACE)
+    while tasks := asyncio.all_tasks() - left:  # those that end only to start another
+        for task in tasks:
+            discard(task)
+        left |= tasks
+    await asyncio.sleep(0)
 
 
 def new_event_loop(kind: EventLoop) -> asyncio.AbstractEventLoop:

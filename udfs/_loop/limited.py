@@ -8,10 +8,11 @@ from collections.abc import Coroutine, Generator
 from types import coroutine
 from typing import Any, TypeVar
 
-from . import _workers
-from ._workers import forget, pauses
+from . import shutdown
+from .shutdown import forget, pauses
 
 __all__ = ("within",)
+
 
 Value = TypeVar("Value")
 
@@ -80,7 +81,7 @@ class _Reminder:
             return
         self._hurries = count
         self._timer.cancel()
-        self._timer = self._loop.call_at(min(self._deadline, self._loop.time() + _workers.GRACE), self._remind)
+        self._timer = self._loop.call_at(min(self._deadline, self._loop.time() + shutdown.GRACE), self._remind)
 
     def holds(self) -> bool:
         """Whether a cancellation that is just asked for is to wait for the coroutine's end."""
@@ -102,7 +103,7 @@ class _Reminder:
     def overdue(self) -> TimeoutError:
         """What is said of the coroutine."""
         if self._hurries:
-            return TimeoutError(f"cancelled, and not ended within {_workers.GRACE:g} s")
+            return TimeoutError(f"cancelled, and not ended within {shutdown.GRACE:g} s")
         besides = ", and not ended when it was cancelled" if self.has_given_up else ""
         return TimeoutError(f"not done within {self._limit:g} s{besides}")
 

@@ -11,9 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from ._errors import FatalError
+from .._errors.exceptions import FatalError
 
 __all__ = ("CallThreads",)
+
 
 SPARE = 32  # threads for what else asks the loop for one: asyncio.to_thread in an async def, looking up names
 MOST_HUNG = 10  # for each call at a time

@@ -14,14 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import FrameType
 
-from ._text import printable
+from .._text.safe import printable
 
-__all__ = ("BlockedTime", "watched")
+__all__ = (
+    "BlockedTime",
+    "watched",
+)
+
 
 INTERVAL = 0.25  # seconds between two looks
 LIMIT = 1.0  # seconds that a loop may take to come round
 MOMENT = 0.005  # seconds at one place of the user's code that are no work of Python's
-OWN = os.path.dirname(__file__) + os.sep
+OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 STANDARD = os.path.dirname(os.__file__) + os.sep
 LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark")
 LIFE_CYCLE = ("_resources.py", "_called")  # under which open and close run, and they may take their time

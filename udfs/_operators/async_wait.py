@@ -12,22 +12,23 @@ from typing import Any
 
 from asyncudf.queues import Entry, StreamElement, StreamRecord
 
-from ._batching import MicroBatch
-from ._call import Calls
-from ._direct import BURST, Pace, Passed, driven, run_direct
-from ._driver import Driver
-from ._emission import Emission
-from ._error_policy import ErrorPolicy
-from ._function import Results, RuntimeContext
-from ._input import Fed, record_of
-from ._invoke import VectorCodec, invocation_of
-from ._options import Options
-from ._outputs import Output
-from ._resources import closing, opened
-from ._row_call import Call, CallHooks
-from ._signature import FunctionSpec, batch_rows
-from ._waiting import queue_of
-from ._workers import Worker, WorkerPool
+from .._calls.attempts import Calls
+from .._calls.call import Call, CallHooks
+from .._calls.error_policy import ErrorPolicy
+from .._calls.invokers import VectorCodec, invocation_of
+from .._calls.micro_batch import MicroBatch
+from .._calls.resources import closing, opened
+from .._calls.slots import Worker, WorkerPool, driven
+from .._functions.async_function import Results
+from .._functions.context import RuntimeContext
+from .._functions.signature import FunctionSpec, batch_rows
+from .._policies.options import Options
+from .buffered import Driver
+from .emission import Emission
+from .fast_path import BURST, Pace, Passed, run_direct
+from .input_buffer import Fed, record_of
+from .outputs import Output
+from .queues import queue_of
 
 __all__ = ("AsyncWaitOperator",)
 

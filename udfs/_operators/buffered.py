@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import contextvars
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
-from asyncudf.queues import LatencyMarker, Watermark
+from asyncudf.queues import LatencyMarker, StreamRecord, Watermark
 
-from ._failures import as_exception
-from ._input import Fed, Input
-from ._outputs import UNLIMITED, Output
+from .._errors.records import as_exception
+from .input_buffer import Fed, Input
+from .operator import emit_marker
+from .outputs import UNLIMITED, Output
 
-__all__ = ("Driver",)
+__all__ = (
+    "Driver",
+    "Source",
+)
 
 
 class Driver(ABC):
@@ -114,3 +118,54 @@ class Driver(ABC):
         if self._output.get_watermark_gauge().timestamp != Watermark.MAX.timestamp:  # or it came from upstream
             self._output.emit_watermark(Watermark.MAX)
         self._output.close()
+
+
+BURST = 200  # elements that a source pushes before timers and the mailbox get their turn
+
+
+class Source(Driver):
+    """Pushes the elements of a task into a chain that does not begin with an async operator."""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Ask for elements; at the end of the block wait until all are pushed, and end the output."""
+        self._want()
+        with self._owning_its_end():
+            yield
+            await self._finished
+        self._end_output()
+
+    # _goes_on: the next burst is on its way; nobody else starts one meanwhile, or there would be two in each turn
+    _goes_on = False
+
+    def _look_at_input(self) -> None:
+        self._push()
+
+    def _push(self) -> None:
+        if not self._goes_on:
+            self._push_burst()
+
+    def _push_burst(self) -> None:
+        self._goes_on = False
+        try:
+            for _ in range(BURST):
+                if self._finished.done() or not self._push_one():
+                    return
+        except BaseException as error:  # called from the mailbox, where an exception would only be logged
+            self._fail(error)
+        else:
+            self._goes_on = True
+            self._loop.call_soon(self._push_burst)
+
+    def _push_one(self) -> bool:
+        if self._output.room <= 0:
+            self._held_back = True
+            return False
+        element = self._input.next()
+        if isinstance(element, StreamRecord):
+            self._output.collect(element)
+        elif element is not None:
+            emit_marker(self._output, element)
+        elif self._input.is_drained:
+            self._finished.set_result(None)
+        return element is not None

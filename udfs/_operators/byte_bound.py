@@ -7,29 +7,12 @@ from typing import Any
 
 from asyncudf.queues import Entry, StreamElement, StreamElementQueue, StreamRecord
 
-from ._outputs import ForwardingOutput, Output
-from ._tags import SideRecord
+from .outputs import ForwardingOutput, Output
 
-__all__ = ("ByteBoundedQueue", "UnloadingOutput", "weight")
-
-NUMBER = 8  # bytes
-
-
-def weight(value: Any) -> int:
-    """About how many bytes a result holds: texts and bytes by their length, all else eight a value; keys too."""
-    kind = type(value)
-    if kind is str or kind is bytes:
-        return len(value)
-    if kind is dict:
-        return sum(map(weight, value)) + sum(map(weight, value.values()))
-    if kind is list or kind is tuple:
-        return NUMBER * len(value) if not value or isinstance(value[0], (int, float)) else sum(map(weight, value))
-    if kind is SideRecord:
-        return weight(value.value)
-    for text in (str, bytes, bytearray):
-        if issubclass(kind, text):
-            return text.__len__(value)  # a subclass may have one of its own, which fails
-    return value.nbytes if kind is memoryview else NUMBER
+__all__ = (
+    "ByteBoundedQueue",
+    "UnloadingOutput",
+)
 
 
 class ByteBoundedQueue(StreamElementQueue):

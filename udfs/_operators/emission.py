@@ -6,8 +6,8 @@ import contextvars
 
 from asyncudf.queues import StreamElementQueue
 
-from ._direct import Passed
-from ._outputs import UNLIMITED, Output
+from .fast_path import Passed
+from .outputs import UNLIMITED, Output
 
 __all__ = ("Emission",)
 

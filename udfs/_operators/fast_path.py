@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
-from types import coroutine
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
 from asyncudf.queues import StreamRecord
 
-from ._function import Results
-from ._input import Fed
-from ._outputs import Output
-from ._workers import Worker
+from .._calls.slots import Worker
+from .._functions.async_function import Results
+from .input_buffer import Fed
+from .outputs import Output
 
-__all__ = ("BURST", "Admission", "Pace", "Passed", "driven", "run_direct")
+__all__ = (
+    "BURST",
+    "Pace",
+    "Passed",
+    "run_direct",
+)
+
 
 BURST = 200  # rows that are taken together
 PASSES = 20  # such bursts, if calls return or fail at once, before timers and the mailbox get their turn
@@ -164,24 +169,3 @@ async def run_direct(
             if not operator.refill():
                 return False
     return True
-
-
-@coroutine
-def driven(
-    running: Coroutine[Any, Any, bool], worker: Worker, suspended: Callable[[], None]
-) -> Generator[Any, Any, bool]:
-    """Run a loop of calls; `suspended` is told of each call when it gives way for the first time."""
-    error = None
-    while True:
-        try:
-            waiting_for = running.send(None) if error is None else running.throw(error)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        if not worker.is_suspended:
-            worker.is_suspended = True
-            suspended()
-        error = None
-        try:
-            yield waiting_for
-        except BaseException as thrown:
-            error = thrown

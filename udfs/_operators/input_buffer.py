@@ -9,7 +9,12 @@ from typing import Any
 
 from asyncudf.queues import StreamElement, StreamRecord
 
-__all__ = ("Fed", "Input", "record_of")
+__all__ = (
+    "Fed",
+    "Input",
+    "record_of",
+)
+
 
 # Whole batches come as plain tuples of value, timestamp and origin: most rows never need to be records.
 Fed = StreamElement | tuple[Any, None, Any]

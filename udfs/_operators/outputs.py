@@ -4,55 +4,29 @@ from __future__ import annotations
 
 import copy
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
-from ._tags import OutputTag, SideRecord
+from .._functions.process_function import Collector, WatermarkGauge
+from .._functions.side_outputs import OutputTag, SideRecord
 
 __all__ = (
     "UNLIMITED",
     "BroadcastingOutput",
     "ChainingOutput",
-    "Collector",
     "CopyingBroadcastingOutput",
     "CopyingChainingOutput",
     "CountingOutput",
     "ForwardingOutput",
-    "Input",
     "Output",
     "SplittingOutput",
     "TimestampedCollector",
-    "WatermarkGauge",
 )
 
+
 UNLIMITED = sys.maxsize  # the room of what leaves the chain
-
-
-class Collector(ABC):
-    """Takes the rows that a `ProcessFunction` makes; inside the library, records."""
-
-    @abstractmethod
-    def collect(self, record: Any) -> None:
-        """Take one: in a `ProcessFunction` a mapping of the declared columns.
-
-        Raises:
-            ResultError: it does not fit the declared columns.
-        """
-
-    def close(self) -> None:
-        """Nothing follows; pass on what is still held."""
-
-
-class WatermarkGauge:
-    """The last watermark that an output has emitted: its timestamp, None before the first."""
-
-    __slots__ = ("timestamp",)
-
-    def __init__(self) -> None:
-        self.timestamp: int | None = None
 
 
 class Output(Collector):

@@ -7,11 +7,12 @@ from typing import Any
 
 from asyncudf.queues import OrderedStreamElementQueue, StreamElementQueue, UnorderedStreamElementQueue
 
-from ._options import Options, OutputMode
-from ._outputs import Output
-from ._weight import ByteBoundedQueue, UnloadingOutput
+from .._policies.options import Options, OutputMode
+from .byte_bound import ByteBoundedQueue, UnloadingOutput
+from .outputs import Output
 
 __all__ = ("queue_of",)
+
 
 _QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
     OutputMode.ORDERED: OrderedStreamElementQueue,

@@ -7,57 +7,31 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
-from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
+from asyncudf.queues import StreamRecord
 
-from ._driver import Driver
-from ._failures import Redact
-from ._outputs import Output, TimestampedCollector
-from ._process import ProcessContext, ProcessFunction, at_hand, row_error
-from ._resources import closing, opening
+from .._calls.resources import closing, opening
+from .._errors.exceptions import AsyncUDFError
+from .._errors.records import Redact, located_error, shown_input
+from .._functions.process_function import ProcessContext, ProcessFunction, at_hand
+from .operator import Step
+from .outputs import Output, TimestampedCollector
 
-__all__ = ("FilterStep", "Marker", "ProcessStep", "Source", "Step")
-
-BURST = 200  # elements that a source pushes before timers and the mailbox get their turn
-Marker = Watermark | WatermarkStatus | LatencyMarker
-
-
-def emit_marker(output: Output, marker: Marker) -> None:
-    """Hand a marker to the method for its kind."""
-    match marker:
-        case Watermark():
-            output.emit_watermark(marker)
-        case WatermarkStatus():
-            output.emit_watermark_status(marker)
-        case LatencyMarker():
-            output.emit_latency_marker(marker)
+__all__ = (
+    "FilterStep",
+    "ProcessStep",
+)
 
 
-class Step:
-    """Passes everything on; a subclass says what it does with rows or markers."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-
-    @property
-    def room(self) -> int:
-        return self._output.room
-
-    def process(self, record: StreamRecord) -> None:
-        self._output.collect(record)
-
-    def process_marker(self, marker: Marker) -> None:
-        emit_marker(self._output, marker)
-
-    def end_of_input(self) -> None:
-        self._output.close()
-
-    def abort(self, error: BaseException) -> None:
-        """Nothing runs here that had to be stopped."""
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Open; at the end of the block close."""
-        yield
+def row_error(
+    name: str, partition: int, value: Any, error: BaseException, redact: Redact | None = None
+) -> AsyncUDFError:
+    """The error of a row in a plain function; one that came from further down the chain stays what it is."""
+    if issubclass(type(error), AsyncUDFError) and error.is_located:  # type: ignore[attr-defined]
+        return error  # type: ignore[return-value]
+    where = f"{name} failed, partition {partition}, for the input {shown_input([value], redact)}"
+    failed = located_error(error, where, redact)
+    failed.__cause__ = error  # also of a result that does not fit: its traceback leads to the line that gave it
+    return failed
 
 
 class FilterStep(Step):
@@ -128,51 +102,3 @@ class ProcessStep(Step):
             stack.push_async_exit(closing(lambda *_: function.close(), f"{name}.close() failed"))
             await opening(partial(function.open, self._context), f"{name}.open() failed")
             yield
-
-
-class Source(Driver):
-    """Pushes the elements of a task into a chain that does not begin with an async operator."""
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Ask for elements; at the end of the block wait until all are pushed, and end the output."""
-        self._want()
-        with self._owning_its_end():
-            yield
-            await self._finished
-        self._end_output()
-
-    # _goes_on: the next burst is on its way; nobody else starts one meanwhile, or there would be two in each turn
-    _goes_on = False
-
-    def _look_at_input(self) -> None:
-        self._push()
-
-    def _push(self) -> None:
-        if not self._goes_on:
-            self._push_burst()
-
-    def _push_burst(self) -> None:
-        self._goes_on = False
-        try:
-            for _ in range(BURST):
-                if self._finished.done() or not self._push_one():
-                    return
-        except BaseException as error:  # called from the mailbox, where an exception would only be logged
-            self._fail(error)
-        else:
-            self._goes_on = True
-            self._loop.call_soon(self._push_burst)
-
-    def _push_one(self) -> bool:
-        if self._output.room <= 0:
-            self._held_back = True
-            return False
-        element = self._input.next()
-        if isinstance(element, StreamRecord):
-            self._output.collect(element)
-        elif element is not None:
-            emit_marker(self._output, element)
-        elif self._input.is_drained:
-            self._finished.set_result(None)
-        return element is not None

@@ -9,11 +9,15 @@ from typing import Any
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
-from ._outputs import Output
-from ._steps import Marker, Step
-from ._watermarks import WatermarkGenerator
+from .._policies.watermarks import WatermarkGenerator
+from .operator import Marker, Step
+from .outputs import Output
 
-__all__ = ("UnionStep", "WatermarkColumnStep", "WatermarkStep")
+__all__ = (
+    "UnionStep",
+    "WatermarkColumnStep",
+    "WatermarkStep",
+)
 
 
 class WatermarkStep(Step):

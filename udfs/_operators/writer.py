@@ -9,10 +9,18 @@ from typing import Any
 
 from asyncudf.queues import StreamRecord
 
-from ._outputs import UNLIMITED, Output
-from ._tags import OutputTag
+from .._functions.side_outputs import OutputTag
+from .outputs import UNLIMITED, Output
 
-__all__ = ("RecordWriterOutput",)
+__all__ = (
+    "OUTPUT_BYTES",
+    "OUTPUT_LINGER",
+    "RecordWriterOutput",
+)
+
+
+OUTPUT_LINGER = 0.05  # seconds that a finished row waits for company
+OUTPUT_BYTES = 64 * 2**20  # of results that are written together, whatever their number
 
 _origin_of = itemgetter(2)  # of records, and of plain tuples of the same
 

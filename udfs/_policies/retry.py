@@ -13,11 +13,15 @@ import tenacity
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
-from ._errors import OptionError
-from ._http import retry_after
-from ._text import short
+from .._errors.exceptions import OptionError
+from .._errors.http import retry_after
+from .._text.safe import short
 
-__all__ = ("Attempt", "RetryStrategy")
+__all__ = (
+    "Attempt",
+    "RetryStrategy",
+)
+
 
 _RETRYING = tenacity.Retrying()  # tenacity's call states want an owner
 ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]

@@ -11,11 +11,16 @@ from typing import Any
 
 from asyncudf.queues import StreamElement, StreamRecord, Watermark
 
-from ._errors import OptionError
-from ._options import positive_int, seconds
-from ._text import short
+from .._errors.exceptions import OptionError
+from .._text.safe import short
+from .checks import positive_int, seconds
 
-__all__ = ("WatermarkGenerator", "WatermarkStrategy")
+__all__ = (
+    "Source",
+    "WatermarkGenerator",
+    "WatermarkStrategy",
+)
+
 
 DEFAULT_INTERVAL = 1000
 _UNITS = {"microsecond": 1, "millisecond": 1_000, "second": 1_000_000, "minute": 60_000_000, "hour": 3_600_000_000}

@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = ("settler",)
 
+
 # Linux tells that the other end is closed while ours is open; the other systems tell a writer.
 _IS_CLOSED = getattr(select, "POLLRDHUP", 0)
 

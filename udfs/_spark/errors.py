@@ -1,12 +1,14 @@
 """How Spark shows that a task has failed: the message first, then the user's frames, and none of ours."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator
 
-from ._errors import AsyncUDFError
-from ._traces import trace_of
+from .._errors.exceptions import AsyncUDFError
+from .._errors.traces import trace_of
 
 __all__ = ("Telling",)
 

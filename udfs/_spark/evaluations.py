@@ -6,18 +6,25 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._errors import FunctionError, OptionError
-from ._failures import Redact
-from ._node import Node
-from ._options import Seconds, redaction, seconds
-from ._spark_stream import Read, evaluate, result_frame, unpacked
-from ._tags import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
-from ._text import short
+from .._chain.plan import Node
+from .._errors.exceptions import FunctionError, OptionError
+from .._errors.records import Redact
+from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
+from .._policies.checks import Seconds, redaction, seconds
+from .._text.safe import short
+from .map_in_arrow import evaluate
+from .results import Read, result_frame, unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ("Beginning", "Kept", "Place", "frame_of", "frames_of")
+__all__ = (
+    "Beginning",
+    "Place",
+    "frame_of",
+    "frames_of",
+)
+
 
 STREAMING = (
     "several results of a streaming DataFrame cannot be kept, and side outputs are such; use "

@@ -1,5 +1,7 @@
 """A chain as a `mapInArrow` stage, and its results as DataFrames."""
 
+from __future__ import annotations
+
 import dataclasses
 import random
 import uuid
@@ -9,39 +11,31 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
-from ._arrow import warm_up
-from ._bridge import Bridge, Reader
-from ._chain import Chain, Plan, build_chain
-from ._ends import ArrowSinks, Envelope, Plain, Request, SideKinds, SourceReader, without_rows
-from ._errors import FunctionError
-from ._loops import new_event_loop
-from ._node import Node
-from ._spark import arrow_type, tag_kind, task_of, timestamp_type
-from ._spark_connection import settler
-from ._spark_errors import Telling
-from ._spark_operator import rows_type
-from ._specs import Site
-from ._tags import DEAD_LETTERS, OutputTag
-from ._task import pipe
+from .._arrow.rows import warm_up
+from .._chain.builder import build_chain
+from .._chain.chain import Chain
+from .._chain.factories import Site
+from .._chain.plan import Plan
+from .._chain.result_plan import Envelope, Plain, Request, SideKinds
+from .._chain.sinks import ArrowSinks, without_rows
+from .._chain.source import SourceReader
+from .._errors.exceptions import FunctionError
+from .._functions.side_outputs import OutputTag
+from .._loop.bridge import Bridge, Reader, pipe
+from .._loop.event_loops import new_event_loop
+from .connection import settler
+from .errors import Telling
+from .results import Read, schema_of
+from .schemas import rows_type
+from .types import arrow_type, tag_kind, timestamp_type
+from .worker import task_of
 
-__all__ = ("Read", "evaluate", "result_frame", "schema_of", "unpacked")
-
-REST = spark.StructType().add("tag", "string").add("rows", "binary")
-
-
-@dataclasses.dataclass(frozen=True)
-class Read:
-    """What is read of a chain: a stream, or with a tag the side output of all operators on the way to it.
-
-    `rest`: all side outputs of the user's, packed, because they are not known before somebody asks.
-    """
-
-    node: Node
-    tag: OutputTag | None = None
-    rest: bool = False
+__all__ = (
+    "ChainTask",
+    "evaluate",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,78 +141,3 @@ def _kind(schema: spark.StructType, alone: bool) -> Any:
             kind = pa.null()
         kinds.append(pa.field(field.name, kind))
     return pa.struct(kinds)
-
-
-def result_frame(envelope: DataFrame, numbers: Mapping[Read, int], read: Read) -> DataFrame:
-    """One result out of an envelope."""
-    number = numbers[read]
-    return envelope.where(sf.col("result") == number).select(f"r{number}.*").toDF(*schema_of(read).names)
-
-
-def schema_of(read: Read) -> spark.StructType:
-    """The columns of what is read.
-
-    Raises:
-        FunctionError: the operators on the way write different columns of the same name.
-    """
-    if read.rest:
-        return REST
-    if read.tag is None:
-        return read.node.schema  # type: ignore[no-any-return]
-    inputs = _inputs_of_dead_letters(read.node) if read.tag == DEAD_LETTERS else []
-    declared = rows_type(read.tag.schema, f"side output {read.tag.name!r}")[0]
-    return spark.StructType([*inputs, *declared.fields])
-
-
-def _inputs_of_dead_letters(last: Node) -> Sequence[spark.StructField]:
-    """The columns of all operators that may write dead letters."""
-    writers = [node for node in last.path() if node.spec is not None and node.spec.may_write(DEAD_LETTERS)]
-    if len(writers) == 1:
-        return writers[0].parents[0].schema.fields  # type: ignore[no-any-return]
-    columns: dict[str, spark.StructField] = {}
-    for node in writers:
-        assert node.spec is not None
-        for field in node.parents[0].schema.fields:
-            _merge(columns, field, node.spec.name)
-    return list(columns.values())
-
-
-def _merge(columns: dict[str, spark.StructField], field: spark.StructField, name: str) -> None:
-    known = columns.setdefault(field.name.lower(), field)
-    if known.dataType != field.dataType:
-        raise FunctionError(
-            f"the dead letters of this stream cannot be one table: column {field.name!r} is "
-            f"{known.dataType.simpleString()} before {name} and {field.dataType.simpleString()} at it; "
-            "rename it, or read the side outputs of the stream before the change"
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Unpack:
-    """The worker's side of reading a side output that nobody had asked for when it was written."""
-
-    name: str
-    kinds: tuple[Any, ...]
-    telling: Telling = dataclasses.field(default_factory=Telling)
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for packed in batch.column(0):
-                with self.telling(), pa.ipc.open_stream(packed.as_py()) as stream:
-                    if tuple(stream.schema.types) != self.kinds:
-                        raise FunctionError(
-                            f"the side output {self.name!r} was written as ({_spoken(stream.schema.types)}) and is "
-                            f"read as ({_spoken(self.kinds)}); use the same OutputTag for both"
-                        )
-                    yield from stream
-
-
-def _spoken(kinds: Sequence[Any]) -> str:
-    return ", ".join(map(str, kinds))
-
-
-def unpacked(envelope: DataFrame, numbers: Mapping[Read, int], rest: Read, tag: OutputTag) -> DataFrame:
-    """The rows of a tag out of the packed ones."""
-    packed = result_frame(envelope, numbers, rest).where(sf.col("tag") == tag.name).select("rows")
-    schema, part = rows_type(tag.schema, f"side output {tag.name!r}")
-    return packed.mapInArrow(Unpack(tag.name, tuple(part.kinds)), schema)

@@ -1,15 +1,21 @@
 """Whether a function can be sent to the executors, and if not, what in it cannot."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyspark import cloudpickle
 
-from ._errors import FunctionError
-from ._task import Work
+from .._chain.function_plan import Work
+from .._errors.exceptions import FunctionError
 
-__all__ = ("check_function_picklable", "check_picklable")
+__all__ = (
+    "check_function_picklable",
+    "check_picklable",
+)
+
 
 _dumps: Callable[[Any], bytes] = cloudpickle.dumps
 

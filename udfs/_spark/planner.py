@@ -1,40 +1,78 @@
 """Plans the operators of a chain: which columns each reads, which it adds, and what cannot work."""
 
-from collections.abc import Callable, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
-from ._errors import FunctionError, OptionError
-from ._failures import Redact
-from ._layout import Layout, Part, WatermarkPart
-from ._node import Node
-from ._options import OnError, Options, unknown_name
-from ._process import FlatMapFunction, MapFunction, plain_function, process_function
-from ._signature import FunctionSpec, Kind
-from ._spark import arrow_type, parsed, plan_work
-from ._spark_pickle import check_function_picklable
-from ._specs import AssignSpec, FilterSpec, ProcessSpec, UnionSpec, WaitSpec, WatermarkColumnSpec
-from ._task import Work
-from ._text import short
-from ._vector_hints import Vector
-from ._watermarks import Source, WatermarkStrategy
+from .._arrow.layout import Layout, Part, WatermarkPart
+from .._chain.factories import AssignSpec, FilterSpec, ProcessSpec, UnionSpec, WaitSpec, WatermarkColumnSpec
+from .._chain.function_plan import Work
+from .._chain.plan import Node
+from .._errors.exceptions import FunctionError, OptionError
+from .._errors.records import ERROR_FIELDS, Redact
+from .._functions.annotations import UnknownTypeError
+from .._functions.process_function import FlatMapFunction, MapFunction, plain_function, process_function
+from .._functions.signature import FunctionSpec
+from .._policies.options import OnError, Options
+from .._policies.watermarks import Source, WatermarkStrategy
+from .._text.safe import short
+from .pickling import check_function_picklable, check_picklable
+from .schemas import arguments, check_columns, joined_schema, loosened, mark_position, result_fields, rows_type
+from .types import arrow_type, parsed, parsed_offline
 
 __all__ = (
-    "arguments",
     "assign_node",
-    "check_columns",
     "filter_node",
-    "joined_schema",
+    "offline_work",
+    "plan_work",
     "process_node",
-    "result_fields",
     "rows_node",
-    "rows_type",
     "source_node",
     "union_node",
     "wait_node",
 )
+
+
+def plan_work(spec: FunctionSpec, options: Options, returns: Any) -> tuple[Work, spark.DataType]:
+    """What travels to the executors, and the Spark type of what comes out for one result.
+
+    Raises:
+        FunctionError: the type is unknown, or the function cannot be sent to the executors.
+    """
+    declared = returns if returns is not None else spec.returns
+    if declared is None:
+        raise FunctionError(
+            f"the return type of {spec.name} cannot be inferred; declare it, as in async_pandas_udf('temp double, sky "
+            "string'), or annotate the result with str, int, float, bool, bytes, date, datetime, Decimal, a list or "
+            "dict of these, a dataclass, a NamedTuple or a TypedDict"
+        )
+    if not isinstance(declared, spark.DataType):
+        declared = parsed(declared)
+    work = Work(spec, options, arrow_type(declared, spec.name))
+    check_picklable(work)
+    return work, _captured(declared) if work.captures else declared
+
+
+def offline_work(spec: FunctionSpec, options: Options, returns: Any) -> Work:
+    """Work for the test kit, without a session: DDL that only Spark's own parser knows is not checked there."""
+    declared = returns if returns is not None else spec.returns
+    if isinstance(declared, str):
+        try:
+            declared = parsed_offline(declared)
+        except UnknownTypeError:
+            declared = None
+    return Work(spec, options, None if declared is None else arrow_type(declared, spec.name))
+
+
+def _captured(value: spark.DataType) -> spark.DataType:
+    error = spark.StructType()
+    for name, kind in ERROR_FIELDS.items():
+        error = error.add(name, kind)
+    return spark.StructType().add("value", value).add("error", error)
 
 
 def source_node(df: DataFrame) -> Node:
@@ -45,12 +83,6 @@ def source_node(df: DataFrame) -> Node:
     """
     check_columns(df.schema, "the DataFrame")
     return rows_node(df.schema)
-
-
-def check_columns(schema: spark.StructType, what: str) -> None:
-    """Raises FunctionError for rows without columns: Spark loses count of them on their way to Python and back."""
-    if not schema.fields:
-        raise FunctionError(f"{what} has no columns, and Spark loses count of such rows; give it at least one")
 
 
 def rows_node(schema: spark.StructType) -> Node:
@@ -150,17 +182,6 @@ def process_node(parent: Node, method: str, function: Any, returns: Any, redact:
     return Node(spec, (parent,), Layout.anew(part), schema)
 
 
-def rows_type(declared: Any, name: str) -> tuple[spark.StructType, Part]:
-    """The type of whole rows: a struct's fields, anything else as one column `value`, as in createDataFrame."""
-    if not isinstance(declared, spark.DataType):
-        declared = parsed(declared)
-    part = Part.of(name, arrow_type(declared, name), "value")
-    if isinstance(declared, spark.StructType):
-        check_columns(declared, f"what {name} gives")
-        return declared, part
-    return spark.StructType([spark.StructField("value", declared, True)]), part
-
-
 def union_node(parents: Sequence[Node]) -> Node:
     """The rows of several streams of the same columns."""
     wanted = [(field.name, loosened(field.dataType)) for field in parents[0].schema.fields]
@@ -173,112 +194,3 @@ def union_node(parents: Sequence[Node]) -> Node:
     for parent in parents:
         parent.layout.whole()
     return Node(UnionSpec(), tuple(parents), Layout.anew(part), schema)
-
-
-def loosened(kind: spark.DataType) -> spark.DataType:
-    """The type with nulls allowed everywhere inside."""
-    match kind:
-        case spark.ArrayType():
-            return spark.ArrayType(loosened(kind.elementType), True)
-        case spark.MapType():
-            return spark.MapType(loosened(kind.keyType), loosened(kind.valueType), True)
-        case spark.StructType():
-            return spark.StructType([spark.StructField(f.name, loosened(f.dataType), True) for f in kind.fields])
-    return kind
-
-
-def joined_schema(
-    fields: Sequence[spark.StructField], added: Sequence[spark.StructField], who: str, *, may_name: bool = False
-) -> spark.StructType:
-    """The columns with others behind them.
-
-    Args:
-        may_name: whether `as_` would give the others one name.
-
-    Raises:
-        FunctionError: two have one name.
-    """
-    seen = {field.name.lower() for field in fields}
-    for field in added:
-        if field.name.lower() in seen:
-            other_way = ", or choose the result's with as_=" if may_name else ""
-            raise FunctionError(
-                f"{who} would add a column {field.name!r}, but there is one of that name already; rename it "
-                f"first, for example df.withColumnRenamed({field.name!r}, ...){other_way}"
-            )
-        seen.add(field.name.lower())
-    return spark.StructType([*fields, *added])
-
-
-def arguments(
-    spec: FunctionSpec, fields: Sequence[spark.StructField], columns: Sequence[str]
-) -> tuple[FunctionSpec, tuple[int, ...]]:
-    """Positions of the columns that a function reads, and the function of just these.
-
-    They are the columns named, else those called like its parameters; one of rows takes all, else.
-
-    Raises:
-        FunctionError: there is no such column, or they do not go with the function.
-    """
-    names = [field.name for field in fields]
-    takes_rows = spec.kind is Kind.ASYNC_FUNCTION or spec.vectors == (Vector.FRAME,)
-    if takes_rows:
-        positions = tuple(_position(column, names) for column in columns) or tuple(range(len(names)))
-        _check_names([names[position] for position in positions], spec.name)
-    elif columns:
-        positions = tuple(_position(column, names) for column in columns)
-        spec.check_column_count(len(positions))
-    else:
-        lower = [name.lower() for name in names]
-        wanted = [p for i, p in enumerate(spec.parameters) if i < spec.required or p.lower() in lower]
-        if not wanted:
-            raise FunctionError(f"{spec.name} takes at least one column; name the columns that it shall read")
-        spec, positions = spec.reading(wanted), tuple(_position(parameter, names) for parameter in wanted)
-    return spec, positions
-
-
-def _check_names(names: Sequence[str], who: str) -> None:
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise FunctionError(
-            f"{who} takes a row by its columns' names, and {twice!r} is there twice; name each column once, or rename "
-            "one of them"
-        )
-
-
-def _position(column: Any, names: Sequence[str]) -> int:
-    if not isinstance(column, str):
-        raise FunctionError(f"columns are given by name, not as {column!r}; add it to the DataFrame first: withColumn")
-    exact = [i for i, name in enumerate(names) if name == column]
-    found = exact or [i for i, name in enumerate(names) if name.lower() == column.lower()]
-    if not found:
-        raise FunctionError(unknown_name("column", column, names))
-    if len(found) > 1:
-        raise FunctionError(f"column {column!r} is there {len(found)} times; rename all but one")
-    return found[0]
-
-
-_MARK_TYPES: Mapping[Source, tuple[type[spark.DataType], ...]] = {
-    Source.TIMES: (spark.TimestampType, spark.TimestampNTZType, spark.DateType, spark.LongType),
-    Source.PUNCTUATION: (spark.BooleanType, spark.TimestampType, spark.TimestampNTZType, spark.LongType),
-    Source.WATERMARKS: (spark.TimestampType, spark.TimestampNTZType, spark.LongType),
-}
-
-
-def mark_position(strategy: WatermarkStrategy | None, fields: Sequence[spark.StructField]) -> int | None:
-    if strategy is None or strategy.column is None:
-        return None
-    position = _position(strategy.column, [field.name for field in fields])
-    kind = fields[position].dataType
-    allowed = _MARK_TYPES[strategy.source]
-    if not isinstance(kind, allowed):
-        names = ", ".join(t.typeName() for t in allowed)
-        raise FunctionError(f"watermarks cannot be read from {strategy.column!r}, a {kind.simpleString()}; use {names}")
-    return position
-
-
-def result_fields(work: Work, kind: spark.DataType, name: str | None = None) -> list[spark.StructField]:
-    """The columns that the operator forms append: a struct's fields, anything else, or all with a `name`, as one."""
-    if isinstance(kind, spark.StructType) and name is None:
-        return [spark.StructField(field.name, field.dataType, True) for field in kind.fields]
-    return [spark.StructField(name or work.spec.name, kind, True)]

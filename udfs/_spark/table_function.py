@@ -1,5 +1,7 @@
 """A function as a SQL table function: `weather(TABLE(t), 'city')`."""
 
+from __future__ import annotations
+
 import dataclasses
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,19 +16,23 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from asyncudf.queues import StreamRecord
 
-from ._arrow import ResultWriter, as_key, read_back
-from ._bridge import Bridge
-from ._errors import AsyncUDFError, FunctionError
-from ._input import Fed
-from ._options import Options
-from ._signature import FunctionSpec, Kind, refuse_dead_letters
-from ._spark import arrow_type, plan_work, start_bridge
-from ._spark_errors import Telling
-from ._spark_operator import arguments, check_columns, joined_schema, result_fields
-from ._task import Work
-from ._text import type_name
+from .._arrow.results import ResultWriter
+from .._arrow.rows import as_key, read_back
+from .._chain.function_plan import Work
+from .._errors.exceptions import AsyncUDFError, FunctionError
+from .._functions.signature import FunctionSpec, Kind, refuse_dead_letters
+from .._loop.bridge import Bridge
+from .._operators.input_buffer import Fed
+from .._policies.options import Options
+from .._text.safe import type_name
+from .errors import Telling
+from .planner import plan_work
+from .schemas import arguments, check_columns, joined_schema, result_fields
+from .types import arrow_type
+from .worker import start_bridge
 
 __all__ = ("register_table_function",)
+
 
 TABLE_ROWS = 1000  # rows come one by one; so many are handed over together
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 import reprlib
 from typing import Any
 
-from ._urls import without_secrets
+from .urls import without_secrets
 
-__all__ = ("printable", "short", "shortened", "text_of", "type_name")
+__all__ = (
+    "printable",
+    "short",
+    "shortened",
+    "text_of",
+    "type_name",
+)
+
 
 LENGTH = 80
 

@@ -6,6 +6,7 @@ import re
 
 __all__ = ("without_secrets",)
 
+
 # A URL from its slashes on, or a path alone, as in urllib3's "with url: /v1?key=...", to the first character that
 # neither may hold. JSON may write a slash as `\/`. Nothing here can match in two ways, so the time is linear.
 _URL = re.compile(r"(:\\*/\\*/|(?<![^\s\"'`(\[{<>=,:|])\\*/(?:\\*/)?)([^\s\"<>]*)")

@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Callable
 from typing import Any
 
-from ._errors import AsyncUDFError
+from .._errors.exceptions import AsyncUDFError
 
 __all__ = ("VirtualClockLoop",)
 

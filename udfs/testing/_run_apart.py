@@ -10,10 +10,13 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any
 
-from ._bridge import run_to_end
-from ._workers import GRACE
+from .._loop import shutdown
+from .._loop.event_loops import run_to_end
 
-__all__ = ("is_loop_running", "run_apart")
+__all__ = (
+    "is_loop_running",
+    "run_apart",
+)
 
 
 def is_loop_running() -> bool:
@@ -49,5 +52,5 @@ def run_apart(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], 
             with contextlib.suppress(RuntimeError):  # it has just ended
                 loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
             if thread.is_alive():
-                thread.join(timeout=GRACE)
+                thread.join(timeout=shutdown.GRACE)
         raise

@@ -9,17 +9,20 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from ._apart import run_apart
-from ._arrow import values_of
-from ._chain import build_chain
+from .._api.stream import AsyncStream
+from .._arrow.rows import values_of
+from .._chain.builder import build_chain
+from .._chain.factories import Site
+from .._chain.result_plan import SideKinds
+from .._chain.sinks import ArrowSinks
+from .._chain.source import SourceReader
+from .._errors.exceptions import OptionError
+from .._spark.map_in_arrow import ChainTask, evaluate
+from .._spark.results import Read, schema_of
+from .._spark.types import arrow_type, parsed
+from .._text.safe import short
 from ._clock import VirtualClockLoop
-from ._ends import ArrowSinks, SideKinds, SourceReader
-from ._errors import OptionError
-from ._spark import arrow_type, parsed
-from ._spark_stream import ChainTask, Read, evaluate, schema_of
-from ._specs import Site
-from ._stream import AsyncStream
-from ._text import short
+from ._run_apart import run_apart
 
 __all__ = ("run_stream",)
 

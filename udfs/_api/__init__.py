@@ -1,0 +1,1 @@
+"""The entry points: read the arguments of a call, hand them to `_spark`, nothing else."""

@@ -1,0 +1,1 @@
+"""Between Arrow and Python values, exact in both directions."""

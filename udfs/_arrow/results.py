@@ -1,0 +1,39 @@
+"""Results to Arrow arrays, exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from .._errors.exceptions import ResultError
+
+__all__ = ("ResultWriter",)
+
+
+class ResultWriter:
+    """Builds Arrow from results.
+
+    Args:
+        function: for the message of a result that Arrow refuses.
+        kind: the result's type.
+    """
+
+    def __init__(self, function: str, kind: pa.DataType) -> None:
+        self._function = function
+        self._kind = kind
+
+    def array(self, values: Sequence[Any]) -> pa.Array:
+        """The results as one array."""
+        try:
+            array = pa.array(values, type=self._kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise ResultError(f"{self._function} returned values that do not fit {self._kind}: {error}") from error
+        if isinstance(array, pa.ChunkedArray):  # what pyarrow makes of more than 2 GiB of text or bytes
+            raise ResultError(
+                f"{self._function} returned more than 2 GiB in {len(values)} results; "
+                "Arrow cannot hold them in one batch: set spark.sql.execution.arrow.maxRecordsPerBatch lower "
+                "(for a column over a cached table spark.sql.inMemoryColumnarStorage.batchSize, before it is cached)"
+            )
+        return array

@@ -1,0 +1,45 @@
+"""The way in: Arrow batches to the elements that the first operator sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+
+from .._arrow.rows import SourceRows, records_of, rows_of, watermark_marks
+from .._functions.signature import Kind
+from .._operators.input_buffer import Fed
+from .._policies.watermarks import WatermarkGenerator
+from .factories import AssignSpec, WaitSpec
+from .plan import Plan
+
+__all__ = ("SourceReader",)
+
+
+class SourceReader:
+    """Makes the elements of each batch of a task: what the chain's first operator sees of its rows."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._columns: tuple[int, ...] | None = None
+        self._names: tuple[str, ...] | None = None
+        self._function = ""
+        if plan.head is not None and isinstance(spec := plan.head.spec, WaitSpec):
+            self._columns = spec.positions
+            self._names = spec.names if spec.work.spec.kind is Kind.ASYNC_FUNCTION else None
+            self._function = spec.name
+        self._generator: WatermarkGenerator | None = None
+        self._mark: int | None = None
+        if isinstance(assign := plan.start.spec, AssignSpec):
+            self._generator, self._mark = WatermarkGenerator.of(assign.strategy), assign.position
+
+    def __call__(self, batch: pa.RecordBatch) -> Iterable[Fed]:
+        origins = zip(repeat(SourceRows(batch)), range(batch.num_rows))
+        values: Iterable[Any] = repeat(None)
+        if self._columns is not None:
+            values = rows_of(self._function, [batch.column(i) for i in self._columns], self._names)
+        if self._generator is None:
+            return records_of(values, origins)
+        marks = repeat(None) if self._mark is None else watermark_marks(batch.column(self._mark))
+        return self._generator.weave(zip(values, origins, strict=False), marks)

@@ -1,0 +1,1 @@
+"""What users write, how it is read, and what it meets when it runs."""

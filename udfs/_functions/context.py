@@ -1,0 +1,146 @@
+"""What a function can ask about the row that it is working on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from asyncudf.queues import StreamRecord
+
+from .._errors.exceptions import AsyncUDFError
+from .side_outputs import OutputTag, SideRecord, SideTypes, check_own_tag
+
+__all__ = (
+    "CURRENT_SLOT",
+    "CallSlot",
+    "RuntimeContext",
+)
+
+
+NO_RECORD = StreamRecord(())
+
+
+class CallSlot:
+    """What one of the `capacity` call slots is doing.
+
+    Of a function that can ask for its context each attempt has one of its own, which the tasks that it makes share
+    with it: one that outlives its row still sees that row.
+    """
+
+    __slots__ = ("attempt", "deadline", "element", "key", "side", "started")
+
+    def __init__(self, element: Any = NO_RECORD, attempt: int = 1) -> None:
+        self.element: Any = element  # of a vectorized call, one whose value is that of all rows
+        self.attempt = attempt
+        self.started = 0.0  # when the attempt began, on the loop's clock
+        self.deadline: float | None = None  # of the row; None: not registered yet, the call is in its first step
+        self.key: str | None = None  # made when it is first asked for
+        self.side: list[SideRecord] = []  # what this attempt has written to side outputs
+
+
+CURRENT_SLOT: ContextVar[CallSlot] = ContextVar("asyncudf_call_slot")
+
+
+class RuntimeContext:
+    """Where a function runs, and what is known of the row that it is working on.
+
+    Given to `AsyncFunction.open`; a plain function gets it by a parameter annotated `RuntimeContext`. One
+    object per task: the per-row parts speak of the row whose call asks.
+
+    >>> from asyncudf.testing import run_rows
+    >>> async def charge(card: str, context: RuntimeContext) -> int:
+    ...     return context.attempt_number
+    >>> run_rows(charge, ["4111"])
+    [1]
+    """
+
+    def __init__(
+        self,
+        function: str,
+        clock: Callable[[], float],
+        *,
+        partition: int = 0,
+        task_attempt_number: int = 0,
+        timeout: float | None = None,
+        side_types: SideTypes = lambda tag: None,
+    ) -> None:
+        self._function = function
+        self._clock = clock  # the loop's time; a function in a thread has no running loop to ask
+        self._partition = partition
+        self._task_attempt_number = task_attempt_number
+        self._timeout = timeout
+        self._side_types = side_types
+
+    @property
+    def partition(self) -> int:
+        """The Spark partition of this task, from 0."""
+        return self._partition
+
+    @property
+    def task_attempt_number(self) -> int:
+        """How often Spark has started this task before, from 0."""
+        return self._task_attempt_number
+
+    @property
+    def attempt_number(self) -> int:
+        """Which call for the current row this is, from 1.
+
+        Raises:
+            AsyncUDFError: asked outside a call, for example in `open`.
+        """
+        return self._slot().attempt
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline of the current row (all attempts and back-offs), or None without a timeout.
+
+        Raises:
+            AsyncUDFError: asked outside a call.
+        """
+        slot = self._slot()
+        if self._timeout is None:
+            return None
+        deadline = slot.started + self._timeout if slot.deadline is None else slot.deadline
+        return max(0.0, deadline - self._clock())
+
+    @property
+    def idempotency_key(self) -> str:
+        """A key for the current row: the same in every attempt and in every re-run of the task.
+
+        Made of the function's name and the input values, so two equal rows have the same key: a service that
+        is told the key can answer the second from the first.
+
+        Raises:
+            AsyncUDFError: asked outside a call.
+        """
+        slot = self._slot()
+        if slot.key is None:
+            text = f"{self._function}:{slot.element[0]!r}"
+            slot.key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        return slot.key
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """Write a row to a side output, which `AsyncStream.side_output(tag)` reads.
+
+        The row leaves together with the results of the current row, at its place in line, and counts only if
+        this attempt gives those results: what a failed attempt has written is dropped, so nothing is written
+        twice by a retry. A tag that nobody reads, and any at the doors without side outputs (a column, SQL,
+        `ordered_wait(df, ...)`), is dropped as in Flink.
+
+        Raises:
+            ResultError: the value does not fit the tag's schema.
+            OptionError: not a tag, or one that the library fills.
+            AsyncUDFError: asked outside a call.
+        """
+        fit = self._side_types(check_own_tag(tag))
+        slot = self._slot()
+        if fit is not None:
+            slot.side.append(SideRecord(tag, fit(value)))
+
+    @staticmethod
+    def _slot() -> CallSlot:
+        slot = CURRENT_SLOT.get(None)
+        if slot is None:
+            raise AsyncUDFError("no row is being worked on here; ask inside a call, not in open() or close()")
+        return slot

@@ -1,0 +1,94 @@
+"""Checks of options: each takes a value and the name of its option, and says what is wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+from .._errors.exceptions import OptionError
+from .._errors.records import Redact, only_types
+from .._text.safe import short
+
+__all__ = (
+    "Seconds",
+    "anything",
+    "choice",
+    "flag",
+    "optional",
+    "positive_int",
+    "redaction",
+    "seconds",
+    "unknown_name",
+)
+
+
+Seconds = float | timedelta
+
+
+def seconds(value: Seconds, name: str) -> float:
+    """A time span in seconds, more than zero."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise OptionError(f"{name} must be a number of seconds or a timedelta, not {short(value)}")
+    if not (value > 0 and math.isfinite(value)):
+        raise OptionError(f"{name} must be more than 0 seconds, not {short(value)}; use None for no limit")
+    return float(value)
+
+
+def positive_int(value: int, name: str) -> int:
+    """A whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OptionError(f"{name} must be a whole number, not {short(value)}")
+    if value < 1:
+        raise OptionError(f"{name} must be at least 1, not {value}")
+    return value
+
+
+def redaction(value: Any, name: str) -> Redact | None:
+    """What `redact=` accepts: a plain function, True for the types alone, or False or None to show inputs."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return only_types
+    if not callable(value) or inspect.iscoroutinefunction(value):
+        raise OptionError(f"{name} must be True or a plain function of the input, not {short(value)}")
+    return value  # type: ignore[no-any-return]
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """The message for a name that does not exist, with the nearest that does."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+    return f"unknown {what} {name!r}; {hint}"
+
+
+def optional(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    return lambda value, name: None if value is None else check(value, name)
+
+
+def choice(kind: type[enum.Enum]) -> Callable[[Any, str], enum.Enum]:
+    def check(value: Any, name: str) -> enum.Enum:
+        wanted = value.lower() if isinstance(value, str) else value
+        for member in kind:
+            if wanted in (member, member.value):
+                return member
+        raise OptionError(f"{name} must be one of {', '.join(repr(m.value) for m in kind)}, not {short(value)}")
+
+    return check
+
+
+def flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise OptionError(f"{name} must be True or False, not {short(value)}")
+    return value
+
+
+def anything(value: Any, name: str) -> Any:
+    return value

@@ -1,0 +1,1 @@
+"""Texts of users' values for messages: short, printable, without secrets."""

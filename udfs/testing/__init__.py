@@ -1,0 +1,30 @@
+"""The test kit: the real operators over plain Python values, on a clock that does not wait. No Spark, no sleeping.
+
+- `run_rows(function, rows)` runs a function over rows and returns what comes out; also in a notebook.
+- `run_stream(build, rows, schema)` does it with a whole chain.
+- `OperatorHarness` with a `ManualFunction` goes step by step: each call is completed by hand, in any order.
+
+A minute of back-off takes no time, every run is the same, and a deadlock fails at once. `VirtualClockLoop` is that
+clock, as an event loop for tests of your own.
+
+>>> import asyncio
+>>> async def weather(city: str) -> dict:
+...     await asyncio.sleep(60)
+...     return {"temp": 12.5}
+>>> run_rows(weather, ["Oslo"], returnType="temp double")
+[{'temp': 12.5}]
+"""
+
+from types import FunctionType
+
+from ._clock import VirtualClockLoop as VirtualClockLoop  # help() would list all that asyncio's loop has
+from ._harness import ManualFunction, OperatorHarness
+from ._rows import run_rows
+from ._stream import run_stream
+
+__all__ = ("ManualFunction", "OperatorHarness", "run_rows", "run_stream")
+
+for _name in __all__:  # tracebacks and pickles then say where it is found, and survive a move
+    _public = globals()[_name]
+    if isinstance(_public, (type, FunctionType)):
+        _public.__module__ = __name__

@@ -1,0 +1,82 @@
+"""The operators of the test kit, over plain values."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from asyncudf.queues import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
+
+from .._api.decorator import AsyncUDF
+from .._arrow.sizes import weight
+from .._arrow.vectors import Codec
+from .._chain.result_plan import SideKinds
+from .._functions.context import RuntimeContext
+from .._functions.side_outputs import DEAD_LETTERS, OutputTag
+from .._functions.signature import Kind
+from .._operators.async_wait import AsyncWaitOperator
+from .._operators.outputs import Output, SplittingOutput
+from .._spark.planner import offline_work
+from .._spark.types import tag_kind
+
+__all__ = (
+    "ListOutput",
+    "elements_of",
+    "operator_of",
+)
+
+
+class ListOutput(Output):
+    def __init__(self, side_outputs: dict[OutputTag, list[Any]] | None = None) -> None:
+        super().__init__()
+        self.everything: list[Any] = []
+        self._sides = {} if side_outputs is None else side_outputs
+
+    @property
+    def collected(self) -> list[Any]:
+        return [item for item in self.everything if not isinstance(item, (WatermarkStatus, LatencyMarker))]
+
+    def collect(self, record: StreamRecord) -> None:
+        self.everything.append(record.value)
+
+    def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
+        told = {"input": record.origin, **record.value} if tag == DEAD_LETTERS else record.value
+        self._sides.setdefault(tag, []).append(told)
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        super().emit_watermark(watermark)
+        if watermark != Watermark.MAX:
+            self.everything.append(watermark)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        self.everything.append(status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        self.everything.append(marker)
+
+
+def operator_of(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEventLoop) -> AsyncWaitOperator:
+    spec, options = udf.spec, udf.options
+    context = RuntimeContext(spec.name, loop.time, timeout=options.timeout, side_types=SideKinds(tag_kind))
+    finish = offline_work(spec, options, udf.returns).finish(keep=True)
+    codec = Codec(spec.name, spec.vectors, spec.parameters) if spec.vectorized else None
+    chosen: dict[str, Any] = {"finish": finish, "codec": codec, "weigh": weight}
+    return AsyncWaitOperator(spec, options, SplittingOutput(output), context, loop=loop, rng=random.Random(0), **chosen)
+
+
+def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamElement]:
+    spec = udf.spec
+    several = spec.variadic or len(spec.parameters) > 1
+    for row in rows:
+        if isinstance(row, (Watermark, WatermarkStatus, LatencyMarker)):
+            yield row
+            continue
+        record = row if isinstance(row, StreamRecord) else StreamRecord(row)
+        if spec.kind is Kind.ASYNC_FUNCTION:
+            yield StreamRecord(record.value, record.timestamp, record.value)
+            continue
+        arguments = record.value if several and isinstance(record.value, tuple) else (record.value,)
+        spec.check_column_count(len(arguments))
+        yield StreamRecord(arguments, record.timestamp, arguments)
