@@ -50,7 +50,7 @@ async def _drive(function: Callable[[int], Awaitable[int]], rows: range, mode: s
     loop = asyncio.get_running_loop()
     source = batches(rows)
 
-    def want() -> None:
+    def request_batch() -> None:
         batch = next(source, None)
         if batch is None:
             loop.call_soon(operator.end_of_input)
@@ -61,7 +61,9 @@ async def _drive(function: Callable[[int], Awaitable[int]], rows: range, mode: s
     writer = RecordWriterOutput(lambda results, *_: written.append(len(results)), BATCH, LINGER, loop)
     context = RuntimeContext("f", loop.time, timeout=TIMEOUT)
     output = CountingOutput(writer)
-    operator = AsyncWaitOperator(udf.spec, udf.options, output, context, loop=loop, rng=random.Random(0), want=want)
+    operator = AsyncWaitOperator(
+        udf.spec, udf.options, output, context, loop=loop, rng=random.Random(0), request_batch=request_batch
+    )
     start = time.perf_counter()
     await operator.run()
     return time.perf_counter() - start

@@ -13,7 +13,7 @@ import pytest
 
 from asyncudf import RuntimeContext, async_pandas_udf
 from asyncudf._functions.annotations import UnknownTypeError, from_annotation
-from asyncudf._functions.signature import Kind
+from asyncudf._functions.signature import FunctionKind
 from asyncudf._functions.vector_hints import Vector
 
 if TYPE_CHECKING:
@@ -154,4 +154,4 @@ def test_a_generator_with_an_annotation_for_checkers_is_typed_by_what_it_yields(
         yield 1
 
     spec = async_pandas_udf(call).spec
-    assert (spec.kind, spec.returns) == (Kind.GENERATOR, "bigint")
+    assert (spec.kind, spec.returns) == (FunctionKind.GENERATOR, "bigint")

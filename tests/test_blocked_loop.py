@@ -20,7 +20,7 @@ from asyncudf._loop import watchdog
 from asyncudf._loop.bridge import Bridge
 from asyncudf._loop.watchdog import INTERVAL, LIMIT, BlockedTime
 from asyncudf._spark.map_in_arrow import evaluate
-from asyncudf._spark.planner import offline_work
+from asyncudf._spark.planner import plan_function_offline
 from asyncudf._spark.types import parsed
 from asyncudf._spark.worker import bridge_of
 from asyncudf.testing._stream import _Rows
@@ -106,7 +106,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
 
 def run(function: Any, rows: list[Any], **options: Any) -> Bridge[Any, Any]:
     udf = async_pandas_udf(function, **options)
-    work = offline_work(udf.spec, udf.options, None)
+    work = plan_function_offline(udf.spec, udf.options, None)
     bridge: Bridge[Any, Any] = bridge_of(work, lambda values, *_: list(values), None, 100)
     arguments = [row if isinstance(function, AsyncFunction) else (row,) for row in rows]
     list(bridge.pipe(iter([records_of(arguments, [None] * len(rows))])))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncStream
-from asyncudf._arrow.sizes import weight
+from asyncudf._arrow.sizes import estimated_size
 from asyncudf.testing import run_rows, run_stream
 
 ROWS = [{"n": n} for n in range(20)]
@@ -99,6 +99,6 @@ def test_results_that_wait_behind_a_slow_row_are_bounded_in_bytes_also_in_a_burs
 
 
 def test_keys_weigh_as_values_do() -> None:
-    assert weight({"ab": "cde"}) == 5
-    assert weight([{"ab": 1}]) == 10
-    assert weight([("ab", [1, 2])]) == 18
+    assert estimated_size({"ab": "cde"}) == 5
+    assert estimated_size([{"ab": 1}]) == 10
+    assert estimated_size([("ab", [1, 2])]) == 18

@@ -16,13 +16,13 @@ from asyncudf._arrow.rows import records_of
 from asyncudf._calls.deadlines import Deadlines
 from asyncudf._loop import shutdown
 from asyncudf._loop.bridge import Bridge
-from asyncudf._spark.planner import offline_work
+from asyncudf._spark.planner import plan_function_offline
 from asyncudf._spark.worker import bridge_of
 
 
 def start(function: Any, **options: Any) -> Bridge[Any, list[Any]]:
     udf = async_pandas_udf(function, **options)
-    work = offline_work(udf.spec, udf.options, None)
+    work = plan_function_offline(udf.spec, udf.options, None)
     return bridge_of(work, lambda values, *_: list(values), None, 100)
 
 
@@ -241,7 +241,7 @@ async def after_a_flush(x: int) -> int:
 @pytest.mark.parametrize("function", [instant, soon, after_a_flush])
 def test_an_output_that_fails_ends_the_task_and_not_silently(function: Any) -> None:
     udf = async_pandas_udf(function)
-    work = offline_work(udf.spec, udf.options, None)
+    work = plan_function_offline(udf.spec, udf.options, None)
 
     def broken(*_: Any) -> list[Any]:
         raise RuntimeError("cannot write")

@@ -13,7 +13,7 @@ import pytest
 from asyncudf import AsyncUDFError, async_pandas_udf
 from asyncudf._arrow.rows import records_of
 from asyncudf._loop.bridge import Bridge
-from asyncudf._spark.planner import offline_work
+from asyncudf._spark.planner import plan_function_offline
 from asyncudf._spark.worker import bridge_of
 from asyncudf.testing import run_rows
 
@@ -80,7 +80,7 @@ def test_a_reader_that_has_enough_does_not_cut_a_flush_in_half() -> None:
 
     udf = async_pandas_udf(call, resources={"it": closing_with(flush)})
     made: Bridge[Any, Any] = bridge_of(
-        offline_work(udf.spec, udf.options, None), lambda values, *_: list(values), None, 100
+        plan_function_offline(udf.spec, udf.options, None), lambda values, *_: list(values), None, 100
     )
     rows = made.pipe(iter([records_of([(1,)], [None])]))
     assert next(rows) == [1]

@@ -29,8 +29,8 @@ from asyncudf import (
     WatermarkStrategy,
     async_pandas_udf,
 )
-from asyncudf._arrow.layout import Layout, Part
-from asyncudf._chain.plan import Node, Plan
+from asyncudf._arrow.layout import ColumnGroup, RowLayout
+from asyncudf._chain.plan import ChainPlan, StreamNode
 from asyncudf._policies.options import EventLoop
 from asyncudf.queues import StreamRecord
 from asyncudf.testing import run_rows, run_stream
@@ -764,9 +764,9 @@ class TestPlans:
 
     @pytest.mark.parametrize("kind", [EventLoop.ASYNCIO, EventLoop.UVLOOP])
     def test_one_explicit_loop_is_that_of_the_whole_chain(self, kind: EventLoop) -> None:
-        def chain(*asked: EventLoop) -> Plan:
-            layout = Layout(("n",), (pa.int64(),))
-            return Plan(tuple(Node(SimpleNamespace(loop=loop), (), layout, None) for loop in asked))  # type: ignore[arg-type]
+        def chain(*asked: EventLoop) -> ChainPlan:
+            layout = RowLayout(("n",), (pa.int64(),))
+            return ChainPlan(tuple(StreamNode(SimpleNamespace(loop=loop), (), layout, None) for loop in asked))  # type: ignore[arg-type]
 
         assert chain(EventLoop.AUTO, kind, EventLoop.AUTO).loop is kind
         assert chain(kind, kind).loop is kind
@@ -822,13 +822,13 @@ def test_a_catch_all_around_the_collector_cannot_lose_a_row_that_failed_further_
 
 
 def test_a_row_weighs_what_all_operators_have_added() -> None:
-    text, number = Part.of("page", pa.string(), "page"), Part.of("size", pa.int64(), "size")
-    source = Layout(("x",), (pa.string(),))
+    text, number = ColumnGroup.of("page", pa.string(), "page"), ColumnGroup.of("size", pa.int64(), "size")
+    source = RowLayout(("x",), (pa.string(),))
     assert source.weigher() is None
-    assert source.plus(number).weigher() is None
-    both = source.plus(text).plus(number).weigher()
+    assert source.with_columns(number).weigher() is None
+    both = source.with_columns(text).with_columns(number).weigher()
     assert both is not None
     assert both(5, StreamRecord("p" * 500, None, ("rows", 0))) == 500
-    turned = source.plus(number).plus(text).weigher()
+    turned = source.with_columns(number).with_columns(text).weigher()
     assert turned is not None
     assert turned("q" * 30, StreamRecord(5, None, ("rows", 0))) == 30

@@ -18,7 +18,7 @@ from asyncudf._loop.bridge import Bridge
 from asyncudf._loop.event_loops import run_to_end
 from asyncudf._loop.limited import within
 from asyncudf._loop.shutdown import GRACE
-from asyncudf._spark.planner import offline_work
+from asyncudf._spark.planner import plan_function_offline
 from asyncudf._spark.worker import bridge_of
 from asyncudf.testing import run_rows, run_stream
 from asyncudf.testing._clock import VirtualClockLoop
@@ -445,7 +445,7 @@ def test_a_generator_that_does_not_end_is_left_after_the_grace_period() -> None:
 def bridge(function: Any, **options: Any) -> Iterator[Bridge[Any, list[Any]]]:
     udf = async_pandas_udf(function, **options)
     made: Bridge[Any, list[Any]] = bridge_of(
-        offline_work(udf.spec, udf.options, None), lambda values, *_: list(values), None, 100
+        plan_function_offline(udf.spec, udf.options, None), lambda values, *_: list(values), None, 100
     )
     try:
         yield made

@@ -10,7 +10,7 @@ import pytest
 
 from asyncudf import async_pandas_udf
 from asyncudf._spark.column import ColumnTask
-from asyncudf._spark.planner import offline_work
+from asyncudf._spark.planner import plan_function_offline
 
 
 async def at_once(x: int) -> int:
@@ -24,7 +24,7 @@ async def later(x: int) -> int:
 
 def batches_of(function: Any, given: list[list[int]]) -> list[list[int]]:
     udf = async_pandas_udf(function)
-    task = ColumnTask(offline_work(udf.spec, udf.options, "long"))
+    task = ColumnTask(plan_function_offline(udf.spec, udf.options, "long"))
     written = [batch.to_pylist() for batch in task(iter(pa.array(batch, pa.int64()) for batch in given))]
     return [batch for batch in written if batch]
 

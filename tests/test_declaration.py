@@ -17,7 +17,7 @@ import pytest
 
 from asyncudf import RetryStrategy, async_pandas_udf
 from asyncudf._functions.annotations import UnknownTypeError, from_annotation
-from asyncudf._functions.signature import Kind
+from asyncudf._functions.signature import FunctionKind
 from asyncudf._functions.vector_hints import Vector
 from asyncudf._spark.ddl import to_json
 from asyncudf.testing import run_rows
@@ -99,14 +99,14 @@ class TestKinds:
                 return x
 
         kinds = [async_pandas_udf(f, "int").spec.kind for f in (coroutine, generator, plain, Doer())]
-        assert kinds == [Kind.COROUTINE, Kind.GENERATOR, Kind.THREAD, Kind.COROUTINE]
+        assert kinds == [FunctionKind.COROUTINE, FunctionKind.GENERATOR, FunctionKind.THREAD, FunctionKind.COROUTINE]
 
     def test_partial_keeps_the_name_and_the_kind(self) -> None:
         async def add(a: int, b: int) -> int:
             return a + b
 
         spec = async_pandas_udf(functools.partial(add, b=1), "int").spec
-        assert (spec.name, spec.kind, spec.required) == ("add", Kind.COROUTINE, 1)
+        assert (spec.name, spec.kind, spec.required) == ("add", FunctionKind.COROUTINE, 1)
 
     def test_vectors_are_told_from_the_annotations(self) -> None:
         async def call(a: pd.Series, b: pd.DataFrame, c: pa.Array, d: pa.StringArray) -> pd.Series:

@@ -15,7 +15,7 @@ from pyspark.sql import Row
 
 from asyncudf import ResultError
 from asyncudf._arrow.rows import read_back, rows_of, values_of
-from asyncudf._arrow.validation import fitter
+from asyncudf._arrow.validation import validator
 from asyncudf.testing import run_rows
 
 UTC = datetime.UTC
@@ -34,9 +34,9 @@ POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
 )
 def test_nanoseconds_are_refused(kind: pa.DataType, value: Any) -> None:
     with pytest.raises(ResultError, match=r"it has nanoseconds, and Spark keeps microseconds; round it"):
-        fitter("f", kind)(value)
+        validator("f", kind)(value)
     whole = value.round("us")
-    assert pa.array([fitter("f", kind)(whole)], kind)[0].as_py() == whole
+    assert pa.array([validator("f", kind)(whole)], kind)[0].as_py() == whole
 
 
 @pytest.mark.parametrize(
@@ -55,30 +55,30 @@ def test_nanoseconds_in_a_vector_are_refused(values: list[str], returns: str, ma
 @pytest.mark.parametrize("dtype", ["datetime64[ns]", "timedelta64[ns]"])
 def test_an_array_of_nanoseconds_is_no_array_of_numbers(dtype: str) -> None:
     with pytest.raises(ResultError, match=r"\((datetime|timedelta)64\) in field '\[\]': declared int64"):
-        fitter("f", pa.list_(pa.int64()))(np.array([5], dtype=dtype))
+        validator("f", pa.list_(pa.int64()))(np.array([5], dtype=dtype))
 
 
 def test_the_microseconds_of_an_offset_count() -> None:
     zone = datetime.timezone(datetime.timedelta(seconds=1, microseconds=5))
     value = datetime.datetime(2026, 1, 2, tzinfo=zone)
-    assert pa.array([fitter("f", TIMESTAMP)(value)], TIMESTAMP)[0].as_py() == value
+    assert pa.array([validator("f", TIMESTAMP)(value)], TIMESTAMP)[0].as_py() == value
 
 
 def test_a_moment_whose_offset_leads_out_of_time_is_refused() -> None:
     zone = datetime.timezone(datetime.timedelta(microseconds=5))
     with pytest.raises(ResultError, match="date value out of range"):
-        fitter("f", TIMESTAMP)(datetime.datetime.min.replace(tzinfo=zone))
+        validator("f", TIMESTAMP)(datetime.datetime.min.replace(tzinfo=zone))
 
 
 def test_a_time_of_day_with_a_zone_is_refused() -> None:
     with pytest.raises(ResultError, match="declared time64"):
-        fitter("f", pa.time64("us"))(datetime.time(1, tzinfo=UTC))
+        validator("f", pa.time64("us"))(datetime.time(1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize("value", [datetime.timedelta.max, datetime.timedelta.min])
 def test_a_duration_beyond_64_bits_is_refused(value: datetime.timedelta) -> None:
     with pytest.raises(ResultError, match="declared duration"):
-        fitter("f", DURATION)(value)
+        validator("f", DURATION)(value)
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,16 @@ def test_a_duration_beyond_64_bits_is_refused(value: datetime.timedelta) -> None
 )
 def test_a_mapping_that_would_lose_a_key_is_refused(kind: pa.DataType, value: Any) -> None:
     with pytest.raises(ResultError, match="it has a key more than once"):
-        fitter("f", kind)(value)
+        validator("f", kind)(value)
 
 
 def test_other_mappings_and_keys_are_kept() -> None:
-    assert fitter("f", pa.map_(pa.string(), pa.string()))(MultiDict([("a", "1"), ("b", "1")])) == {"a": "1", "b": "1"}
-    assert fitter("f", DOUBLES)({0.1: 1, float(np.float32(0.1)): 2}) == {0.1: 1, 0.10000000149011612: 2}
-    assert fitter("f", FLOATS)({0.5: 1, math.inf: 2}) == {0.5: 1, math.inf: 2}
+    assert validator("f", pa.map_(pa.string(), pa.string()))(MultiDict([("a", "1"), ("b", "1")])) == {
+        "a": "1",
+        "b": "1",
+    }
+    assert validator("f", DOUBLES)({0.1: 1, float(np.float32(0.1)): 2}) == {0.1: 1, 0.10000000149011612: 2}
+    assert validator("f", FLOATS)({0.5: 1, math.inf: 2}) == {0.5: 1, math.inf: 2}
 
 
 def test_a_frame_with_two_columns_of_a_name_is_refused() -> None:
@@ -114,9 +117,9 @@ def test_a_frame_with_two_columns_of_a_name_is_refused() -> None:
 def test_a_map_whose_keys_are_structs_or_arrays_comes_back_as_it_went() -> None:
     kind = pa.struct([("m", pa.list_(pa.map_(POINT, pa.map_(pa.list_(pa.int32()), pa.int32()))))])
     value = {"m": [{(1, "a"): {(1, 2): 3, (): 4}, (1, None): None}, None]}
-    array = pa.array([fitter("f", kind)(value), None], kind)
+    array = pa.array([validator("f", kind)(value), None], kind)
     assert values_of(array) == [value, None]
-    assert [fitter("f", kind)(seen) for seen in values_of(array)] == [fitter("f", kind)(value), None]
+    assert [validator("f", kind)(seen) for seen in values_of(array)] == [validator("f", kind)(value), None]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from asyncudf import AsyncUDFError
 from asyncudf._errors.http import status_of
-from asyncudf._errors.records import told
+from asyncudf._errors.records import error_text
 from asyncudf.testing import run_rows
 
 INSIDE = "unhandled errors in a TaskGroup (1 sub-exception): ValueError: no such city"
@@ -63,14 +63,14 @@ def test_of_groups_in_groups_the_first_few_errors_are_told() -> None:
     error: Any = ExceptionGroup("inner", [ValueError(n) for n in range(2)])
     error = ExceptionGroup("outer", [KeyError("k"), error, *(ValueError(n) for n in range(2, 20))])
     shown = "; ".join(f"ValueError: {n}" for n in range(7))
-    assert told(error) == f"ExceptionGroup: outer (20 sub-exceptions): KeyError: 'k'; {shown}; ..."
+    assert error_text(error) == f"ExceptionGroup: outer (20 sub-exceptions): KeyError: 'k'; {shown}; ..."
 
 
 def test_a_deep_group_is_told() -> None:
     error: Exception = ValueError("no")
     for _ in range(10_000):
         error = ExceptionGroup("group", [error])
-    assert told(error) == "ExceptionGroup: group (1 sub-exception): ValueError: no"
+    assert error_text(error) == "ExceptionGroup: group (1 sub-exception): ValueError: no"
 
 
 def test_the_status_of_an_error_in_a_group_is_that_of_the_group() -> None:

@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from asyncudf import FunctionError, OptionError, ResultError, async_pandas_udf
-from asyncudf._functions.signature import Kind
+from asyncudf._functions.signature import FunctionKind
 from asyncudf.testing import run_rows, run_stream
 
 
@@ -51,7 +51,7 @@ HIDDEN: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("case", HIDDEN)
 def test_a_call_that_gives_a_coroutine_is_awaited(case: str) -> None:
     udf = async_pandas_udf(HIDDEN[case], "int")
-    assert udf.spec.kind is Kind.COROUTINE
+    assert udf.spec.kind is FunctionKind.COROUTINE
     assert run_rows(udf, [1, 1]) == [2, 2]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asyncudf import LATENCIES, AsyncStream, AsyncUDFError
-from asyncudf._operators.input_buffer import Input
+from asyncudf._operators.input_buffer import InputBuffer
 from asyncudf.queues import LatencyMarker, StreamRecord
 from asyncudf.testing import VirtualClockLoop, run_stream
 
@@ -105,7 +105,7 @@ def depth(line: Any) -> int:
 
 def test_many_markers_do_not_nest_and_ask_for_no_other_batch() -> None:
     wanted: list[None] = []
-    line = Input(lambda: wanted.append(None))
+    line = InputBuffer(lambda: wanted.append(None))
     line.feed([StreamRecord(n) for n in range(500)])
     taken: list[Any] = []
     for n in range(500):
@@ -125,7 +125,7 @@ def test_many_markers_do_not_nest_and_ask_for_no_other_batch() -> None:
 
 def test_what_was_put_one_by_one_stays_where_it_is_when_it_is_listed() -> None:
     wanted: list[None] = []
-    line = Input(lambda: wanted.append(None))
+    line = InputBuffer(lambda: wanted.append(None))
     rows = [StreamRecord(n) for n in range(4)]
     line.restore(rows[:1])
     for row in rows[1:3]:

@@ -27,7 +27,7 @@ from asyncudf import (
 )
 from asyncudf._errors.traces import trace_of
 from asyncudf._spark.errors import Telling
-from asyncudf._text.safe import short, text_of
+from asyncudf._text.safe import safe_repr, safe_str
 from asyncudf.testing import run_rows, run_stream
 
 
@@ -113,13 +113,13 @@ SHOWN: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("case", SHOWN)
 def test_any_value_can_be_shown(case: str) -> None:
     value, text = SHOWN[case]
-    assert short(value) == text
+    assert safe_repr(value) == text
 
 
 def test_a_long_value_is_shortened() -> None:
-    assert len(short("x" * 10**6)) < 100
-    assert len(short(Deep("x" * 10**6))) < 100
-    assert len(short(b"x" * 10**6)) < 100
+    assert len(safe_repr("x" * 10**6)) < 100
+    assert len(safe_repr(Deep("x" * 10**6))) < 100
+    assert len(safe_repr(b"x" * 10**6)) < 100
 
 
 class UnprintableError(Exception):
@@ -133,7 +133,7 @@ class UnprintableError(Exception):
 @pytest.mark.parametrize("error", [RuntimeError(), SystemExit(), KeyboardInterrupt(), GeneratorExit()])
 def test_an_exception_whose_text_raises_anything_is_told_all_the_same(error: BaseException) -> None:
     name = type(error).__name__
-    assert text_of(UnprintableError(error)) == f"<unprintable: {name}>"
+    assert safe_str(UnprintableError(error)) == f"<unprintable: {name}>"
 
     async def fails(x: int) -> int:
         raise UnprintableError(error)
@@ -151,8 +151,8 @@ def test_a_text_that_is_no_plain_string_is_made_one() -> None:
         def __str__(self) -> str:
             return Text("odd")
 
-    assert type(text_of(OddError())) is str
-    assert text_of(OddError()) == "odd"
+    assert type(safe_str(OddError())) is str
+    assert safe_str(OddError()) == "odd"
 
 
 class NoTraceError(Exception):

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from asyncudf import AsyncFunction, FunctionError, ResultFuture, RuntimeContext, async_pandas_udf
-from asyncudf._calls.invokers import invocation_of
+from asyncudf._calls.invokers import invoker_of
 from asyncudf.testing import run_rows, run_stream
 
 CITIES = [{"city": "Oslo", "lang": "no"}, {"city": "Bergen", "lang": "nn"}]
@@ -181,9 +181,9 @@ class TestContextAndResources:
     def test_a_function_of_columns_alone_is_called_itself(self) -> None:
         spec = async_pandas_udf(by_keyword).spec
         context = RuntimeContext("by_keyword", lambda: 0.0)
-        assert invocation_of(spec, None, {}, context, None).direct is by_keyword
+        assert invoker_of(spec, None, {}, context, None).direct is by_keyword
         narrowed = spec.reading(["city", "units"])
-        assert invocation_of(narrowed, None, {}, context, None).direct is by_keyword
+        assert invoker_of(narrowed, None, {}, context, None).direct is by_keyword
 
 
 def counted(function: Any) -> Any:

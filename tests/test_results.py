@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import OptionError, ResultError
-from asyncudf._arrow.validation import fitter
+from asyncudf._arrow.validation import validator
 from asyncudf._policies.options import ExtraFields
 from asyncudf.testing import run_rows
 
@@ -98,7 +98,7 @@ FITS = [
 
 @pytest.mark.parametrize(("kind", "value", "exact"), FITS)
 def test_what_fits_reaches_arrow_unchanged(kind: pa.DataType, value: Any, exact: Any) -> None:
-    fitted = fitter("f", kind)(value)
+    fitted = validator("f", kind)(value)
     assert pa.array([fitted], type=kind).to_pylist() == [exact]
 
 
@@ -162,7 +162,7 @@ MISFITS = [
 @pytest.mark.parametrize(("kind", "value", "said"), MISFITS)
 def test_what_does_not_fit_is_named(kind: pa.DataType, value: Any, said: str) -> None:
     with pytest.raises(ResultError) as caught:
-        fitter("weather", kind)(value)
+        validator("weather", kind)(value)
     assert str(caught.value).startswith("weather returned ")
     assert said in str(caught.value)
 
@@ -183,7 +183,7 @@ FIELDS = [
 @pytest.mark.parametrize(("value", "said"), FIELDS)
 def test_missing_and_unknown_fields_are_told_apart_with_what_to_do(value: Any, said: str) -> None:
     with pytest.raises(ResultError) as caught:
-        fitter("weather", WEATHER)(value)
+        validator("weather", WEATHER)(value)
     assert str(caught.value).endswith(said)
 
 
@@ -214,18 +214,18 @@ MORE, LESS = {"temp": 1.0, "sky": "x", "wind": 3}, {"temp": 1.0, "sky": "x"}
     ],
 )
 def test_unknown_fields_are_dropped_where_that_is_asked_for(kind: pa.DataType, value: Any, fitted: Any) -> None:
-    assert fitter("f", kind, extra_fields=ExtraFields.DROP)(value) == fitted
+    assert validator("f", kind, extra_fields=ExtraFields.DROP)(value) == fitted
     if value is not LESS:
         with pytest.raises(
             ResultError, match=r"unknown .*: declare it, or have such fields left out with extra_fields='drop'"
         ):
-            fitter("f", kind, extra_fields=ExtraFields.ERROR)(value)
+            validator("f", kind, extra_fields=ExtraFields.ERROR)(value)
 
 
 @pytest.mark.parametrize("value", [{"sky": "x", "wind": 3}, {"tmp": 1.0, "sky": "x"}])
 def test_a_field_that_is_missing_is_an_error_also_where_unknown_ones_are_dropped(value: Any) -> None:
     with pytest.raises(ResultError, match=r"missing field 'temp'|did you mean 'temp'"):
-        fitter("f", WEATHER, extra_fields=ExtraFields.DROP)(value)
+        validator("f", WEATHER, extra_fields=ExtraFields.DROP)(value)
 
 
 def test_the_test_kit_drops_fields_as_spark_does() -> None:
@@ -252,7 +252,7 @@ ANYTHING = st.recursive(
 @given(value=ANYTHING, kind=st.sampled_from([kind for kind, _, _ in FITS]))
 def test_whatever_the_fitter_lets_through_arrow_takes(value: Any, kind: pa.DataType) -> None:
     try:
-        fitted = fitter("f", kind)(value)
+        fitted = validator("f", kind)(value)
     except ResultError:
         return
     pa.array([fitted], type=kind)

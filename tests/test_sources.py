@@ -12,7 +12,7 @@ import pytest
 
 from asyncudf import WatermarkStrategy
 from asyncudf._arrow.rows import SourceRows, source_columns, watermark_marks
-from asyncudf._operators.buffered import BURST, Source
+from asyncudf._operators.buffered import BURST, SourceOperator
 from asyncudf._operators.outputs import UNLIMITED
 from asyncudf._policies.watermarks import WatermarkGenerator
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark
@@ -85,7 +85,7 @@ def test_a_source_pushes_nothing_where_there_is_no_room_and_goes_on_when_there_i
     rows = [StreamRecord("a"), StreamRecord("b")]
 
     async def main() -> None:
-        source = Source(output, loop, lambda: None, None)
+        source = SourceOperator(output, loop, lambda: None, None)
         async with source.running():
             source.feed(rows)
             source.end_of_input()
@@ -104,7 +104,7 @@ def test_a_source_pushes_one_burst_in_a_turn_of_the_loop_however_often_it_is_fed
     rows, pushed = [StreamRecord(n) for n in range(5 * BURST)], []
 
     async def main() -> None:
-        source = Source(output, loop, lambda: None, None)
+        source = SourceOperator(output, loop, lambda: None, None)
         async with source.running():
             for _ in range(4):
                 source.feed(rows)

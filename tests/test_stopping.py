@@ -17,7 +17,7 @@ from asyncudf._arrow.rows import records_of
 from asyncudf._loop import bridge as bridge_module
 from asyncudf._loop.bridge import Bridge, Reader
 from asyncudf._spark.connection import settler
-from asyncudf._spark.planner import offline_work
+from asyncudf._spark.planner import plan_function_offline
 from asyncudf._spark.worker import bridge_of
 
 Settle = Callable[[], None]
@@ -25,7 +25,7 @@ Settle = Callable[[], None]
 
 def start(function: Any, settle: Settle, **options: Any) -> Bridge[Any, list[Any]]:
     udf = async_pandas_udf(function, **options)
-    work = offline_work(udf.spec, udf.options, None)
+    work = plan_function_offline(udf.spec, udf.options, None)
     return bridge_of(work, lambda values, *_: list(values), None, 100, reader=Reader(settle, list))
 
 

@@ -89,7 +89,7 @@ def test_help_on_a_udf_is_about_the_users_function() -> None:
     assert "    Twice as much." in lines_of_help(async_pandas_udf(doubled))[:5]
 
 
-def test_help_on_the_package_opens_with_the_doors() -> None:
+def test_help_on_the_package_opens_with_the_entry_points() -> None:
     text = "\n".join(lines_of_help(asyncudf)[:40])
     for name in (
         "async_pandas_udf(",

@@ -24,7 +24,7 @@ from asyncudf import (
     RetryStrategy,
     _errors,
 )
-from asyncudf._arrow.validation import fitter
+from asyncudf._arrow.validation import validator
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 
 
@@ -191,7 +191,7 @@ def test_a_misfit_is_checked_once() -> None:
 
 def test_a_map_may_have_keys_that_python_cannot_hash_once_they_are_lists() -> None:
     kind = pa.map_(pa.list_(pa.int32()), pa.string())
-    fitted = fitter("call", kind)({(1, 2): "pair", (3,): None})
+    fitted = validator("call", kind)({(1, 2): "pair", (3,): None})
     assert pa.array([fitted], kind).to_pylist() == [[([1, 2], "pair"), ([3], None)]]
 
 

@@ -15,7 +15,7 @@ import pytest
 from asyncudf import AsyncUDFError, async_pandas_udf
 from asyncudf._arrow.rows import records_of
 from asyncudf._loop.bridge import Bridge
-from asyncudf._spark.planner import offline_work
+from asyncudf._spark.planner import plan_function_offline
 from asyncudf._spark.worker import bridge_of
 from asyncudf.testing import run_rows
 
@@ -31,7 +31,7 @@ def loop(request: pytest.FixtureRequest) -> str:
 
 def start(function: Any, **options: Any) -> Bridge[Any, list[Any]]:
     udf = async_pandas_udf(function, **options)
-    work = offline_work(udf.spec, udf.options, None)
+    work = plan_function_offline(udf.spec, udf.options, None)
     return bridge_of(work, lambda values, *_: list(values), None, 100)
 
 

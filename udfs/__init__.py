@@ -1,6 +1,6 @@
 """Flink's Async I/O for PySpark: enrich rows by calling services, many calls in flight, in the promised order.
 
-Declare a function, and use it at one of the three doors:
+Declare a function, and use it at one of the three entry points:
 
 1. As a column, or in SQL, where each row has exactly one result:
 

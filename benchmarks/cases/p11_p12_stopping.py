@@ -34,7 +34,7 @@ LATENCY = 0.05
 ROWS = 8_000
 MANY, FEW = 1_000_000, 100
 SILENCE = 5.0  # seconds without a call, after which none is expected; Spark's monitor kills a worker after 4
-Door = Callable[[DataFrame, AsyncUDF[..., Any]], DataFrame]
+EntryPoint = Callable[[DataFrame, AsyncUDF[..., Any]], DataFrame]
 
 
 def column(df: DataFrame, call: AsyncUDF[..., Any]) -> DataFrame:
@@ -57,7 +57,7 @@ def table_function(df: DataFrame, call: AsyncUDF[..., Any]) -> DataFrame:
     return df.sparkSession.sql("SELECT * FROM call_of_table(TABLE(stopping))")
 
 
-DOORS: dict[str, Door] = {
+ENTRY_POINTS: dict[str, EntryPoint] = {
     "column": column,
     "SQL function": sql,
     "ordered_wait": ordered_wait,
@@ -73,7 +73,7 @@ def systems(measure: Callable[..., Sample], settings: Settings) -> Iterator[list
     with local_spark({"spark.python.worker.reuse": "false"}, TASKS) as session, http_server(LATENCY) as url:
         run = partial(measure, session, Service(url), settings)
         yield [
-            *(System(name, partial(run, door, client(url))) for name, door in DOORS.items()),
+            *(System(name, partial(run, entry_point, client(url))) for name, entry_point in ENTRY_POINTS.items()),
             System("buffered", partial(run, column, client(url, Buffered())), "reference"),
         ]
 
@@ -125,8 +125,8 @@ class Service:
         return found
 
 
-def stopping(session: SparkSession, service: Service, settings: Settings, door: Door, call: Any) -> Sample:
-    df = door(session.range(0, settings.rows(ROWS), 1, TASKS), call)
+def stopping(session: SparkSession, service: Service, settings: Settings, entry_point: EntryPoint, call: Any) -> Sample:
+    df = entry_point(session.range(0, settings.rows(ROWS), 1, TASKS), call)
     return Sample({**after_a_cancel(session, service, df), **of_a_limit(service, df)})
 
 
@@ -158,9 +158,11 @@ def five(df: DataFrame) -> list[Any]:
     return df.where("call >= 0").limit(5).collect()
 
 
-def first_rows(session: SparkSession, service: Service, settings: Settings, door: Door, call: Any) -> Sample:
+def first_rows(
+    session: SparkSession, service: Service, settings: Settings, entry_point: EntryPoint, call: Any
+) -> Sample:
     def seconds(rows: int) -> float:
-        df = door(session.range(0, rows, 1, TASKS), call)
+        df = entry_point(session.range(0, rows, 1, TASKS), call)
         start = time.perf_counter()
         assert len(five(df)) == 5
         return time.perf_counter() - start
@@ -170,7 +172,9 @@ def first_rows(session: SparkSession, service: Service, settings: Settings, door
 
 
 def targets(bounds: dict[str, float]) -> tuple[Target, ...]:
-    return tuple(Target(quantity, door, bound) for quantity, bound in bounds.items() for door in DOORS)
+    return tuple(
+        Target(quantity, entry_point, bound) for quantity, bound in bounds.items() for entry_point in ENTRY_POINTS
+    )
 
 
 P11 = Case(

@@ -1,4 +1,4 @@
-"""Arguments by name over gaps at every door, what DDL means in every session and thread, and rows without columns."""
+"""Arguments by name over gaps, what DDL means in every session and thread, and rows without columns."""
 
 import datetime
 import threading
@@ -38,7 +38,7 @@ def trips(spark):
     return df
 
 
-def test_a_gap_at_every_door(spark, trips):
+def test_a_gap_at_every_entry_point(spark, trips):
     udf = async_pandas_udf(greet)
     udf.with_options(output_mode="unordered").register(spark, "greet_table")
     udf.register(spark, "greet")

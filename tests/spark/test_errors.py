@@ -34,15 +34,15 @@ async def fails_at_seven(id: int, text: str = "") -> int:
     return id
 
 
-@pytest.mark.parametrize("door", ["column", "ordered_wait", "unordered_wait"])
-def test_the_error_names_function_attempts_partition_input_and_cause(spark, spark_error, door):
+@pytest.mark.parametrize("entry_point", ["column", "ordered_wait", "unordered_wait"])
+def test_the_error_names_function_attempts_partition_input_and_cause(spark, spark_error, entry_point):
     df = spark.range(0, 8, 1, 2).selectExpr("id", "repeat('long', 1000) AS text")
     queries = {
         "column": lambda: df.select(fails_at_seven("id", "text")),
         "ordered_wait": lambda: ordered_wait(df, fails_at_seven),
         "unordered_wait": lambda: unordered_wait(df, fails_at_seven),
     }
-    text = spark_error(queries[door]())
+    text = spark_error(queries[entry_point]())
     message = re.search(r"AsyncUDFError: (fails_at_seven failed in attempt 3, partition 1, for the input .*)", text)[1]
     assert re.search(r"for the input \(7, 'long.*\.\.\..*long'\): BusyError: service says no", message)
     assert len(message) < 300, "the input is shortened"

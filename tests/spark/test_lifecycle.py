@@ -227,12 +227,12 @@ def pids(journal):
     return {int(line) for line in journal.lines}
 
 
-@pytest.mark.parametrize("door", ["column", "unordered_wait", "table"])
-def test_an_exhausted_iterator_leaves_nothing_in_the_worker(spark, journal, workers, untidy, door):
+@pytest.mark.parametrize("entry_point", ["column", "unordered_wait", "table"])
+def test_an_exhausted_iterator_leaves_nothing_in_the_worker(spark, journal, workers, untidy, entry_point):
     df = spark.range(0, 20, 1, 2)
-    if door == "column":
+    if entry_point == "column":
         df.select(untidy("id")).collect()
-    elif door == "unordered_wait":
+    elif entry_point == "unordered_wait":
         unordered_wait(df, untidy).collect()
     else:
         df.createOrReplaceTempView("untidy_rows")
@@ -241,8 +241,8 @@ def test_an_exhausted_iterator_leaves_nothing_in_the_worker(spark, journal, work
     workers.assert_clean(pids(journal), reused=True)
 
 
-@pytest.mark.parametrize("door", ["column", "unordered_wait"])
-def test_a_failure_leaves_nothing_behind(spark, journal, workers, spark_error, door):
+@pytest.mark.parametrize("entry_point", ["column", "unordered_wait"])
+def test_a_failure_leaves_nothing_behind(spark, journal, workers, spark_error, entry_point):
     @async_pandas_udf
     async def fails(id: int) -> int:
         journal.write(os.getpid())
@@ -253,7 +253,7 @@ def test_a_failure_leaves_nothing_behind(spark, journal, workers, spark_error, d
         return id
 
     df = spark.range(0, 20, 1, 2)
-    assert "thirteen" in spark_error(df.select(fails("id")) if door == "column" else unordered_wait(df, fails))
+    assert "thirteen" in spark_error(df.select(fails("id")) if entry_point == "column" else unordered_wait(df, fails))
     workers.assert_clean(pids(journal), reused=False)
 
 

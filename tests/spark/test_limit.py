@@ -82,17 +82,19 @@ def test_a_limit_before_an_operator_form_is_heeded_exactly(spark, called, journa
 
 
 @pytest.mark.parametrize(
-    ("door", "size", "filtered"),
+    ("entry_point", "size", "filtered"),
     [(column, 8, True), (ordered_wait, 1000, True), (unordered_wait, 8, False)],
     ids=["a column and narrow rows", "ordered_wait and wide rows", "unordered_wait without a filter"],
 )
-def test_the_calls_beyond_a_limit_are_bounded_and_end(spark, called, journal, workers, until, door, size, filtered):
-    df = door(rows(spark, size), called)
+def test_the_calls_beyond_a_limit_are_bounded_and_end(
+    spark, called, journal, workers, until, entry_point, size, filtered
+):
+    df = entry_point(rows(spark, size), called)
     found = (df.where("called > ''") if filtered else df).limit(5).collect()
     assert len(found) == 5
     until(lambda: journal.count("close") == 1, "the resource is closed")
     calls = journal.count("call")
-    print(f"LIMIT 5, {door.__name__}, {size} bytes: {calls} calls")  # noqa: T201 - shown with pytest -s
+    print(f"LIMIT 5, {entry_point.__name__}, {size} bytes: {calls} calls")  # noqa: T201 - shown with pytest -s
     assert calls <= 3 * BUFFER // size + 2 * WRITTEN_TOGETHER
     workers.assert_clean({int(line.split()[1]) for line in journal.lines if line.startswith("open")}, reused=False)
     assert journal.count("call") == calls, "no call after the close"

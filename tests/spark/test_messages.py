@@ -1,4 +1,4 @@
-"""What Spark's user reads of a task that failed, and what is in the columns of an error, at every door."""
+"""What Spark's user reads of a task that failed, and what is in the columns of an error, at every entry point."""
 
 # ruff: noqa: A002, A006 - parameters are called like the columns, and Spark's own is `id`
 
@@ -85,7 +85,7 @@ def in_sql(spark, df, function):
 
 
 AT = r"failed in attempt 1, partition 0, for the input"
-DOORS = {
+ENTRY_POINTS = {
     "a column": (lambda spark, df: df.select(fails("id")), rf"fails {AT} \(7,\)"),
     "ordered_wait": (lambda spark, df: ordered_wait(df, fails), rf"fails {AT} \(7,\)"),
     "unordered_wait": (lambda spark, df: unordered_wait(df, many), rf"many {AT} \(7,\)"),
@@ -114,9 +114,9 @@ def error_of(query):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_the_message_comes_first_and_then_the_users_frames_only(spark, door):
-    query, said = DOORS[door]
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_the_message_comes_first_and_then_the_users_frames_only(spark, entry_point):
+    query, said = ENTRY_POINTS[entry_point]
     head, *lines = error_of(query(spark, spark.range(7, 8, 1, 1))).splitlines()
     assert head == "An exception was thrown from the Python worker:"
     assert re.match(rf"asyncudf\.[\w.]*Error: .*{said}.*: JSONDecodeError: Expecting property name", lines[0]), lines[0]
@@ -126,10 +126,10 @@ def test_the_message_comes_first_and_then_the_users_frames_only(spark, door):
     assert lines[-1].startswith("json.decoder.JSONDecodeError: ")
 
 
-@pytest.mark.parametrize("door", ["a column", "a chain", "a table function"])
-def test_the_switch_brings_all_frames_back(spark, monkeypatch, door):
+@pytest.mark.parametrize("entry_point", ["a column", "a chain", "a table function"])
+def test_the_switch_brings_all_frames_back(spark, monkeypatch, entry_point):
     monkeypatch.setenv("ASYNCUDF_FULL_TRACEBACK", "1")
-    text = error_of(DOORS[door][0](spark, spark.range(7, 8, 1, 1)))
+    text = error_of(ENTRY_POINTS[entry_point][0](spark, spark.range(7, 8, 1, 1)))
     assert "_bridge.py" in text
     assert "_operator.py" in text or "_direct.py" in text
     assert "JSONDecodeError" in text
@@ -251,7 +251,7 @@ async def talkative(id: int):
     return {"x": id, "new": 1, "inner": {"a": 1, "b": [2]}}
 
 
-def test_unknown_fields_are_dropped_at_every_door(spark):
+def test_unknown_fields_are_dropped_at_every_entry_point(spark):
     df = spark.range(0, 1, 1, 1)
     df.createOrReplaceTempView("one")
     talkative.with_options(output_mode="unordered").register(spark, "talkative_of")

@@ -132,7 +132,7 @@ def test_in_the_operator_form_too(rows, wait):
     assert {row.id: row.s for row in found} == {id: None if id % 2 else "x" for id in range(2 * len(BAD))}
 
 
-def test_at_the_table_door_too(spark, rows):
+def test_at_the_table_function_too(spark, rows):
     rows.createOrReplaceTempView("result_rows")
     result.with_options(output_mode="unordered", on_error="null").register(spark, "result_of")
     found = spark.sql("SELECT id, s FROM result_of(TABLE(result_rows))").collect()

@@ -112,11 +112,11 @@ def key(row):
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("door", ["side_output", "collect"])
-def test_a_side_output_is_written_from(spark, stream_of, writer, door):
+@pytest.mark.parametrize("entry_point", ["side_output", "collect"])
+def test_a_side_output_is_written_from(spark, stream_of, writer, entry_point):
     stream = WRITERS[writer](stream_of(spark.range(0, 6, 1, 2)))
     main, side = stream, stream.side_output(LOG)
-    if door == "collect":
+    if entry_point == "collect":
         frames = AsyncStream.collect(main=stream, side=side)
         main, side = frames["main"], frames["side"]
     assert sorted(tuples(side), key=key) == NOTES

@@ -12,8 +12,8 @@ from asyncudf import async_pandas_udf, ordered_wait
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("door", ["column", "operator"])
-def test_pandas_is_there_before_the_first_call(spark, door):
+@pytest.mark.parametrize("entry_point", ["column", "operator"])
+def test_pandas_is_there_before_the_first_call(spark, entry_point):
     """pyarrow imports it with its first array: a quarter of a second in which every call would stand still."""
 
     @async_pandas_udf
@@ -21,12 +21,12 @@ def test_pandas_is_there_before_the_first_call(spark, door):
         return "pandas" in sys.modules
 
     df = spark.range(1)
-    found = df.select(is_there("id").alias("is_there")) if door == "column" else ordered_wait(df, is_there)
+    found = df.select(is_there("id").alias("is_there")) if entry_point == "column" else ordered_wait(df, is_there)
     assert found.first().is_there
 
 
-@pytest.mark.parametrize("door", ["column", "operator"])
-def test_the_collector_leaves_alone_what_is_imported(spark, door):
+@pytest.mark.parametrize("entry_point", ["column", "operator"])
+def test_the_collector_leaves_alone_what_is_imported(spark, entry_point):
     """A full collection looks at all of it, which took a third of the time of calls that return at once."""
 
     @async_pandas_udf
@@ -34,5 +34,5 @@ def test_the_collector_leaves_alone_what_is_imported(spark, door):
         return gc.get_freeze_count()
 
     df = spark.range(1)
-    found = df.select(frozen("id").alias("frozen")) if door == "column" else ordered_wait(df, frozen)
+    found = df.select(frozen("id").alias("frozen")) if entry_point == "column" else ordered_wait(df, frozen)
     assert found.first().frozen > 10_000

@@ -98,7 +98,7 @@ def table(df, function):
     return df.sparkSession.sql("SELECT * FROM stopping_calls(TABLE(stopping_rows))").toDF("id", "result")
 
 
-every_door = pytest.mark.parametrize("door", [column, in_sql, ordered, unordered, stream, table])
+every_entry_point = pytest.mark.parametrize("entry_point", [column, in_sql, ordered, unordered, stream, table])
 
 
 def pids(journal):
@@ -127,9 +127,9 @@ def cancelled_at_the_end(spark, df):
     assert "cancel" in errors[0].lower()
 
 
-@every_door
-def test_a_cancelled_job_stops_calling_and_closes_everything(patient_spark, call, journal, workers, until, door):
-    df = door(patient_spark.range(0, ROWS, 1, TASKS), call)
+@every_entry_point
+def test_a_cancelled_job_stops_calling_and_closes_everything(patient_spark, call, journal, workers, until, entry_point):
+    df = entry_point(patient_spark.range(0, ROWS, 1, TASKS), call)
     with cancelled_at_the_end(patient_spark, df):
         until(lambda: journal.count("open") == TASKS and journal.count("call") > 10 * CAPACITY, "it runs")
         before = journal.count("call")
@@ -141,10 +141,12 @@ def test_a_cancelled_job_stops_calling_and_closes_everything(patient_spark, call
     assert column(patient_spark.range(0, 10, 1, TASKS), call).count() == 10
 
 
-@pytest.mark.parametrize("door", [column, ordered, stream, table])
-def test_a_cancelled_job_of_calls_that_hang_closes_everything(patient_spark, hangs, journal, workers, until, door):
+@pytest.mark.parametrize("entry_point", [column, ordered, stream, table])
+def test_a_cancelled_job_of_calls_that_hang_closes_everything(
+    patient_spark, hangs, journal, workers, until, entry_point
+):
     """Spark's task looks up only when it gets something: here it is an empty batch each second."""
-    df = door(patient_spark.range(0, ROWS, 1, TASKS), hangs)
+    df = entry_point(patient_spark.range(0, ROWS, 1, TASKS), hangs)
     with cancelled_at_the_end(patient_spark, df):
         until(lambda: journal.count("call") == CAPACITY * TASKS, "all slots hang")
     until(lambda: journal.count("close") == TASKS, "the resources are closed")
@@ -152,9 +154,9 @@ def test_a_cancelled_job_of_calls_that_hang_closes_everything(patient_spark, han
     assert journal.count("call") == CAPACITY * TASKS
 
 
-@every_door
-def test_a_limit_has_its_rows_with_the_first_results(spark, call, journal, workers, until, door):
-    df = door(spark.range(0, ROWS, 1, TASKS), call)
+@every_entry_point
+def test_a_limit_has_its_rows_with_the_first_results(spark, call, journal, workers, until, entry_point):
+    df = entry_point(spark.range(0, ROWS, 1, TASKS), call)
     assert len(df.where("result >= 0").limit(5).collect()) == 5
     until(lambda: journal.count("close") == journal.count("open"), "the resources are closed")
     calls = journal.count("call")
@@ -163,8 +165,8 @@ def test_a_limit_has_its_rows_with_the_first_results(spark, call, journal, worke
     assert journal.count("call") == calls, "no call after the close"
 
 
-@pytest.mark.parametrize("door", [column, ordered])
-def test_calls_that_hang_beyond_a_limit_are_cancelled_long_before_their_deadline(spark, journal, until, door):
+@pytest.mark.parametrize("entry_point", [column, ordered])
+def test_calls_that_hang_beyond_a_limit_are_cancelled_long_before_their_deadline(spark, journal, until, entry_point):
     @async_pandas_udf(timeout=3600, capacity=CAPACITY)
     async def hangs_later(id: int) -> int:
         if id < 5:
@@ -175,22 +177,22 @@ def test_calls_that_hang_beyond_a_limit_are_cancelled_long_before_their_deadline
         finally:
             journal.write("cancelled", id)
 
-    assert len(door(spark.range(0, ROWS, 1, 1), hangs_later).where("result >= 0").limit(5).collect()) == 5
+    assert len(entry_point(spark.range(0, ROWS, 1, 1), hangs_later).where("result >= 0").limit(5).collect()) == 5
     until(lambda: 0 < journal.count("start") == journal.count("cancelled"), "all calls are cancelled")
 
 
-@pytest.mark.parametrize("door", [column, ordered])
-def test_spark_does_not_take_slow_calls_for_a_worker_that_hangs(spark, conf, journal, door):
+@pytest.mark.parametrize("entry_point", [column, ordered])
+def test_spark_does_not_take_slow_calls_for_a_worker_that_hangs(spark, conf, journal, entry_point):
     @async_pandas_udf
     async def slow(id: int) -> int:
         journal.write("call", id)
         await asyncio.sleep(id)
         return id
 
-    door(spark.range(0, 1, 1, 1), slow).collect()  # so that the start of a worker does not count
+    entry_point(spark.range(0, 1, 1, 1), slow).collect()  # so that the start of a worker does not count
     conf("spark.sql.execution.pyspark.udf.idleTimeoutSeconds", 4)
     conf("spark.sql.execution.pyspark.udf.killOnIdleTimeout", "true")
-    assert [row.result for row in door(spark.range(5, 7, 1, 1), slow).collect()] == [5, 6]
+    assert [row.result for row in entry_point(spark.range(5, 7, 1, 1), slow).collect()] == [5, 6]
     assert journal.count("call") == 3
 
 

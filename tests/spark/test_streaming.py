@@ -1,4 +1,4 @@
-"""Structured Streaming: the same doors over an unbounded table."""
+"""Structured Streaming: the same entry points over an unbounded table."""
 
 import asyncio
 
@@ -25,18 +25,18 @@ def lines(spark, tmp_path):
     return stream.withColumnRenamed("value", "line")
 
 
-DOORS = {
+ENTRY_POINTS = {
     "column": lambda df: df.select("line", measure("line").alias("m")).select("line", "m.*"),
     "ordered_wait": lambda df: ordered_wait(df, measure, "line"),
     "unordered_wait": lambda df: unordered_wait(df, measure),
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_stream_is_enriched(spark, lines, tmp_path, door):
-    df = DOORS[door](lines)
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_a_stream_is_enriched(spark, lines, tmp_path, entry_point):
+    df = ENTRY_POINTS[entry_point](lines)
     assert df.isStreaming
-    name = f"sink_{door}"
+    name = f"sink_{entry_point}"
     query = (
         df.writeStream.format("memory")
         .queryName(name)

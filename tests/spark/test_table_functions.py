@@ -1,4 +1,4 @@
-"""Functions as SQL table functions over TABLE(...): the door for unordered functions and for 0..n results."""
+"""Functions as SQL table functions over TABLE(...): the entry point for unordered functions and for 0..n results."""
 
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 

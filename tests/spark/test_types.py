@@ -1,4 +1,4 @@
-"""Every type, both ways, through every door: exact, and the same values at each."""
+"""Every type, both ways, through every entry point: exact, and the same values at each."""
 
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
@@ -86,7 +86,7 @@ def everything(spark):
 
 
 def seen(value) -> str:
-    """A text that tells values of different types apart, and the same values at different doors together."""
+    """A text that tells values of different types apart, and the same values at different entry points together."""
     import datetime
 
     if value is None:
@@ -183,20 +183,21 @@ def test_a_table_function_gives_back(spark, everything):
 FIRST, LAST = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
 
 
-# Not the first one at the table door: a worker whose zone is west of UTC cannot read it, PySpark says "year 0".
+# Not the first one at the table entry point: a worker whose zone is west of UTC cannot read it, PySpark says "year 0".
 @pytest.mark.parametrize(
-    ("door", "extreme"), [("column", FIRST), ("operator", FIRST), ("column", LAST), ("operator", LAST), ("table", LAST)]
+    ("entry_point", "extreme"),
+    [("column", FIRST), ("operator", FIRST), ("column", LAST), ("operator", LAST), ("table", LAST)],
 )
-def test_the_first_and_the_last_timestamp_and_date(spark, door, extreme):
+def test_the_first_and_the_last_timestamp_and_date(spark, entry_point, extreme):
     df = spark.sql(f"SELECT TIMESTAMP'{extreme}Z' AS at, TIMESTAMP_NTZ'{extreme}' AS ntz, DATE'{extreme[:10]}' AS day")
 
     @async_pandas_udf("at2 timestamp, ntz2 timestamp_ntz, day2 date, text string")
     async def same(at, ntz, day):
         return {"at2": at, "ntz2": ntz, "day2": day, "text": f"{seen(at)}, {seen(ntz)}, {seen(day)}"}
 
-    if door == "column":
+    if entry_point == "column":
         result = df.withColumn("s", same("at", "ntz", "day")).select("*", "s.*")
-    elif door == "operator":
+    elif entry_point == "operator":
         result = ordered_wait(df, same)
     else:
         df.createOrReplaceTempView("extremes")
@@ -221,20 +222,20 @@ def test_spark_may_be_told_to_use_large_arrow_types(spark, conf, large):
     assert tuple(df.select(both("s", "b")).first()[0]) == ("x", bytearray(b"\x01"))
 
 
-def at_every_door(spark, function):
+def at_every_entry_point(spark, function):
     """The result of a function as JSON, as a column, beside a row and in a table."""
     df = spark.range(1)
     df.createOrReplaceTempView("one_row")
-    function.with_options(output_mode="unordered").register(spark, "at_every_door")
+    function.with_options(output_mode="unordered").register(spark, "at_every_entry_point")
     fields = ", ".join(name for name in ordered_wait(df, function).columns if name != "id")
     return [
         df.select(function("id").alias("r")).selectExpr("to_json(r)").first()[0],
         ordered_wait(df, function).selectExpr(f"to_json(struct({fields}))").first()[0],
-        spark.sql(f"SELECT to_json(struct({fields})) FROM at_every_door(TABLE(one_row))").first()[0],
+        spark.sql(f"SELECT to_json(struct({fields})) FROM at_every_entry_point(TABLE(one_row))").first()[0],
     ]
 
 
-def test_numbers_and_vectors_that_convert_without_loss_are_taken_at_every_door(spark):
+def test_numbers_and_vectors_that_convert_without_loss_are_taken_at_every_entry_point(spark):
     class Level(enum.IntEnum):
         HIGH = 3
 
@@ -254,18 +255,18 @@ def test_numbers_and_vectors_that_convert_without_loss_are_taken_at_every_door(s
         }
 
     expected = '{"d":7.00,"f":7.0,"g":0.5,"i":3,"n":9007199254740993,"a":[1.0,2.5],"ok":true,"raw":"eA=="}'
-    assert at_every_door(spark, loose) == [expected] * 3
+    assert at_every_entry_point(spark, loose) == [expected] * 3
 
 
-def test_a_whole_number_for_a_decimal_inside_other_types_is_taken_at_every_door(spark):
+def test_a_whole_number_for_a_decimal_inside_other_types_is_taken_at_every_entry_point(spark):
     @async_pandas_udf("a array<decimal(5,1)>, m map<string,decimal(5,1)>, st struct<x:decimal(5,1)>")
     async def nested(id: int) -> dict:
         return {"a": [1], "m": {"k": 1}, "st": (1,)}
 
-    assert at_every_door(spark, nested) == ['{"a":[1.0],"m":{"k":1.0},"st":{"x":1.0}}'] * 3
+    assert at_every_entry_point(spark, nested) == ['{"a":[1.0],"m":{"k":1.0},"st":{"x":1.0}}'] * 3
 
 
-def test_a_text_of_a_class_of_its_own_is_taken_at_every_door(spark):
+def test_a_text_of_a_class_of_its_own_is_taken_at_every_entry_point(spark):
     class Sky(enum.StrEnum):
         CLEAR = "clear"
 
@@ -273,7 +274,7 @@ def test_a_text_of_a_class_of_its_own_is_taken_at_every_door(spark):
     async def sky(id: int) -> dict:
         return {"s": Sky.CLEAR, "a": [Sky.CLEAR]}
 
-    assert at_every_door(spark, sky) == ['{"s":"clear","a":["clear"]}'] * 3
+    assert at_every_entry_point(spark, sky) == ['{"s":"clear","a":["clear"]}'] * 3
 
 
 def test_a_map_whose_keys_are_arrays_is_read_as_a_dict_of_tuples(spark):

@@ -1,4 +1,4 @@
-"""async_pandas_udf: reads a function, checks its options, and makes the object that stands for it at every door."""
+"""async_pandas_udf: reads a function, checks its options, makes the object that stands for it at the entry points."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .._policies.options import (
 )
 from .._policies.retry import RetryStrategy
 from .._spark.column import COLUMN_EVAL_TYPE, ColumnTask, column
-from .._spark.planner import plan_work
+from .._spark.planner import plan_function
 from .._spark.table_function import register_table_function
-from .._text.safe import short
+from .._text.safe import safe_repr
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -42,7 +42,7 @@ Resources = Callable[..., Any] | Mapping[str, Callable[..., Any]]
 
 
 class AsyncUDF(Generic[P, R]):
-    """An async function at Spark's doors; made by `async_pandas_udf`.
+    """An async function at Spark's entry points; made by `async_pandas_udf`.
 
     Call it with columns for a column, give it to `spark.udf.register`, to its own `register`, or to
     `ordered_wait` and `unordered_wait`. `__wrapped__` is the plain function with its attributes, for unit tests.
@@ -102,11 +102,11 @@ class AsyncUDF(Generic[P, R]):
     @property
     def func(self) -> Callable[..., Any]:
         self.spec.check_column_function(self.options)
-        return ColumnTask(plan_work(self.spec, self.options, self.returns)[0])
+        return ColumnTask(plan_function(self.spec, self.options, self.returns)[0])
 
     @property
     def returnType(self) -> DataType:
-        return plan_work(self.spec, self.options, self.returns)[1]
+        return plan_function(self.spec, self.options, self.returns)[1]
 
     @property
     def evalType(self) -> int:
@@ -223,7 +223,7 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
     """
     if f is not None and not callable(f) and not isinstance(f, AsyncFunction):
         if returnType is not None:
-            raise OptionError(f"two return types: {short(f)} and {short(returnType)}")
+            raise OptionError(f"two return types: {safe_repr(f)} and {safe_repr(returnType)}")
         f, returnType = None, f
     checked, returns = Options.of(options), _checked_type(returnType)
     if f is None:
@@ -253,4 +253,6 @@ def _checked_type(returns: Any) -> Any:
     # The module is asked, not the class: a DataType of Spark Connect or a subclass is one as well.
     if returns is None or isinstance(returns, str) or hasattr(returns, "simpleString"):
         return returns
-    raise OptionError(f"returnType must be DDL such as 'temp double, sky string' or a DataType, not {short(returns)}")
+    raise OptionError(
+        f"returnType must be DDL such as 'temp double, sky string' or a DataType, not {safe_repr(returns)}"
+    )

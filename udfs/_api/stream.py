@@ -7,18 +7,18 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from .._chain.factories import WaitSpec
-from .._chain.plan import Node
+from .._chain.factories import WaitFactory
+from .._chain.plan import StreamNode
 from .._errors.exceptions import FunctionError, OptionError
 from .._functions.process_function import ProcessFunction
 from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._functions.signature import refuse_dead_letters
 from .._policies.options import OutputMode
 from .._policies.watermarks import WatermarkStrategy
-from .._spark.evaluations import Beginning, Place, frame_of, frames_of
+from .._spark.evaluations import ResultRef, StreamSource, frame_of, frames_of
 from .._spark.planner import assign_node, filter_node, process_node, rows_node, source_node, union_node, wait_node
 from .._spark.results import Read, schema_of
-from .._text.safe import short
+from .._text.safe import safe_repr
 from .decorator import udf_of
 
 if TYPE_CHECKING:
@@ -68,20 +68,20 @@ class AsyncStream:
         latency_interval: float | timedelta | None = None,
         redact: bool | Callable[[Any], Any] = False,
     ) -> None:
-        self._beginning = Beginning.of(df, object_reuse, latency_interval, redact)
-        self._node: Node = source_node(df)
+        self._beginning = StreamSource.of(df, object_reuse, latency_interval, redact)
+        self._node: StreamNode = source_node(df)
         self._tag: OutputTag | None = None
 
-    def _at(self, beginning: Beginning, node: Node, tag: OutputTag | None = None) -> AsyncStream:
+    def _at(self, beginning: StreamSource, node: StreamNode, tag: OutputTag | None = None) -> AsyncStream:
         stream = object.__new__(AsyncStream)
         stream._beginning, stream._node, stream._tag = beginning, node, tag
         return stream
 
     @property
-    def _place(self) -> Place:
-        return Place(self._beginning, Read(self._node, self._tag))
+    def _place(self) -> ResultRef:
+        return ResultRef(self._beginning, Read(self._node, self._tag))
 
-    def _then(self, make: Callable[[Node], Node]) -> AsyncStream:
+    def _then(self, make: Callable[[StreamNode], StreamNode]) -> AsyncStream:
         """A stream of another operator; behind a side output it begins a chain of its own."""
         beginning, node = self._beginning, self._node
         if self._tag is not None:
@@ -100,7 +100,7 @@ class AsyncStream:
             FunctionError: its column is not there or has no time in it, or `per_batch()` behind another operator.
         """
         if not isinstance(strategy, WatermarkStrategy):
-            raise OptionError(f"a WatermarkStrategy is needed, not {short(strategy)}")
+            raise OptionError(f"a WatermarkStrategy is needed, not {safe_repr(strategy)}")
         return self._then(lambda node: assign_node(node, strategy))
 
     def ordered_wait(
@@ -227,7 +227,7 @@ class AsyncStream:
             OptionError: not a tag.
         """
         if not isinstance(tag, OutputTag):
-            raise OptionError(f"side_output takes an OutputTag, not {short(tag)}")
+            raise OptionError(f"side_output takes an OutputTag, not {safe_repr(tag)}")
         if self._tag is not None or not self._beginning.may_write(self._node, tag):
             hint = {DEAD_LETTERS: "an operator with on_error='dead_letter'", LATENCIES: "latency_interval"}.get(
                 tag, "a ProcessFunction, an AsyncFunction or a function with a RuntimeContext"
@@ -250,8 +250,8 @@ class AsyncStream:
     def _alone(self) -> DataFrame:
         """The rows without any side output: nothing is kept. For a stream of one async operator."""
         for node in self._node.path():
-            if isinstance(node.spec, WaitSpec):
-                refuse_dead_letters(node.spec.name, node.spec.work.options)
+            if isinstance(node.factory, WaitFactory):
+                refuse_dead_letters(node.factory.name, node.factory.function_plan.options)
         return frame_of(self._place, alone=True)
 
     def collect(self: AsyncStream | None = None, /, **streams: AsyncStream) -> Any:
@@ -272,7 +272,7 @@ class AsyncStream:
             raise OptionError("collect takes streams by name: AsyncStream.collect(main=stream, rejects=...)")
         for name, stream in streams.items():
             if not isinstance(stream, AsyncStream):
-                raise OptionError(f"collect takes streams; {name} is {short(stream)}")
+                raise OptionError(f"collect takes streams; {name} is {safe_repr(stream)}")
         return frames_of({name: stream._place for name, stream in streams.items()})
 
     def close(self) -> None:
@@ -294,6 +294,6 @@ class AsyncStream:
         return getattr(self.to_df(), name)
 
     def __repr__(self) -> str:
-        names = [node.spec.name for node in self._node.path() if node.spec is not None]
+        names = [node.factory.name for node in self._node.path() if node.factory is not None]
         side = f".side_output({self._tag.name!r})" if self._tag is not None else ""
         return f"<AsyncStream {' > '.join(['source', *names])}{side}>"

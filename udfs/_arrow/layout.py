@@ -14,98 +14,104 @@ from asyncudf.queues import StreamRecord
 from .._errors.exceptions import FunctionError
 from .results import ResultWriter
 from .rows import source_columns
-from .sizes import may_be_large, weight
+from .sizes import estimated_size, may_be_large
 
 __all__ = (
-    "Layout",
-    "Part",
-    "View",
-    "WatermarkPart",
+    "ColumnGroup",
+    "Projection",
+    "RowLayout",
+    "WatermarkColumnGroup",
 )
 
 
 Getter = Callable[[StreamRecord], Any]
-View = Callable[[StreamRecord], StreamRecord]
+Projection = Callable[[StreamRecord], StreamRecord]
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class ColumnGroup:
     """What one operator adds to a row: a struct's fields, or anything else as one column."""
 
     function: str
-    kind: Any  # Arrow's type
+    arrow_type: Any  # Arrow's type
     names: tuple[str, ...]
     spreads: bool  # a struct's fields are the columns
 
     @classmethod
-    def of(cls, function: str, kind: pa.DataType, name: str, *, whole: bool = False) -> Part:
+    def of(cls, function: str, arrow_type: pa.DataType, name: str, *, whole: bool = False) -> ColumnGroup:
         """`name` is the column's, where the type is not a struct, or with `whole` where it stays one."""
-        if pa.types.is_struct(kind) and not whole:
-            return cls(function, kind, tuple(kind.field(i).name for i in range(kind.num_fields)), True)
-        return cls(function, kind, (name,), False)
+        if pa.types.is_struct(arrow_type) and not whole:
+            return cls(
+                function, arrow_type, tuple(arrow_type.field(i).name for i in range(arrow_type.num_fields)), True
+            )
+        return cls(function, arrow_type, (name,), False)
 
     @property
-    def kinds(self) -> list[pa.DataType]:
+    def arrow_types(self) -> list[pa.DataType]:
         """The types of its columns."""
-        return [self.kind.field(i).type for i in range(self.kind.num_fields)] if self.spreads else [self.kind]
+        return (
+            [self.arrow_type.field(i).type for i in range(self.arrow_type.num_fields)]
+            if self.spreads
+            else [self.arrow_type]
+        )
 
     def columns(self, values: Sequence[Any]) -> list[pa.Array]:
         """Its columns of some records' values."""
-        array = ResultWriter(self.function, self.kind).array(values)
+        array = ResultWriter(self.function, self.arrow_type).array(values)
         return array.flatten() if self.spreads else [array]
 
     def getter(self, index: int) -> Callable[[Any], Any]:
-        """Finds a column in the part's value."""
+        """Finds a column in the group's value."""
         if not self.spreads:
             return lambda value: value
         name = self.names[index]
         return lambda value: None if value is None else value[name]
 
 
-class WatermarkPart(Part):
+class WatermarkColumnGroup(ColumnGroup):
     """The watermark in force at a row: microseconds since the epoch, as long as nobody looks at it."""
 
     def getter(self, index: int) -> Callable[[Any], Any]:
-        epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC if self.kind.tz else None)
+        epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC if self.arrow_type.tz else None)
         return lambda value: None if value is None else epoch + datetime.timedelta(microseconds=value)
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """The columns of a stream: those of the source, if they are still the same rows, then a part for each operator.
+class RowLayout:
+    """The columns of a stream: those of the source, if they are still the same rows, then a group for each operator.
 
-    A record's `value` is that of the newest part. Its `origin` leads to the parts before it: the record as it was
-    before the newest part, and at the end of that line (rows, number), a row of the source. So an operator that
+    A record's `value` is that of the newest group. Its `origin` leads to the groups before it: the record as it was
+    before the newest group, and at the end of that line (rows, number), a row of the source. So an operator that
     adds columns makes one new record and copies nothing, and the source's columns stay Arrow.
     """
 
-    source_names: tuple[str, ...] | None  # None: the first part replaced the rows
-    source_kinds: tuple[Any, ...]
-    parts: tuple[Part, ...] = ()
+    source_names: tuple[str, ...] | None  # None: the first group replaced the rows
+    source_types: tuple[Any, ...]
+    groups: tuple[ColumnGroup, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (self.source_names or ()) + tuple(name for part in self.parts for name in part.names)
+        return (self.source_names or ()) + tuple(name for group in self.groups for name in group.names)
 
     @property
-    def kinds(self) -> list[Any]:
-        return [*self.source_kinds, *(kind for part in self.parts for kind in part.kinds)]
+    def arrow_types(self) -> list[Any]:
+        return [*self.source_types, *(arrow_type for group in self.groups for arrow_type in group.arrow_types)]
 
     @property
     def is_source(self) -> bool:
         """Whether its records are bare rows of the source."""
-        return not self.parts
+        return not self.groups
 
-    def plus(self, part: Part) -> Layout:
+    def with_columns(self, group: ColumnGroup) -> RowLayout:
         """With the columns that an operator adds."""
-        return dataclasses.replace(self, parts=(*self.parts, part))
+        return dataclasses.replace(self, groups=(*self.groups, group))
 
     @classmethod
-    def anew(cls, part: Part) -> Layout:
+    def of_new_rows(cls, group: ColumnGroup) -> RowLayout:
         """Of rows that an operator has made itself."""
-        return cls(None, (), (part,))
+        return cls(None, (), (group,))
 
-    def arguments(self, positions: Sequence[int]) -> View:
+    def arguments(self, positions: Sequence[int]) -> Projection:
         """Shows a record as a tuple of some of its columns."""
         getters = [self._getter(position) for position in positions]
         origin = self._origin_of
@@ -114,7 +120,7 @@ class Layout:
             return lambda record: StreamRecord((only(record),), record.timestamp, origin(record))
         return lambda record: StreamRecord(tuple(get(record) for get in getters), record.timestamp, origin(record))
 
-    def mapping(self, positions: Sequence[int]) -> View:
+    def mapping(self, positions: Sequence[int]) -> Projection:
         """Shows a record as a dict of some of its columns."""
         names = [self.names[position] for position in positions]
         if len(set(names)) < len(names):
@@ -124,25 +130,25 @@ class Layout:
         origin = self._origin_of
         return lambda record: StreamRecord({n: get(record) for n, get in getters}, record.timestamp, origin(record))
 
-    def whole(self) -> View:
+    def whole(self) -> Projection:
         """Shows a record as a dict of all its columns."""
         return self.mapping(range(len(self.names)))
 
     def is_mutable(self, positions: Sequence[int]) -> bool:
         """Whether a value of these columns can be edited in place, as a list can and a string cannot."""
-        kinds = self.kinds
-        return any(pa.types.is_nested(kinds[position]) for position in positions)
+        arrow_types = self.arrow_types
+        return any(pa.types.is_nested(arrow_types[position]) for position in positions)
 
     def weigher(self) -> Callable[[Any, Any], int] | None:
         """About how many bytes operators have added to a record, given as its value and its origin; None: few."""
-        are_large = [may_be_large(part.kind) for part in reversed(self.parts)]
+        are_large = [may_be_large(group.arrow_type) for group in reversed(self.groups)]
         if not any(are_large):
             return None
 
         def weigh(value: Any, origin: Any) -> int:
-            added = weight(value) if are_large[0] else 0
+            added = estimated_size(value) if are_large[0] else 0
             for is_large in are_large[1:]:
-                added += weight(origin.value) if is_large else 0
+                added += estimated_size(origin.value) if is_large else 0
                 origin = origin.origin
             return added
 
@@ -150,32 +156,35 @@ class Layout:
 
     def no_rows(self, source: pa.Schema) -> list[pa.Array]:
         """The columns of no records, as `columns` would make them; `source` is that of the source's batches."""
-        kinds = [] if self.source_names is None else source.types
-        return [pa.array([], kind) for kind in (*kinds, *(kind for part in self.parts for kind in part.kinds))]
+        arrow_types = [] if self.source_names is None else source.types
+        return [
+            pa.array([], arrow_type)
+            for arrow_type in (*arrow_types, *(arrow_type for group in self.groups for arrow_type in group.arrow_types))
+        ]
 
     def _origin_of(self, record: StreamRecord) -> Any:
-        return record if self.parts else record.origin
+        return record if self.groups else record.origin
 
-    def unseen(self, seen: StreamRecord) -> StreamRecord:
+    def unprojected(self, seen: StreamRecord) -> StreamRecord:
         """The record that a view was made of."""
-        return seen.origin if self.parts else seen.with_value(None)
+        return seen.origin if self.groups else seen.with_value(None)
 
     def _getter(self, position: int) -> Getter:
         before = len(self.source_names or ())
         if position < before:
-            return _from_source(position, len(self.parts))
+            return _from_source(position, len(self.groups))
         position -= before
-        for number, part in enumerate(self.parts):
-            if position < len(part.names):
-                return _from_part(part.getter(position), len(self.parts) - 1 - number)
-            position -= len(part.names)
+        for number, group in enumerate(self.groups):
+            if position < len(group.names):
+                return _from_group(group.getter(position), len(self.groups) - 1 - number)
+            position -= len(group.names)
         raise IndexError(position)
 
     def columns(self, values: Sequence[Any], origins: Sequence[Any]) -> list[pa.Array]:
         """Arrow columns of records, given as their values and their origins."""
         found: list[list[pa.Array]] = []
-        for number, part in reversed(list(enumerate(self.parts))):
-            found.append(part.columns(values))
+        for number, group in reversed(list(enumerate(self.groups))):
+            found.append(group.columns(values))
             if number:
                 values, origins = [before.value for before in origins], [before.origin for before in origins]
         if self.source_names is not None:
@@ -196,7 +205,7 @@ def _from_source(position: int, hops: int) -> Getter:
     return get
 
 
-def _from_part(get: Callable[[Any], Any], hops: int) -> Getter:
+def _from_group(get: Callable[[Any], Any], hops: int) -> Getter:
     if not hops:
         return lambda record: get(record.value)
 

@@ -22,35 +22,37 @@ __all__ = (
 Fit = Callable[[Any], Any]
 
 
-def plain_fit(kind: pa.DataType, path: str) -> Fit:
+def plain_fit(arrow_type: pa.DataType, path: str) -> Fit:
     """A function that gives back a value that is not made of others, as one that Arrow takes; it raises MisfitError."""
     for matches, accepts, convert in _PLAIN:
-        if matches(kind):
-            return _fit(kind, path, accepts, convert)
-    return _fit(kind, path, lambda _: True, _keep)
+        if matches(arrow_type):
+            return _fit(arrow_type, path, accepts, convert)
+    return _fit(arrow_type, path, lambda _: True, _keep)
 
 
-def _fit(kind: pa.DataType, path: str, accepts: Callable[[Any], bool], convert: Fit) -> Fit:
+def _fit(arrow_type: pa.DataType, path: str, accepts: Callable[[Any], bool], convert: Fit) -> Fit:
     exact_types = (bool, bytes, datetime.date, datetime.datetime, datetime.time)
 
     def fit(value: Any) -> Any:
         if not accepts(value):
-            raise MisfitError(path, value, f"declared {_spoken(kind)}")
+            raise MisfitError(path, value, f"declared {_spoken(arrow_type)}")
         try:
             exact = convert(value)
             if type(exact) not in exact_types:
-                pa.scalar(exact, type=kind)  # decimals that do not fit, long durations, types of the future
+                pa.scalar(exact, type=arrow_type)  # decimals that do not fit, long durations, types of the future
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise MisfitError(path, value, f"declared {_spoken(kind)}", f": {error}") from None
+            raise MisfitError(path, value, f"declared {_spoken(arrow_type)}", f": {error}") from None
         return exact
 
     return fit
 
 
-def _spoken(kind: pa.DataType) -> str:
-    if pa.types.is_timestamp(kind):
-        return "timestamp (give a time-zone-aware datetime)" if kind.tz else "timestamp_ntz (give a naive datetime)"
-    return str(kind)
+def _spoken(arrow_type: pa.DataType) -> str:
+    if pa.types.is_timestamp(arrow_type):
+        return (
+            "timestamp (give a time-zone-aware datetime)" if arrow_type.tz else "timestamp_ntz (give a naive datetime)"
+        )
+    return str(arrow_type)
 
 
 def _keep(value: Any) -> Any:
@@ -102,8 +104,8 @@ def _is_decimal(value: Any) -> bool:
     return isinstance(value, decimal.Decimal) or (isinstance(value, int) and not isinstance(value, bool))
 
 
-def _is_any_binary(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)  # type: ignore[no-any-return]
+def _is_any_binary(arrow_type: pa.DataType) -> bool:
+    return pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type)  # type: ignore[no-any-return]
 
 
 def _is_a(*types: type) -> Callable[[Any], bool]:
@@ -112,7 +114,7 @@ def _is_a(*types: type) -> Callable[[Any], bool]:
 
 _PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], bool], Fit]] = (
     (pa.types.is_boolean, is_bool, bool),
-    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, _is_aware, _aware),
+    (lambda arrow_type: pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None, _is_aware, _aware),
     (pa.types.is_timestamp, _is_naive, _in_microseconds),
     (pa.types.is_date, _is_date, _keep),
     (pa.types.is_time, _is_time, _keep),

@@ -17,19 +17,21 @@ class ResultWriter:
 
     Args:
         function: for the message of a result that Arrow refuses.
-        kind: the result's type.
+        arrow_type: the result's type.
     """
 
-    def __init__(self, function: str, kind: pa.DataType) -> None:
+    def __init__(self, function: str, arrow_type: pa.DataType) -> None:
         self._function = function
-        self._kind = kind
+        self._arrow_type = arrow_type
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """The results as one array."""
         try:
-            array = pa.array(values, type=self._kind)
+            array = pa.array(values, type=self._arrow_type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise ResultError(f"{self._function} returned values that do not fit {self._kind}: {error}") from error
+            raise ResultError(
+                f"{self._function} returned values that do not fit {self._arrow_type}: {error}"
+            ) from error
         if isinstance(array, pa.ChunkedArray):  # what pyarrow makes of more than 2 GiB of text or bytes
             raise ResultError(
                 f"{self._function} returned more than 2 GiB in {len(values)} results; "

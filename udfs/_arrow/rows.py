@@ -40,15 +40,15 @@ def warm_up() -> None:
 
 def values_of(column: pa.Array) -> list[Any]:
     """The values of a column: NULL is None, whole numbers stay whole, timestamps know their zone (UTC)."""
-    kind = in_utc(column.type)
-    if kind != column.type:
-        column = column.cast(kind)
-    # pyarrow alone needs microseconds for each date, and for each value of any kind if it is asked for dicts.
-    if pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"):
+    arrow_type = in_utc(column.type)
+    if arrow_type != column.type:
+        column = column.cast(arrow_type)
+    # pyarrow alone needs microseconds for each date, and for each value of any arrow_type if it is asked for dicts.
+    if pa.types.is_date32(arrow_type) or (pa.types.is_timestamp(arrow_type) and arrow_type.unit == "us"):
         return _moments(column)
-    maps = list(_maps_in(kind))
+    maps = list(_maps_in(arrow_type))
     if any(pa.types.is_nested(one.key_type) for one in maps):  # pyarrow makes dicts of structs, which are no keys
-        return list(map(_with_dicts(kind), column.to_pylist()))
+        return list(map(_with_dicts(arrow_type), column.to_pylist()))
     return column.to_pylist(maps_as_pydicts="strict") if maps else column.to_pylist()  # type: ignore[no-any-return]
 
 
@@ -62,27 +62,27 @@ def _moments(column: pa.Array) -> list[Any]:
     return [value and value.replace(tzinfo=datetime.UTC) for value in values]
 
 
-def _maps_in(kind: pa.DataType) -> Iterator[pa.DataType]:
-    if pa.types.is_map(kind):
-        yield kind
-        yield from _maps_in(kind.item_type)
-    elif pa.types.is_struct(kind):
-        for field in fields_of(kind):
+def _maps_in(arrow_type: pa.DataType) -> Iterator[pa.DataType]:
+    if pa.types.is_map(arrow_type):
+        yield arrow_type
+        yield from _maps_in(arrow_type.item_type)
+    elif pa.types.is_struct(arrow_type):
+        for field in fields_of(arrow_type):
             yield from _maps_in(field.type)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        yield from _maps_in(kind.value_type)
+    elif pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        yield from _maps_in(arrow_type.value_type)
 
 
-def _with_dicts(kind: pa.DataType) -> Callable[[Any], Any]:
+def _with_dicts(arrow_type: pa.DataType) -> Callable[[Any], Any]:
     """Makes the maps, which pyarrow gives as pairs, of what it gives for a value."""
-    if pa.types.is_struct(kind):
-        fields = [(field.name, _with_dicts(field.type)) for field in fields_of(kind)]
+    if pa.types.is_struct(arrow_type):
+        fields = [(field.name, _with_dicts(field.type)) for field in fields_of(arrow_type)]
         return lambda v: None if v is None else {name: inner(v[name]) for name, inner in fields}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        item = _with_dicts(kind.value_type)
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        item = _with_dicts(arrow_type.value_type)
         return lambda v: None if v is None else [item(x) for x in v]
-    if pa.types.is_map(kind):
-        inner = _with_dicts(kind.item_type)
+    if pa.types.is_map(arrow_type):
+        inner = _with_dicts(arrow_type.item_type)
         return lambda v: None if v is None else _dict_of((as_key(key), inner(x)) for key, x in v)
     return lambda v: v
 
@@ -101,20 +101,20 @@ def as_key(value: Any) -> Any:
     return value
 
 
-def in_utc(kind: pa.DataType) -> pa.DataType:
+def in_utc(arrow_type: pa.DataType) -> pa.DataType:
     """The type with UTC as the zone of each timestamp."""
     # The instant is what counts; a session's zone may be one that Python does not know by that name.
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return pa.timestamp(kind.unit, "UTC")
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        item = kind.value_field.with_type(in_utc(kind.value_type))
-        return pa.list_(item) if pa.types.is_list(kind) else pa.large_list(item)
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(in_utc(field.type)) for field in fields_of(kind)])
-    if pa.types.is_map(kind):
-        key, item = kind.key_field, kind.item_field
+    if pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None:
+        return pa.timestamp(arrow_type.unit, "UTC")
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        item = arrow_type.value_field.with_type(in_utc(arrow_type.value_type))
+        return pa.list_(item) if pa.types.is_list(arrow_type) else pa.large_list(item)
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([field.with_type(in_utc(field.type)) for field in fields_of(arrow_type)])
+    if pa.types.is_map(arrow_type):
+        key, item = arrow_type.key_field, arrow_type.item_field
         return pa.map_(key.with_type(in_utc(key.type)), item.with_type(in_utc(item.type)))
-    return kind
+    return arrow_type
 
 
 def fields_of(struct: pa.DataType) -> list[pa.Field]:
@@ -147,12 +147,12 @@ def read_back(function: str, column: pa.Array) -> list[Any]:
     return _values(column, f"what {function} returned ({column.type})", ResultError)
 
 
-def _values(column: pa.Array, what: str, kind: type[AsyncUDFError]) -> list[Any]:
+def _values(column: pa.Array, what: str, arrow_type: type[AsyncUDFError]) -> list[Any]:
     try:
         return values_of(column)
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         # What pyarrow says would show the value, which may be secret.
-        raise kind(
+        raise arrow_type(
             f"{what} has no Python form ({type_name(error)}): it has a map with a key more than once, or a moment "
             "that is not in the years 1 to 9999"
         ) from None

@@ -21,5 +21,5 @@ def capture_type(value: pa.DataType) -> pa.DataType:
 
 def error_type(fields: Mapping[str, str]) -> pa.DataType:
     """The type of the record of an error."""
-    kinds = {"string": pa.string(), "integer": pa.int32(), "double": pa.float64()}
-    return pa.struct([(name, kinds[kind]) for name, kind in fields.items()])
+    types = {"string": pa.string(), "integer": pa.int32(), "double": pa.float64()}
+    return pa.struct([(name, types[ddl]) for name, ddl in fields.items()])

@@ -10,33 +10,35 @@ from .._functions.side_outputs import SideRecord
 from .rows import fields_of
 
 __all__ = (
+    "estimated_size",
     "may_be_large",
-    "weight",
 )
 
 
-def may_be_large(kind: pa.DataType) -> bool:
+def may_be_large(arrow_type: pa.DataType) -> bool:
     """Whether values of a type differ in size, as texts and lists do."""
-    if pa.types.is_struct(kind):
-        return any(may_be_large(field.type) for field in fields_of(kind))
-    return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))
+    if pa.types.is_struct(arrow_type):
+        return any(may_be_large(field.type) for field in fields_of(arrow_type))
+    return not (pa.types.is_primitive(arrow_type) or pa.types.is_decimal(arrow_type) or pa.types.is_null(arrow_type))
 
 
 NUMBER = 8  # bytes
 
 
-def weight(value: Any) -> int:
+def estimated_size(value: Any) -> int:
     """About how many bytes a result holds: texts and bytes by their length, all else eight a value; keys too."""
-    kind = type(value)
-    if kind is str or kind is bytes:
+    cls = type(value)
+    if cls is str or cls is bytes:
         return len(value)
-    if kind is dict:
-        return sum(map(weight, value)) + sum(map(weight, value.values()))
-    if kind is list or kind is tuple:
-        return NUMBER * len(value) if not value or isinstance(value[0], (int, float)) else sum(map(weight, value))
-    if kind is SideRecord:
-        return weight(value.value)
+    if cls is dict:
+        return sum(map(estimated_size, value)) + sum(map(estimated_size, value.values()))
+    if cls is list or cls is tuple:
+        return (
+            NUMBER * len(value) if not value or isinstance(value[0], (int, float)) else sum(map(estimated_size, value))
+        )
+    if cls is SideRecord:
+        return estimated_size(value.value)
     for text in (str, bytes, bytearray):
-        if issubclass(kind, text):
+        if issubclass(cls, text):
             return text.__len__(value)  # a subclass may have one of its own, which fails
-    return value.nbytes if kind is memoryview else NUMBER
+    return value.nbytes if cls is memoryview else NUMBER

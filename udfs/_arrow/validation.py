@@ -15,14 +15,16 @@ from .._errors.misfits import MisfitError, fields_misfit, told_misfit, unchecked
 from .._policies.options import ExtraFields
 from .plain_values import Fit, is_bool, is_missing, plain_fit
 
-__all__ = ("fitter",)
+__all__ = ("validator",)
 
 
 NO_ROW = "a row is a mapping of the columns; give one, or leave the row out: with filter, flat_map or without output()"
 
 
-def fitter(function: str, kind: pa.DataType, *, extra_fields: ExtraFields | None = None, row: bool = False) -> Fit:
-    """A function that gives back a result as a value that Arrow takes for `kind` without changing it.
+def validator(
+    function: str, arrow_type: pa.DataType, *, extra_fields: ExtraFields | None = None, row: bool = False
+) -> Fit:
+    """A function that gives back a result as a value that Arrow takes for `arrow_type` without changing it.
 
     Arrow alone would make 1 of 1.5, 1.0 of True, a date of a datetime and nothing of a missing field. The
     function raises ResultError with the function, the field and the value instead.
@@ -31,7 +33,7 @@ def fitter(function: str, kind: pa.DataType, *, extra_fields: ExtraFields | None
         extra_fields: what becomes of the fields of structs that are not declared; None: an error, without a choice.
         row: a struct is a whole row, of which there is none that is None.
     """
-    fit = _nullable(_fit(kind, "", extra_fields), kind, "", not (row and pa.types.is_struct(kind)))
+    fit = _nullable(_fit(arrow_type, "", extra_fields), arrow_type, "", not (row and pa.types.is_struct(arrow_type)))
 
     def checked(value: Any) -> Any:
         try:
@@ -39,25 +41,25 @@ def fitter(function: str, kind: pa.DataType, *, extra_fields: ExtraFields | None
         except MisfitError as misfit:
             raise told_misfit(function, misfit, value) from None
         except Exception as error:  # of code of the value's own, such as __index__ or items
-            raise told_misfit(function, unchecked(value, kind, error), value) from error
+            raise told_misfit(function, unchecked(value, arrow_type, error), value) from error
 
-    return _quick(kind, checked)
+    return _quick(arrow_type, checked)
 
 
-def _quick(kind: pa.DataType, checked: Fit) -> Fit:
+def _quick(arrow_type: pa.DataType, checked: Fit) -> Fit:
     """The same for less, where a value is plainly of the declared type: this counts once per row."""
-    if pa.types.is_integer(kind):
-        high = 2 ** (kind.bit_width - 1) - 1
+    if pa.types.is_integer(arrow_type):
+        high = 2 ** (arrow_type.bit_width - 1) - 1
         low = -high - 1
         return lambda value: value if type(value) is int and low <= value <= high else checked(value)
-    if pa.types.is_float64(kind):
+    if pa.types.is_float64(arrow_type):
         return lambda value: value if type(value) is float else checked(value)
-    if pa.types.is_string(kind):
+    if pa.types.is_string(arrow_type):
         return lambda value: value if type(value) is str and value.isascii() else checked(value)
     return checked
 
 
-def _nullable(fit: Fit, kind: pa.DataType, path: str, nullable: bool) -> Fit:
+def _nullable(fit: Fit, arrow_type: pa.DataType, path: str, nullable: bool) -> Fit:
     def checked(value: Any) -> Any:
         if value is not None:
             try:
@@ -67,73 +69,75 @@ def _nullable(fit: Fit, kind: pa.DataType, path: str, nullable: bool) -> Fit:
                     raise
         if nullable:
             return None
-        raise MisfitError(path, None, f"declared {kind}, not null" if path else NO_ROW)
+        raise MisfitError(path, None, f"declared {arrow_type}, not null" if path else NO_ROW)
 
-    return _quick(kind, checked)
-
-
-def _fit(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
-    if pa.types.is_integer(kind):
-        return _integer(kind, path)
-    if pa.types.is_floating(kind):
-        return _float(kind, path)
-    if pa.types.is_struct(kind):
-        return _struct(kind, path, extra)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _list(kind, path, extra)
-    if pa.types.is_map(kind):
-        return _map(kind, path, extra)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _string(kind, path)
-    return plain_fit(kind, path)
+    return _quick(arrow_type, checked)
 
 
-def _integer(kind: pa.DataType, path: str) -> Fit:
-    high = 2 ** (kind.bit_width - 1) - 1
+def _fit(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
+    if pa.types.is_integer(arrow_type):
+        return _integer(arrow_type, path)
+    if pa.types.is_floating(arrow_type):
+        return _float(arrow_type, path)
+    if pa.types.is_struct(arrow_type):
+        return _struct(arrow_type, path, extra)
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        return _list(arrow_type, path, extra)
+    if pa.types.is_map(arrow_type):
+        return _map(arrow_type, path, extra)
+    if pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type):
+        return _string(arrow_type, path)
+    return plain_fit(arrow_type, path)
+
+
+def _integer(arrow_type: pa.DataType, path: str) -> Fit:
+    high = 2 ** (arrow_type.bit_width - 1) - 1
     low = -high - 1
 
     def fit(value: Any) -> int:
         if type(value) is not int:
-            value = _as_int(value, kind, path)
+            value = _as_int(value, arrow_type, path)
         if low <= value <= high:
             return value  # type: ignore[no-any-return]
-        raise MisfitError(path, value, f"declared {kind}, which ends at {high}")
+        raise MisfitError(path, value, f"declared {arrow_type}, which ends at {high}")
 
     return fit
 
 
-def _as_int(value: Any, kind: pa.DataType, path: str) -> int:
+def _as_int(value: Any, arrow_type: pa.DataType, path: str) -> int:
     if not is_bool(value):
         try:
             return operator.index(value)  # numpy's integers, IntEnum
         except TypeError:
             pass
-    raise MisfitError(path, value, f"declared {kind}")
+    raise MisfitError(path, value, f"declared {arrow_type}")
 
 
 # From here on a number becomes infinity: half a step beyond the largest that there is.
 _LIMITS = {16: 65520.0, 32: 2.0**128 - 2.0**103, 64: math.inf}
 
 
-def _float(kind: pa.DataType, path: str) -> Fit:
-    exact = 2 ** {16: 11, 32: 24, 64: 53}[kind.bit_width]  # whole numbers up to here are kept exactly
-    limit = _LIMITS[kind.bit_width]
+def _float(arrow_type: pa.DataType, path: str) -> Fit:
+    exact = 2 ** {16: 11, 32: 24, 64: 53}[arrow_type.bit_width]  # whole numbers up to here are kept exactly
+    limit = _LIMITS[arrow_type.bit_width]
 
     def fit(value: Any) -> float:
         if isinstance(value, float) or (type(value).__module__ == "numpy" and type(value).__name__.startswith("float")):
             number = float(value)
             if -limit < number < limit or not abs(value) < math.inf:  # a nan, or infinity itself
                 return number
-            raise MisfitError(path, value, f"declared {kind}, which is infinity from {limit:g} on")
-        number = _as_int(value, kind, path)
+            raise MisfitError(path, value, f"declared {arrow_type}, which is infinity from {limit:g} on")
+        number = _as_int(value, arrow_type, path)
         if abs(number) > exact:
-            raise MisfitError(path, value, f"declared {kind}, which keeps whole numbers exactly up to {exact} only")
+            raise MisfitError(
+                path, value, f"declared {arrow_type}, which keeps whole numbers exactly up to {exact} only"
+            )
         return float(number)
 
     return fit
 
 
-def _string(kind: pa.DataType, path: str) -> Fit:
+def _string(arrow_type: pa.DataType, path: str) -> Fit:
     def fit(value: Any) -> str:
         if not issubclass(type(value), str):
             raise MisfitError(path, value, "declared string")
@@ -148,17 +152,19 @@ def _string(kind: pa.DataType, path: str) -> Fit:
     return fit
 
 
-def _list(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
+def _list(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
     item = f"{path}[]"
-    fit_item = _nullable(_fit(kind.value_type, item, extra), kind.value_type, item, kind.value_field.nullable)
-    floats = pa.types.is_floating(kind.value_type)
-    limit = _LIMITS[kind.value_type.bit_width] if floats else math.inf
+    fit_item = _nullable(
+        _fit(arrow_type.value_type, item, extra), arrow_type.value_type, item, arrow_type.value_field.nullable
+    )
+    floats = pa.types.is_floating(arrow_type.value_type)
+    limit = _LIMITS[arrow_type.value_type.bit_width] if floats else math.inf
 
     def fit(value: Any) -> list[Any]:
         if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
             items = value.tolist()
             # Of moments that are finer than Python's, numpy makes plain numbers.
-            is_finer = value.dtype.kind in "mM" and isinstance(items, list) and int in map(type, items)
+            is_finer = value.dtype.arrow_type in "mM" and isinstance(items, list) and int in map(type, items)
             value = list(value) if is_finer else items
         if not isinstance(value, (list, tuple)):
             raise MisfitError(path, value, "declared array (give a list)")
@@ -170,13 +176,15 @@ def _list(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
     return fit
 
 
-def _map(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
-    fit_key = _nullable(_fit(kind.key_type, f"{path} key", extra), kind.key_type, f"{path} key", False)
+def _map(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
+    fit_key = _nullable(_fit(arrow_type.key_type, f"{path} key", extra), arrow_type.key_type, f"{path} key", False)
     item = f"{path} value"
-    fit_item = _nullable(_fit(kind.item_type, item, extra), kind.item_type, item, kind.item_field.nullable)
+    fit_item = _nullable(
+        _fit(arrow_type.item_type, item, extra), arrow_type.item_type, item, arrow_type.item_field.nullable
+    )
 
-    fit_key = _as_stored(fit_key, kind.key_type)
-    is_hashable = not pa.types.is_nested(kind.key_type)  # what an array or a struct becomes is not
+    fit_key = _as_stored(fit_key, arrow_type.key_type)
+    is_hashable = not pa.types.is_nested(arrow_type.key_type)  # what an array or a struct becomes is not
 
     def fit(value: Any) -> Any:
         if not isinstance(value, Mapping):
@@ -187,11 +195,11 @@ def _map(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
     return fit
 
 
-def _as_stored(fit: Fit, kind: pa.DataType) -> Fit:
+def _as_stored(fit: Fit, arrow_type: pa.DataType) -> Fit:
     """Floating-point keys as Arrow keeps them: two that differ may be one there."""
-    if not pa.types.is_floating(kind):
+    if not pa.types.is_floating(arrow_type):
         return fit
-    width = struct.Struct({16: "e", 32: "f", 64: "d"}[kind.bit_width])
+    width = struct.Struct({16: "e", 32: "f", 64: "d"}[arrow_type.bit_width])
 
     def stored(value: Any) -> float:
         (key,) = width.unpack(width.pack(fit(value)))
@@ -207,8 +215,8 @@ def _once_each(items: Sequence[tuple[Any, Any]], value: Any, path: str) -> dict[
     return found
 
 
-def _struct(kind: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
-    fields = [kind.field(i) for i in range(kind.num_fields)]
+def _struct(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
+    fields = [arrow_type.field(i) for i in range(arrow_type.num_fields)]
     names = [field.name for field in fields]
     fits = {}
     for field in fields:

@@ -10,13 +10,13 @@ import pyarrow as pa
 from .._errors.exceptions import ResultError
 from .._errors.misfits import check_awaited
 from .._functions.vector_hints import Vector
-from .._text.safe import short
+from .._text.safe import safe_repr
 from .rows import fields_of, in_utc, read_back
 
-__all__ = ("Codec",)
+__all__ = ("VectorCodec",)
 
 
-class Codec:
+class VectorCodec:
     """Rows of a micro-batch to the vectors that a function asks for, and its answer back to values.
 
     NULL is None in every vector: a column with one comes as objects, so that whole numbers stay whole.
@@ -25,7 +25,7 @@ class Codec:
         function: its name, for messages.
         vectors: what each parameter takes.
         names: of the columns, or of the parameters where columns have none.
-        kinds: the Arrow types of the columns, or None when nobody declared them (the test kit).
+        arrow_types: the Arrow types of the columns, or None when nobody declared them (the test kit).
     """
 
     def __init__(
@@ -33,20 +33,20 @@ class Codec:
         function: str,
         vectors: Sequence[Vector],
         names: Sequence[str],
-        kinds: Sequence[pa.DataType] | None = None,
+        arrow_types: Sequence[pa.DataType] | None = None,
     ) -> None:
         self._function = function
         self._vectors = vectors
-        self._kinds = [in_utc(kind) for kind in kinds] if kinds is not None else None
+        self._arrow_types = [in_utc(arrow_type) for arrow_type in arrow_types] if arrow_types is not None else None
         self._names = names
 
     def encode(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
         """The vectors of the rows."""
         columns = list(zip(*rows, strict=True))
-        kinds: Sequence[Any] = self._kinds or [None] * len(columns)
+        arrow_types: Sequence[Any] = self._arrow_types or [None] * len(columns)
         if self._vectors == (Vector.FRAME,) and len(columns) > 1:
-            return [_frame(dict(zip(self._names, zip(columns, kinds, strict=True), strict=True)))]
-        return [_vector(*item) for item in zip(self._vectors, columns, kinds, self._names, strict=False)]
+            return [_frame(dict(zip(self._names, zip(columns, arrow_types, strict=True), strict=True)))]
+        return [_vector(*item) for item in zip(self._vectors, columns, arrow_types, self._names, strict=False)]
 
     def decode(self, result: Any) -> Sequence[Any]:
         """The values of a vector of results."""
@@ -68,29 +68,29 @@ class Codec:
         if not frame.columns.is_unique:
             twice = frame.columns[frame.columns.duplicated()][0]
             raise ResultError(
-                f"{self._function} returned a DataFrame with several columns {short(twice)}; give each its own name"
+                f"{self._function} returned a DataFrame with several columns {safe_repr(twice)}; give each its own name"
             )
         columns = [_series_values(frame[name]) for name in frame.columns]
         return [dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _vector(vector: Vector, values: Sequence[Any], kind: pa.DataType | None, name: str) -> Any:
+def _vector(vector: Vector, values: Sequence[Any], arrow_type: pa.DataType | None, name: str) -> Any:
     if vector is Vector.ARRAY:
-        return pa.array(values, type=kind)
+        return pa.array(values, type=arrow_type)
     if vector is Vector.SERIES:
-        return _series(values, kind)
-    fields = _struct_fields(values, kind)
+        return _series(values, arrow_type)
+    fields = _struct_fields(values, arrow_type)
     if fields is None:  # one column, and a frame of it
-        return _frame({name: (values, kind)})
+        return _frame({name: (values, arrow_type)})
     return _frame(
         {field: ([None if v is None else v.get(field) for v in values], inner) for field, inner in fields.items()}
     )
 
 
-def _struct_fields(values: Sequence[Any], kind: pa.DataType | None) -> dict[str, pa.DataType | None] | None:
+def _struct_fields(values: Sequence[Any], arrow_type: pa.DataType | None) -> dict[str, pa.DataType | None] | None:
     """The fields of structs and their types; None if the values are no structs."""
-    if kind is not None:
-        return {field.name: field.type for field in fields_of(kind)} if pa.types.is_struct(kind) else None
+    if arrow_type is not None:
+        return {field.name: field.type for field in fields_of(arrow_type)} if pa.types.is_struct(arrow_type) else None
     structs = [value for value in values if isinstance(value, dict)]
     return {field: None for struct in structs for field in struct} if structs else None
 
@@ -98,18 +98,18 @@ def _struct_fields(values: Sequence[Any], kind: pa.DataType | None) -> dict[str,
 def _frame(columns: dict[str, tuple[Sequence[Any], Any]]) -> Any:
     import pandas as pd
 
-    return pd.DataFrame({name: _series(values, kind) for name, (values, kind) in columns.items()})
+    return pd.DataFrame({name: _series(values, arrow_type) for name, (values, arrow_type) in columns.items()})
 
 
-def _series(values: Sequence[Any], kind: pa.DataType | None) -> Any:
+def _series(values: Sequence[Any], arrow_type: pa.DataType | None) -> Any:
     import pandas as pd
 
     if any(value is None for value in values):
         return pd.Series(list(values), dtype=object)
-    if kind is None:
+    if arrow_type is None:
         return pd.Series(list(values))
-    if pa.types.is_primitive(kind) and not pa.types.is_date(kind) and not pa.types.is_time(kind):
-        return pa.array(values, type=kind).to_pandas()
+    if pa.types.is_primitive(arrow_type) and not pa.types.is_date(arrow_type) and not pa.types.is_time(arrow_type):
+        return pa.array(values, type=arrow_type).to_pandas()
     return pd.Series(list(values), dtype=object)
 
 

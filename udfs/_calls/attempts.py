@@ -24,22 +24,22 @@ from asyncudf.queues import Entry, StreamRecord
 from .._errors.exceptions import AsyncTimeoutError
 from .._errors.records import is_fatal
 from .._functions.async_function import Results
-from .._functions.context import CURRENT_SLOT, CallSlot
+from .._functions.context import CURRENT_CALL, CallState
 from .._functions.side_outputs import SideRecord
-from .._functions.signature import FunctionSpec, Kind
+from .._functions.signature import FunctionKind, FunctionSpec
 from .._policies.options import Options
 from .._policies.retry import Attempt
 from .call import Call, CallHooks
 from .copies import copied, with_own_arguments
 from .deadlines import ROUNDING, Deadlines
 from .error_policy import ErrorPolicy
-from .invokers import Invocation
-from .slots import Worker
+from .invokers import Invoker
+from .slots import CallSlot
 
 __all__ = ("Calls",)
 
 
-Finish = Callable[[Any], Any]
+Validate = Callable[[Any], Any]
 
 
 class Calls:
@@ -53,16 +53,16 @@ class Calls:
         self,
         spec: FunctionSpec,
         options: Options,
-        finish: Finish | None,
+        validate: Validate | None,
         may_edit: bool,
         policy: ErrorPolicy,
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
         hooks: CallHooks,
     ) -> None:
-        self._invocation: Invocation
+        self._invoker: Invoker
         self._options = options
-        self._finish = finish
+        self._validate = validate
         self._policy = policy
         self._rng = rng
         self._loop = loop
@@ -78,15 +78,15 @@ class Calls:
         self.asks = spec.has_context  # whether the function can ask which row it works on
         # Whether an attempt gets copies of its arguments, which are seen again later; an AsyncFunction's is a dict.
         is_seen_again = self.asks or options.retry is not None or options.on_timeout is not None
-        self._copies = is_seen_again and (may_edit or spec.kind is Kind.ASYNC_FUNCTION)
+        self._copies = is_seen_again and (may_edit or spec.kind is FunctionKind.ASYNC_FUNCTION)
         self._takes_any_result = options.retry is None or not options.retry.checks_results
 
-    def use(self, invocation: Invocation) -> Callable[..., Coroutine[Any, Any, Any]] | None:
-        """The function is open; returned is what `run_direct` may call, if it may."""
-        self._invocation = invocation
-        if invocation.direct is None or not self._takes_any_result:
+    def use(self, invoker: Invoker) -> Callable[..., Coroutine[Any, Any, Any]] | None:
+        """The function is open; returned is what `run_fast_path` may call, if it may."""
+        self._invoker = invoker
+        if invoker.direct is None or not self._takes_any_result:
             return None
-        return with_own_arguments(invocation.direct) if self._copies else invocation.direct
+        return with_own_arguments(invoker.direct) if self._copies else invoker.direct
 
     def open(self, records: Sequence[StreamRecord], entries: Sequence[Entry]) -> Call:
         """The call of rows that have just entered the queue: from here the deadline runs."""
@@ -94,31 +94,31 @@ class Calls:
         call.deadline = self._deadlines.start(call, now)
         return call
 
-    def admit(self, worker: Worker, record: StreamRecord, entry: Entry) -> None:
+    def admit(self, slot: CallSlot, record: StreamRecord, entry: Entry) -> None:
         """The call of a row whose first attempt is under way in the worker, whose slot knows it already."""
-        started = worker.slot.started
+        started = slot.state.started
         call = Call((record,), (entry,), started)
-        worker.slot.deadline = call.deadline = self._deadlines.start(call, started)
+        slot.state.deadline = call.deadline = self._deadlines.start(call, started)
         call.attempt = 1
-        call.workers.append(worker)
-        worker.call = call
+        call.slots.append(slot)
+        slot.call = call
         if self._limits_attempts:
             self._attempts.start(call, started)
 
-    def invoke(self, worker: Worker, call: Call) -> Any:
+    def invoke(self, slot: CallSlot, call: Call) -> Any:
         """The worker starts the call's next attempt: its coroutine."""
         call.attempt += 1
-        call.workers.append(worker)
-        worker.call = call
+        call.slots.append(slot)
+        slot.call = call
         values = [record.value for record in call.records]
         now = self._clock()
         if self.asks:
             element = call.records[0] if len(values) == 1 else StreamRecord(tuple(values))
-            slot = worker.meet(element, call.attempt)
-            slot.started, slot.deadline = now, call.deadline
+            state = slot.meet(element, call.attempt)
+            state.started, state.deadline = now, call.deadline
         self._attempts.start(call, now)
-        deliver = partial(self._delivered, worker, call, call.attempt)
-        return self._invocation.invoke(copied(values) if self._copies else values, deliver)
+        deliver = partial(self._delivered, slot, call, call.attempt)
+        return self._invoker.invoke(copied(values) if self._copies else values, deliver)
 
     def next_ready(self) -> Call | None:
         """A call whose back-off is over."""
@@ -134,23 +134,23 @@ class Calls:
         """Whether the deadline has come, though the loop may not have noticed it."""
         return call.deadline is not None and self._clock() + ROUNDING >= call.deadline
 
-    def ended(self, worker: Worker, call: Call, results: Sequence[Results] | None, error: BaseException | None) -> None:
+    def ended(self, slot: CallSlot, call: Call, results: Sequence[Results] | None, error: BaseException | None) -> None:
         """The worker's coroutine is over."""
-        call.workers.remove(worker)
-        worker.is_suspended = False
-        if worker.call is call:
-            worker.call = None
-            self._outcome(call, results, error, worker.slot.side)
-        elif call.done and not call.workers:
+        call.slots.remove(slot)
+        slot.is_suspended = False
+        if slot.call is call:
+            slot.call = None
+            self._outcome(call, results, error, slot.state.side)
+        elif call.done and not call.slots:
             self._deadlines.stop(call)
 
     def _delivered(
-        self, worker: Worker, call: Call, attempt: int, results: Results | None, error: BaseException | None
+        self, slot: CallSlot, call: Call, attempt: int, results: Results | None, error: BaseException | None
     ) -> None:
         """A ResultFuture was completed: its attempt is decided, though the coroutine may run on."""
-        if worker.call is call and call.attempt == attempt and not worker.abandoned:
-            worker.call = None
-            self._outcome(call, None if results is None else [results], error, worker.slot.side)
+        if slot.call is call and call.attempt == attempt and not slot.abandoned:
+            slot.call = None
+            self._outcome(call, None if results is None else [results], error, slot.state.side)
             self._hooks.runs_on()
 
     def close(self) -> None:
@@ -182,21 +182,21 @@ class Calls:
         self._hooks.wake()
 
     def _abandon_workers(self, call: Call) -> None:
-        for worker in call.workers:
-            self._hooks.abandon(worker)
-        call.workers.clear()
+        for slot in call.slots:
+            self._hooks.abandon(slot)
+        call.slots.clear()
 
     def _time_out(self, call: Call) -> None:
         error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
         self._conclude(call, [self._timed_out(call, record, error) for record in call.records])
 
     def _timed_out(self, call: Call, record: StreamRecord, error: BaseException) -> Results | BaseException:
-        slot = CallSlot(record, call.attempt)  # the function's own answer may ask its context too
-        slot.deadline = call.deadline
+        state = CallState(record, call.attempt)  # the function's own answer may ask its context too
+        state.deadline = call.deadline
 
         def answer() -> Results:
-            CURRENT_SLOT.set(slot)
-            return [*self._finished(self._invocation.timed_out(record.value, error)), *slot.side]
+            CURRENT_CALL.set(state)
+            return [*self._validated(self._invoker.timed_out(record.value, error)), *state.side]
 
         try:
             return self._context.copy().run(answer)
@@ -221,10 +221,10 @@ class Calls:
         if call.done:
             return
         outcomes: list[Results | BaseException] = []
-        finish, misfit = self._finish, None
+        validate, misfit = self._validate, None
         for result in results or ():
             try:
-                outcomes.append([*(result if finish is None else map(finish, result)), *side])
+                outcomes.append([*(result if validate is None else map(validate, result)), *side])
                 side = ()  # those of a micro-batch go with the first of its rows that fits
             except BaseException as own:  # a ResultError, or whatever code of the user's a check has run
                 outcomes.append(own)
@@ -248,7 +248,7 @@ class Calls:
         if retry is None or (error is None and not retry.checks_results) or is_fatal(error):
             return None
         now = self._clock()
-        result = None if results is None else self._invocation.seen_by_retry(results)
+        result = None if results is None else self._invoker.seen_by_retry(results)
         delay = retry.next_delay(Attempt(call.attempt, now - call.started, call.waited, error, result), self._rng)
         late = delay is not None and call.deadline is not None and now + delay >= call.deadline
         return None if late else delay
@@ -272,11 +272,11 @@ class Calls:
 
     def _complete(self, call: Call, completed: Sequence[Results]) -> None:
         call.done = True
-        if not call.workers:
+        if not call.slots:
             self._deadlines.stop(call)
         for entry, results in zip(call.entries, completed, strict=True):
             entry.complete(results)
         self._hooks.finished()
 
-    def _finished(self, results: Results) -> Results:
-        return results if self._finish is None else [self._finish(result) for result in results]
+    def _validated(self, results: Results) -> Results:
+        return results if self._validate is None else [self._validate(result) for result in results]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from asyncudf.queues import Entry, StreamRecord
 
-from .slots import Worker
+from .slots import CallSlot
 
 __all__ = (
     "Call",
@@ -20,7 +20,7 @@ class Call:
 
     # done: the entries are complete. workers: those inside the function for this call (more than one when a
     # ResultFuture ended an attempt whose coroutine runs on).
-    __slots__ = ("attempt", "deadline", "done", "entries", "records", "started", "waited", "workers")
+    __slots__ = ("attempt", "deadline", "done", "entries", "records", "slots", "started", "waited")
 
     def __init__(self, records: Sequence[StreamRecord], entries: Sequence[Entry], started: float) -> None:
         self.records = records
@@ -30,7 +30,7 @@ class Call:
         self.attempt = 0
         self.waited = 0.0
         self.done = False
-        self.workers: list[Worker] = []
+        self.slots: list[CallSlot] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,4 +41,4 @@ class CallHooks:
     failed: Callable[[BaseException], None]  # the task must fail
     runs_on: Callable[[], None]  # a row is done, its coroutine not
     wake: Callable[[], None]  # a slot is free or a retry is ready
-    abandon: Callable[[Worker], None]  # a worker's call must end, its slot goes to another
+    abandon: Callable[[CallSlot], None]  # a worker's call must end, its slot goes to another

@@ -21,14 +21,14 @@ def copied(value: Any) -> Any:
     >>> copied(row) == row, copied(row)["tags"] is row["tags"]
     (True, False)
     """
-    kind = type(value)
-    if kind is list or kind is tuple:
+    cls = type(value)
+    if cls is list or cls is tuple:
         if _EDITABLE.isdisjoint(map(type, value)):  # an embedding: nothing to look at one by one
             return value[:]
-        return kind([copied(item) for item in value])
-    if kind is dict:
+        return cls([copied(item) for item in value])
+    if cls is dict:
         return {key: copied(item) for key, item in value.items()}
-    return value.copy() if kind is bytearray or kind is set else value
+    return value.copy() if cls is bytearray or cls is set else value
 
 
 def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._errors.records import is_fatal, located_error, shown_input, told_error
+from .._errors.records import error_record, is_fatal, shown_input, task_error
 from .._functions.side_outputs import DEAD_LETTERS, SideRecord
 from .._policies.options import OnError, Options
 
@@ -29,12 +29,14 @@ class ErrorPolicy:
         """The result of the row, where the task goes on."""
         if self._on_error is OnError.NULL:
             return None
-        told = told_error(error, attempts, elapsed, self._redact)
+        error_text = error_record(error, attempts, elapsed, self._redact)
         if self._on_error is OnError.CAPTURE:
-            return {"value": None, "error": told}
-        return SideRecord(DEAD_LETTERS, {"error": {**told, "function": self._function, "partition": self._partition}})
+            return {"value": None, "error": error_text}
+        return SideRecord(
+            DEAD_LETTERS, {"error": {**error_text, "function": self._function, "partition": self._partition}}
+        )
 
     def task_error(self, error: BaseException, attempt: int, rows: Sequence[Any]) -> BaseException:
         """The error that ends the task; it names the function, the attempt, the partition and the input."""
         where = f"{self._function} failed in attempt {attempt}, partition {self._partition}"
-        return located_error(error, f"{where}, for the input {shown_input(rows, self._redact)}", self._redact)
+        return task_error(error, f"{where}, for the input {shown_input(rows, self._redact)}", self._redact)

@@ -13,23 +13,23 @@ from .._errors.exceptions import ResultError
 from .._functions.async_function import AsyncFunction, Deliver, ResultFuture, Results
 from .._functions.context import RuntimeContext
 from .._functions.parameters import bound, parameters_of
-from .._functions.signature import FunctionSpec, Kind
+from .._functions.signature import FunctionKind, FunctionSpec
 
 __all__ = (
-    "Invocation",
-    "VectorCodec",
-    "invocation_of",
+    "BatchCodec",
+    "Invoker",
+    "invoker_of",
 )
 
 
-class VectorCodec(Protocol):
+class BatchCodec(Protocol):
     """Turns the rows of a micro-batch into vectors, and a vector of results into values."""
 
     def encode(self, rows: Sequence[Any]) -> Sequence[Any]: ...
     def decode(self, result: Any) -> Sequence[Any]: ...
 
 
-class Invocation(ABC):
+class Invoker(ABC):
     """A function bound to its task: its resources are open, its context is there."""
 
     direct: Callable[..., Coroutine[Any, Any, Any]] | None = None  # one call, one plain coroutine, one result
@@ -53,7 +53,7 @@ class Invocation(ABC):
         return results[0]
 
 
-class _Scalar(Invocation):
+class _Scalar(Invoker):
     def __init__(self, name: str, on_timeout: Any, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         super().__init__(name, on_timeout)
         self._function = function
@@ -71,7 +71,7 @@ class _Direct(_Scalar):
         self.direct = function
 
 
-class _Generator(Invocation):
+class _Generator(Invoker):
     def __init__(self, name: str, on_timeout: Any, function: Callable[..., Any]) -> None:
         super().__init__(name, on_timeout)
         self._function = function
@@ -80,8 +80,8 @@ class _Generator(Invocation):
         return [[result async for result in self._function(*rows[0])]]
 
 
-class _Vectorized(Invocation):
-    def __init__(self, name: str, on_timeout: Any, function: Callable[..., Any], codec: VectorCodec) -> None:
+class _Vectorized(Invoker):
+    def __init__(self, name: str, on_timeout: Any, function: Callable[..., Any], codec: BatchCodec) -> None:
         super().__init__(name, on_timeout)
         self._function = function
         self._codec = codec
@@ -96,7 +96,7 @@ class _Vectorized(Invocation):
         return [result[0] for result in results]
 
 
-class _Rich(Invocation):
+class _Rich(Invoker):
     def __init__(self, name: str, on_timeout: Any, function: AsyncFunction) -> None:
         super().__init__(name, on_timeout)
         self._function = function
@@ -122,15 +122,15 @@ class _Rich(Invocation):
         return list(results[0])
 
 
-def invocation_of(
+def invoker_of(
     spec: FunctionSpec,
     on_timeout: Any,
     resources: Mapping[str, Any],
     context: RuntimeContext,
-    codec: VectorCodec | None,
-) -> Invocation:
+    codec: BatchCodec | None,
+) -> Invoker:
     """Bind a function to the resources and the context of its task."""
-    if spec.kind is Kind.ASYNC_FUNCTION:
+    if spec.kind is FunctionKind.ASYNC_FUNCTION:
         return _Rich(spec.name, on_timeout, spec.function)
     given, parameters = dict(resources), parameters_of(spec.function)
     if spec.context_parameter is not None:
@@ -138,14 +138,14 @@ def invocation_of(
     function = bound(spec.function, parameters, spec.parameters, given)
     if callable(on_timeout):  # takes what the function takes of a row, defaults in a gap included
         on_timeout = bound(on_timeout, [p for p in parameters if p.name not in given], spec.parameters, {})
-    if spec.kind is Kind.THREAD:
+    if spec.kind is FunctionKind.THREAD:
         function = _in_thread(function, spec.name)
     if spec.vectorized:
         assert codec is not None
         return _Vectorized(spec.name, on_timeout, function, codec)
-    if spec.kind is Kind.GENERATOR:
+    if spec.kind is FunctionKind.GENERATOR:
         return _Generator(spec.name, on_timeout, function)
-    return (_Direct if spec.kind is Kind.COROUTINE else _Scalar)(spec.name, on_timeout, function)
+    return (_Direct if spec.kind is FunctionKind.COROUTINE else _Scalar)(spec.name, on_timeout, function)
 
 
 def _in_thread(function: Callable[..., Any], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:

@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import Any
 
 from .._errors.exceptions import AsyncUDFError
-from .._errors.records import told
+from .._errors.records import error_text
 from .._functions.context import RuntimeContext
-from .._functions.signature import FunctionSpec, Kind
+from .._functions.signature import FunctionKind, FunctionSpec
 from .._loop.limited import within
-from .._text.safe import short
+from .._text.safe import safe_repr
 
 __all__ = (
     "closing",
@@ -40,7 +40,7 @@ async def opened(spec: FunctionSpec, context: RuntimeContext) -> AsyncIterator[M
         for name, factory in spec.resources.items():
             label = f"resource {name!r} of {spec.name}"
             values[name] = await opening(partial(_entered, stack, factory, label), f"{label} could not be opened")
-        if spec.kind is Kind.ASYNC_FUNCTION:
+        if spec.exc_type is FunctionKind.ASYNC_FUNCTION:
             function = spec.function
             stack.push_async_exit(closing(lambda *_: function.close(), f"{spec.name}.close() failed"))
             await opening(partial(function.open, context), f"{spec.name}.open() failed")
@@ -68,11 +68,11 @@ def closing(close: Callable[..., Any], failure: str, broken: str | None = None) 
     is closed here, such as a task group whose task has failed, which only now tells its error (as `broken`).
     """
 
-    async def leave(kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
+    async def leave(exc_type: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
         is_cancelled = isinstance(error, asyncio.CancelledError)
         message = broken if is_cancelled and broken is not None else failure
         try:
-            step = _called(partial(close, kind, error, trace))
+            step = _called(partial(close, exc_type, error, trace))
             await _told_if_broken(within(CLOSE_LIMIT, step, to_its_end=True), message)
         except (AsyncUDFError, asyncio.CancelledError) as own:
             passed_on = isinstance(own.__cause__, asyncio.CancelledError)
@@ -94,7 +94,7 @@ async def _told_if_broken(step: Awaitable[Any], failure: str) -> Any:
         is_dropped = asyncio.current_task(task.get_loop()) is not task  # by who closes a coroutine that waits
         if by_others or is_dropped:
             raise
-        raise AsyncUDFError(f"{failure}: {told(error)}") from error
+        raise AsyncUDFError(f"{failure}: {error_text(error)}") from error
 
 
 async def _called(step: Callable[[], Any]) -> Any:
@@ -107,7 +107,7 @@ async def _entered(stack: contextlib.AsyncExitStack, factory: Callable[..., Any]
     manager = factory()
     if not hasattr(manager, "__aenter__"):
         raise TypeError(
-            f"{short(factory)} made a {type(manager).__name__}, which is no async context manager; "
+            f"{safe_repr(factory)} made a {type(manager).__name__}, which is no async context manager; "
             "decorate an async generator function with @contextlib.asynccontextmanager"
         )
     leave = closing(manager.__aexit__, f"{label} could not be closed", f"{label} failed")

@@ -13,20 +13,20 @@ from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any
 
-from .._functions.context import CURRENT_SLOT, CallSlot
+from .._functions.context import CURRENT_CALL, CallState
 from .._loop import shutdown
 from .._loop.shutdown import end_tasks
 
 __all__ = (
-    "Worker",
-    "WorkerPool",
-    "driven",
+    "CallSlot",
+    "SlotPool",
+    "notify_on_suspend",
 )
 
 
 @coroutine
-def driven(
-    running: Coroutine[Any, Any, bool], worker: Worker, suspended: Callable[[], None]
+def notify_on_suspend(
+    running: Coroutine[Any, Any, bool], slot: CallSlot, suspended: Callable[[], None]
 ) -> Generator[Any, Any, bool]:
     """Run a loop of calls; `suspended` is told of each call when it gives way for the first time."""
     error = None
@@ -35,8 +35,8 @@ def driven(
             waiting_for = running.send(None) if error is None else running.throw(error)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        if not worker.is_suspended:
-            worker.is_suspended = True
+        if not slot.is_suspended:
+            slot.is_suspended = True
             suspended()
         error = None
         try:
@@ -45,14 +45,14 @@ def driven(
             error = thrown
 
 
-class Worker:
+class CallSlot:
     """One coroutine that runs calls. Never used again once a call has left traces in it."""
 
-    __slots__ = ("abandoned", "call", "clean", "context", "is_cancelled", "is_suspended", "slot", "task")
+    __slots__ = ("abandoned", "call", "clean", "context", "is_cancelled", "is_suspended", "state", "task")
 
     def __init__(self, context: contextvars.Context) -> None:
         self.context = context  # in which its calls run
-        self.slot = CallSlot()
+        self.state = CallState()
         self.call: Any = None  # the call whose attempt is undecided here
         self.is_suspended = False  # whether a call that began as one of many is now waited for
         self.is_cancelled = False  # whether somebody has cancelled its task, who may have taken it back
@@ -65,14 +65,14 @@ class Worker:
         decimal.getcontext()  # sets a variable when first used, which is no trace of a call
         self.clean = self.context.copy()
 
-    def meet(self, element: Any, attempt: int = 1) -> CallSlot:
+    def meet(self, element: Any, attempt: int = 1) -> CallState:
         """Begin an attempt whose function may ask about its row; runs inside the worker's own task."""
-        slot = self.slot = CallSlot(element, attempt)
-        CURRENT_SLOT.set(slot)
+        state = self.state = CallState(element, attempt)
+        CURRENT_CALL.set(state)
         self.clean = self.context.copy()
-        return slot
+        return state
 
-    def is_spoiled(self) -> bool:
+    def is_contaminated(self) -> bool:
         """Whether it must take no other call: the last one left a context variable or an unheeded cancellation."""
         self.is_cancelled = False
         try:
@@ -81,19 +81,19 @@ class Worker:
             return True
 
 
-class _WorkerTask(asyncio.Task[None]):
+class _SlotTask(asyncio.Task[None]):
     """Notes that it was cancelled, so that nobody has to ask after each call."""
 
-    def __init__(self, worker: Worker, life: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
-        self._worker = worker
-        super().__init__(life, loop=loop, context=worker.context)
+    def __init__(self, slot: CallSlot, life: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+        self._worker = slot
+        super().__init__(life, loop=loop, context=slot.context)
 
     def cancel(self, msg: Any | None = None) -> bool:
         self._worker.is_cancelled = True
         return super().cancel(msg)
 
 
-class WorkerPool:
+class SlotPool:
     """At most `capacity` workers that count; abandoned ones live on beside them until they end.
 
     Args:
@@ -108,16 +108,16 @@ class WorkerPool:
         self,
         loop: asyncio.AbstractEventLoop,
         capacity: int,
-        work: Callable[[Worker], Coroutine[Any, Any, None]],
+        work: Callable[[CallSlot], Coroutine[Any, Any, None]],
         has_work: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._capacity = capacity
         self._work = work
         self._has_work = has_work
-        self._workers: set[Worker] = set()
+        self._slots: set[CallSlot] = set()
         self._active = 0
-        self._puller: Worker | None = None
+        self._puller: CallSlot | None = None
         self._context: contextvars.Context | None = None
 
     def open(self) -> None:
@@ -132,38 +132,38 @@ class WorkerPool:
     def wake(self) -> None:
         """Start a worker if there is work, a free slot and nobody on the way."""
         if self._puller is None and self._active < self._capacity and self._context is not None and self._has_work():
-            worker = self._puller = Worker(self._context.copy())
+            slot = self._puller = CallSlot(self._context.copy())
             self._active += 1
-            self._workers.add(worker)
-            worker.task = _WorkerTask(worker, self._work(worker), self._loop)
-            worker.task.add_done_callback(lambda _: self._leave(worker))  # also if it was cancelled before it began
+            self._slots.add(slot)
+            slot.task = _SlotTask(slot, self._work(slot), self._loop)
+            slot.task.add_done_callback(lambda _: self._leave(slot))  # also if it was cancelled before it began
 
-    def done_pulling(self, worker: Worker) -> None:
+    def done_pulling(self, slot: CallSlot) -> None:
         """The worker is going to wait for its call: let another one pull."""
-        if self._puller is worker:
+        if self._puller is slot:
             self._puller = None
         self.wake()
 
-    def _leave(self, worker: Worker) -> None:
+    def _leave(self, slot: CallSlot) -> None:
         """The worker has ended and gives its slot back."""
-        self._workers.discard(worker)
-        if not worker.abandoned:
+        self._slots.discard(slot)
+        if not slot.abandoned:
             self._active -= 1
-        self.done_pulling(worker)
+        self.done_pulling(slot)
 
-    def abandon(self, worker: Worker) -> None:
+    def abandon(self, slot: CallSlot) -> None:
         """Cancel the worker's call and give its slot to another, whether or not the call obeys."""
-        if not worker.abandoned:
-            worker.abandoned = True
+        if not slot.abandoned:
+            slot.abandoned = True
             self._active -= 1
-            worker.task.cancel()
+            slot.task.cancel()
 
     async def close(self, *, patient: bool) -> None:
         """End all workers; with `patient`, calls whose rows are done may first finish what they do after it."""
         self._context = None
-        running = {worker.task for worker in self._workers if not worker.abandoned}
+        running = {slot.task for slot in self._slots if not slot.abandoned}
         if patient and running:
             await asyncio.wait(running, timeout=shutdown.GRACE)
-        for worker in self._workers:
-            worker.abandoned = True
-        await end_tasks(worker.task for worker in list(self._workers))
+        for slot in self._slots:
+            slot.abandoned = True
+        await end_tasks(slot.task for slot in list(self._slots))

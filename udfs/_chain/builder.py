@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from .._arrow.vectors import Codec
-from .._operators.buffered import Driver, Source
+from .._arrow.vectors import VectorCodec
+from .._operators.buffered import BufferedOperator, SourceOperator
 from .._operators.outputs import (
     BroadcastingOutput,
     ChainingOutput,
@@ -17,11 +17,11 @@ from .._operators.outputs import (
     Output,
     SplittingOutput,
 )
-from .._operators.watermarks import UnionStep
+from .._operators.watermarks import UnionOperator
 from .chain import Chain, Sinks
-from .factories import Site, wait_operator
-from .function_plan import Work
-from .plan import Node, Plan
+from .factories import TaskEnvironment, wait_operator
+from .function_plan import FunctionPlan
+from .plan import ChainPlan, StreamNode
 
 __all__ = (
     "build_chain",
@@ -30,86 +30,102 @@ __all__ = (
 
 
 def chain_of_one(
-    work: Work, site: Site, output: Output, codec: Codec | None, want: Callable[[], None], *, may_edit: bool
+    function_plan: FunctionPlan,
+    environment: TaskEnvironment,
+    output: Output,
+    codec: VectorCodec | None,
+    request_batch: Callable[[], None],
+    *,
+    may_edit: bool,
 ) -> Chain:
     """The chain of a function without a plan: a column, a table function."""
-    chain = Chain(site, None)
-    chain.head = wait_operator(work, site, CountingOutput(output), codec, want, may_edit=may_edit)
+    chain = Chain(environment, None)
+    chain.head = wait_operator(
+        function_plan, environment, CountingOutput(output), codec, request_batch, may_edit=may_edit
+    )
     chain.operators = [chain.head]
     return chain
 
 
-def build_chain(plan: Plan, site: Site, sinks: Sinks, want: Callable[[], None]) -> Chain:
+def build_chain(
+    plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks, request_batch: Callable[[], None]
+) -> Chain:
     """Make the operators of a plan, from the tail to the head, each with its output to those made before it."""
-    return _Builder(plan, site, sinks, want).chain
+    return _Builder(plan, environment, sinks, request_batch).chain
 
 
-def _names(plan: Plan) -> dict[Node, str]:
+def _names(plan: ChainPlan) -> dict[StreamNode, str]:
     """A name for each operator; one that is there again has a number."""
-    names: dict[Node, str] = {}
+    names: dict[StreamNode, str] = {}
     for node in plan.nodes:
-        name = "source" if node.spec is None else node.spec.name
-        again = sum(other.spec is not None and other.spec.name == name for other in names)
+        name = "source" if node.factory is None else node.factory.name
+        again = sum(other.factory is not None and other.factory.name == name for other in names)
         names[node] = f"{name} {again + 1}" if again else name
     return names
 
 
 class _Builder:
-    def __init__(self, plan: Plan, site: Site, sinks: Sinks, want: Callable[[], None]) -> None:
+    def __init__(
+        self, plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks, request_batch: Callable[[], None]
+    ) -> None:
         self._plan = plan
-        self._site = site
+        self._environment = environment
         self._sinks = sinks
-        self._operators: dict[Node, Any] = {}
-        self.chain = Chain(site, plan.latency_interval)
+        self._operators: dict[StreamNode, Any] = {}
+        self.chain = Chain(environment, plan.latency_interval)
         self.chain.at_end = sinks.close
         self._names = _names(plan)
         self._functions: set[int] = set()
         start, head = plan.start, plan.head
         for node in reversed(plan.nodes[plan.nodes.index(start) + 1 :]):
-            self._add(node, want if node is head else partial(self._resume, node))
+            self._add(node, request_batch if node is head else partial(self._resume, node))
         if head is None:
-            self._operators[start] = Source(self._output(start), site.loop, want, self.chain._fail)
+            self._operators[start] = SourceOperator(
+                self._output(start), environment.loop, request_batch, self.chain._fail
+            )
         self.chain.operators = list(self._operators.values())
-        drivers = {node: made for node, made in self._operators.items() if isinstance(made, Driver)}
+        drivers = {node: made for node, made in self._operators.items() if isinstance(made, BufferedOperator)}
         self.chain.drivers = {driver: list(self._drivers(node)) for node, driver in drivers.items()}
         self.chain.head = self._operators[head or start]
 
-    def _add(self, node: Node, want: Callable[[], None]) -> None:
-        spec = node.spec
-        assert spec is not None
-        if id(spec.instance) in self._functions:  # the same object twice in a chain: each operator has its own
-            spec = spec.with_own_instance()
-        self._functions.add(id(spec.instance))
-        self._operators[node] = spec.build(self._site, self._output(node), node.parents[0].layout, want)
+    def _add(self, node: StreamNode, request_batch: Callable[[], None]) -> None:
+        factory = node.factory
+        assert factory is not None
+        if id(factory.instance) in self._functions:  # the same object twice in a chain: each operator has its own
+            factory = factory.with_own_instance()
+        self._functions.add(id(factory.instance))
+        self._operators[node] = factory.build(
+            self._environment, self._output(node), node.parents[0].layout, request_batch
+        )
 
-    def _output(self, node: Node) -> Output:
+    def _output(self, node: StreamNode) -> Output:
         outputs = [self._link(node, child) for child in self._plan.readers_of(node)]
         outputs += self._sinks.outputs(node)
         if len(outputs) == 1 and outputs[0].tag is None:
             output = outputs[0]
         else:
             output = (BroadcastingOutput if self._plan.object_reuse else CopyingBroadcastingOutput)(outputs)
-        if node.spec is not None and node.spec.mixes_sides:
+        if node.factory is not None and node.factory.mixes_sides:
             output = SplittingOutput(output)
         told = partial(self.chain.report_latency, self._names[node], self._sinks.latencies(node))
         return CountingOutput(output, told)
 
-    def _link(self, node: Node, child: Node) -> Output:
-        spec, operator = child.spec, self._operators[child]
-        assert spec is not None
-        following = operator.input() if isinstance(operator, UnionStep) else operator
-        copies = spec.may_edit(node.layout) and not self._plan.object_reuse
-        return (CopyingChainingOutput if copies else ChainingOutput)(following, spec.view(node.layout))
+    def _link(self, node: StreamNode, child: StreamNode) -> Output:
+        factory, operator = child.factory, self._operators[child]
+        assert factory is not None
+        following = operator.input() if isinstance(operator, UnionOperator) else operator
+        copies = factory.may_edit(node.layout) and not self._plan.object_reuse
+        return (CopyingChainingOutput if copies else ChainingOutput)(following, factory.project(node.layout))
 
-    def _resume(self, node: Node) -> None:
+    def _resume(self, node: StreamNode) -> None:
         """An operator has room again: let those that push to it go on."""
         for driver in self._drivers(node):
             driver.resume()
 
-    def _drivers(self, node: Node) -> Iterator[Driver]:
+    def _drivers(self, node: StreamNode) -> Iterator[BufferedOperator]:
         for parent in node.parents:
             operator = self._operators.get(parent)
-            if isinstance(operator, Driver):
+            if isinstance(operator, BufferedOperator):
                 yield operator
             else:
                 yield from self._drivers(parent)

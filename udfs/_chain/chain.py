@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from asyncudf.queues import LatencyMarker, StreamRecord
 
-from .._operators.buffered import Driver
-from .._operators.input_buffer import Fed
+from .._operators.buffered import BufferedOperator
+from .._operators.input_buffer import InputElement
 from .._operators.outputs import Output
-from .factories import Site
-from .plan import Node
+from .factories import TaskEnvironment
+from .plan import StreamNode
 
 __all__ = (
     "Chain",
@@ -25,11 +25,11 @@ __all__ = (
 class Sinks(Protocol):
     """Where the rows leave a chain."""
 
-    def outputs(self, node: Node) -> Iterable[Output]:
+    def outputs(self, node: StreamNode) -> Iterable[Output]:
         """The outputs for what is read of a node's rows and of its operator's side rows."""
         ...
 
-    def latencies(self, node: Node) -> list[Output]:
+    def latencies(self, node: StreamNode) -> list[Output]:
         """Where the latencies up to a node's operator are read."""
         ...
 
@@ -43,18 +43,18 @@ class Chain:
     Operators open from the tail to the head and close from the head to the tail. One that fails ends all.
     """
 
-    def __init__(self, site: Site, interval: float | None) -> None:
-        site.failed = self._fail
-        self._site = site
+    def __init__(self, environment: TaskEnvironment, interval: float | None) -> None:
+        environment.failed = self._fail
+        self._environment = environment
         self._interval = interval
         self._due = 0.0  # when the last latency marker was
         self._timer: asyncio.TimerHandle | None = None
         self.head: Any = None  # the operator that is fed
         self.operators: list[Any] = []  # from the tail to the head
-        self.drivers: Mapping[Driver, Sequence[Driver]] = {}  # each with those that push rows to it
+        self.drivers: Mapping[BufferedOperator, Sequence[BufferedOperator]] = {}  # each with those that push rows to it
         self.at_end: Callable[[], None] = lambda: None
 
-    def feed(self, elements: Iterable[Fed]) -> None:
+    def feed(self, elements: Iterable[InputElement]) -> None:
         """Hand over a batch."""
         if self._interval is not None and self._timer is None:
             elements = self._marked(elements)
@@ -83,20 +83,20 @@ class Chain:
         for operator in self.operators:
             operator.abort(error)
 
-    def _marked(self, elements: Iterable[Fed]) -> Iterator[Fed]:
+    def _marked(self, elements: Iterable[InputElement]) -> Iterator[InputElement]:
         """With the first latency marker behind the first row: before it there is nothing to wait for."""
-        self._due = self._site.loop.time()
+        self._due = self._environment.loop.time()
         first = self._marker()
         rest = iter(elements)
         return chain(islice(rest, 1), [first], rest)
 
     def _marker(self) -> LatencyMarker:
         """The marker that is due. The next one comes an interval later, however long the loop is held up."""
-        due = min(self._due, self._site.loop.time())  # a timer may fire a hair before its time
-        marker = LatencyMarker(due, "source", self._site.partition)
+        due = min(self._due, self._environment.loop.time())  # a timer may fire a hair before its time
+        marker = LatencyMarker(due, "source", self._environment.partition)
         assert self._interval is not None
         self._due += self._interval
-        call_at = getattr(self._site.loop, "call_beside", self._site.loop.call_at)  # on the virtual clock
+        call_at = getattr(self._environment.loop, "call_beside", self._environment.loop.call_at)  # on the virtual clock
         self._timer = call_at(self._due, self._mark_latency)
         return marker
 
@@ -109,6 +109,6 @@ class Chain:
 
     def report_latency(self, operator: str, outputs: list[Output], marker: LatencyMarker) -> None:
         """A marker has left an operator."""
-        latency = self._site.loop.time() - marker.marked_time
+        latency = self._environment.loop.time() - marker.marked_time
         for output in outputs:
             output.collect(StreamRecord({"operator": operator, "partition": marker.subtask, "latency": latency}))

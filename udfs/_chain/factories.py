@@ -13,37 +13,37 @@ from typing import Any
 
 from asyncudf.queues import StreamRecord
 
-from .._arrow.layout import Layout, Part, View
-from .._arrow.validation import fitter
-from .._arrow.vectors import Codec
+from .._arrow.layout import ColumnGroup, Projection, RowLayout
+from .._arrow.validation import validator
+from .._arrow.vectors import VectorCodec
 from .._errors.records import Redact
 from .._functions.context import RuntimeContext
 from .._functions.process_function import ProcessContext, ProcessFunction
 from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag, SideTypes
-from .._functions.signature import Kind
+from .._functions.signature import FunctionKind
 from .._operators.async_wait import AsyncWaitOperator
 from .._operators.outputs import Output, TimestampedCollector
-from .._operators.synchronous import FilterStep, ProcessStep
-from .._operators.watermarks import UnionStep, WatermarkColumnStep, WatermarkStep
+from .._operators.synchronous import FilterOperator, ProcessOperator
+from .._operators.watermarks import UnionOperator, WatermarkColumnOperator, WatermarkOperator
 from .._policies.options import EventLoop, OnError
 from .._policies.watermarks import WatermarkGenerator, WatermarkStrategy
-from .function_plan import Work
+from .function_plan import FunctionPlan
 
 __all__ = (
-    "AssignSpec",
-    "FilterSpec",
-    "ProcessSpec",
-    "Site",
-    "Spec",
-    "UnionSpec",
-    "WaitSpec",
-    "WatermarkColumnSpec",
+    "AssignFactory",
+    "FilterFactory",
+    "OperatorFactory",
+    "ProcessFactory",
+    "TaskEnvironment",
+    "UnionFactory",
+    "WaitFactory",
+    "WatermarkColumnFactory",
     "wait_operator",
 )
 
 
 @dataclasses.dataclass
-class Site:
+class TaskEnvironment:
     """Where a chain runs: what its operators are given by their task."""
 
     loop: asyncio.AbstractEventLoop
@@ -54,7 +54,7 @@ class Site:
     failed: Callable[[BaseException], None] | None = None
 
 
-class Spec(ABC):
+class OperatorFactory(ABC):
     """One operator."""
 
     name: str
@@ -67,81 +67,93 @@ class Spec(ABC):
         """The object with a life cycle that the user has given; the spec itself if there is none."""
         return self
 
-    def with_own_instance(self) -> Spec:
+    def with_own_instance(self) -> OperatorFactory:
         """The same with a copy of that object."""
         return self
 
     @abstractmethod
-    def view(self, before: Layout) -> View:
+    def project(self, before: RowLayout) -> Projection:
         """What the operator sees of the rows that come in."""
 
     @abstractmethod
-    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> Any:
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> Any:
         """The operator itself."""
 
     def may_write(self, tag: OutputTag) -> bool:
         """Whether it may write to a side output."""
         return False
 
-    def may_edit(self, before: Layout) -> bool:
+    def may_edit(self, before: RowLayout) -> bool:
         """Whether the user's code could change a value in place that others see as well."""
         return False
 
 
 @dataclasses.dataclass(frozen=True)
-class WaitSpec(Spec):
+class WaitFactory(OperatorFactory):
     """`ordered_wait` and `unordered_wait`."""
 
-    work: Work
+    function_plan: FunctionPlan
     positions: tuple[int, ...]  # of the columns that the function reads
     names: tuple[str, ...]
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return self.work.spec.name
+        return self.function_plan.spec.name
 
     @property
     def threads(self) -> int:  # type: ignore[override]
-        return self.work.threads
+        return self.function_plan.threads
 
-    def view(self, before: Layout) -> View:
-        takes_mapping = self.work.spec.kind is Kind.ASYNC_FUNCTION
+    def project(self, before: RowLayout) -> Projection:
+        takes_mapping = self.function_plan.spec.kind is FunctionKind.ASYNC_FUNCTION
         return before.mapping(self.positions) if takes_mapping else before.arguments(self.positions)
 
     @property
     def loop(self) -> EventLoop:  # type: ignore[override]
-        return self.work.options.loop
+        return self.function_plan.options.loop
 
     @property
     def instance(self) -> Any:
-        return self.work.spec.function if self.work.spec.kind is Kind.ASYNC_FUNCTION else self
+        return self.function_plan.spec.function if self.function_plan.spec.kind is FunctionKind.ASYNC_FUNCTION else self
 
-    def with_own_instance(self) -> WaitSpec:
-        spec = dataclasses.replace(self.work.spec, function=copy.deepcopy(self.instance))
-        return dataclasses.replace(self, work=dataclasses.replace(self.work, spec=spec))
+    def with_own_instance(self) -> WaitFactory:
+        spec = dataclasses.replace(self.function_plan.spec, function=copy.deepcopy(self.instance))
+        return dataclasses.replace(self, function_plan=dataclasses.replace(self.function_plan, spec=spec))
 
     @property
     def mixes_sides(self) -> bool:  # type: ignore[override]
-        return self.work.spec.has_context or self.may_write(DEAD_LETTERS)
+        return self.function_plan.spec.has_context or self.may_write(DEAD_LETTERS)
 
     def may_write(self, tag: OutputTag) -> bool:
         if tag == DEAD_LETTERS:
-            return self.work.options.on_error is OnError.DEAD_LETTER
-        return tag != LATENCIES and self.work.spec.has_context
+            return self.function_plan.options.on_error is OnError.DEAD_LETTER
+        return tag != LATENCIES and self.function_plan.spec.has_context
 
-    def may_edit(self, before: Layout) -> bool:
+    def may_edit(self, before: RowLayout) -> bool:
         return before.is_mutable(self.positions)
 
-    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> AsyncWaitOperator:
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> AsyncWaitOperator:
         codec = None
-        if self.work.spec.vectorized:
-            kinds = [before.kinds[position] for position in self.positions]
-            codec = Codec(self.name, self.work.spec.vectors, self.names, kinds)
-        return wait_operator(self.work, site, output, codec, want, may_edit=self.may_edit(before))
+        if self.function_plan.spec.vectorized:
+            arrow_types = [before.arrow_types[position] for position in self.positions]
+            codec = VectorCodec(self.name, self.function_plan.spec.vectors, self.names, arrow_types)
+        return wait_operator(
+            self.function_plan, environment, output, codec, request_batch, may_edit=self.may_edit(before)
+        )
 
 
 def wait_operator(
-    work: Work, site: Site, output: Output, codec: Codec | None, want: Callable[[], None], *, may_edit: bool
+    function_plan: FunctionPlan,
+    environment: TaskEnvironment,
+    output: Output,
+    codec: VectorCodec | None,
+    request_batch: Callable[[], None],
+    *,
+    may_edit: bool,
 ) -> AsyncWaitOperator:
     """The operator of a function in a task.
 
@@ -149,36 +161,36 @@ def wait_operator(
         may_edit: whether its arguments may be lists or dicts.
     """
     context = RuntimeContext(
-        work.spec.name,
-        site.loop.time,
-        partition=site.partition,
-        task_attempt_number=site.attempt,
-        timeout=work.options.timeout,
-        side_types=site.side_types,
+        function_plan.spec.name,
+        environment.loop.time,
+        partition=environment.partition,
+        task_attempt_number=environment.attempt,
+        timeout=function_plan.options.timeout,
+        side_types=environment.side_types,
     )
     return AsyncWaitOperator(
-        work.spec,
-        work.options,
+        function_plan.spec,
+        function_plan.options,
         output,
         context,
-        loop=site.loop,
-        rng=site.rng,
-        finish=work.finish(),
+        loop=environment.loop,
+        rng=environment.rng,
+        validate=function_plan.validate(),
         codec=codec,
-        weigh=work.weigh,
+        weigh=function_plan.weigh,
         may_edit=may_edit,
-        want=want,
-        failed=site.failed,
+        request_batch=request_batch,
+        failed=environment.failed,
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class ProcessSpec(Spec):
+class ProcessFactory(OperatorFactory):
     """`map`, `flat_map` and `process`; their rows are new."""
 
     name: str
     function: ProcessFunction
-    part: Part  # the rows that come out
+    group: ColumnGroup  # the rows that come out
     user: bool  # whether the function is the user's own ProcessFunction
     redact: Redact | None = None
 
@@ -186,63 +198,73 @@ class ProcessSpec(Spec):
     def instance(self) -> Any:
         return self.function
 
-    def with_own_instance(self) -> ProcessSpec:
+    def with_own_instance(self) -> ProcessFactory:
         return dataclasses.replace(self, function=copy.deepcopy(self.function))
 
-    def view(self, before: Layout) -> View:
+    def project(self, before: RowLayout) -> Projection:
         return before.whole()
 
     def may_write(self, tag: OutputTag) -> bool:
         return self.user and tag not in (DEAD_LETTERS, LATENCIES)
 
-    def may_edit(self, before: Layout) -> bool:
+    def may_edit(self, before: RowLayout) -> bool:
         return before.is_mutable(range(len(before.names)))
 
-    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> ProcessStep:
-        collector = TimestampedCollector(output, fitter(self.name, self.part.kind, row=True), site.failed)
-        context = ProcessContext(output.collect_tagged, output.get_watermark_gauge(), site.side_types, site.partition)
-        return ProcessStep(output, self.function, collector, context, self.name, self.redact)
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> ProcessOperator:
+        collector = TimestampedCollector(
+            output, validator(self.name, self.group.arrow_type, row=True), environment.failed
+        )
+        context = ProcessContext(
+            output.collect_tagged, output.get_watermark_gauge(), environment.side_types, environment.partition
+        )
+        return ProcessOperator(output, self.function, collector, context, self.name, self.redact)
 
 
 @dataclasses.dataclass(frozen=True)
-class FilterSpec(Spec):
+class FilterFactory(OperatorFactory):
     """`filter`; rows go on untouched."""
 
     name: str
     keeps: Callable[[Any], Any]
     redact: Redact | None = None
 
-    def view(self, before: Layout) -> View:
+    def project(self, before: RowLayout) -> Projection:
         return before.whole()
 
-    def may_edit(self, before: Layout) -> bool:
+    def may_edit(self, before: RowLayout) -> bool:
         return before.is_mutable(range(len(before.names)))
 
-    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> FilterStep:
-        return FilterStep(output, self.keeps, before.unseen, self.name, site.partition, self.redact)
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> FilterOperator:
+        return FilterOperator(output, self.keeps, before.unprojected, self.name, environment.partition, self.redact)
 
 
 @dataclasses.dataclass(frozen=True)
-class AssignSpec(Spec):
+class AssignFactory(OperatorFactory):
     """`assign_timestamps_and_watermarks`."""
 
     strategy: WatermarkStrategy
     position: int | None  # of the strategy's column
     name = "assign_timestamps_and_watermarks"
 
-    def view(self, before: Layout) -> View:
+    def project(self, before: RowLayout) -> Projection:
         return before.arguments(() if self.position is None else (self.position,))
 
-    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> WatermarkStep:
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> WatermarkOperator:
         of_source = before.is_source
-        return WatermarkStep(
+        return WatermarkOperator(
             output,
             WatermarkGenerator.of(self.strategy),
             mark=lambda record: _microseconds(record.value[0]) if record.value else None,
             batch=lambda record: record.origin[0] if of_source else None,
-            unseen=before.unseen,
+            unprojected=before.unprojected,
             idleness=self.strategy.idleness,
-            loop=site.loop,
+            loop=environment.loop,
         )
 
 
@@ -256,31 +278,35 @@ def _microseconds(value: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class WatermarkColumnSpec(Spec):
+class WatermarkColumnFactory(OperatorFactory):
     """`with_watermark_column`."""
 
     name = "with_watermark_column"
 
-    def view(self, before: Layout) -> View:
+    def project(self, before: RowLayout) -> Projection:
         return before.arguments(())
 
-    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> WatermarkColumnStep:
-        return WatermarkColumnStep(output)
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> WatermarkColumnOperator:
+        return WatermarkColumnOperator(output)
 
 
 @dataclasses.dataclass(frozen=True)
-class UnionSpec(Spec):
+class UnionFactory(OperatorFactory):
     """`union`."""
 
     name = "union"
 
-    def view(self, before: Layout) -> View:
+    def project(self, before: RowLayout) -> Projection:
         whole = before.whole()
         # New rows, with nothing behind them: the inputs have added different columns to theirs.
         return lambda record: _without_origin(whole(record))
 
-    def build(self, site: Site, output: Output, before: Layout, want: Callable[[], None]) -> UnionStep:
-        return UnionStep(output)
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> UnionOperator:
+        return UnionOperator(output)
 
 
 def _without_origin(record: StreamRecord) -> StreamRecord:

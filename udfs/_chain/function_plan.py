@@ -1,4 +1,4 @@
-"""One Spark task's work, whichever door it came through: batches of elements in, whatever the door writes out."""
+"""What travels to the executors of a function: what it is, its options, and the type of its results."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from functools import partial
 from typing import Any
 
 from .._arrow.schemas import capture_type
-from .._arrow.sizes import may_be_large, weight
-from .._arrow.validation import fitter
+from .._arrow.sizes import estimated_size, may_be_large
+from .._arrow.validation import validator
 from .._errors.misfits import check_awaited
-from .._functions.signature import FunctionSpec, Kind
+from .._functions.signature import FunctionKind, FunctionSpec
 from .._policies.options import ExtraFields, OnError, Options
 
-__all__ = ("Work",)
+__all__ = ("FunctionPlan",)
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class FunctionPlan:
     """What travels to the executors. `declared` is the Arrow type of one result, None if nobody said."""
 
     spec: FunctionSpec
@@ -38,21 +38,21 @@ class Work:
     def may_be_large(self) -> bool:
         """Whether what one row gives differs in size: by its type, by the number of results, or on the side."""
         spec = self.spec
-        if spec.kind in (Kind.GENERATOR, Kind.ASYNC_FUNCTION) or spec.context_parameter is not None:
+        if spec.kind in (FunctionKind.GENERATOR, FunctionKind.ASYNC_FUNCTION) or spec.context_parameter is not None:
             return True
         return self.declared is None or may_be_large(self.declared)
 
     @property
     def weigh(self) -> Callable[[Any], int] | None:
         """How much a result weighs, where that matters."""
-        return weight if self.may_be_large else None
+        return estimated_size if self.may_be_large else None
 
     @property
     def threads(self) -> int:
         """How many calls may want a thread at the same time."""
         return self.options.capacity
 
-    def finish(self, *, keep: bool = False) -> Callable[[Any], Any]:
+    def result_validator(self, *, keep: bool = False) -> Callable[[Any], Any]:
         """What is done to each result: fit it to the declared type, wrap it if captured.
 
         Args:
@@ -62,7 +62,7 @@ class Work:
         if self.declared is None:
             fit = _checked(partial(check_awaited, name))
         else:
-            fit = fitter(name, self.declared, extra_fields=extra)
+            fit = validator(name, self.declared, extra_fields=extra)
             if keep and extra is ExtraFields.ERROR:
                 fit = _checked(fit)
         return _captured(fit) if self.captures else fit

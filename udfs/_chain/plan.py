@@ -6,19 +6,19 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from .._arrow.layout import Layout
+from .._arrow.layout import RowLayout
 from .._errors.exceptions import FunctionError
 from .._policies.options import EventLoop
-from .factories import AssignSpec, Spec, WaitSpec
+from .factories import AssignFactory, OperatorFactory, WaitFactory
 
 __all__ = (
-    "Node",
-    "Plan",
+    "ChainPlan",
+    "StreamNode",
 )
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class ChainPlan:
     """A chain that does not run yet.
 
     Args:
@@ -28,7 +28,7 @@ class Plan:
         latency_interval: seconds between two latency markers; None: none are made.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[StreamNode, ...]
     is_source_read: bool = False
     object_reuse: bool = False
     latency_interval: float | None = None
@@ -39,7 +39,7 @@ class Plan:
     @property
     def threads(self) -> int:
         """How many calls may want a thread at the same time."""
-        return max(1, sum(node.spec.threads for node in self.nodes if node.spec is not None))
+        return max(1, sum(node.factory.threads for node in self.nodes if node.factory is not None))
 
     @property
     def loop(self) -> EventLoop:
@@ -48,50 +48,50 @@ class Plan:
         Raises:
             FunctionError: one asks for uvloop and another for asyncio.
         """
-        asked = {node.spec.loop for node in self.nodes if node.spec is not None} - {EventLoop.AUTO}
+        asked = {node.factory.loop for node in self.nodes if node.factory is not None} - {EventLoop.AUTO}
         if len(asked) > 1:
             raise FunctionError("the operators of a chain share one event loop; give all of them the same loop=")
         return asked.pop() if asked else EventLoop.AUTO
 
-    def readers_of(self, node: Node) -> list[Node]:
+    def readers_of(self, node: StreamNode) -> list[StreamNode]:
         """The streams made of a stream; one that reads it twice is there twice."""
         return [child for child in self.nodes for parent in child.parents if parent is node]
 
     @property
-    def start(self) -> Node:
+    def start(self) -> StreamNode:
         """The first stream of which rows pass one by one: the source, or the source with its watermarks."""
         readers = self.readers_of(self.nodes[0])
         if len(readers) == 1 and not self.is_source_read:
-            spec = readers[0].spec
-            if isinstance(spec, AssignSpec) and spec.strategy.idleness is None:
+            factory = readers[0].factory
+            if isinstance(factory, AssignFactory) and factory.strategy.idleness is None:
                 return readers[0]
         return self.nodes[0]
 
     @property
-    def head(self) -> Node | None:
+    def head(self) -> StreamNode | None:
         """The async operator that can be fed with whole batches, if the chain begins with one and nothing else."""
         readers = self.readers_of(self.start)
         is_read = self.is_source_read and self.start is self.nodes[0]
-        return readers[0] if len(readers) == 1 and not is_read and isinstance(readers[0].spec, WaitSpec) else None
+        return readers[0] if len(readers) == 1 and not is_read and isinstance(readers[0].factory, WaitFactory) else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node:
+class StreamNode:
     """A stream in a plan: the operator that makes it, and the streams that the operator reads.
 
-    `spec` is None for the source. Nodes are told apart by identity.
+    `factory` is None for the source. Nodes are told apart by identity.
     """
 
-    spec: Spec | None
-    parents: tuple[Node, ...]
-    layout: Layout  # of its rows
+    factory: OperatorFactory | None
+    parents: tuple[StreamNode, ...]
+    layout: RowLayout  # of its rows
     schema: Any  # the same as a Spark StructType, for planning
 
-    def path(self) -> Iterator[Node]:
+    def path(self) -> Iterator[StreamNode]:
         """The node and all before it, each once, a node after those that it reads."""
-        seen: set[Node] = set()
+        seen: set[StreamNode] = set()
 
-        def visit(node: Node) -> Iterator[Node]:
+        def visit(node: StreamNode) -> Iterator[StreamNode]:
             if node not in seen:
                 seen.add(node)
                 for parent in node.parents:

@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from asyncudf.queues import StreamRecord
 
-from .._arrow.layout import Layout, Part
+from .._arrow.layout import ColumnGroup, RowLayout
 from .._arrow.schemas import error_type
 from .._errors.records import LETTER_FIELDS
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from .._operators.outputs import Output
 from .._operators.writer import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
-from .plan import Node
-from .result_plan import Request
+from .plan import StreamNode
+from .result_plan import ResultPlan
 
 __all__ = (
     "ArrowSinks",
@@ -26,8 +26,8 @@ __all__ = (
 )
 
 
-REST_ROWS = 1000  # rows of a side output that nobody has named yet, kept as one value
-ERROR_PART = Part.of("dead letters", pa.struct([("error", error_type(LETTER_FIELDS))]), "error")
+UNDECLARED_ROWS = 1000  # rows of a side output that nobody has named yet, kept as one value
+ERROR_GROUP = ColumnGroup.of("dead letters", pa.struct([("error", error_type(LETTER_FIELDS))]), "error")
 
 
 class ArrowSinks:
@@ -36,84 +36,89 @@ class ArrowSinks:
     Args:
         emit: takes a batch.
         rows: of a full batch.
-        kind_of: the Arrow type of a tag's rows, where no request says it.
+        type_of: the Arrow type of a tag's rows, where no request says it.
     """
 
     def __init__(
         self,
-        requests: Sequence[Request],
+        requests: Sequence[ResultPlan],
         emit: Callable[[pa.RecordBatch], None],
         rows: int,
         loop: asyncio.AbstractEventLoop,
-        kind_of: Callable[[OutputTag], Any],
+        type_of: Callable[[OutputTag], Any],
     ) -> None:
         self._requests = requests
         self._paths = {request.node: set(request.node.path()) for request in requests}
         self._emit = emit
         self._rows = rows
         self._loop = loop
-        self._kind_of = kind_of
+        self._type_of = type_of
         self._latencies = [
-            (request, self._writer(Layout.anew(Part.of("latencies", request.kind, "")), request))
+            (
+                request,
+                self._writer(RowLayout.of_new_rows(ColumnGroup.of("latencies", request.struct_type, "")), request),
+            )
             for request in requests
             if request.tag == LATENCIES
         ]
 
-    def latencies(self, node: Node) -> list[Output]:
+    def latencies(self, node: StreamNode) -> list[Output]:
         return [writer for request, writer in self._latencies if node in self._paths[request.node]]
 
     def close(self) -> None:
         for _, writer in self._latencies:
             writer.close()
 
-    def outputs(self, node: Node) -> Iterator[Output]:
+    def outputs(self, node: StreamNode) -> Iterator[Output]:
         for request in self._requests:
-            if request.rest:
-                if node in self._paths[request.node] and node.spec is not None and node.spec.may_write(ANY_TAG):
-                    yield _RestOutput(partial(self._rest_writer, request))
+            if request.undeclared:
+                if node in self._paths[request.node] and node.factory is not None and node.factory.may_write(ANY_TAG):
+                    yield _UndeclaredOutput(partial(self._undeclared_writer, request))
             elif request.tag is None:
                 if request.node is node:
                     yield self._writer(node.layout, request)
-            elif node.spec is not None and node in self._paths[request.node] and node.spec.may_write(request.tag):
+            elif node.factory is not None and node in self._paths[request.node] and node.factory.may_write(request.tag):
                 yield self._writer(_side_layout(node, request.tag, request.written), request)
 
-    def _writer(self, layout: Layout, request: Request) -> RecordWriterOutput:
+    def _writer(self, layout: RowLayout, request: ResultPlan) -> RecordWriterOutput:
         def write(values: Sequence[Any], origins: Sequence[Any]) -> None:
-            self._emit(request.seal(_arranged(layout, request.kind, layout.columns(values, origins))))
+            self._emit(request.encode(_arranged(layout, request.struct_type, layout.columns(values, origins))))
 
         return self._record_writer(write, self._rows, layout, request.tag)
 
     def _record_writer(
-        self, write: Callable[..., None], rows: int, layout: Layout, tag: OutputTag | None
+        self, write: Callable[..., None], rows: int, layout: RowLayout, tag: OutputTag | None
     ) -> RecordWriterOutput:
         return RecordWriterOutput(write, rows, OUTPUT_LINGER, self._loop, tag, layout.weigher(), OUTPUT_BYTES)
 
-    def _rest_writer(self, request: Request, tag: OutputTag) -> RecordWriterOutput:
-        part = Part.of(tag.name, self._kind_of(tag), "value")
-        layout = Layout.anew(part)
+    def _undeclared_writer(self, request: ResultPlan, tag: OutputTag) -> RecordWriterOutput:
+        group = ColumnGroup.of(tag.name, self._type_of(tag), "value")
+        layout = RowLayout.of_new_rows(group)
 
         def write(values: Sequence[Any], origins: Sequence[Any]) -> None:
-            batch = pa.RecordBatch.from_arrays(layout.columns(values, origins), list(part.names))
-            self._emit(request.seal([pa.array([tag.name]), pa.array([_packed(batch)], pa.binary())]))
+            batch = pa.RecordBatch.from_arrays(layout.columns(values, origins), list(group.names))
+            self._emit(request.encode([pa.array([tag.name]), pa.array([_packed(batch)], pa.binary())]))
 
-        return self._record_writer(write, min(self._rows, REST_ROWS), layout, tag)
+        return self._record_writer(write, min(self._rows, UNDECLARED_ROWS), layout, tag)
 
 
-def without_rows(request: Request, source: pa.Schema) -> pa.RecordBatch:
+def without_rows(request: ResultPlan, source: pa.Schema) -> pa.RecordBatch:
     """A batch like those that are written for a request, but empty; `source` is the schema of the task's input."""
-    layout = Layout.anew(Part.of("nothing", request.kind, ""))
-    if request.tag is None and not request.rest:
+    layout = RowLayout.of_new_rows(ColumnGroup.of("nothing", request.struct_type, ""))
+    if request.tag is None and not request.undeclared:
         layout = request.node.layout
     elif request.tag == DEAD_LETTERS:
-        writers = (node for node in request.node.path() if node.spec is not None and node.spec.may_write(DEAD_LETTERS))
+        writers = (
+            node for node in request.node.path() if node.factory is not None and node.factory.may_write(DEAD_LETTERS)
+        )
         layout = next((_side_layout(node, DEAD_LETTERS, None) for node in writers), layout)
-    return request.seal(_arranged(layout, request.kind, layout.no_rows(source)))
+    return request.encode(_arranged(layout, request.struct_type, layout.no_rows(source)))
 
 
-def _side_layout(node: Node, tag: OutputTag, written: Any) -> Layout:
+def _side_layout(node: StreamNode, tag: OutputTag, written: Any) -> RowLayout:
     if tag == DEAD_LETTERS:  # the operator's input, and what went wrong
-        return node.parents[0].layout.plus(ERROR_PART)
-    return Layout.anew(Part.of(tag.name, written, "value"))
+        return node.parents[0].layout.with_columns(ERROR_GROUP)
+    return RowLayout.of_new_rows(ColumnGroup.of(tag.name, written, "value"))
 
 
 def _packed(batch: pa.RecordBatch) -> bytes:
@@ -123,9 +128,9 @@ def _packed(batch: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def _arranged(layout: Layout, kind: pa.DataType, columns: list[pa.Array]) -> list[pa.Array]:
+def _arranged(layout: RowLayout, struct_type: pa.DataType, columns: list[pa.Array]) -> list[pa.Array]:
     """The columns as the result has them, null where this operator does not have one (dead letters of several)."""
-    wanted = [kind.field(i) for i in range(kind.num_fields)]
+    wanted = [struct_type.field(i) for i in range(struct_type.num_fields)]
     if [field.name for field in wanted] == list(layout.names):
         return columns
     known: Mapping[str, pa.Array] = {n.lower(): column for n, column in zip(layout.names, columns, strict=True)}
@@ -133,7 +138,7 @@ def _arranged(layout: Layout, kind: pa.DataType, columns: list[pa.Array]) -> lis
     return [known.get(field.name.lower(), pa.nulls(nothing, field.type)) for field in wanted]
 
 
-class _RestOutput(Output):
+class _UndeclaredOutput(Output):
     """Takes side rows of any tag of the user's: nobody has asked for them yet, but may."""
 
     def __init__(self, open_writer: Callable[[OutputTag], RecordWriterOutput]) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from .._arrow.rows import SourceRows, records_of, rows_of, watermark_marks
-from .._functions.signature import Kind
-from .._operators.input_buffer import Fed
+from .._functions.signature import FunctionKind
+from .._operators.input_buffer import InputElement
 from .._policies.watermarks import WatermarkGenerator
-from .factories import AssignSpec, WaitSpec
-from .plan import Plan
+from .factories import AssignFactory, WaitFactory
+from .plan import ChainPlan
 
 __all__ = ("SourceReader",)
 
@@ -21,20 +21,20 @@ __all__ = ("SourceReader",)
 class SourceReader:
     """Makes the elements of each batch of a task: what the chain's first operator sees of its rows."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ChainPlan) -> None:
         self._columns: tuple[int, ...] | None = None
         self._names: tuple[str, ...] | None = None
         self._function = ""
-        if plan.head is not None and isinstance(spec := plan.head.spec, WaitSpec):
+        if plan.head is not None and isinstance(spec := plan.head.factory, WaitFactory):
             self._columns = spec.positions
-            self._names = spec.names if spec.work.spec.kind is Kind.ASYNC_FUNCTION else None
+            self._names = spec.names if spec.function_plan.spec.kind is FunctionKind.ASYNC_FUNCTION else None
             self._function = spec.name
         self._generator: WatermarkGenerator | None = None
         self._mark: int | None = None
-        if isinstance(assign := plan.start.spec, AssignSpec):
+        if isinstance(assign := plan.start.factory, AssignFactory):
             self._generator, self._mark = WatermarkGenerator.of(assign.strategy), assign.position
 
-    def __call__(self, batch: pa.RecordBatch) -> Iterable[Fed]:
+    def __call__(self, batch: pa.RecordBatch) -> Iterable[InputElement]:
         origins = zip(repeat(SourceRows(batch)), range(batch.num_rows))
         values: Iterable[Any] = repeat(None)
         if self._columns is not None:

@@ -8,7 +8,7 @@ import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from .._text.safe import short, text_of, type_name
+from .._text.safe import safe_repr, safe_str, type_name
 from .exceptions import ResultError
 from .records import misfit_error
 
@@ -51,9 +51,11 @@ def told_misfit(function: str, misfit: MisfitError, result: Any) -> ResultError:
     return error
 
 
-def unchecked(value: Any, kind: Any, error: Exception) -> MisfitError:
+def unchecked(value: Any, arrow_type: Any, error: Exception) -> MisfitError:
     """The error of a result whose own code fails when it is looked at."""
-    return MisfitError("", value, f"it cannot be checked against {kind}", f": {type_name(error)}: {text_of(error)}")
+    return MisfitError(
+        "", value, f"it cannot be checked against {arrow_type}", f": {type_name(error)}: {safe_str(error)}"
+    )
 
 
 def check_awaited(function: str, result: Any) -> None:
@@ -64,10 +66,10 @@ def check_awaited(function: str, result: Any) -> None:
 
 
 def _await_missing(value: Any) -> str | None:
-    kind = type(value)
-    if issubclass(kind, types.AsyncGeneratorType):
+    cls = type(value)
+    if issubclass(cls, types.AsyncGeneratorType):
         return "async for is missing; for 0..n results of a row write yield in the function itself"
-    return "await is missing before the call that made it" if inspect.getattr_static(kind, "__await__", None) else None
+    return "await is missing before the call that made it" if inspect.getattr_static(cls, "__await__", None) else None
 
 
 def _inside(result: Any) -> Iterator[Any]:
@@ -114,4 +116,4 @@ def _near(unknown: Sequence[Any], missing: Sequence[str]) -> Iterator[tuple[str,
 
 def _listed(names: Sequence[Any]) -> str:
     more = ", ..." if len(names) > SHOWN_FIELDS else ""
-    return f"field{'s'[: len(names) - 1]} {', '.join(map(short, names[:SHOWN_FIELDS]))}{more}"
+    return f"field{'s'[: len(names) - 1]} {', '.join(map(safe_repr, names[:SHOWN_FIELDS]))}{more}"

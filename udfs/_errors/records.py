@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from .._text.safe import short, shortened, text_of, type_name
+from .._text.safe import safe_repr, safe_str, shortened, type_name
 from .causes import leaves
 from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from .http import status_of
@@ -17,13 +17,13 @@ __all__ = (
     "LETTER_FIELDS",
     "Redact",
     "as_exception",
+    "error_record",
+    "error_text",
     "is_fatal",
-    "located_error",
     "misfit_error",
     "only_types",
     "shown_input",
-    "told",
-    "told_error",
+    "task_error",
 )
 
 
@@ -47,59 +47,59 @@ def as_exception(error: BaseException) -> Exception:
     """The error itself, or what tells of one that would end whoever gets it, or that a future makes another of."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    told = AsyncUDFError(f"{type_name(error)}: {text_of(error)}")
-    told.__cause__ = error
-    return told
+    error_text = AsyncUDFError(f"{type_name(error)}: {safe_str(error)}")
+    error_text.__cause__ = error
+    return error_text
 
 
 def misfit_error(before: str, value: Any, after: str, detail: str = "") -> ResultError:
     """The error of a result that does not fit; `detail` may quote it."""
-    error = ResultError(f"{before} {short(value)} ({type_name(value)}){after}{detail}")
+    error = ResultError(f"{before} {safe_repr(value)} ({type_name(value)}){after}{detail}")
     error.without_value = f"{before} a {type_name(value)}{after}"
     return error
 
 
-def located_error(error: BaseException, where: str, redact: Redact | None = None) -> AsyncUDFError:
+def task_error(error: BaseException, where: str, redact: Redact | None = None) -> AsyncUDFError:
     """The error that fails the task; `where` names the function, the attempt and the input."""
     located: AsyncUDFError
     if type(error) in (AsyncTimeoutError, FatalError, ResultError):  # their type says more than "failed"
-        located = type(error)(f"{where}: {told_text(error, redact)}")  # type: ignore[assignment]
+        located = type(error)(f"{where}: {error_message(error, redact)}")  # type: ignore[assignment]
         located.__cause__ = error.__cause__
     else:
-        located = AsyncUDFError(f"{where}: {told(error, redact)}")
+        located = AsyncUDFError(f"{where}: {error_text(error, redact)}")
         located.__cause__ = error
     located.is_located, located.is_redacted = True, redact is not None
     return located
 
 
-def told_error(error: BaseException, attempts: int, elapsed: float, redact: Redact | None = None) -> dict[str, Any]:
+def error_record(error: BaseException, attempts: int, elapsed: float, redact: Redact | None = None) -> dict[str, Any]:
     """The error as a struct, for a policy that goes on."""
-    told = (type_name(error), told_text(error, redact), attempts, elapsed, status_of(error))
-    return dict(zip(ERROR_FIELDS, told, strict=True))
+    error_text = (type_name(error), error_message(error, redact), attempts, elapsed, status_of(error))
+    return dict(zip(ERROR_FIELDS, error_text, strict=True))
 
 
-def told(error: BaseException, redact: Redact | None = None) -> str:
+def error_text(error: BaseException, redact: Redact | None = None) -> str:
     """The type of an error, and its message."""
-    return f"{type_name(error)}: {told_text(error, redact)}"
+    return f"{type_name(error)}: {error_message(error, redact)}"
 
 
-def told_text(error: BaseException, redact: Redact | None = None) -> str:
+def error_message(error: BaseException, redact: Redact | None = None) -> str:
     """The message of an error; of a group also those of what is in it.
 
     Where inputs are redacted it is without a result that does not fit, which may repeat them.
     """
     if issubclass(type(error), BaseExceptionGroup):
-        inside = [told(leaf, redact) for leaf in islice(leaves(error), SHOWN_ERRORS + 1)]
-        return f"{text_of(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"
+        inside = [error_text(leaf, redact) for leaf in islice(leaves(error), SHOWN_ERRORS + 1)]
+        return f"{safe_str(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"
     if redact is not None and issubclass(type(error), ResultError):
-        return error.without_value or text_of(error)  # type: ignore[attr-defined]
-    return text_of(error)
+        return error.without_value or safe_str(error)  # type: ignore[attr-defined]
+    return safe_str(error)
 
 
 def shown_input(rows: Sequence[Any], redact: Redact | None = None) -> str:
     """The input of a call, as far as it may be seen: of one row or, in a micro-batch, of several."""
     if redact is None:
-        return short(rows[0] if len(rows) == 1 else list(rows))
+        return safe_repr(rows[0] if len(rows) == 1 else list(rows))
     if len(rows) == 1:
         return _redacted(rows[0], redact)
     more = ", ..." if len(rows) > SHOWN_ROWS else ""
@@ -109,7 +109,7 @@ def shown_input(rows: Sequence[Any], redact: Redact | None = None) -> str:
 def _redacted(row: Any, redact: Redact) -> str:
     try:
         visible = redact(row[0] if type(row) is tuple and len(row) == 1 else row)
-        return shortened(visible) if issubclass(type(visible), str) else short(visible)
+        return shortened(visible) if issubclass(type(visible), str) else safe_repr(visible)
     except BaseException as error:
         return f"<redact failed: {type_name(error)}>"
 

@@ -57,7 +57,7 @@ def from_annotation(hint: Any) -> str:
     if origin in (dict, collections.abc.Mapping) and args:
         return f"map<{from_annotation(args[0])},{from_annotation(args[1])}>"
     if fields := _fields(hint):
-        inner = ",".join(f"{_quoted(name)}:{from_annotation(kind)}" for name, kind in fields.items())
+        inner = ",".join(f"{_quoted(name)}:{from_annotation(hint)}" for name, hint in fields.items())
         return f"struct<{inner}>"
     raise UnknownTypeError(f"no Spark type for {hint!r}")
 

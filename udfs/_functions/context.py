@@ -13,8 +13,8 @@ from .._errors.exceptions import AsyncUDFError
 from .side_outputs import OutputTag, SideRecord, SideTypes, check_own_tag
 
 __all__ = (
-    "CURRENT_SLOT",
-    "CallSlot",
+    "CURRENT_CALL",
+    "CallState",
     "RuntimeContext",
 )
 
@@ -22,7 +22,7 @@ __all__ = (
 NO_RECORD = StreamRecord(())
 
 
-class CallSlot:
+class CallState:
     """What one of the `capacity` call slots is doing.
 
     Of a function that can ask for its context each attempt has one of its own, which the tasks that it makes share
@@ -40,7 +40,7 @@ class CallSlot:
         self.side: list[SideRecord] = []  # what this attempt has written to side outputs
 
 
-CURRENT_SLOT: ContextVar[CallSlot] = ContextVar("asyncudf_call_slot")
+CURRENT_CALL: ContextVar[CallState] = ContextVar("asyncudf_call_slot")
 
 
 class RuntimeContext:
@@ -90,7 +90,7 @@ class RuntimeContext:
         Raises:
             AsyncUDFError: asked outside a call, for example in `open`.
         """
-        return self._slot().attempt
+        return self._state().attempt
 
     def remaining(self) -> float | None:
         """Seconds until the deadline of the current row (all attempts and back-offs), or None without a timeout.
@@ -98,10 +98,10 @@ class RuntimeContext:
         Raises:
             AsyncUDFError: asked outside a call.
         """
-        slot = self._slot()
+        state = self._state()
         if self._timeout is None:
             return None
-        deadline = slot.started + self._timeout if slot.deadline is None else slot.deadline
+        deadline = state.started + self._timeout if state.deadline is None else state.deadline
         return max(0.0, deadline - self._clock())
 
     @property
@@ -114,18 +114,18 @@ class RuntimeContext:
         Raises:
             AsyncUDFError: asked outside a call.
         """
-        slot = self._slot()
-        if slot.key is None:
-            text = f"{self._function}:{slot.element[0]!r}"
-            slot.key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        return slot.key
+        state = self._state()
+        if state.key is None:
+            text = f"{self._function}:{state.element[0]!r}"
+            state.key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        return state.key
 
     def output(self, tag: OutputTag, value: Any) -> None:
         """Write a row to a side output, which `AsyncStream.side_output(tag)` reads.
 
         The row leaves together with the results of the current row, at its place in line, and counts only if
         this attempt gives those results: what a failed attempt has written is dropped, so nothing is written
-        twice by a retry. A tag that nobody reads, and any at the doors without side outputs (a column, SQL,
+        twice by a retry. A tag that nobody reads, and any at the entry points without side outputs (a column, SQL,
         `ordered_wait(df, ...)`), is dropped as in Flink.
 
         Raises:
@@ -134,13 +134,13 @@ class RuntimeContext:
             AsyncUDFError: asked outside a call.
         """
         fit = self._side_types(check_own_tag(tag))
-        slot = self._slot()
+        state = self._state()
         if fit is not None:
-            slot.side.append(SideRecord(tag, fit(value)))
+            state.side.append(SideRecord(tag, fit(value)))
 
     @staticmethod
-    def _slot() -> CallSlot:
-        slot = CURRENT_SLOT.get(None)
-        if slot is None:
+    def _state() -> CallState:
+        state = CURRENT_CALL.get(None)
+        if state is None:
             raise AsyncUDFError("no row is being worked on here; ask inside a call, not in open() or close()")
-        return slot
+        return state

@@ -55,10 +55,10 @@ def function_hints(function: Any) -> dict[str, Any]:
     return _read(getattr(target, "__annotations__", {}), _closure(origin), getattr(origin, "__globals__", {}))
 
 
-def class_hints(kind: type) -> dict[str, Any]:
+def class_hints(cls: type) -> dict[str, Any]:
     """The types of the fields of a dataclass, a NamedTuple or a TypedDict, as far as they can be read."""
     hints: dict[str, Any] = {}
-    for base in reversed(kind.__mro__):
+    for base in reversed(cls.__mro__):
         module = vars(sys.modules[base.__module__]) if base.__module__ in sys.modules else {}
         # The module first: `date: date = None` speaks of the type, not of the default.
         hints |= _read(vars(base).get("__annotations__", {}), module, vars(base))
@@ -68,9 +68,9 @@ def class_hints(kind: type) -> dict[str, Any]:
 def without_none(hint: Any) -> Any:
     """`X` for `X | None` and `Optional[X]`."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
-        if len(kinds) == 1:
-            return kinds[0]
+        others = [one for one in typing.get_args(hint) if one is not types.NoneType]
+        if len(others) == 1:
+            return others[0]
     return hint
 
 

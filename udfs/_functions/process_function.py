@@ -11,7 +11,7 @@ from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import FunctionError
 from .._errors.records import misfit_error
-from .._text.safe import short
+from .._text.safe import safe_repr
 from .parameters import called, is_coroutine_function
 from .side_outputs import OutputTag, SideTypes, check_own_tag
 
@@ -182,7 +182,7 @@ def plain_function(function: Any, method: str) -> str:
         FunctionError: it is not callable, has to be awaited, or yields where one value is wanted.
     """
     if not callable(function) or inspect.isclass(function):
-        raise FunctionError(f"{method} takes a function of one row (a dict of its columns), not {short(function)}")
+        raise FunctionError(f"{method} takes a function of one row (a dict of its columns), not {safe_repr(function)}")
     target = called(function)
     if is_coroutine_function(function) or inspect.isasyncgenfunction(target):
         raise FunctionError(f"{method} takes a plain def; for an async def use ordered_wait or unordered_wait")
@@ -199,7 +199,7 @@ def process_function(function: Any) -> str:
         FunctionError: it is no `ProcessFunction`, or its `process_element` would not run when it is called.
     """
     if not isinstance(function, ProcessFunction):
-        raise FunctionError(f"process takes a ProcessFunction, such as YourFunction(), not {short(function)}")
+        raise FunctionError(f"process takes a ProcessFunction, such as YourFunction(), not {safe_repr(function)}")
     name, method = type(function).__name__, function.process_element
     if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
         raise FunctionError(f"{name}.process_element must be a plain def; for calls use ordered_wait or unordered_wait")

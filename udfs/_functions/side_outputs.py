@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .._errors.exceptions import OptionError
 from .._errors.records import LETTER_FIELDS
-from .._text.safe import short
+from .._text.safe import safe_repr
 
 __all__ = (
     "ANY_TAG",
@@ -41,13 +41,15 @@ class OutputTag:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise OptionError(f"an OutputTag needs a name, not {short(self.name)}")
+            raise OptionError(f"an OutputTag needs a name, not {safe_repr(self.name)}")
         if not isinstance(self.schema, str) and not hasattr(self.schema, "simpleString"):
-            raise OptionError(f"an OutputTag needs DDL such as 'city string' or a DataType, not {short(self.schema)}")
+            raise OptionError(
+                f"an OutputTag needs DDL such as 'city string' or a DataType, not {safe_repr(self.schema)}"
+            )
 
 
 DEAD_LETTERS = OutputTag(
-    "dead_letters", f"error struct<{', '.join(f'{name}: {kind}' for name, kind in LETTER_FIELDS.items())}>"
+    "dead_letters", f"error struct<{', '.join(f'{name}: {ddl}' for name, ddl in LETTER_FIELDS.items())}>"
 )
 ANY_TAG = OutputTag("any of the user's", "void")  # stands for every tag of the user's
 # latency: seconds from when a marker was due until it left the operator, all waiting included
@@ -68,7 +70,7 @@ SideTypes = Callable[[OutputTag], Callable[[Any], Any] | None]
 def check_own_tag(tag: OutputTag) -> OutputTag:
     """Raises OptionError unless it is a tag that a user's function may write to."""
     if not isinstance(tag, OutputTag):
-        raise OptionError(f"output takes an OutputTag and a value, not {short(tag)}")
+        raise OptionError(f"output takes an OutputTag and a value, not {safe_repr(tag)}")
     if tag in (DEAD_LETTERS, LATENCIES):
         raise OptionError(f"the side output {tag.name!r} is filled by the library; make an OutputTag of your own")
     return tag

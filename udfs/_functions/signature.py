@@ -13,7 +13,7 @@ from typing import Any
 
 from .._errors.exceptions import FunctionError, OptionError
 from .._policies.options import DEFAULT_BATCH_SIZE, OnError, Options, OutputMode
-from .._text.safe import short
+from .._text.safe import safe_repr
 from .annotations import UnknownTypeError, from_annotation
 from .async_function import AsyncFunction
 from .context import RuntimeContext
@@ -22,8 +22,8 @@ from .parameters import BY_POSITION, behind_decorators, called, is_coroutine_fun
 from .vector_hints import Vector, vector_of, vectors_of
 
 __all__ = (
+    "FunctionKind",
     "FunctionSpec",
-    "Kind",
     "batch_rows",
     "read_function",
     "refuse_dead_letters",
@@ -33,7 +33,7 @@ __all__ = (
 EXAMPLE = "async def f(city: str) -> str: ..."
 
 
-class Kind(enum.Enum):
+class FunctionKind(enum.Enum):
     """How a function gives its results."""
 
     COROUTINE = "async def"
@@ -48,7 +48,7 @@ class FunctionSpec:
 
     function: Any
     name: str
-    kind: Kind
+    kind: FunctionKind
     parameters: tuple[str, ...]  # those filled by columns, the first of them if there are fewer columns
     required: int  # how many of them have no default
     variadic: bool
@@ -64,16 +64,16 @@ class FunctionSpec:
     @property
     def many_results(self) -> bool:
         """Whether a row may have 0..n results."""
-        return self.kind in (Kind.GENERATOR, Kind.ASYNC_FUNCTION)
+        return self.kind in (FunctionKind.GENERATOR, FunctionKind.ASYNC_FUNCTION)
 
     @property
     def has_context(self) -> bool:
         """Whether the function can ask for what is known of the row that it works on."""
-        return self.kind is Kind.ASYNC_FUNCTION or self.context_parameter is not None
+        return self.kind is FunctionKind.ASYNC_FUNCTION or self.context_parameter is not None
 
     def check_column_count(self, count: int) -> None:
         """Raises FunctionError unless the function can be called with so many columns."""
-        if self.kind is Kind.ASYNC_FUNCTION:
+        if self.kind is FunctionKind.ASYNC_FUNCTION:
             return
         if not count:
             wanted = ", ".join(self.parameters)
@@ -129,7 +129,7 @@ class FunctionSpec:
 
 
 def refuse_dead_letters(name: str, options: Options) -> None:
-    """Raises OptionError at the doors that have no side outputs."""
+    """Raises OptionError at the entry points that have no side outputs."""
     if options.on_error is OnError.DEAD_LETTER:
         raise OptionError(
             f"the dead letters of {name} have nowhere to go here; use AsyncStream(df).ordered_wait(...), whose "
@@ -154,7 +154,7 @@ def read_function(function: Any, options: Options) -> FunctionSpec:
         )
     if options.batch_linger is not None and not spec.vectorized:
         raise OptionError(f"batch_linger={options.batch_linger} is for vectorized functions; {spec.name} takes rows")
-    if spec.kind is Kind.ASYNC_FUNCTION and options.resources is not None:
+    if spec.kind is FunctionKind.ASYNC_FUNCTION and options.resources is not None:
         raise OptionError(f"resources go with plain functions; {spec.name} opens its own in open() and close()")
     return spec
 
@@ -171,12 +171,12 @@ def _read_async_function(function: AsyncFunction) -> FunctionSpec:
             raise FunctionError(f"{name}.{method} must be declared async def")
     if inspect.iscoroutinefunction(function.timeout):
         raise FunctionError(f"{name}.timeout must be a plain def: it is called at the deadline and may not wait")
-    return FunctionSpec(function, name, Kind.ASYNC_FUNCTION, (), 0, False, None, {}, (), None)
+    return FunctionSpec(function, name, FunctionKind.ASYNC_FUNCTION, (), 0, False, None, {}, (), None)
 
 
 def _read_callable(function: Any, options: Options) -> FunctionSpec:
     if inspect.isclass(function) or not callable(function):
-        raise FunctionError(f"expected a function such as {EXAMPLE!r} or an AsyncFunction, not {short(function)}")
+        raise FunctionError(f"expected a function such as {EXAMPLE!r} or an AsyncFunction, not {safe_repr(function)}")
     name = getattr(function, "__name__", None) or type(getattr(function, "func", function)).__name__
     if isinstance(function, functools.partial):
         name = getattr(function.func, "__name__", name)
@@ -211,15 +211,15 @@ def _read_callable(function: Any, options: Options) -> FunctionSpec:
         variadic=variadic,
         context_parameter=context,
         resources=resources,
-        vectors=vectors_of(parameters, columns, hints, name, is_generator=kind is Kind.GENERATOR),
+        vectors=vectors_of(parameters, columns, hints, name, is_generator=kind is FunctionKind.GENERATOR),
         returns=_returns(hints.get("return"), name, kind),
     )
 
 
-def _kind(function: Any, name: str) -> Kind:
+def _kind(function: Any, name: str) -> FunctionKind:
     call = called(function)
     if inspect.isasyncgenfunction(call):
-        return Kind.GENERATOR
+        return FunctionKind.GENERATOR
     if inspect.isgeneratorfunction(call):
         raise FunctionError(
             f"{name} is a plain generator (def with yield); write async def with yield for 0..n results per row, "
@@ -230,7 +230,7 @@ def _kind(function: Any, name: str) -> Kind:
             f"{name} is an async def behind functools.cache or lru_cache, which keeps its coroutines, and each can be "
             "awaited once only; keep what they return, as the package async-lru does"
         )
-    return Kind.COROUTINE if is_coroutine_function(function) else Kind.THREAD
+    return FunctionKind.COROUTINE if is_coroutine_function(function) else FunctionKind.THREAD
 
 
 def _resources(given: Any, name: str) -> dict[str, Callable[..., Any]]:
@@ -239,23 +239,23 @@ def _resources(given: Any, name: str) -> dict[str, Callable[..., Any]]:
     if not isinstance(given, Mapping):
         own = getattr(given, "__name__", None)
         if own is None:
-            raise FunctionError(f"resources of {name}: {short(given)} has no name; use resources={{'client': ...}}")
+            raise FunctionError(f"resources of {name}: {safe_repr(given)} has no name; use resources={{'client': ...}}")
         given = {own: given}
     for key, factory in given.items():
         if not isinstance(key, str) or not callable(factory):
             raise FunctionError(
                 f"resource {key!r} of {name} must be an async context manager's function or class, called once in "
-                f"each task, not {short(factory)}"
+                f"each task, not {safe_repr(factory)}"
             )
         if inspect.isasyncgenfunction(factory) or inspect.isgeneratorfunction(factory):
             raise FunctionError(f"resource {key!r} of {name}: decorate it with @contextlib.asynccontextmanager")
     return dict(given)
 
 
-def _returns(hint: Any, name: str, kind: Kind) -> str | None:
+def _returns(hint: Any, name: str, kind: FunctionKind) -> str | None:
     if hint is None or hint is types.NoneType or hint is Any or vector_of(hint):
         return None
-    if kind is Kind.GENERATOR:
+    if kind is FunctionKind.GENERATOR:
         hint = next(iter(typing.get_args(hint)), None)
     try:
         return from_annotation(hint)

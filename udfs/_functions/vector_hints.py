@@ -30,10 +30,10 @@ class Vector(enum.Enum):
 
 def vector_of(hint: Any) -> Vector | None:
     """The vector that an annotation stands for; None for anything else."""
-    package, kind = _place(hint)
+    package, name = _place(hint)
     if package == "pandas":
-        return {"Series": Vector.SERIES, "DataFrame": Vector.FRAME}.get(kind)
-    return Vector.ARRAY if package == "pyarrow" and kind.endswith("Array") else None
+        return {"Series": Vector.SERIES, "DataFrame": Vector.FRAME}.get(name)
+    return Vector.ARRAY if package == "pyarrow" and name.endswith("Array") else None
 
 
 def vectors_of(

@@ -33,7 +33,7 @@ WATCH = 0.05  # seconds between two looks at whether anybody still reads
 SILENCE = 1.0  # seconds after which a reader gets a sign of life
 
 
-class Stage(Protocol[In_contra]):
+class LoopTask(Protocol[In_contra]):
     """What runs on the loop: fed with batches, until it has ended."""
 
     def feed(self, batch: In_contra, /) -> None: ...
@@ -63,7 +63,7 @@ class Bridge(Generic[In, Out]):
     settled first. It looks at the reader itself: were it blocked in a read or a write instead, that would fail.
 
     Args:
-        build: makes the stage, on the loop's thread, from the loop, `want` (ask for a batch) and `emit`.
+        build: makes the stage, on the loop's thread, from the loop, `request_batch` (ask for a batch) and `emit`.
         threads: how many calls may want a thread at the same time.
         loop: the event loop; the bridge closes it.
         reader: who gets what comes out.
@@ -71,7 +71,7 @@ class Bridge(Generic[In, Out]):
 
     def __init__(
         self,
-        build: Callable[[asyncio.AbstractEventLoop, Callable[[], None], Callable[[Out], None]], Stage[In]],
+        build: Callable[[asyncio.AbstractEventLoop, Callable[[], None], Callable[[Out], None]], LoopTask[In]],
         threads: int,
         loop: asyncio.AbstractEventLoop,
         reader: Reader[Out] | None = None,
@@ -82,7 +82,7 @@ class Bridge(Generic[In, Out]):
         self._loop = loop
         self._reader = reader or Reader()
         self._heard = time.monotonic()  # when something came out last
-        self._stage: Stage[In]
+        self._loop_task: LoopTask[In]
         self._main: asyncio.Task[None] | None = None
         self._is_stopped = False
         self._thread = threading.Thread(target=self._serve, name="asyncudf-loop", daemon=True)
@@ -110,15 +110,15 @@ class Bridge(Generic[In, Out]):
             AsyncUDFError: a row failed, or the function could not be opened.
             OSError: nobody reads any more.
         """
-        yield from self._until("want")
+        yield from self._until("request_batch")
 
     def feed(self, batch: In) -> None:
         """Give the batch that was asked for."""
-        self._send(lambda: self._stage.feed(batch))
+        self._send(lambda: self._loop_task.feed(batch))
 
     def finish(self) -> Iterator[Out]:
         """Say that nothing follows, and yield all that comes out until the stage has closed."""
-        self._send(lambda: self._stage.end_of_input())
+        self._send(lambda: self._loop_task.end_of_input())
         yield from self._until("done")
 
     def close(self) -> None:
@@ -128,16 +128,16 @@ class Bridge(Generic[In, Out]):
 
     def _until(self, last: str) -> Iterator[Out]:
         while True:
-            kind, content = self._next()
-            if kind == "batch":
+            what, content = self._next()
+            if what == "batch":
                 self._heard = time.monotonic()
                 yield content
-            elif kind == "want":
-                if last == "want":
+            elif what == "request_batch":
+                if last == "request_batch":
                     return
             else:  # it is over; whoever asks again hears it again
-                self._outbox.put((kind, content))
-                if kind == "error":
+                self._outbox.put((what, content))
+                if what == "error":
                     raise content
                 return
 
@@ -177,12 +177,12 @@ class Bridge(Generic[In, Out]):
         try:
             if self._is_stopped:  # before it has begun
                 raise asyncio.CancelledError
-            self._stage = self._build(
+            self._loop_task = self._build(
                 self._loop,
-                lambda: self._outbox.put(("want", None)),
+                lambda: self._outbox.put(("request_batch", None)),
                 lambda batch: self._outbox.put(("batch", batch)),
             )
-            await self._stage.run()
+            await self._loop_task.run()
         except asyncio.CancelledError:
             if self._is_stopped:
                 raise AsyncUDFError("the task was cancelled") from None

@@ -90,18 +90,18 @@ async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
     await asyncio.sleep(0)
 
 
-def new_event_loop(kind: EventLoop) -> asyncio.AbstractEventLoop:
+def new_event_loop(wanted: EventLoop) -> asyncio.AbstractEventLoop:
     """A loop of that kind.
 
     Raises:
         AsyncUDFError: uvloop is asked for and not installed here.
     """
-    if kind is not EventLoop.ASYNCIO:
+    if wanted is not EventLoop.ASYNCIO:
         if importlib.util.find_spec("uvloop") is not None:
             # uvloop's own time stands still between two turns: a call that blocks the loop would take no time.
             uvloop = importlib.import_module("uvloop")
             loop: asyncio.AbstractEventLoop = type("Loop", (uvloop.Loop,), {"time": staticmethod(time.monotonic)})()
             return loop
-        if kind is EventLoop.UVLOOP:
+        if wanted is EventLoop.UVLOOP:
             raise AsyncUDFError("loop='uvloop' needs uvloop on every executor: pip install 'asyncudf[fast]'")
     return asyncio.new_event_loop()

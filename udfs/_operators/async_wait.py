@@ -15,32 +15,33 @@ from asyncudf.queues import Entry, StreamElement, StreamRecord
 from .._calls.attempts import Calls
 from .._calls.call import Call, CallHooks
 from .._calls.error_policy import ErrorPolicy
-from .._calls.invokers import VectorCodec, invocation_of
+from .._calls.invokers import BatchCodec, invoker_of
 from .._calls.micro_batch import MicroBatch
 from .._calls.resources import closing, opened
-from .._calls.slots import Worker, WorkerPool, driven
+from .._calls.slots import CallSlot, SlotPool, notify_on_suspend
 from .._functions.async_function import Results
 from .._functions.context import RuntimeContext
 from .._functions.signature import FunctionSpec, batch_rows
 from .._policies.options import Options
-from .buffered import Driver
+from .buffered import BufferedOperator
 from .emission import Emission
-from .fast_path import BURST, Pace, Passed, run_direct
-from .input_buffer import Fed, record_of
+from .fast_path import BURST, ImmediateResults, Pace, run_fast_path
+from .input_buffer import InputElement, record_of
 from .outputs import Output
 from .queues import queue_of
 
 __all__ = ("AsyncWaitOperator",)
 
 
-class AsyncWaitOperator(Driver):
+class AsyncWaitOperator(BufferedOperator):
     """Flink's operator of that name for one task: every method is called on one event loop, nothing is locked.
 
-    Rows are pulled: `want` is called when more can be used, which comes by `feed`, or in a chain by `process` while
-    there is `room`. Results leave in the order of `options.output_mode`, each exactly once, while `output` has room.
+    Rows are pulled: `request_batch` is called when more can be used, which comes by `feed`, or in a chain by `process`
+    while there is `room`. Results leave in the order of `options.output_mode`, each exactly once, while `output` has
+    room.
 
     Args:
-        finish: checks and converts each result; raises ResultError for one that does not fit.
+        validate: checks and converts each result; raises ResultError for one that does not fit.
         codec: for vectorized functions.
         weigh: how many bytes a result has, where they may be so large that `options.max_buffered_bytes` matters.
         may_edit: whether arguments may be lists or dicts, which an attempt could edit under the next one's feet.
@@ -60,18 +61,18 @@ class AsyncWaitOperator(Driver):
         *,
         loop: asyncio.AbstractEventLoop,
         rng: random.Random,
-        finish: Callable[[Any], Any] | None = None,
-        codec: VectorCodec | None = None,
+        validate: Callable[[Any], Any] | None = None,
+        codec: BatchCodec | None = None,
         weigh: Callable[[Any], int] | None = None,
         may_edit: bool = True,
-        want: Callable[[], None] = lambda: None,
+        request_batch: Callable[[], None] = lambda: None,
         failed: Callable[[BaseException], None] | None = None,
     ) -> None:
-        super().__init__(output, loop, want, failed)
+        super().__init__(output, loop, request_batch, failed)
         self.name, self._spec = spec.name, spec
         self._on_timeout = options.on_timeout
         self._context = context
-        self._finish = finish
+        self._validate = validate
         self._codec = codec
         self._queue, self._output, self._bytes = queue_of(options, output, weigh)
         self._weigh = None if self._bytes is None else weigh
@@ -79,12 +80,12 @@ class AsyncWaitOperator(Driver):
         self._wanted_rows = max(options.capacity, batch_rows(spec, options))
         policy = ErrorPolicy(options, spec.name, context.partition)
         self._pace = Pace(loop.time, options.timeout, options.attempt_timeout)
-        self._passed = Passed()
-        self._direct: Callable[..., Coroutine[Any, Any, Any]] | None = None
-        self._pool = WorkerPool(loop, options.capacity, self._work, self._has_work)
+        self._immediate = ImmediateResults()
+        self._fast_function: Callable[..., Coroutine[Any, Any, Any]] | None = None
+        self._pool = SlotPool(loop, options.capacity, self._work, self._has_work)
         self._batch = MicroBatch(batch_rows(spec, options), options.batch_linger, loop, self._pool.wake)
         hooks = CallHooks(self._push, self._fail, self._look_past_slots, self._pool.wake, self._pool.abandon)
-        self._calls = Calls(spec, options, finish, may_edit, policy, rng, loop, hooks)
+        self._calls = Calls(spec, options, validate, may_edit, policy, rng, loop, hooks)
 
     @property
     def room(self) -> int:
@@ -113,20 +114,20 @@ class AsyncWaitOperator(Driver):
         """
         async with contextlib.AsyncExitStack() as stack:
             resources = await stack.enter_async_context(opened(self._spec, self._context))
-            invocation = invocation_of(self._spec, self._on_timeout, resources, self._context, self._codec)
-            self._direct = self._calls.use(invocation)
+            invoker = invoker_of(self._spec, self._on_timeout, resources, self._context, self._codec)
+            self._fast_function = self._calls.use(invoker)
             stack.callback(self._calls.close)
             stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
             self._pool.open()
-            self._want()
+            self._request_batch()
             self._pool.wake()
             with self._owning_its_end():
                 yield
                 await self._finished
         self._end_output()
 
-    async def _end_calls(self, kind: type[BaseException] | None, *_: object) -> None:
-        await self._pool.close(patient=kind is None)
+    async def _end_calls(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        await self._pool.close(patient=exc_type is None)
 
     def _look_past_slots(self) -> None:
         """Take markers, and the end, where all slots are held by coroutines that run on after their rows are done."""
@@ -158,23 +159,23 @@ class AsyncWaitOperator(Driver):
         is_due = len(self._batch) > 0 and (self._batch.is_ready or self._input.has_ended)
         return not self._finished.done() and (can_admit or bool(self._calls.ready) or is_due)
 
-    async def _work(self, worker: Worker) -> None:
+    async def _work(self, slot: CallSlot) -> None:
         """The life of one call slot: pull a row, run its call, again; ends when there is nothing to pull."""
         try:
-            await self._run_calls(worker)
+            await self._run_calls(slot)
         except BaseException as error:  # the source or the output failed, not a row
-            if worker.abandoned or (isinstance(error, asyncio.CancelledError) and worker.task.cancelling()):
+            if slot.abandoned or (isinstance(error, asyncio.CancelledError) and slot.task.cancelling()):
                 raise  # the pool, or somebody else's code between two calls, has cancelled it
             self._fail(error)
 
-    async def _run_calls(self, worker: Worker) -> None:
-        worker.settle_in()
+    async def _run_calls(self, slot: CallSlot) -> None:
+        slot.settle_in()
         clock, pause = self._pace.clock, self._pace.pause
         end = clock() + pause
-        while not (self._finished.done() or worker.is_spoiled()):
+        while not (self._finished.done() or slot.is_contaminated()):
             call = self._calls.next_ready()
-            if call is None and self._direct is not None:
-                if await self._run_direct(worker, self._direct):
+            if call is None and self._fast_function is not None:
+                if await self._run_fast_path(slot, self._fast_function):
                     await asyncio.sleep(0)
                 elif not self._calls.ready:
                     return
@@ -184,84 +185,86 @@ class AsyncWaitOperator(Driver):
                 if not rows:
                     return
                 call = self._calls.open(*zip(*rows, strict=True))
-            await self._run_call(worker, call)
+            await self._run_call(slot, call)
             if clock() > end:  # calls that return at once: let timers and the mailbox have their turn
                 await asyncio.sleep(0)
                 end = clock() + pause
 
-    async def _run_call(self, worker: Worker, call: Call) -> None:
-        running = self._calls.invoke(worker, call)
-        self._pool.done_pulling(worker)
+    async def _run_call(self, slot: CallSlot, call: Call) -> None:
+        running = self._calls.invoke(slot, call)
+        self._pool.done_pulling(slot)
         results = error = None
         try:
             results = await running
         except BaseException as raised:  # every error of the user's code has its policy
             error = raised
-        if not worker.abandoned:
-            self._calls.ended(worker, call, results, error)
+        if not slot.abandoned:
+            self._calls.ended(slot, call, results, error)
 
-    async def _run_direct(self, worker: Worker, function: Callable[..., Coroutine[Any, Any, Any]]) -> bool:
+    async def _run_fast_path(self, slot: CallSlot, function: Callable[..., Coroutine[Any, Any, Any]]) -> bool:
         """Run call after call for as long as rows come; False when the worker has nothing to do here."""
-        running = run_direct(
-            function, worker, self._finish, self._weigh, self._calls.asks, self._pace, self._passed, self
+        running = run_fast_path(
+            function, slot, self._validate, self._weigh, self._calls.asks, self._pace, self._immediate, self
         )
         try:
-            return await driven(running, worker, partial(self._suspended, worker))
+            return await notify_on_suspend(running, slot, partial(self._suspended, slot))
         finally:
-            if self._passed.records:
+            if self._immediate.records:
                 self._pass()
 
-    def next_rows(self, worker: Worker) -> Iterator[Fed] | None:
-        """Rows for `run_direct`, at most a burst."""
+    def next_rows(self, slot: CallSlot) -> Iterator[InputElement] | None:
+        """Rows for `run_fast_path`, at most a burst."""
         places = self._queue.places
-        if not places or self._finished.done() or self._calls.ready or worker.is_spoiled():
+        if not places or self._finished.done() or self._calls.ready or slot.is_contaminated():
             return None
         room = self._output.room if self._is_bounded else BURST
-        self._passed.may_leave = room > 0 and self._queue.may_pass()
+        self._immediate.may_leave = room > 0 and self._queue.may_pass()
         if self._bytes is not None:
-            self._passed.spare = self._bytes.spare
-        return islice(self._input.current, min(BURST, places, room) if self._passed.may_leave else min(BURST, places))
+            self._immediate.spare = self._bytes.spare
+        return islice(
+            self._input.current, min(BURST, places, room) if self._immediate.may_leave else min(BURST, places)
+        )
 
     def refill(self) -> bool:
-        """Go on to the next batch, for `run_direct`; False if there is none."""
+        """Go on to the next batch, for `run_fast_path`; False if there is none."""
         if not (has_rows := self._input.refill()):
             self._finish_if_drained()
         return has_rows
 
-    def admit_marker(self, marker: Fed) -> None:
-        """Take a marker that `run_direct` has come to."""
-        if self._passed.records:
+    def admit_marker(self, marker: InputElement) -> None:
+        """Take a marker that `run_fast_path` has come to."""
+        if self._immediate.records:
             self._pass()
         self._put(marker)  # type: ignore[arg-type]
         self._push()
 
-    def ended(self, worker: Worker, results: list[Results] | None, error: BaseException | None) -> None:
-        """A call of `run_direct` is over, and its result cannot simply be passed on."""
-        if not worker.is_suspended:
-            self._admit(worker)
-        if not worker.abandoned:
-            self._calls.ended(worker, worker.call, results, error)
+    def ended(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None) -> None:
+        """A call of `run_fast_path` is over, and its result cannot simply be passed on."""
+        if not slot.is_suspended:
+            self._admit(slot)
+        if not slot.abandoned:
+            self._calls.ended(slot, slot.call, results, error)
 
-    def _suspended(self, worker: Worker) -> None:
-        self._admit(worker)
-        self._pool.done_pulling(worker)
+    def _suspended(self, slot: CallSlot) -> None:
+        self._admit(slot)
+        self._pool.done_pulling(slot)
 
-    def _admit(self, worker: Worker) -> None:
-        if self._passed.records:
+    def _admit(self, slot: CallSlot) -> None:
+        if self._immediate.records:
             self._pass()
-        record = record_of(worker.slot.element)
-        self._calls.admit(worker, record, self._put(record))  # type: ignore[arg-type]
+        record = record_of(slot.state.element)
+        self._calls.admit(slot, record, self._put(record))  # type: ignore[arg-type]
 
     def _pass(self) -> None:
         """Take the rows that were done at once: emit them, if they need not wait in the queue."""
-        passed = self._passed
+        immediate = self._immediate
         try:
-            self._emission.emit_passed(passed)
+            self._emission.emit_immediate(immediate)
         except BaseException as error:  # a call that has just begun must not be lost with it
             self._fail(error)
-        if passed.records:
-            self._queue.put_completed([*map(record_of, passed.records)], passed.results)  # type: ignore[list-item]
-            passed.drop(len(passed.records))
+        if immediate.records:
+            self._queue.put_completed([*map(record_of, immediate.records)], immediate.results)  # type: ignore[list-item]
+            immediate.drop(len(immediate.records))
         if self._queue.has_completed_elements():
             self._push()
 

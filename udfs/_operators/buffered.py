@@ -11,17 +11,17 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark
 
 from .._errors.records import as_exception
-from .input_buffer import Fed, Input
+from .input_buffer import InputBuffer, InputElement
 from .operator import emit_marker
 from .outputs import UNLIMITED, Output
 
 __all__ = (
-    "Driver",
-    "Source",
+    "BufferedOperator",
+    "SourceOperator",
 )
 
 
-class Driver(ABC):
+class BufferedOperator(ABC):
     """Takes elements in, and pushes what becomes of them to an output while that has room.
 
     Args:
@@ -36,14 +36,14 @@ class Driver(ABC):
         self,
         output: Output,
         loop: asyncio.AbstractEventLoop,
-        want: Callable[[], None],
+        request_batch: Callable[[], None],
         failed: Callable[[BaseException], None] | None,
     ) -> None:
         self._output = output
         self._loop = loop
-        self._want = want
+        self._request_batch = request_batch
         self._fail = failed or self.abort
-        self._input = Input(want)
+        self._input = InputBuffer(request_batch)
         self._held_back = False
         self._own_context = contextvars.copy_context()
         self._is_bounded = output.room < UNLIMITED  # whether its room is to be asked for
@@ -71,7 +71,7 @@ class Driver(ABC):
         """Whether all is emitted, or an error has ended it."""
         return self._finished.done()
 
-    def feed(self, elements: Iterable[Fed]) -> None:
+    def feed(self, elements: Iterable[InputElement]) -> None:
         """Hand over a batch of rows and markers."""
         self._input.feed(elements)
         self._look_at_input()
@@ -123,13 +123,13 @@ class Driver(ABC):
 BURST = 200  # elements that a source pushes before timers and the mailbox get their turn
 
 
-class Source(Driver):
+class SourceOperator(BufferedOperator):
     """Pushes the elements of a task into a chain that does not begin with an async operator."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Ask for elements; at the end of the block wait until all are pushed, and end the output."""
-        self._want()
+        self._request_batch()
         with self._owning_its_end():
             yield
             await self._finished

@@ -6,7 +6,7 @@ import contextvars
 
 from asyncudf.queues import StreamElementQueue
 
-from .fast_path import Passed
+from .fast_path import ImmediateResults
 from .outputs import UNLIMITED, Output
 
 __all__ = ("Emission",)
@@ -41,11 +41,11 @@ class Emission:
         finally:
             self.is_going_on = False
 
-    def emit_passed(self, passed: Passed) -> None:
+    def emit_immediate(self, immediate: ImmediateResults) -> None:
         """Emit the rows that were done at once, if they may leave; those without room are still there."""
         self.is_going_on = True
         try:
-            self._context.run(passed.leave, self._output, self._is_bounded)
+            self._context.run(immediate.leave, self._output, self._is_bounded)
         finally:
             self.is_going_on = False
 

@@ -8,16 +8,16 @@ from typing import Any, Protocol
 
 from asyncudf.queues import StreamRecord
 
-from .._calls.slots import Worker
+from .._calls.slots import CallSlot
 from .._functions.async_function import Results
-from .input_buffer import Fed
+from .input_buffer import InputElement
 from .outputs import Output
 
 __all__ = (
     "BURST",
+    "ImmediateResults",
     "Pace",
-    "Passed",
-    "run_direct",
+    "run_fast_path",
 )
 
 
@@ -26,7 +26,7 @@ PASSES = 20  # such bursts, if calls return or fail at once, before timers and t
 PAUSE = 0.01  # seconds after which they get it anyway, behind the call at work
 
 
-class Passed:
+class ImmediateResults:
     """Rows that were done at once, with their results; the operator takes them together."""
 
     __slots__ = ("may_leave", "records", "results", "spare")
@@ -34,7 +34,7 @@ class Passed:
     def __init__(self) -> None:
         self.may_leave = False  # whether they need not be in the queue
         self.spare = 0  # bytes of results that may still be noted, where they are weighed
-        self.records: list[Fed] = []
+        self.records: list[InputElement] = []
         self.results: list[Any] = []
 
     def leave(self, output: Output, is_bounded: bool) -> None:
@@ -76,25 +76,25 @@ class Pace:
 class Admission(Protocol):
     """What the loop asks of its operator."""
 
-    def next_rows(self, worker: Worker, /) -> Iterator[Fed] | None: ...
+    def next_rows(self, slot: CallSlot, /) -> Iterator[InputElement] | None: ...
     def refill(self) -> bool: ...
-    def admit_marker(self, marker: Fed, /) -> None: ...
-    def ended(self, worker: Worker, results: list[Results] | None, error: BaseException | None, /) -> None: ...
+    def admit_marker(self, marker: InputElement, /) -> None: ...
+    def ended(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None, /) -> None: ...
 
 
-async def run_direct(
+async def run_fast_path(
     function: Callable[..., Awaitable[Any]],
-    worker: Worker,
-    finish: Callable[[Any], Any] | None,
+    slot: CallSlot,
+    validate: Callable[[Any], Any] | None,
     weigh: Callable[[Any], int] | None,
     asks: bool,
     pace: Pace,
-    passed: Passed,
+    immediate: ImmediateResults,
     operator: Admission,
 ) -> bool:
-    """Call the function for one row after another, to be driven by `driven`.
+    """Call the function for one row after another, to be driven by `notify_on_suspend`.
 
-    Rows that are done at once are noted in `passed`. One whose call suspends, fails, comes back too late or has more
+    Rows that are done at once are noted in `immediate`. One whose call suspends, fails, comes back too late or has more
     than its result to be passed on is admitted to the queue.
 
     Args:
@@ -105,12 +105,12 @@ async def run_direct(
         Whether there may be more rows, after a pause; else the slot has nothing to do here.
     """
     # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
-    slot, context, clean = worker.slot, worker.context, worker.clean
+    state, context, clean = slot.state, slot.context, slot.clean
     clock, pause = pace.clock, pace.pause
-    note_record, note_value = passed.records.append, passed.results.append
+    note_record, note_value = immediate.records.append, immediate.results.append
     end = 0.0  # when timers and the mailbox get their turn; 0: they have just had it
     for _ in range(PASSES):
-        if (elements := operator.next_rows(worker)) is None:
+        if (elements := operator.next_rows(slot)) is None:
             return False
         element = None
         started = clock()
@@ -123,30 +123,30 @@ async def run_direct(
                 operator.admit_marker(element)
                 break
             if asks:
-                slot, clean = worker.meet(element), worker.clean
+                state, clean = slot.meet(element), slot.clean
             else:
-                slot.element = element
-            slot.started = started
+                state.element = element
+            state.started = started
             result = value = None  # or the last result would live on through this call
             try:
                 result = await function(*element[0])  # type: ignore[misc]
             except BaseException as error:  # every error of the user's code has its policy
-                if worker.is_suspended:
+                if slot.is_suspended:
                     end = 0.0
-                operator.ended(worker, None, error)
+                operator.ended(slot, None, error)
                 break
-            if worker.is_suspended or (asks and slot.side):
+            if slot.is_suspended or (asks and state.side):
                 end = 0.0
-                operator.ended(worker, [(result,)], None)
+                operator.ended(slot, [(result,)], None)
                 break
             try:
-                value = result if finish is None else finish(result)
+                value = result if validate is None else validate(result)
             except BaseException as error:
-                operator.ended(worker, None, error)
+                operator.ended(slot, None, error)
                 break
             if (now := clock()) > end:  # a long time for a row
                 if now - started > pace.limit:
-                    operator.ended(worker, [(result,)], None)
+                    operator.ended(slot, [(result,)], None)
                     break
                 note_record(element)
                 note_value(value)
@@ -155,11 +155,11 @@ async def run_direct(
             note_record(element)
             note_value(value)
             if weigh is not None:
-                passed.spare -= weigh(value)
-                if passed.spare <= 0:
+                immediate.spare -= weigh(value)
+                if immediate.spare <= 0:
                     return True
             try:
-                if context != clean or worker.is_cancelled:  # is_spoiled, which asks more than can have happened here
+                if context != clean or slot.is_cancelled:  # is_spoiled, which asks more than can have happened here
                     break
             except BaseException:  # variables that cannot be compared
                 break

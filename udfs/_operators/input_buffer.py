@@ -10,22 +10,22 @@ from typing import Any
 from asyncudf.queues import StreamElement, StreamRecord
 
 __all__ = (
-    "Fed",
-    "Input",
+    "InputBuffer",
+    "InputElement",
     "record_of",
 )
 
 
 # Whole batches come as plain tuples of value, timestamp and origin: most rows never need to be records.
-Fed = StreamElement | tuple[Any, None, Any]
+InputElement = StreamElement | tuple[Any, None, Any]
 
 
-def record_of(element: Fed) -> StreamElement:
+def record_of(element: InputElement) -> StreamElement:
     """The element, a plain tuple made a record."""
     return tuple.__new__(StreamRecord, element) if type(element) is tuple else element  # type: ignore[return-value]
 
 
-class Input:
+class InputBuffer:
     """Batches of elements in a line; asks for another batch when it starts on the last.
 
     Args:
@@ -36,10 +36,10 @@ class Input:
     # what was put one by one and not taken is in _line, and _line is in the line of batches while it holds anything;
     # current gives what is left in _inserted, then what is left of _behind
 
-    def __init__(self, want: Callable[[], None]) -> None:
-        self._want = want
-        self._batches: deque[Iterator[Fed]] = deque()
-        self.current: Iterator[Fed] = iter(())
+    def __init__(self, request_batch: Callable[[], None]) -> None:
+        self._request_batch = request_batch
+        self._batches: deque[Iterator[InputElement]] = deque()
+        self.current: Iterator[InputElement] = iter(())
         self._behind = self.current
         self.may_have_more = False
         self.has_ended = False
@@ -57,13 +57,13 @@ class Input:
         """Whether nothing is left and nothing will come."""
         return self.has_ended and not self.may_have_more
 
-    def feed(self, batch: Iterable[Fed]) -> None:
+    def feed(self, batch: Iterable[InputElement]) -> None:
         """Put a batch at the end of the line."""
         self._batches.append(iter(batch))
         self.may_have_more = True
 
     def put(self, element: StreamElement) -> None:
-        """Put one element at the end of the line; `want` is called when all of these have been taken."""
+        """Put one element at the end of the line; `request_batch` is called when all of these have been taken."""
         if not self._line:
             self._batches.append(self._take_line())
             self.may_have_more = True
@@ -74,7 +74,7 @@ class Input:
         while line:
             yield line.popleft()
         if not self._is_listed:
-            self._want()
+            self._request_batch()
 
     def insert(self, element: StreamElement) -> None:
         """Put an element before all others, but behind those inserted earlier."""
@@ -108,7 +108,7 @@ class Input:
             return False
         self.current = self._behind = self._batches.popleft()
         if not self._batches and not self.has_ended:
-            self._want()
+            self._request_batch()
         return True
 
     def next(self) -> StreamElement | None:

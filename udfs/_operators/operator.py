@@ -11,7 +11,7 @@ from .outputs import Output
 
 __all__ = (
     "Marker",
-    "Step",
+    "Operator",
     "emit_marker",
 )
 
@@ -29,7 +29,7 @@ def emit_marker(output: Output, marker: Marker) -> None:
             output.emit_latency_marker(marker)
 
 
-class Step:
+class Operator:
     """Passes everything on; a subclass says what it does with rows or markers."""
 
     def __init__(self, output: Output) -> None:

@@ -137,7 +137,7 @@ class SplittingOutput(ForwardingOutput):
             self._output.collect(record)
 
 
-class Input(Protocol):
+class Downstream(Protocol):
     """The side of an operator that the one before it sees."""
 
     @property
@@ -155,18 +155,18 @@ class ChainingOutput(Output):
         view: makes of a record what the next operator shall see of it.
     """
 
-    def __init__(self, following: Input, view: Callable[[StreamRecord], StreamRecord]) -> None:
+    def __init__(self, following: Downstream, project: Callable[[StreamRecord], StreamRecord]) -> None:
         super().__init__()
         self._following = following
         self.leaves_chain = False
-        self._view = view
+        self._project = project
 
     @property
     def room(self) -> int:
         return self._following.room
 
     def collect(self, record: StreamRecord) -> None:
-        self._following.process(self._view(record))
+        self._following.process(self._project(record))
 
     def emit_watermark(self, watermark: Watermark) -> None:
         super().emit_watermark(watermark)
@@ -186,7 +186,7 @@ class CopyingChainingOutput(ChainingOutput):
     """The same with a deep copy, so that neighbours cannot see each other's edits."""
 
     def collect(self, record: StreamRecord) -> None:
-        seen = self._view(record)
+        seen = self._project(record)
         self._following.process(seen.with_value(copy.deepcopy(seen.value)))
 
 

@@ -11,14 +11,14 @@ from asyncudf.queues import StreamRecord
 
 from .._calls.resources import closing, opening
 from .._errors.exceptions import AsyncUDFError
-from .._errors.records import Redact, located_error, shown_input
+from .._errors.records import Redact, shown_input, task_error
 from .._functions.process_function import ProcessContext, ProcessFunction, at_hand
-from .operator import Step
+from .operator import Operator
 from .outputs import Output, TimestampedCollector
 
 __all__ = (
-    "FilterStep",
-    "ProcessStep",
+    "FilterOperator",
+    "ProcessOperator",
 )
 
 
@@ -29,12 +29,12 @@ def row_error(
     if issubclass(type(error), AsyncUDFError) and error.is_located:  # type: ignore[attr-defined]
         return error  # type: ignore[return-value]
     where = f"{name} failed, partition {partition}, for the input {shown_input([value], redact)}"
-    failed = located_error(error, where, redact)
+    failed = task_error(error, where, redact)
     failed.__cause__ = error  # also of a result that does not fit: its traceback leads to the line that gave it
     return failed
 
 
-class FilterStep(Step):
+class FilterOperator(Operator):
     """Keeps the rows for which a function says so; they go on untouched.
 
     Args:
@@ -45,14 +45,14 @@ class FilterStep(Step):
         self,
         output: Output,
         keeps: Callable[[Any], Any],
-        unseen: Callable[[StreamRecord], StreamRecord],
+        unprojected: Callable[[StreamRecord], StreamRecord],
         name: str,
         partition: int,
         redact: Redact | None = None,
     ) -> None:
         super().__init__(output)
         self._keeps = keeps
-        self._unseen = unseen
+        self._unprojected = unprojected
         self.name = name
         self._partition = partition
         self._redact = redact
@@ -64,10 +64,10 @@ class FilterStep(Step):
             failed = row_error(self.name, self._partition, record.value, error, self._redact)
             raise failed from failed.__cause__
         if kept:
-            self._output.collect(self._unseen(record))
+            self._output.collect(self._unprojected(record))
 
 
-class ProcessStep(Step):
+class ProcessOperator(Operator):
     """Runs a `ProcessFunction`."""
 
     def __init__(

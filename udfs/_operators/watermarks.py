@@ -10,17 +10,17 @@ from typing import Any
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
 from .._policies.watermarks import WatermarkGenerator
-from .operator import Marker, Step
+from .operator import Marker, Operator
 from .outputs import Output
 
 __all__ = (
-    "UnionStep",
-    "WatermarkColumnStep",
-    "WatermarkStep",
+    "UnionOperator",
+    "WatermarkColumnOperator",
+    "WatermarkOperator",
 )
 
 
-class WatermarkStep(Step):
+class WatermarkOperator(Operator):
     """Gives rows their event time and puts watermarks between them, in the middle of a chain.
 
     Args:
@@ -35,7 +35,7 @@ class WatermarkStep(Step):
         generator: WatermarkGenerator,
         mark: Callable[[StreamRecord], Any],
         batch: Callable[[StreamRecord], Any],
-        unseen: Callable[[StreamRecord], StreamRecord],
+        unprojected: Callable[[StreamRecord], StreamRecord],
         idleness: float | None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -43,7 +43,7 @@ class WatermarkStep(Step):
         self._generator = generator
         self._mark = mark
         self._batch = batch
-        self._unseen = unseen
+        self._unprojected = unprojected
         self._idleness = idleness
         self._loop = loop
         self._current: Any = None  # the batch of the last row
@@ -57,7 +57,7 @@ class WatermarkStep(Step):
             self._emit(self._generator.end_of_batch())
         self._current = batch
         self._emit(self._generator.before(mark))
-        self._output.collect(self._unseen(record)._replace(timestamp=self._generator.timestamp(mark)))
+        self._output.collect(self._unprojected(record)._replace(timestamp=self._generator.timestamp(mark)))
         self._emit(self._generator.after(mark))
 
     def process_marker(self, marker: Marker) -> None:
@@ -98,14 +98,14 @@ class WatermarkStep(Step):
             self._stop_timer()
 
 
-class WatermarkColumnStep(Step):
+class WatermarkColumnOperator(Operator):
     """Adds the watermark in force to each row."""
 
     def process(self, record: StreamRecord) -> None:
         self._output.collect(record.with_value(self._output.get_watermark_gauge().timestamp))
 
 
-class UnionStep(Step):
+class UnionOperator(Operator):
     """Rows of several inputs as they come; the watermark is the lowest of those that are not idle, as in Flink."""
 
     # self._last never decreases; the output has ended when all inputs have
@@ -152,10 +152,10 @@ class UnionStep(Step):
             super().end_of_input()
 
 
-class UnionInput(Step):
+class UnionInput(Operator):
     """One input of a union."""
 
-    def __init__(self, union: UnionStep, number: int) -> None:
+    def __init__(self, union: UnionOperator, number: int) -> None:
         super().__init__(union._output)
         self._union = union
         self._number = number

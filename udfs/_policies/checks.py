@@ -12,7 +12,7 @@ from typing import Any
 
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact, only_types
-from .._text.safe import short
+from .._text.safe import safe_repr
 
 __all__ = (
     "Seconds",
@@ -35,16 +35,16 @@ def seconds(value: Seconds, name: str) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise OptionError(f"{name} must be a number of seconds or a timedelta, not {short(value)}")
+        raise OptionError(f"{name} must be a number of seconds or a timedelta, not {safe_repr(value)}")
     if not (value > 0 and math.isfinite(value)):
-        raise OptionError(f"{name} must be more than 0 seconds, not {short(value)}; use None for no limit")
+        raise OptionError(f"{name} must be more than 0 seconds, not {safe_repr(value)}; use None for no limit")
     return float(value)
 
 
 def positive_int(value: int, name: str) -> int:
     """A whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionError(f"{name} must be a whole number, not {short(value)}")
+        raise OptionError(f"{name} must be a whole number, not {safe_repr(value)}")
     if value < 1:
         raise OptionError(f"{name} must be at least 1, not {value}")
     return value
@@ -57,7 +57,7 @@ def redaction(value: Any, name: str) -> Redact | None:
     if value is True:
         return only_types
     if not callable(value) or inspect.iscoroutinefunction(value):
-        raise OptionError(f"{name} must be True or a plain function of the input, not {short(value)}")
+        raise OptionError(f"{name} must be True or a plain function of the input, not {safe_repr(value)}")
     return value  # type: ignore[no-any-return]
 
 
@@ -73,20 +73,20 @@ def optional(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     return lambda value, name: None if value is None else check(value, name)
 
 
-def choice(kind: type[enum.Enum]) -> Callable[[Any, str], enum.Enum]:
+def choice(members: type[enum.Enum]) -> Callable[[Any, str], enum.Enum]:
     def check(value: Any, name: str) -> enum.Enum:
         wanted = value.lower() if isinstance(value, str) else value
-        for member in kind:
+        for member in members:
             if wanted in (member, member.value):
                 return member
-        raise OptionError(f"{name} must be one of {', '.join(repr(m.value) for m in kind)}, not {short(value)}")
+        raise OptionError(f"{name} must be one of {', '.join(repr(m.value) for m in members)}, not {safe_repr(value)}")
 
     return check
 
 
 def flag(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
-        raise OptionError(f"{name} must be True or False, not {short(value)}")
+        raise OptionError(f"{name} must be True or False, not {safe_repr(value)}")
     return value
 
 

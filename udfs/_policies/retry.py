@@ -15,7 +15,7 @@ from tenacity.wait import wait_base
 
 from .._errors.exceptions import OptionError
 from .._errors.http import retry_after
-from .._text.safe import short
+from .._text.safe import safe_repr
 
 __all__ = (
     "Attempt",
@@ -129,7 +129,7 @@ class RetryStrategy:
         if longest < first:
             raise OptionError(f"maximum must be at least initial ({first} s), not {longest} s")
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or not multiplier >= 1:
-            raise OptionError(f"multiplier must be at least 1, not {short(multiplier)}")
+            raise OptionError(f"multiplier must be at least 1, not {safe_repr(multiplier)}")
         strategy = cls(
             stop=_stop(attempts),
             wait=_Exponential(first, longest, multiplier),
@@ -146,7 +146,7 @@ class RetryStrategy:
         if isinstance(value, tenacity.BaseRetrying):
             return cls(stop=value.stop, wait=value.wait, retry=value.retry)  # type: ignore[arg-type]
         raise OptionError(
-            f"retry must be a RetryStrategy or a tenacity retrying object, not {short(value)}; "
+            f"retry must be a RetryStrategy or a tenacity retrying object, not {safe_repr(value)}; "
             "for example RetryStrategy.fixed_delay(attempts=3, delay=1.0)"
         )
 
@@ -209,21 +209,23 @@ def _state(attempt: Attempt) -> tenacity.RetryCallState:
     return state
 
 
-def _tenacity(name: str, value: Any, kind: type, default: Any) -> Any:
+def _tenacity(name: str, value: Any, allowed: type, default: Any) -> Any:
     if value is None:
         return default
     if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
-        raise OptionError(f"{name} must be synchronous, not {short(value)}")
-    if isinstance(value, kind) or inspect.isfunction(value):
+        raise OptionError(f"{name} must be synchronous, not {safe_repr(value)}")
+    if isinstance(value, allowed) or inspect.isfunction(value):
         return value
-    raise OptionError(f"{name} must be one of tenacity's {name} objects, not {short(value)}")
+    raise OptionError(f"{name} must be one of tenacity's {name} objects, not {safe_repr(value)}")
 
 
 def _stop(attempts: int | stop_base) -> stop_base:
     if isinstance(attempts, stop_base):
         return attempts
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-        raise OptionError(f"attempts must be at least 1 (it counts all calls, the first too), not {short(attempts)}")
+        raise OptionError(
+            f"attempts must be at least 1 (it counts all calls, the first too), not {safe_repr(attempts)}"
+        )
     return tenacity.stop_after_attempt(attempts)
 
 
@@ -231,19 +233,19 @@ def _delay(value: float | timedelta, name: str) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value >= 0 and math.isfinite(value)):
-        raise OptionError(f"{name} must be seconds (0 or more) or a timedelta, not {short(value)}")
+        raise OptionError(f"{name} must be seconds (0 or more) or a timedelta, not {safe_repr(value)}")
     return float(value)
 
 
 def _predicate(on: Any, if_result: Any) -> tenacity.retry_base:
     if if_result is not None and (not callable(if_result) or inspect.iscoroutinefunction(if_result)):
-        raise OptionError(f"retry_if_result must be a plain function of the result, not {short(if_result)}")
+        raise OptionError(f"retry_if_result must be a plain function of the result, not {safe_repr(if_result)}")
     if isinstance(on, tenacity.retry_base):
         return on if if_result is None else tenacity.retry_any(on, _RetryOn((), if_result))
     types = (on,) if isinstance(on, type) else tuple(on) if isinstance(on, (list, tuple, set, frozenset)) else None
     if types is not None:
-        if all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in types):
+        if all(isinstance(one, type) and issubclass(one, BaseException) for one in types):
             return _RetryOn(types, if_result)
     elif callable(on) and not inspect.iscoroutinefunction(on):
         return _RetryOn(on, if_result)
-    raise OptionError(f"retry_on must be exception types or a plain function of the exception, not {short(on)}")
+    raise OptionError(f"retry_on must be exception types or a plain function of the exception, not {safe_repr(on)}")

@@ -12,12 +12,12 @@ from typing import Any
 from asyncudf.queues import StreamElement, StreamRecord, Watermark
 
 from .._errors.exceptions import OptionError
-from .._text.safe import short
+from .._text.safe import safe_repr
 from .checks import positive_int, seconds
 
 __all__ = (
-    "Source",
     "WatermarkGenerator",
+    "WatermarkSource",
     "WatermarkStrategy",
 )
 
@@ -27,7 +27,7 @@ _UNITS = {"microsecond": 1, "millisecond": 1_000, "second": 1_000_000, "minute":
 _UNITS["day"] = 24 * _UNITS["hour"]
 
 
-class Source(enum.Enum):
+class WatermarkSource(enum.Enum):
     """What a strategy reads off its column."""
 
     TIMES = "times"
@@ -47,7 +47,7 @@ class WatermarkStrategy:
     10000000
     """
 
-    source: Source
+    source: WatermarkSource
     column: str | None = None
     delay: int = 0  # microseconds
     interval: int = DEFAULT_INTERVAL
@@ -56,30 +56,30 @@ class WatermarkStrategy:
     @classmethod
     def for_monotonous_timestamps(cls, column: str, *, interval: int = DEFAULT_INTERVAL) -> WatermarkStrategy:
         """For rows that come in the order of their timestamps."""
-        return cls(Source.TIMES, _column(column), 0, positive_int(interval, "interval"))
+        return cls(WatermarkSource.TIMES, _column(column), 0, positive_int(interval, "interval"))
 
     @classmethod
     def for_bounded_out_of_orderness(
         cls, column: str, delay: str | float | timedelta, *, interval: int = DEFAULT_INTERVAL
     ) -> WatermarkStrategy:
         """For rows that come late by at most `delay`: "10 seconds", seconds as a number, or a timedelta."""
-        return cls(Source.TIMES, _column(column), _microseconds(delay), positive_int(interval, "interval"))
+        return cls(WatermarkSource.TIMES, _column(column), _microseconds(delay), positive_int(interval, "interval"))
 
     @classmethod
     def for_punctuation(cls, column: str) -> WatermarkStrategy:
         """A watermark follows each row that the column marks: True in a boolean column (such watermarks are
         numbered 1, 2, ...), or a timestamp, which is the watermark, in a timestamp column."""
-        return cls(Source.PUNCTUATION, _column(column))
+        return cls(WatermarkSource.PUNCTUATION, _column(column))
 
     @classmethod
     def per_batch(cls) -> WatermarkStrategy:
         """Each Arrow batch ends with a watermark; they are numbered 1, 2, ..."""
-        return cls(Source.NOTHING)
+        return cls(WatermarkSource.NOTHING)
 
     @classmethod
     def from_column(cls, column: str) -> WatermarkStrategy:
         """The watermarks that an earlier operator has written with `with_watermark_column`."""
-        return cls(Source.WATERMARKS, _column(column))
+        return cls(WatermarkSource.WATERMARKS, _column(column))
 
     def with_idleness(self, timeout: float | timedelta) -> WatermarkStrategy:
         """A copy whose input is idle when no row has come for `timeout` seconds: where several inputs meet, it then
@@ -104,13 +104,13 @@ class WatermarkGenerator:
     def of(strategy: WatermarkStrategy) -> WatermarkGenerator:
         """The generator of a strategy, for one task."""
         match strategy.source:
-            case Source.TIMES:
+            case WatermarkSource.TIMES:
                 return _ByTime(strategy.delay, strategy.interval)
-            case Source.PUNCTUATION:
+            case WatermarkSource.PUNCTUATION:
                 return _ByPunctuation()
-            case Source.WATERMARKS:
+            case WatermarkSource.WATERMARKS:
                 return _ByColumn()
-            case Source.NOTHING:
+            case WatermarkSource.NOTHING:
                 return _ByBatch()
 
     def before(self, mark: Any) -> Watermark | None:
@@ -191,7 +191,7 @@ class _ByBatch(WatermarkGenerator):
 
 def _column(name: str) -> str:
     if not isinstance(name, str):
-        raise OptionError(f"a watermark strategy takes the name of a column, not {short(name)}")
+        raise OptionError(f"a watermark strategy takes the name of a column, not {safe_repr(name)}")
     return name
 
 
@@ -199,10 +199,10 @@ def _microseconds(delay: str | float | timedelta) -> int:
     if isinstance(delay, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", delay.lower())
         if match is None or match[2] not in _UNITS:
-            raise OptionError(f"delay must be like '10 seconds' ({', '.join(_UNITS)}), not {short(delay)}")
+            raise OptionError(f"delay must be like '10 seconds' ({', '.join(_UNITS)}), not {safe_repr(delay)}")
         return round(float(match[1]) * _UNITS[match[2]])
     if isinstance(delay, timedelta):
         delay = delay.total_seconds()
     if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not 0 <= delay < float("inf"):
-        raise OptionError(f"delay must be 0 or more seconds, not {short(delay)}")
+        raise OptionError(f"delay must be 0 or more seconds, not {safe_repr(delay)}")
     return round(delay * 1_000_000)

@@ -13,13 +13,13 @@ from pyspark.util import PythonEvalType
 
 from .._arrow.results import ResultWriter
 from .._arrow.rows import records_of, rows_of
-from .._chain.function_plan import Work
+from .._chain.function_plan import FunctionPlan
 from .._functions.signature import FunctionSpec
 from .._loop.bridge import Bridge, pipe
-from .._operators.input_buffer import Fed
+from .._operators.input_buffer import InputElement
 from .._policies.options import Options
 from .errors import Telling
-from .planner import plan_work
+from .planner import plan_function
 from .worker import start_bridge
 
 __all__ = (
@@ -35,28 +35,28 @@ COLUMN_EVAL_TYPE = PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
 class ColumnTask:
     """The worker's side of a column: an iterator of Arrow arrays to one of results, in the same order."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, function_plan: FunctionPlan) -> None:
         # Spark finds out from the type hints that this is an iterator UDF.
         self.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
-        self.__name__ = work.spec.name
-        self._work = work
+        self.__name__ = function_plan.spec.name
+        self._function_plan = function_plan
         self._telling = Telling()
 
     def __call__(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         with self._telling():
             yield from pipe(filter(_has_rows, batches), self._start, self._read)
 
-    def _start(self, first: Any) -> Bridge[Iterable[Fed], pa.Array]:
-        columns, spec = _columns(first), self._work.spec
+    def _start(self, first: Any) -> Bridge[Iterable[InputElement], pa.Array]:
+        columns, spec = _columns(first), self._function_plan.spec
         spec.check_column_count(len(columns))
-        writer = ResultWriter(spec.name, self._work.written)
-        kinds = [column.type for column in columns]
+        writer = ResultWriter(spec.name, self._function_plan.written)
+        arrow_types = [column.type for column in columns]
         # The first batch may be a small one, which another column of ours below this has sent early.
         rows = max(len(columns[0]), FEW_ROWS)
-        return start_bridge(self._work, lambda values, *_: writer.array(values), kinds, None, rows)
+        return start_bridge(self._function_plan, lambda values, *_: writer.array(values), arrow_types, None, rows)
 
-    def _read(self, batch: Any) -> Iterable[Fed]:
-        return records_of(rows_of(self._work.spec.name, _columns(batch), None), repeat(None))
+    def _read(self, batch: Any) -> Iterable[InputElement]:
+        return records_of(rows_of(self._function_plan.spec.name, _columns(batch), None), repeat(None))
 
 
 def _has_rows(batch: Any) -> bool:
@@ -70,8 +70,8 @@ def _columns(batch: Any) -> tuple[pa.Array, ...]:
 
 def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence[Any]) -> Column:
     """The column of a function's results."""
-    work, kind = plan_work(spec, options, returns)
-    native: Any = arrow_udf(ColumnTask(work), kind)  # type: ignore[call-overload]
+    function_plan, data_type = plan_function(spec, options, returns)
+    native: Any = arrow_udf(ColumnTask(function_plan), data_type)  # type: ignore[call-overload]
     if not options.deterministic:
         native = native.asNondeterministic()
     result: Column = native(*columns)

@@ -15,7 +15,7 @@ __all__ = ("to_json",)
 
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|'(?:[^'\\]|\\.)*'|[<>(),:])")
 _NAMES = {
-    "boolean": "boolean", "tinyint": "byte", "byte": "byte", "smallint": "short", "short": "short",
+    "boolean": "boolean", "tinyint": "byte", "byte": "byte", "smallint": "safe_repr", "safe_repr": "safe_repr",
     "int": "integer", "integer": "integer", "bigint": "long", "long": "long", "float": "float", "real": "float",
     "double": "double", "string": "string", "binary": "binary", "date": "date",
     "timestamp_ltz": "timestamp", "timestamp_ntz": "timestamp_ntz", "void": "void",
@@ -117,13 +117,13 @@ def _struct(tokens: _Tokens) -> Any:
         if name.startswith("`"):
             name = name[1:-1].replace("``", "`")
         tokens.take(":")
-        kind = _type(tokens)
+        inner = _type(tokens)
         nullable = not tokens.take("not")
         if not nullable:
             tokens.need("null")
         if tokens.take("comment"):
             next(tokens)
-        fields.append({"name": name, "type": kind, "nullable": nullable, "metadata": {}})
+        fields.append({"name": name, "type": inner, "nullable": nullable, "metadata": {}})
         if not tokens.take(","):
             break
     return {"type": "struct", "fields": fields}

@@ -16,9 +16,9 @@ from pyspark.sql import types as spark
 from .._arrow.rows import warm_up
 from .._chain.builder import build_chain
 from .._chain.chain import Chain
-from .._chain.factories import Site
-from .._chain.plan import Plan
-from .._chain.result_plan import Envelope, Plain, Request, SideKinds
+from .._chain.factories import TaskEnvironment
+from .._chain.plan import ChainPlan
+from .._chain.result_plan import ResultPlan, SideOutputValidators, SingleResult, TaggedUnion
 from .._chain.sinks import ArrowSinks, without_rows
 from .._chain.source import SourceReader
 from .._errors.exceptions import FunctionError
@@ -29,7 +29,7 @@ from .connection import settler
 from .errors import Telling
 from .results import Read, schema_of
 from .schemas import rows_type
-from .types import arrow_type, tag_kind, timestamp_type
+from .types import arrow_type, side_output_type, timestamp_type
 from .worker import task_of
 
 __all__ = (
@@ -42,8 +42,8 @@ __all__ = (
 class ChainTask:
     """The worker's side of a chain, for `mapInArrow`."""
 
-    plan: Plan
-    requests: tuple[Request, ...]
+    plan: ChainPlan
+    requests: tuple[ResultPlan, ...]
     timestamp: str  # what that word means in the DDL of side outputs that nobody has asked for yet
     token: str  # makes each evaluation one of its own: of equal ones Spark would keep a single one for both
     telling: Telling = dataclasses.field(default_factory=Telling)
@@ -53,19 +53,19 @@ class ChainTask:
         with self.telling():
             yield from pipe(filled, self._start, SourceReader(self.plan))
 
-    def tag_kind(self, tag: OutputTag) -> Any:
+    def side_output_type(self, tag: OutputTag) -> Any:
         """The Arrow type of a side output's rows."""
-        return tag_kind(tag, self.timestamp)
+        return side_output_type(tag, self.timestamp)
 
     def _start(self, first: pa.RecordBatch) -> Bridge[Any, pa.RecordBatch]:
         warm_up()
         partition, attempt = task_of()
 
-        def build(loop: Any, want: Callable[[], None], emit: Callable[[pa.RecordBatch], None]) -> Chain:
-            side_types = SideKinds(self.tag_kind, self.requests)
-            site = Site(loop, random.Random(), partition, attempt, side_types)
-            sinks = ArrowSinks(self.requests, emit, first.num_rows, loop, self.tag_kind)
-            return build_chain(self.plan, site, sinks, want)
+        def build(loop: Any, request_batch: Callable[[], None], emit: Callable[[pa.RecordBatch], None]) -> Chain:
+            side_types = SideOutputValidators(self.side_output_type, self.requests)
+            environment = TaskEnvironment(loop, random.Random(), partition, attempt, side_types)
+            sinks = ArrowSinks(self.requests, emit, first.num_rows, loop, self.side_output_type)
+            return build_chain(self.plan, environment, sinks, request_batch)
 
         reader = Reader(settler(), partial(without_rows, self.requests[0], first.schema))
         return Bridge(build, self.plan.threads, new_event_loop(self.plan.loop), reader)
@@ -80,13 +80,13 @@ def evaluate(
     """
     schemas = [schema_of(read) for read in reads]
     alone = len(reads) == 1
-    kinds = tuple(_kind(schema, alone) for schema in schemas)
+    struct_types = tuple(_struct_type(schema, alone) for schema in schemas)
     requests = tuple(
-        Request(read.node, read.tag, kind, _seal(number, kinds), _written(read), read.rest)
-        for number, (read, kind) in enumerate(zip(reads, kinds, strict=True))
+        ResultPlan(read.node, read.tag, struct_type, _seal(number, struct_types), _written(read), read.undeclared)
+        for number, (read, struct_type) in enumerate(zip(reads, struct_types, strict=True))
     )
     nodes = tuple(dict.fromkeys(node for read in reads for node in read.node.path()))
-    plan = Plan(nodes, any(r.node is nodes[0] for r in requests), object_reuse, latency_interval)
+    plan = ChainPlan(nodes, any(r.node is nodes[0] for r in requests), object_reuse, latency_interval)
     # PySpark finds the columns by name, which fails for some names; we go by position.
     plain = df.toDF(*map(str, range(len(df.columns)))) if _are_ambiguous(df.columns) else df
     task = ChainTask(plan, requests, timestamp_type(), uuid.uuid4().hex)
@@ -114,30 +114,32 @@ def _are_ambiguous(names: Sequence[str]) -> bool:
     return len({name.lower() for name in names}) < len(names) or any(set(".`") & set(name) for name in names)
 
 
-def _seal(number: int, kinds: Sequence[Any]) -> Plain | Envelope:
-    if len(kinds) > 1:
-        return Envelope(number, tuple(map(_numbered_kind, kinds)))
-    kind = kinds[number]
-    return Plain(tuple((_numbered_kind(kind) if _are_ambiguous(kind.names) else kind).names))
+def _seal(number: int, struct_types: Sequence[Any]) -> SingleResult | TaggedUnion:
+    if len(struct_types) > 1:
+        return TaggedUnion(number, tuple(map(_numbered_type, struct_types)))
+    struct_type = struct_types[number]
+    return SingleResult(
+        tuple((_numbered_type(struct_type) if _are_ambiguous(struct_type.names) else struct_type).names)
+    )
 
 
-def _numbered_kind(kind: Any) -> Any:
-    return pa.struct([(str(i), kind.field(i).type) for i in range(kind.num_fields)])
+def _numbered_type(struct_type: Any) -> Any:
+    return pa.struct([(str(i), struct_type.field(i).type) for i in range(struct_type.num_fields)])
 
 
 def _written(read: Read) -> Any:
-    return None if read.tag is None else rows_type(read.tag.schema, f"side output {read.tag.name!r}")[1].kind
+    return None if read.tag is None else rows_type(read.tag.schema, f"side output {read.tag.name!r}")[1].arrow_type
 
 
-def _kind(schema: spark.StructType, alone: bool) -> Any:
+def _struct_type(schema: spark.StructType, alone: bool) -> Any:
     """The Arrow struct of a result; alone, a column that Arrow does not know is Spark's business."""
-    kinds = []
+    struct_types = []
     for field in schema.fields:
         try:
-            kind = arrow_type(field.dataType, f"column {field.name!r}")
+            struct_type = arrow_type(field.dataType, f"column {field.name!r}")
         except FunctionError:
             if not alone:
                 raise
-            kind = pa.null()
-        kinds.append(pa.field(field.name, kind))
-    return pa.struct(kinds)
+            struct_type = pa.null()
+        struct_types.append(pa.field(field.name, struct_type))
+    return pa.struct(struct_types)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from .._chain.function_plan import Work
+from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import FunctionError
 
 __all__ = (
@@ -20,13 +20,13 @@ __all__ = (
 _dumps: Callable[[Any], bytes] = cloudpickle.dumps
 
 
-def check_picklable(work: Work) -> None:
+def check_picklable(function_plan: FunctionPlan) -> None:
     """Raises FunctionError with the name of the culprit."""
     try:
-        _dumps(work)
+        _dumps(function_plan)
     except Exception as error:
         raise FunctionError(
-            f"{work.spec.name} cannot be sent to the executors: {_culprit(work)} cannot be pickled "
+            f"{function_plan.spec.name} cannot be sent to the executors: {_culprit(function_plan)} cannot be pickled "
             f"({type(error).__name__}: {error}). Make such an object on the executor: with resources=..., or in "
             "AsyncFunction.open()"
         ) from error
@@ -52,17 +52,17 @@ def _is_picklable(value: Any) -> bool:
     return True
 
 
-def _culprit(work: Work) -> str:
-    spec = work.spec
-    for name, value in _reachable(work):
+def _culprit(function_plan: FunctionPlan) -> str:
+    spec = function_plan.spec
+    for name, value in _reachable(function_plan):
         if not _is_picklable(value):
             return f"{name} ({type(value).__name__})"
     return f"the function {spec.name}"
 
 
-def _reachable(work: Work) -> Iterator[tuple[str, Any]]:
+def _reachable(function_plan: FunctionPlan) -> Iterator[tuple[str, Any]]:
     """The things that a function takes with it, by the names that the user gave them."""
-    spec, options = work.spec, work.options
+    spec, options = function_plan.spec, function_plan.options
     for name, factory in spec.resources.items():
         yield from _variables(factory, f"resource {name!r}: ")
         yield f"resource {name!r}", factory

@@ -8,18 +8,25 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
-from .._arrow.layout import Layout, Part, WatermarkPart
-from .._chain.factories import AssignSpec, FilterSpec, ProcessSpec, UnionSpec, WaitSpec, WatermarkColumnSpec
-from .._chain.function_plan import Work
-from .._chain.plan import Node
+from .._arrow.layout import ColumnGroup, RowLayout, WatermarkColumnGroup
+from .._chain.factories import (
+    AssignFactory,
+    FilterFactory,
+    ProcessFactory,
+    UnionFactory,
+    WaitFactory,
+    WatermarkColumnFactory,
+)
+from .._chain.function_plan import FunctionPlan
+from .._chain.plan import StreamNode
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import ERROR_FIELDS, Redact
 from .._functions.annotations import UnknownTypeError
 from .._functions.process_function import FlatMapFunction, MapFunction, plain_function, process_function
 from .._functions.signature import FunctionSpec
 from .._policies.options import OnError, Options
-from .._policies.watermarks import Source, WatermarkStrategy
-from .._text.safe import short
+from .._policies.watermarks import WatermarkSource, WatermarkStrategy
+from .._text.safe import safe_repr
 from .pickling import check_function_picklable, check_picklable
 from .schemas import arguments, check_columns, joined_schema, loosened, mark_position, result_fields, rows_type
 from .types import arrow_type, parsed, parsed_offline
@@ -27,8 +34,8 @@ from .types import arrow_type, parsed, parsed_offline
 __all__ = (
     "assign_node",
     "filter_node",
-    "offline_work",
-    "plan_work",
+    "plan_function",
+    "plan_function_offline",
     "process_node",
     "rows_node",
     "source_node",
@@ -37,7 +44,7 @@ __all__ = (
 )
 
 
-def plan_work(spec: FunctionSpec, options: Options, returns: Any) -> tuple[Work, spark.DataType]:
+def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[FunctionPlan, spark.DataType]:
     """What travels to the executors, and the Spark type of what comes out for one result.
 
     Raises:
@@ -52,12 +59,12 @@ def plan_work(spec: FunctionSpec, options: Options, returns: Any) -> tuple[Work,
         )
     if not isinstance(declared, spark.DataType):
         declared = parsed(declared)
-    work = Work(spec, options, arrow_type(declared, spec.name))
-    check_picklable(work)
-    return work, _captured(declared) if work.captures else declared
+    function_plan = FunctionPlan(spec, options, arrow_type(declared, spec.name))
+    check_picklable(function_plan)
+    return function_plan, _captured(declared) if function_plan.captures else declared
 
 
-def offline_work(spec: FunctionSpec, options: Options, returns: Any) -> Work:
+def plan_function_offline(spec: FunctionSpec, options: Options, returns: Any) -> FunctionPlan:
     """Work for the test kit, without a session: DDL that only Spark's own parser knows is not checked there."""
     declared = returns if returns is not None else spec.returns
     if isinstance(declared, str):
@@ -65,17 +72,17 @@ def offline_work(spec: FunctionSpec, options: Options, returns: Any) -> Work:
             declared = parsed_offline(declared)
         except UnknownTypeError:
             declared = None
-    return Work(spec, options, None if declared is None else arrow_type(declared, spec.name))
+    return FunctionPlan(spec, options, None if declared is None else arrow_type(declared, spec.name))
 
 
 def _captured(value: spark.DataType) -> spark.DataType:
     error = spark.StructType()
-    for name, kind in ERROR_FIELDS.items():
-        error = error.add(name, kind)
+    for name, data_type in ERROR_FIELDS.items():
+        error = error.add(name, data_type)
     return spark.StructType().add("value", value).add("error", error)
 
 
-def source_node(df: DataFrame) -> Node:
+def source_node(df: DataFrame) -> StreamNode:
     """The rows of a DataFrame.
 
     Raises:
@@ -85,11 +92,11 @@ def source_node(df: DataFrame) -> Node:
     return rows_node(df.schema)
 
 
-def rows_node(schema: spark.StructType) -> Node:
+def rows_node(schema: spark.StructType) -> StreamNode:
     """Rows of these columns, from outside."""
     fields = schema.fields
-    layout = Layout(tuple(field.name for field in fields), tuple(_arrow_type_or_none(field) for field in fields))
-    return Node(None, (), layout, schema)
+    layout = RowLayout(tuple(field.name for field in fields), tuple(_arrow_type_or_none(field) for field in fields))
+    return StreamNode(None, (), layout, schema)
 
 
 def _arrow_type_or_none(field: spark.StructField) -> Any:
@@ -100,7 +107,7 @@ def _arrow_type_or_none(field: spark.StructField) -> Any:
 
 
 def wait_node(
-    parent: Node,
+    parent: StreamNode,
     spec: FunctionSpec,
     options: Options,
     returns: Any,
@@ -108,7 +115,7 @@ def wait_node(
     strategy: WatermarkStrategy | None,
     watermark_column: str | None,
     result_column: str | None = None,
-) -> Node:
+) -> StreamNode:
     """A function's results beside the columns of a stream; with `result_column` all of a result in that one column.
 
     Raises:
@@ -116,58 +123,60 @@ def wait_node(
         OptionError: no strategy, or no name.
     """
     if strategy is not None and not isinstance(strategy, WatermarkStrategy):
-        raise OptionError(f"watermark must be a WatermarkStrategy, not {short(strategy)}")
+        raise OptionError(f"watermark must be a WatermarkStrategy, not {safe_repr(strategy)}")
     if watermark_column is not None and strategy is None:
         raise OptionError("with_watermark_column needs watermark=, or there would be no watermark to write")
     if result_column is not None and (not isinstance(result_column, str) or not result_column):
-        raise OptionError(f"as_ must be the name of a column, not {short(result_column)}")
+        raise OptionError(f"as_ must be the name of a column, not {safe_repr(result_column)}")
     fields = parent.schema.fields
     if strategy is not None:
         parent = assign_node(parent, strategy)
     spec, positions = arguments(spec, fields, columns)
-    work, kind = plan_work(spec, options, returns)
+    function_plan, data_type = plan_function(spec, options, returns)
     if options.on_error is OnError.DEAD_LETTER:
         joined_schema(fields, [spark.StructField("error", spark.StringType())], f"a dead letter of {spec.name}")
-    added = result_fields(work, kind, result_column)
+    added = result_fields(function_plan, data_type, result_column)
     schema = joined_schema(fields, added, spec.name, may_name=result_column is None)
     names = tuple(fields[i].name for i in positions)
-    part = Part.of(spec.name, work.written, result_column or spec.name, whole=result_column is not None)
-    layout = parent.layout.plus(part)
-    node = Node(WaitSpec(work, positions, names), (parent,), layout, schema)
+    group = ColumnGroup.of(
+        spec.name, function_plan.written, result_column or spec.name, whole=result_column is not None
+    )
+    layout = parent.layout.with_columns(group)
+    node = StreamNode(WaitFactory(function_plan, positions, names), (parent,), layout, schema)
     if watermark_column is None:
         return node
     assert strategy is not None
     return _watermark_column_node(node, strategy, watermark_column)
 
 
-def _watermark_column_node(parent: Node, strategy: WatermarkStrategy, name: str) -> Node:
+def _watermark_column_node(parent: StreamNode, strategy: WatermarkStrategy, name: str) -> StreamNode:
     position = mark_position(strategy, parent.schema.fields)
     ntz = position is not None and isinstance(parent.schema.fields[position].dataType, spark.TimestampNTZType)
-    kind = spark.TimestampNTZType() if ntz else spark.TimestampType()
-    schema = joined_schema(parent.schema.fields, [spark.StructField(name, kind, True)], "with_watermark_column")
-    part = WatermarkPart.of("with_watermark_column", arrow_type(kind, name), name)
-    return Node(WatermarkColumnSpec(), (parent,), parent.layout.plus(part), schema)
+    data_type = spark.TimestampNTZType() if ntz else spark.TimestampType()
+    schema = joined_schema(parent.schema.fields, [spark.StructField(name, data_type, True)], "with_watermark_column")
+    group = WatermarkColumnGroup.of("with_watermark_column", arrow_type(data_type, name), name)
+    return StreamNode(WatermarkColumnFactory(), (parent,), parent.layout.with_columns(group), schema)
 
 
-def assign_node(parent: Node, strategy: WatermarkStrategy) -> Node:
+def assign_node(parent: StreamNode, strategy: WatermarkStrategy) -> StreamNode:
     """The same rows with event times and watermarks."""
     position = mark_position(strategy, parent.schema.fields)
-    if strategy.source is Source.NOTHING and not parent.layout.is_source:
+    if strategy.source is WatermarkSource.NOTHING and not parent.layout.is_source:
         raise FunctionError(
             "WatermarkStrategy.per_batch() follows the batches of the DataFrame; assign it before the first operator"
         )
-    return Node(AssignSpec(strategy, position), (parent,), parent.layout, parent.schema)
+    return StreamNode(AssignFactory(strategy, position), (parent,), parent.layout, parent.schema)
 
 
-def filter_node(parent: Node, function: Callable[[Any], Any], redact: Redact | None) -> Node:
+def filter_node(parent: StreamNode, function: Callable[[Any], Any], redact: Redact | None) -> StreamNode:
     """The rows that a function keeps."""
     name = plain_function(function, "filter")
     check_function_picklable(name, function)
     parent.layout.whole()
-    return Node(FilterSpec(name, function, redact), (parent,), parent.layout, parent.schema)
+    return StreamNode(FilterFactory(name, function, redact), (parent,), parent.layout, parent.schema)
 
 
-def process_node(parent: Node, method: str, function: Any, returns: Any, redact: Redact | None) -> Node:
+def process_node(parent: StreamNode, method: str, function: Any, returns: Any, redact: Redact | None) -> StreamNode:
     """The rows that a plain function makes of each row; of the same columns unless `returns` says others."""
     if method == "process":
         name = process_function(function)
@@ -177,20 +186,22 @@ def process_node(parent: Node, method: str, function: Any, returns: Any, redact:
         process = (MapFunction if method == "map" else FlatMapFunction)(function)
     check_function_picklable(name, function or process)
     parent.layout.whole()
-    schema, part = rows_type(parent.schema if returns is None else returns, name)
-    spec = ProcessSpec(name, process, part, function is None, redact)
-    return Node(spec, (parent,), Layout.anew(part), schema)
+    schema, group = rows_type(parent.schema if returns is None else returns, name)
+    spec = ProcessFactory(name, process, group, function is None, redact)
+    return StreamNode(spec, (parent,), RowLayout.of_new_rows(group), schema)
 
 
-def union_node(parents: Sequence[Node]) -> Node:
+def union_node(parents: Sequence[StreamNode]) -> StreamNode:
     """The rows of several streams of the same columns."""
     wanted = [(field.name, loosened(field.dataType)) for field in parents[0].schema.fields]
     for parent in parents[1:]:
         if (found := [(field.name, loosened(field.dataType)) for field in parent.schema.fields]) != wanted:
-            one, other = (", ".join(f"{name} {kind.simpleString()}" for name, kind in c) for c in (wanted, found))
+            one, other = (
+                ", ".join(f"{name} {data_type.simpleString()}" for name, data_type in c) for c in (wanted, found)
+            )
             raise FunctionError(f"union takes streams of the same columns, not ({one}) and ({other}); use map")
-    schema = spark.StructType([spark.StructField(name, kind, True) for name, kind in wanted])
-    part = rows_type(schema, "union")[1]
+    schema = spark.StructType([spark.StructField(name, data_type, True) for name, data_type in wanted])
+    group = rows_type(schema, "union")[1]
     for parent in parents:
         parent.layout.whole()
-    return Node(UnionSpec(), tuple(parents), Layout.anew(part), schema)
+    return StreamNode(UnionFactory(), tuple(parents), RowLayout.of_new_rows(group), schema)

@@ -7,13 +7,13 @@ from typing import Any
 
 from pyspark.sql import types as spark
 
-from .._arrow.layout import Part
-from .._chain.function_plan import Work
+from .._arrow.layout import ColumnGroup
+from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import FunctionError
-from .._functions.signature import FunctionSpec, Kind
+from .._functions.signature import FunctionKind, FunctionSpec
 from .._functions.vector_hints import Vector
 from .._policies.checks import unknown_name
-from .._policies.watermarks import Source, WatermarkStrategy
+from .._policies.watermarks import WatermarkSource, WatermarkStrategy
 from .types import arrow_type, parsed
 
 __all__ = (
@@ -33,27 +33,27 @@ def check_columns(schema: spark.StructType, what: str) -> None:
         raise FunctionError(f"{what} has no columns, and Spark loses count of such rows; give it at least one")
 
 
-def rows_type(declared: Any, name: str) -> tuple[spark.StructType, Part]:
+def rows_type(declared: Any, name: str) -> tuple[spark.StructType, ColumnGroup]:
     """The type of whole rows: a struct's fields, anything else as one column `value`, as in createDataFrame."""
     if not isinstance(declared, spark.DataType):
         declared = parsed(declared)
-    part = Part.of(name, arrow_type(declared, name), "value")
+    group = ColumnGroup.of(name, arrow_type(declared, name), "value")
     if isinstance(declared, spark.StructType):
         check_columns(declared, f"what {name} gives")
-        return declared, part
-    return spark.StructType([spark.StructField("value", declared, True)]), part
+        return declared, group
+    return spark.StructType([spark.StructField("value", declared, True)]), group
 
 
-def loosened(kind: spark.DataType) -> spark.DataType:
+def loosened(data_type: spark.DataType) -> spark.DataType:
     """The type with nulls allowed everywhere inside."""
-    match kind:
+    match data_type:
         case spark.ArrayType():
-            return spark.ArrayType(loosened(kind.elementType), True)
+            return spark.ArrayType(loosened(data_type.elementType), True)
         case spark.MapType():
-            return spark.MapType(loosened(kind.keyType), loosened(kind.valueType), True)
+            return spark.MapType(loosened(data_type.keyType), loosened(data_type.valueType), True)
         case spark.StructType():
-            return spark.StructType([spark.StructField(f.name, loosened(f.dataType), True) for f in kind.fields])
-    return kind
+            return spark.StructType([spark.StructField(f.name, loosened(f.dataType), True) for f in data_type.fields])
+    return data_type
 
 
 def joined_schema(
@@ -90,7 +90,7 @@ def arguments(
         FunctionError: there is no such column, or they do not go with the function.
     """
     names = [field.name for field in fields]
-    takes_rows = spec.kind is Kind.ASYNC_FUNCTION or spec.vectors == (Vector.FRAME,)
+    takes_rows = spec.data_type is FunctionKind.ASYNC_FUNCTION or spec.vectors == (Vector.FRAME,)
     if takes_rows:
         positions = tuple(_position(column, names) for column in columns) or tuple(range(len(names)))
         _check_names([names[position] for position in positions], spec.name)
@@ -127,10 +127,10 @@ def _position(column: Any, names: Sequence[str]) -> int:
     return found[0]
 
 
-_MARK_TYPES: Mapping[Source, tuple[type[spark.DataType], ...]] = {
-    Source.TIMES: (spark.TimestampType, spark.TimestampNTZType, spark.DateType, spark.LongType),
-    Source.PUNCTUATION: (spark.BooleanType, spark.TimestampType, spark.TimestampNTZType, spark.LongType),
-    Source.WATERMARKS: (spark.TimestampType, spark.TimestampNTZType, spark.LongType),
+_MARK_TYPES: Mapping[WatermarkSource, tuple[type[spark.DataType], ...]] = {
+    WatermarkSource.TIMES: (spark.TimestampType, spark.TimestampNTZType, spark.DateType, spark.LongType),
+    WatermarkSource.PUNCTUATION: (spark.BooleanType, spark.TimestampType, spark.TimestampNTZType, spark.LongType),
+    WatermarkSource.WATERMARKS: (spark.TimestampType, spark.TimestampNTZType, spark.LongType),
 }
 
 
@@ -138,16 +138,20 @@ def mark_position(strategy: WatermarkStrategy | None, fields: Sequence[spark.Str
     if strategy is None or strategy.column is None:
         return None
     position = _position(strategy.column, [field.name for field in fields])
-    kind = fields[position].dataType
+    data_type = fields[position].dataType
     allowed = _MARK_TYPES[strategy.source]
-    if not isinstance(kind, allowed):
+    if not isinstance(data_type, allowed):
         names = ", ".join(t.typeName() for t in allowed)
-        raise FunctionError(f"watermarks cannot be read from {strategy.column!r}, a {kind.simpleString()}; use {names}")
+        raise FunctionError(
+            f"watermarks cannot be read from {strategy.column!r}, a {data_type.simpleString()}; use {names}"
+        )
     return position
 
 
-def result_fields(work: Work, kind: spark.DataType, name: str | None = None) -> list[spark.StructField]:
+def result_fields(
+    function_plan: FunctionPlan, data_type: spark.DataType, name: str | None = None
+) -> list[spark.StructField]:
     """The columns that the operator forms append: a struct's fields, anything else, or all with a `name`, as one."""
-    if isinstance(kind, spark.StructType) and name is None:
-        return [spark.StructField(field.name, field.dataType, True) for field in kind.fields]
-    return [spark.StructField(name or work.spec.name, kind, True)]
+    if isinstance(data_type, spark.StructType) and name is None:
+        return [spark.StructField(field.name, field.dataType, True) for field in data_type.fields]
+    return [spark.StructField(name or function_plan.spec.name, data_type, True)]

@@ -18,15 +18,15 @@ from asyncudf.queues import StreamRecord
 
 from .._arrow.results import ResultWriter
 from .._arrow.rows import as_key, read_back
-from .._chain.function_plan import Work
+from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import AsyncUDFError, FunctionError
-from .._functions.signature import FunctionSpec, Kind, refuse_dead_letters
+from .._functions.signature import FunctionKind, FunctionSpec, refuse_dead_letters
 from .._loop.bridge import Bridge
-from .._operators.input_buffer import Fed
+from .._operators.input_buffer import InputElement
 from .._policies.options import Options
 from .._text.safe import type_name
 from .errors import Telling
-from .planner import plan_work
+from .planner import plan_function
 from .schemas import arguments, check_columns, joined_schema, result_fields
 from .types import arrow_type
 from .worker import start_bridge
@@ -44,29 +44,29 @@ class _Analyzed(AnalyzeResult):
     parameters: tuple[str, ...] = ()  # those that columns fill
     arguments: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
-    kinds: tuple[spark.DataType, ...] = ()  # the Spark types of all columns of the table
+    data_types: tuple[spark.DataType, ...] = ()  # the Spark types of all columns of the table
 
 
 def _analyze(
     telling: Telling,
-    work: Work,
+    function_plan: FunctionPlan,
     added: Sequence[spark.StructField],
     table: AnalyzeArgument | None = None,
     *columns: Any,
     **named: Any,
 ) -> _Analyzed:
     with telling():
-        return _analyzed(work, added, table, columns, named)
+        return _analyzed(function_plan, added, table, columns, named)
 
 
 def _analyzed(
-    work: Work,
+    function_plan: FunctionPlan,
     added: Sequence[spark.StructField],
     table: AnalyzeArgument | None,
     columns: Sequence[Any],
     named: dict[str, Any],
 ) -> _Analyzed:
-    spec = work.spec
+    spec = function_plan.spec
     if table is None or not table.isTable or not isinstance(table.dataType, spark.StructType):
         raise FunctionError(f"the first argument of {spec.name} is a table: {spec.name}(TABLE(t), 'column', ...)")
     check_columns(table.dataType, "the table")
@@ -78,7 +78,7 @@ def _analyzed(
         parameters=spec.parameters,
         arguments=positions,
         names=tuple(fields[i].name for i in positions),
-        kinds=tuple(field.dataType for field in fields),
+        data_types=tuple(field.dataType for field in fields),
     )
 
 
@@ -93,16 +93,18 @@ def _column_name(argument: AnalyzeArgument, spec: FunctionSpec) -> str:
 class TableFunction:
     """The worker's side of a SQL table function; a subclass for each registered function holds its work."""
 
-    work: ClassVar[Work]
+    function_plan: ClassVar[FunctionPlan]
     telling: ClassVar[Telling]
     width: ClassVar[int | None]  # how many columns a struct makes; None: the result is one column, not a struct
 
     def __init__(self, analyzed: _Analyzed) -> None:
         self._analyzed = analyzed
-        self._work = dataclasses.replace(self.work, spec=self.work.spec.reading(analyzed.parameters))
-        self._from_pickled = [_from_pickled(kind) for kind in analyzed.kinds]
+        self._function_plan = dataclasses.replace(
+            self.function_plan, spec=self.function_plan.spec.reading(analyzed.parameters)
+        )
+        self._from_pickled = [_from_pickled(data_type) for data_type in analyzed.data_types]
         self._rows: list[Any] = []
-        self._bridge: Bridge[Iterable[Fed], list[tuple[Any, ...]]] | None = None
+        self._bridge: Bridge[Iterable[InputElement], list[tuple[Any, ...]]] | None = None
 
     def eval(self, row: Any, *columns: Any, **named: Any) -> Iterator[tuple[Any, ...]]:
         """Take one row; give the results that are ready now and then."""
@@ -129,8 +131,10 @@ class TableFunction:
     def _hand_over(self) -> Iterator[list[tuple[Any, ...]]]:
         """Give the rows to the function once it wants them; yields the results that are ready until then."""
         if self._bridge is None:
-            kinds = [arrow_type(self._analyzed.kinds[i], self.work.spec.name) for i in self._analyzed.arguments]
-            self._bridge = start_bridge(self._work, self._write, kinds, self._analyzed.names, TABLE_ROWS)
+            arrow_types = [
+                arrow_type(self._analyzed.data_types[i], self.function_plan.spec.name) for i in self._analyzed.arguments
+            ]
+            self._bridge = start_bridge(self._function_plan, self._write, arrow_types, self._analyzed.names, TABLE_ROWS)
         with self.telling():
             yield from self._bridge.until_wanted()
             rows, self._rows = self._rows, []
@@ -146,34 +150,37 @@ class TableFunction:
                 "that is not in the years 1 to 9999"
             ) from None
         values = tuple(row[i] for i in self._analyzed.arguments)
-        if self.work.spec.kind is Kind.ASYNC_FUNCTION:
+        if self.function_plan.spec.data_type is FunctionKind.ASYNC_FUNCTION:
             return StreamRecord(dict(zip(self._analyzed.names, values, strict=True)), None, row)
         return StreamRecord(values, None, row)
 
     def _write(self, values: Any, origins: Any) -> list[tuple[Any, ...]]:
         # By way of Arrow: Spark's pickled rows make null of a whole number for a decimal, and worse of a StrEnum.
-        values = read_back(self.work.spec.name, ResultWriter(self.work.spec.name, self.work.written).array(values))
+        values = read_back(
+            self.function_plan.spec.name,
+            ResultWriter(self.function_plan.spec.name, self.function_plan.written).array(values),
+        )
         if self.width is None:
             return [(*row, value) for row, value in zip(origins, values, strict=True)]
         nulls = (None,) * self.width
         return [(*row, *(nulls if v is None else v.values())) for row, v in zip(origins, values, strict=True)]
 
 
-def _from_pickled(kind: spark.DataType) -> Callable[[Any], Any]:
-    """Values that come pickled look different; a function shall see the same ones at every door."""
-    match kind:
+def _from_pickled(data_type: spark.DataType) -> Callable[[Any], Any]:
+    """Values that come pickled look different; a function shall see the same ones at every entry point."""
+    match data_type:
         case spark.TimestampType():  # naive, in the worker's own zone
             return lambda v: v and v.astimezone(datetime.UTC)
         case spark.BinaryType():
             return lambda v: None if v is None else bytes(v)
         case spark.ArrayType():
-            item = _from_pickled(kind.elementType)
+            item = _from_pickled(data_type.elementType)
             return lambda v: None if v is None else [item(x) for x in v]
         case spark.MapType():
-            key, value = _from_pickled(kind.keyType), _from_pickled(kind.valueType)
+            key, value = _from_pickled(data_type.keyType), _from_pickled(data_type.valueType)
             return lambda v: None if v is None else {as_key(key(k)): value(x) for k, x in v.items()}
         case spark.StructType():
-            fields = [(field.name, _from_pickled(field.dataType)) for field in kind.fields]
+            fields = [(field.name, _from_pickled(field.dataType)) for field in data_type.fields]
             return lambda v: None if v is None else {n: f(x) for (n, f), x in zip(fields, v, strict=True)}
     return lambda v: v
 
@@ -183,13 +190,13 @@ def register_table_function(
 ) -> None:
     """Make a function callable in SQL as `name(TABLE(t), 'column', ...)`."""
     refuse_dead_letters(name, options)
-    work, kind = plan_work(spec, options, returns)
-    added = result_fields(work, kind)
+    function_plan, data_type = plan_function(spec, options, returns)
+    added = result_fields(function_plan, data_type)
     telling = Telling()
     body = {
-        "work": work,
+        "function_plan": function_plan,
         "telling": telling,
-        "width": len(added) if isinstance(kind, spark.StructType) else None,
-        "analyze": staticmethod(partial(_analyze, telling, work, added)),
+        "width": len(added) if isinstance(data_type, spark.StructType) else None,
+        "analyze": staticmethod(partial(_analyze, telling, function_plan, added)),
     }
     session.udtf.register(name, udtf(type(spec.name, (TableFunction,), body), useArrow=False))  # type: ignore[arg-type]

@@ -14,14 +14,14 @@ from pyspark.sql.pandas.types import to_arrow_type
 from .._errors.exceptions import FunctionError, OptionError
 from .._functions.annotations import UnknownTypeError
 from .._functions.side_outputs import OutputTag
-from .._text.safe import short
+from .._text.safe import safe_repr
 from .ddl import to_json
 
 __all__ = (
     "arrow_type",
     "parsed",
     "parsed_offline",
-    "tag_kind",
+    "side_output_type",
     "timestamp_type",
 )
 
@@ -46,7 +46,7 @@ def parsed(ddl: str) -> spark.DataType:
         FunctionError: there is no session at all, and only Spark's own parser knows it.
     """
     if not isinstance(ddl, str):
-        raise OptionError(f"a type is DDL such as 'temp double, sky string' or a DataType, not {short(ddl)}")
+        raise OptionError(f"a type is DDL such as 'temp double, sky string' or a DataType, not {safe_repr(ddl)}")
     if SparkSession.getActiveSession() is not None:
         return spark.DataType.fromDDL(ddl)
     try:
@@ -81,7 +81,7 @@ def parsed_offline(ddl: str, timestamp: str = "timestamp") -> spark.DataType:
     return spark.StructType.fromJson({"type": "struct", "fields": [field]})["result"].dataType
 
 
-def tag_kind(tag: OutputTag, timestamp: str = "timestamp") -> pa.DataType:
+def side_output_type(tag: OutputTag, timestamp: str = "timestamp") -> pa.DataType:
     """The Arrow type of a side output's rows, on an executor; `timestamp` is what that word means on the driver.
 
     Raises:

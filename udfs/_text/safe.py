@@ -9,9 +9,9 @@ from .urls import without_secrets
 
 __all__ = (
     "printable",
-    "short",
+    "safe_repr",
+    "safe_str",
     "shortened",
-    "text_of",
     "type_name",
 )
 
@@ -47,7 +47,7 @@ class _Short(reprlib.Repr):
 _shortener = _Short()
 
 
-def short(value: Any) -> str:
+def safe_repr(value: Any) -> str:
     """A shortened `repr`."""
     return printable(_shortener.repr(value))
 
@@ -59,7 +59,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= LENGTH else f"{text[:half]}...{text[-half:]}"
 
 
-def text_of(error: BaseException) -> str:
+def safe_str(error: BaseException) -> str:
     """`str(error)`."""
     try:
         return printable(str(error))

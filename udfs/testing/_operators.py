@@ -10,16 +10,16 @@ from typing import Any
 from asyncudf.queues import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
 
 from .._api.decorator import AsyncUDF
-from .._arrow.sizes import weight
-from .._arrow.vectors import Codec
-from .._chain.result_plan import SideKinds
+from .._arrow.sizes import estimated_size
+from .._arrow.vectors import VectorCodec
+from .._chain.result_plan import SideOutputValidators
 from .._functions.context import RuntimeContext
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
-from .._functions.signature import Kind
+from .._functions.signature import FunctionKind
 from .._operators.async_wait import AsyncWaitOperator
 from .._operators.outputs import Output, SplittingOutput
-from .._spark.planner import offline_work
-from .._spark.types import tag_kind
+from .._spark.planner import plan_function_offline
+from .._spark.types import side_output_type
 
 __all__ = (
     "ListOutput",
@@ -59,10 +59,12 @@ class ListOutput(Output):
 
 def operator_of(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEventLoop) -> AsyncWaitOperator:
     spec, options = udf.spec, udf.options
-    context = RuntimeContext(spec.name, loop.time, timeout=options.timeout, side_types=SideKinds(tag_kind))
-    finish = offline_work(spec, options, udf.returns).finish(keep=True)
-    codec = Codec(spec.name, spec.vectors, spec.parameters) if spec.vectorized else None
-    chosen: dict[str, Any] = {"finish": finish, "codec": codec, "weigh": weight}
+    context = RuntimeContext(
+        spec.name, loop.time, timeout=options.timeout, side_types=SideOutputValidators(side_output_type)
+    )
+    validate = plan_function_offline(spec, options, udf.returns).validate(keep=True)
+    codec = VectorCodec(spec.name, spec.vectors, spec.parameters) if spec.vectorized else None
+    chosen: dict[str, Any] = {"validate": validate, "codec": codec, "weigh": estimated_size}
     return AsyncWaitOperator(spec, options, SplittingOutput(output), context, loop=loop, rng=random.Random(0), **chosen)
 
 
@@ -74,7 +76,7 @@ def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[Stream
             yield row
             continue
         record = row if isinstance(row, StreamRecord) else StreamRecord(row)
-        if spec.kind is Kind.ASYNC_FUNCTION:
+        if spec.kind is FunctionKind.ASYNC_FUNCTION:
             yield StreamRecord(record.value, record.timestamp, record.value)
             continue
         arguments = record.value if several and isinstance(record.value, tuple) else (record.value,)

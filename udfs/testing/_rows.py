@@ -9,9 +9,9 @@ from typing import Any, Literal
 from .._api.decorator import udf_of
 from .._errors.exceptions import OptionError
 from .._functions.side_outputs import OutputTag
-from .._functions.signature import Kind
+from .._functions.signature import FunctionKind
 from .._policies.options import OutputMode
-from .._text.safe import short
+from .._text.safe import safe_repr
 from ._clock import VirtualClockLoop as VirtualClockLoop
 from ._operators import ListOutput, elements_of, operator_of
 from ._run_apart import run_apart
@@ -58,9 +58,9 @@ def run_rows(
         options["output_mode"] = output_mode
     udf = udf_of(function, returnType, options)
     if clock not in ("virtual", "real"):
-        raise OptionError(f"clock must be 'virtual' or 'real', not {short(clock)}")
+        raise OptionError(f"clock must be 'virtual' or 'real', not {safe_repr(clock)}")
     loop = VirtualClockLoop() if clock == "virtual" else asyncio.new_event_loop()
-    if clock == "virtual" and udf.spec.kind is Kind.THREAD:
+    if clock == "virtual" and udf.spec.kind is FunctionKind.THREAD:
         loop.close()
         raise OptionError(
             f"{udf.spec.name} is a plain def and runs in a thread, in which virtual time does not pass: time would "

@@ -12,15 +12,15 @@ import pyarrow as pa
 from .._api.stream import AsyncStream
 from .._arrow.rows import values_of
 from .._chain.builder import build_chain
-from .._chain.factories import Site
-from .._chain.result_plan import SideKinds
+from .._chain.factories import TaskEnvironment
+from .._chain.result_plan import SideOutputValidators
 from .._chain.sinks import ArrowSinks
 from .._chain.source import SourceReader
 from .._errors.exceptions import OptionError
 from .._spark.map_in_arrow import ChainTask, evaluate
 from .._spark.results import Read, schema_of
 from .._spark.types import arrow_type, parsed
-from .._text.safe import short
+from .._text.safe import safe_repr
 from ._clock import VirtualClockLoop
 from ._run_apart import run_apart
 
@@ -76,7 +76,7 @@ def run_stream(
     [{'word': 'one', 'shout': 'ONE'}, {'word': 'long', 'shout': 'LONG'}]
     """
     if clock not in ("virtual", "real"):
-        raise OptionError(f"clock must be 'virtual' or 'real', not {short(clock)}")
+        raise OptionError(f"clock must be 'virtual' or 'real', not {safe_repr(clock)}")
     source: Any = _Rows(parsed(schema) if isinstance(schema, str) else schema)
     stream = AsyncStream(source, object_reuse=object_reuse, latency_interval=latency_interval, redact=redact)
     built = build(stream)
@@ -106,17 +106,19 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
     source, read = iter(batches), SourceReader(task.plan)
 
     async def main() -> None:
-        def want() -> None:
+        def request_batch() -> None:
             batch = next(source, None)
             if batch is None:
                 loop.call_soon(chain.end_of_input)
             else:
                 loop.call_soon(chain.feed, read(batch))
 
-        site = Site(loop, random.Random(0), side_types=SideKinds(task.tag_kind, task.requests))
+        environment = TaskEnvironment(
+            loop, random.Random(0), side_types=SideOutputValidators(task.side_output_type, task.requests)
+        )
         rows = max((batch.num_rows for batch in batches), default=1)
-        sinks = ArrowSinks(task.requests, written.append, rows, loop, task.tag_kind)
-        chain = build_chain(task.plan, site, sinks, want)
+        sinks = ArrowSinks(task.requests, written.append, rows, loop, task.side_output_type)
+        chain = build_chain(task.plan, environment, sinks, request_batch)
         await chain.run()
 
     run_apart(loop, main(), task.plan.threads)
