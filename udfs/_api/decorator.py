@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 from .._errors.exceptions import FunctionError, OptionError
 from .._functions.async_function import AsyncFunction
 from .._functions.parameters import is_coroutine_function
 from .._functions.signature import FunctionSpec, read_function
-from .._policies.options import (
-    EventLoopLiteral,
-    ExtraFieldsLiteral,
-    OnErrorLiteral,
-    Options,
-    OutputMode,
-    OutputModeLiteral,
-)
-from .._policies.retry import RetryStrategy
+from .._policies.options import FunctionOptions, Options, OutputMode
 from .._spark.column import COLUMN_EVAL_TYPE, ColumnTask, column
 from .._spark.planner import plan_function
 from .._spark.table_function import register_table_function
@@ -29,16 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import DataType
 
-__all__ = (
-    "AsyncUDF",
-    "async_pandas_udf",
-    "udf_of",
-)
+__all__ = ("AsyncUDF", "async_pandas_udf", "udf_of")
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Resources = Callable[..., Any] | Mapping[str, Callable[..., Any]]
 
 
 class AsyncUDF(Generic[P, R]):
@@ -89,7 +75,7 @@ class AsyncUDF(Generic[P, R]):
             spark.udf.register(name, self)
         return self
 
-    def with_options(self, **options: Any) -> AsyncUDF[P, R]:
+    def with_options(self, **options: Unpack[FunctionOptions]) -> AsyncUDF[P, R]:
         """A copy with other options.
 
         Raises:
@@ -125,50 +111,16 @@ class AsyncUDF(Generic[P, R]):
 
 
 @overload
-def async_pandas_udf(f: Callable[P, R], /) -> AsyncUDF[P, R]: ...
-@overload
 def async_pandas_udf(
-    f: Callable[P, R],
-    returnType: str | DataType,
-    *,
-    output_mode: OutputMode | OutputModeLiteral = "ordered",
-    capacity: int = 100,
-    queue_size: int | None = None,
-    max_buffered_bytes: int | None = 256 * 2**20,
-    timeout: float | timedelta | None = 180.0,
-    attempt_timeout: float | timedelta | None = None,
-    on_timeout: Any = None,
-    retry: RetryStrategy | Any = None,
-    on_error: OnErrorLiteral = "raise",
-    extra_fields: ExtraFieldsLiteral = "error",
-    redact: bool | Callable[[Any], Any] = False,
-    batch_size: int | None = None,
-    batch_linger: float | timedelta | None = None,
-    resources: Resources | None = None,
-    deterministic: bool = False,
-    loop: EventLoopLiteral = "auto",
+    f: Callable[P, R], returnType: str | DataType | None = None, **options: Unpack[FunctionOptions]
 ) -> AsyncUDF[P, R]: ...
 @overload
 def async_pandas_udf(
-    f: str | DataType | None = None,
-    returnType: str | DataType | None = None,
-    *,
-    output_mode: OutputMode | OutputModeLiteral = "ordered",
-    capacity: int = 100,
-    queue_size: int | None = None,
-    max_buffered_bytes: int | None = 256 * 2**20,
-    timeout: float | timedelta | None = 180.0,
-    attempt_timeout: float | timedelta | None = None,
-    on_timeout: Any = None,
-    retry: RetryStrategy | Any = None,
-    on_error: OnErrorLiteral = "raise",
-    extra_fields: ExtraFieldsLiteral = "error",
-    redact: bool | Callable[[Any], Any] = False,
-    batch_size: int | None = None,
-    batch_linger: float | timedelta | None = None,
-    resources: Resources | None = None,
-    deterministic: bool = False,
-    loop: EventLoopLiteral = "auto",
+    f: AsyncFunction, returnType: str | DataType | None = None, **options: Unpack[FunctionOptions]
+) -> AsyncUDF[..., Any]: ...
+@overload
+def async_pandas_udf(
+    f: str | DataType | None = None, returnType: str | DataType | None = None, **options: Unpack[FunctionOptions]
 ) -> Callable[[Callable[P, R]], AsyncUDF[P, R]]: ...
 def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> Any:
     """Make an `async def` a Spark function that keeps many calls in flight, in the promised order.

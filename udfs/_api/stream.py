@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from .._chain.factories import WaitFactory
 from .._chain.plan import StreamNode
@@ -13,7 +13,7 @@ from .._errors.exceptions import FunctionError, OptionError
 from .._functions.process_function import ProcessFunction
 from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._functions.signature import refuse_dead_letters
-from .._policies.options import OutputMode
+from .._policies.options import CallOptions, OutputMode
 from .._policies.watermarks import WatermarkStrategy
 from .._spark.evaluations import ResultRef, StreamSource, frame_of, frames_of
 from .._spark.planner import assign_node, filter_node, process_node, rows_node, source_node, union_node, wait_node
@@ -111,7 +111,7 @@ class AsyncStream:
         watermark: WatermarkStrategy | None = None,
         with_watermark_column: str | None = None,
         as_: str | None = None,
-        **options: Any,
+        **options: Unpack[CallOptions],
     ) -> AsyncStream:
         """The results of an async function beside the columns, in the order of the rows.
 
@@ -135,7 +135,7 @@ class AsyncStream:
         watermark: WatermarkStrategy | None = None,
         with_watermark_column: str | None = None,
         as_: str | None = None,
-        **options: Any,
+        **options: Unpack[CallOptions],
     ) -> AsyncStream:
         """Like `ordered_wait`, but each row goes on when its call has finished; none passes a watermark."""
         places = {"strategy": watermark, "watermark_column": with_watermark_column, "result_column": as_}
@@ -147,7 +147,7 @@ class AsyncStream:
         function: Any,
         columns: tuple[str, ...],
         returns: Any,
-        options: dict[str, Any],
+        options: Mapping[str, Any],
         **places: Any,
     ) -> AsyncStream:
         if "output_mode" in options:

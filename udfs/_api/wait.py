@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from .._policies.options import CallOptions
 from .._policies.watermarks import WatermarkStrategy
 from .stream import AsyncStream
 
@@ -11,10 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = (
-    "ordered_wait",
-    "unordered_wait",
-)
+__all__ = ("ordered_wait", "unordered_wait")
 
 
 def ordered_wait(
@@ -25,7 +23,7 @@ def ordered_wait(
     watermark: WatermarkStrategy | None = None,
     with_watermark_column: str | None = None,
     as_: str | None = None,
-    **options: Any,
+    **options: Unpack[CallOptions],
 ) -> DataFrame:
     """`df` with the results of a function appended, in the order of the rows of each partition.
 
@@ -69,7 +67,7 @@ def unordered_wait(
     watermark: WatermarkStrategy | None = None,
     with_watermark_column: str | None = None,
     as_: str | None = None,
-    **options: Any,
+    **options: Unpack[CallOptions],
 ) -> DataFrame:
     """Like `ordered_wait`, but each row leaves when its call has finished, so that no row waits for a slower one.
 

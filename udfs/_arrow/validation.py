@@ -164,7 +164,7 @@ def _list(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
         if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
             items = value.tolist()
             # Of moments that are finer than Python's, numpy makes plain numbers.
-            is_finer = value.dtype.arrow_type in "mM" and isinstance(items, list) and int in map(type, items)
+            is_finer = value.dtype.kind in "mM" and isinstance(items, list) and int in map(type, items)
             value = list(value) if is_finer else items
         if not isinstance(value, (list, tuple)):
             raise MisfitError(path, value, "declared array (give a list)")

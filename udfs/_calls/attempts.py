@@ -26,7 +26,7 @@ from .._errors.records import is_fatal
 from .._functions.async_function import Results
 from .._functions.context import CURRENT_CALL, CallState
 from .._functions.side_outputs import SideRecord
-from .._functions.signature import FunctionKind, FunctionSpec
+from .._functions.signature import FunctionSpec
 from .._policies.options import Options
 from .._policies.retry import Attempt
 from .call import Call, CallHooks
@@ -78,7 +78,7 @@ class Calls:
         self.asks = spec.has_context  # whether the function can ask which row it works on
         # Whether an attempt gets copies of its arguments, which are seen again later; an AsyncFunction's is a dict.
         is_seen_again = self.asks or options.retry is not None or options.on_timeout is not None
-        self._copies = is_seen_again and (may_edit or spec.kind is FunctionKind.ASYNC_FUNCTION)
+        self._copies = is_seen_again and (may_edit or spec.takes_mapping)
         self._takes_any_result = options.retry is None or not options.retry.checks_results
 
     def use(self, invoker: Invoker) -> Callable[..., Coroutine[Any, Any, Any]] | None:

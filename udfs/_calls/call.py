@@ -9,10 +9,7 @@ from asyncudf.queues import Entry, StreamRecord
 
 from .slots import CallSlot
 
-__all__ = (
-    "Call",
-    "CallHooks",
-)
+__all__ = ("Call", "CallHooks")
 
 
 class Call:

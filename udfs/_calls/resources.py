@@ -13,15 +13,11 @@ from typing import Any
 from .._errors.exceptions import AsyncUDFError
 from .._errors.records import error_text
 from .._functions.context import RuntimeContext
-from .._functions.signature import FunctionKind, FunctionSpec
+from .._functions.signature import FunctionSpec
 from .._loop.limited import within
 from .._text.safe import safe_repr
 
-__all__ = (
-    "closing",
-    "opened",
-    "opening",
-)
+__all__ = ("closing", "opened", "opening")
 
 
 OPEN_LIMIT = 600.0  # seconds; a client that is not open by then never will be
@@ -40,7 +36,7 @@ async def opened(spec: FunctionSpec, context: RuntimeContext) -> AsyncIterator[M
         for name, factory in spec.resources.items():
             label = f"resource {name!r} of {spec.name}"
             values[name] = await opening(partial(_entered, stack, factory, label), f"{label} could not be opened")
-        if spec.exc_type is FunctionKind.ASYNC_FUNCTION:
+        if spec.has_life_cycle:
             function = spec.function
             stack.push_async_exit(closing(lambda *_: function.close(), f"{spec.name}.close() failed"))
             await opening(partial(function.open, context), f"{spec.name}.open() failed")

@@ -23,10 +23,7 @@ from .factories import TaskEnvironment, wait_operator
 from .function_plan import FunctionPlan
 from .plan import ChainPlan, StreamNode
 
-__all__ = (
-    "build_chain",
-    "chain_of_one",
-)
+__all__ = ("build_chain", "chain_of_one")
 
 
 def chain_of_one(

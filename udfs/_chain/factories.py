@@ -20,7 +20,6 @@ from .._errors.records import Redact
 from .._functions.context import RuntimeContext
 from .._functions.process_function import ProcessContext, ProcessFunction
 from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag, SideTypes
-from .._functions.signature import FunctionKind
 from .._operators.async_wait import AsyncWaitOperator
 from .._operators.outputs import Output, TimestampedCollector
 from .._operators.synchronous import FilterOperator, ProcessOperator
@@ -107,8 +106,11 @@ class WaitFactory(OperatorFactory):
         return self.function_plan.threads
 
     def project(self, before: RowLayout) -> Projection:
-        takes_mapping = self.function_plan.spec.kind is FunctionKind.ASYNC_FUNCTION
-        return before.mapping(self.positions) if takes_mapping else before.arguments(self.positions)
+        return (
+            before.mapping(self.positions)
+            if self.function_plan.spec.takes_mapping
+            else before.arguments(self.positions)
+        )
 
     @property
     def loop(self) -> EventLoop:  # type: ignore[override]
@@ -116,7 +118,7 @@ class WaitFactory(OperatorFactory):
 
     @property
     def instance(self) -> Any:
-        return self.function_plan.spec.function if self.function_plan.spec.kind is FunctionKind.ASYNC_FUNCTION else self
+        return self.function_plan.spec.function if self.function_plan.spec.has_life_cycle else self
 
     def with_own_instance(self) -> WaitFactory:
         spec = dataclasses.replace(self.function_plan.spec, function=copy.deepcopy(self.instance))

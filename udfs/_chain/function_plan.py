@@ -11,7 +11,7 @@ from .._arrow.schemas import capture_type
 from .._arrow.sizes import estimated_size, may_be_large
 from .._arrow.validation import validator
 from .._errors.misfits import check_awaited
-from .._functions.signature import FunctionKind, FunctionSpec
+from .._functions.signature import FunctionSpec
 from .._policies.options import ExtraFields, OnError, Options
 
 __all__ = ("FunctionPlan",)
@@ -38,7 +38,7 @@ class FunctionPlan:
     def may_be_large(self) -> bool:
         """Whether what one row gives differs in size: by its type, by the number of results, or on the side."""
         spec = self.spec
-        if spec.kind in (FunctionKind.GENERATOR, FunctionKind.ASYNC_FUNCTION) or spec.context_parameter is not None:
+        if spec.many_results or spec.context_parameter is not None:
             return True
         return self.declared is None or may_be_large(self.declared)
 

@@ -11,10 +11,7 @@ from .._errors.exceptions import FunctionError
 from .._policies.options import EventLoop
 from .factories import AssignFactory, OperatorFactory, WaitFactory
 
-__all__ = (
-    "ChainPlan",
-    "StreamNode",
-)
+__all__ = ("ChainPlan", "StreamNode")
 
 
 @dataclasses.dataclass(frozen=True)

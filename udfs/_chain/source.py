@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 
 from .._arrow.rows import SourceRows, records_of, rows_of, watermark_marks
-from .._functions.signature import FunctionKind
 from .._operators.input_buffer import InputElement
 from .._policies.watermarks import WatermarkGenerator
 from .factories import AssignFactory, WaitFactory
@@ -27,7 +26,7 @@ class SourceReader:
         self._function = ""
         if plan.head is not None and isinstance(spec := plan.head.factory, WaitFactory):
             self._columns = spec.positions
-            self._names = spec.names if spec.function_plan.spec.kind is FunctionKind.ASYNC_FUNCTION else None
+            self._names = spec.names if spec.function_plan.spec.takes_mapping else None
             self._function = spec.name
         self._generator: WatermarkGenerator | None = None
         self._mark: int | None = None

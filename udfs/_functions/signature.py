@@ -21,13 +21,7 @@ from .hints import function_hints, without_none
 from .parameters import BY_POSITION, behind_decorators, called, is_coroutine_function, parameters_of
 from .vector_hints import Vector, vector_of, vectors_of
 
-__all__ = (
-    "FunctionKind",
-    "FunctionSpec",
-    "batch_rows",
-    "read_function",
-    "refuse_dead_letters",
-)
+__all__ = ("FunctionKind", "FunctionSpec", "batch_rows", "read_function", "refuse_dead_letters")
 
 
 EXAMPLE = "async def f(city: str) -> str: ..."
@@ -62,6 +56,20 @@ class FunctionSpec:
         return bool(self.vectors)
 
     @property
+    def has_life_cycle(self) -> bool:
+        """Whether it is opened and closed in each task."""
+        return self.kind is FunctionKind.ASYNC_FUNCTION
+
+    @property
+    def takes_mapping(self) -> bool:
+        """Whether it gets a row as a dict of the named columns, not as arguments."""
+        return self.kind is FunctionKind.ASYNC_FUNCTION
+
+    @property
+    def runs_in_thread(self) -> bool:
+        return self.kind is FunctionKind.THREAD
+
+    @property
     def many_results(self) -> bool:
         """Whether a row may have 0..n results."""
         return self.kind in (FunctionKind.GENERATOR, FunctionKind.ASYNC_FUNCTION)
@@ -69,11 +77,11 @@ class FunctionSpec:
     @property
     def has_context(self) -> bool:
         """Whether the function can ask for what is known of the row that it works on."""
-        return self.kind is FunctionKind.ASYNC_FUNCTION or self.context_parameter is not None
+        return self.has_life_cycle or self.context_parameter is not None
 
     def check_column_count(self, count: int) -> None:
         """Raises FunctionError unless the function can be called with so many columns."""
-        if self.kind is FunctionKind.ASYNC_FUNCTION:
+        if self.takes_mapping:
             return
         if not count:
             wanted = ", ".join(self.parameters)
@@ -154,7 +162,7 @@ def read_function(function: Any, options: Options) -> FunctionSpec:
         )
     if options.batch_linger is not None and not spec.vectorized:
         raise OptionError(f"batch_linger={options.batch_linger} is for vectorized functions; {spec.name} takes rows")
-    if spec.kind is FunctionKind.ASYNC_FUNCTION and options.resources is not None:
+    if spec.has_life_cycle and options.resources is not None:
         raise OptionError(f"resources go with plain functions; {spec.name} opens its own in open() and close()")
     return spec
 

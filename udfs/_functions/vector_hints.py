@@ -10,11 +10,7 @@ from typing import Any
 
 from .._errors.exceptions import FunctionError
 
-__all__ = (
-    "Vector",
-    "vector_of",
-    "vectors_of",
-)
+__all__ = ("Vector", "vector_of", "vectors_of")
 
 
 UNKNOWN = (("pandas", "Index"), ("pyarrow", "RecordBatch"), ("pyarrow", "Table"))

@@ -9,11 +9,7 @@ from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkSta
 
 from .outputs import Output
 
-__all__ = (
-    "Marker",
-    "Operator",
-    "emit_marker",
-)
+__all__ = ("Marker", "Operator", "emit_marker")
 
 Marker = Watermark | WatermarkStatus | LatencyMarker
 

@@ -16,10 +16,7 @@ from .._functions.process_function import ProcessContext, ProcessFunction, at_ha
 from .operator import Operator
 from .outputs import Output, TimestampedCollector
 
-__all__ = (
-    "FilterOperator",
-    "ProcessOperator",
-)
+__all__ = ("FilterOperator", "ProcessOperator")
 
 
 def row_error(

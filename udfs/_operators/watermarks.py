@@ -13,11 +13,7 @@ from .._policies.watermarks import WatermarkGenerator
 from .operator import Marker, Operator
 from .outputs import Output
 
-__all__ = (
-    "UnionOperator",
-    "WatermarkColumnOperator",
-    "WatermarkOperator",
-)
+__all__ = ("UnionOperator", "WatermarkColumnOperator", "WatermarkOperator")
 
 
 class WatermarkOperator(Operator):

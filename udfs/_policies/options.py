@@ -5,28 +5,39 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from dataclasses import field
+from typing import Any, Literal, TypedDict
 
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact
-from .checks import anything, choice, flag, optional, positive_int, redaction, seconds, unknown_name
+from .checks import (
+    Seconds,
+    anything,
+    choice,
+    flag,
+    optional,
+    positive_int,
+    redaction,
+    seconds,
+    unknown_name,
+)
 from .retry import RetryStrategy
 
 __all__ = (
     "DEFAULT_BATCH_SIZE",
+    "CallOptions",
     "EventLoop",
-    "EventLoopLiteral",
     "ExtraFields",
-    "ExtraFieldsLiteral",
+    "FunctionOptions",
     "OnError",
-    "OnErrorLiteral",
     "Options",
     "OutputMode",
-    "OutputModeLiteral",
 )
 
 QUEUE_ROWS_PER_CALL = 100  # see docs/performance.md: what one slow row at the head may hold up
 DEFAULT_BATCH_SIZE = 100
+
+Resources = Callable[..., Any] | Mapping[str, Callable[..., Any]]
 
 
 class OutputMode(enum.Enum):
@@ -63,26 +74,60 @@ class EventLoop(enum.Enum):
     UVLOOP = "uvloop"
 
 
+class CallOptions(TypedDict, total=False):
+    """The options that every entry point takes, with the types that users may give; `Options` has what is made of them.
+
+    See `async_pandas_udf` for what each means.
+    """
+
+    capacity: int
+    queue_size: int | None
+    max_buffered_bytes: int | None
+    timeout: Seconds | None
+    attempt_timeout: Seconds | None
+    on_timeout: Any
+    retry: RetryStrategy | Any
+    on_error: OnError | Literal["raise", "null", "capture", "dead_letter"]
+    extra_fields: ExtraFields | Literal["error", "drop"]
+    redact: bool | Redact | None
+    batch_size: int | None
+    batch_linger: Seconds | None
+    resources: Resources | None
+    deterministic: bool
+    loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
+
+
+class FunctionOptions(CallOptions, total=False):
+    """The same, and what the operator forms say by their name."""
+
+    output_mode: OutputMode | Literal["ordered", "unordered"]
+
+
+def _by(check: Callable[[Any, str], Any]) -> dict[str, Any]:
+    """How a field of `Options` is read: `check` takes what a user gave and the field's name, and returns what is kept."""
+    return {"check": check}
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How the calls of one function are run; see `async_pandas_udf` for what each option means."""
+    """How the calls of one function are run, checked."""
 
-    output_mode: OutputMode = OutputMode.ORDERED
-    capacity: int = 100
-    queue_size: int | None = None
-    max_buffered_bytes: int | None = 256 * 2**20
-    timeout: float | None = 180.0
-    attempt_timeout: float | None = None
-    on_timeout: Any = None
-    retry: RetryStrategy | None = None
-    on_error: OnError = OnError.RAISE
-    extra_fields: ExtraFields = ExtraFields.ERROR
-    redact: Redact | None = None
-    batch_size: int | None = None
-    batch_linger: float | None = None
-    resources: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None
-    deterministic: bool = False
-    loop: EventLoop = EventLoop.AUTO
+    output_mode: OutputMode = field(default=OutputMode.ORDERED, metadata=_by(choice(OutputMode)))
+    capacity: int = field(default=100, metadata=_by(positive_int))
+    queue_size: int | None = field(default=None, metadata=_by(optional(positive_int)))
+    max_buffered_bytes: int | None = field(default=256 * 2**20, metadata=_by(optional(positive_int)))
+    timeout: float | None = field(default=180.0, metadata=_by(optional(seconds)))
+    attempt_timeout: float | None = field(default=None, metadata=_by(optional(seconds)))
+    on_timeout: Any = field(default=None, metadata=_by(anything))  # as `resources`, read together with the function
+    retry: RetryStrategy | None = field(default=None, metadata=_by(lambda value, name: RetryStrategy.of(value)))
+    on_error: OnError = field(default=OnError.RAISE, metadata=_by(choice(OnError)))
+    extra_fields: ExtraFields = field(default=ExtraFields.ERROR, metadata=_by(choice(ExtraFields)))
+    redact: Redact | None = field(default=None, metadata=_by(redaction))
+    batch_size: int | None = field(default=None, metadata=_by(optional(positive_int)))
+    batch_linger: float | None = field(default=None, metadata=_by(optional(seconds)))
+    resources: Resources | None = field(default=None, metadata=_by(anything))
+    deterministic: bool = field(default=False, metadata=_by(flag))
+    loop: EventLoop = field(default=EventLoop.AUTO, metadata=_by(choice(EventLoop)))
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -95,11 +140,11 @@ class Options:
         Raises:
             OptionError: an unknown option, or a value that cannot work.
         """
-        known = [field.name for field in dataclasses.fields(self)]
+        checks = {one.name: one.metadata["check"] for one in dataclasses.fields(self)}
         for name in given:
-            if name not in known:
-                raise OptionError(unknown_name("option", name, known))
-        changed = {name: _CHECKS[name](value, name) for name, value in given.items()}
+            if name not in checks:
+                raise OptionError(unknown_name("option", name, checks))
+        changed = {name: checks[name](value, name) for name, value in given.items()}
         options = dataclasses.replace(self, **changed)
         options._check_combinations()
         return options
@@ -124,28 +169,3 @@ class Options:
             )
         if self.on_timeout is not None and self.timeout is None:
             raise OptionError("on_timeout is never used without a timeout; give timeout=<seconds>")
-
-
-_CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    "output_mode": choice(OutputMode),
-    "capacity": positive_int,
-    "queue_size": optional(positive_int),
-    "max_buffered_bytes": optional(positive_int),
-    "timeout": optional(seconds),
-    "attempt_timeout": optional(seconds),
-    "on_timeout": anything,
-    "retry": lambda value, name: RetryStrategy.of(value),
-    "on_error": choice(OnError),
-    "extra_fields": choice(ExtraFields),
-    "redact": redaction,
-    "batch_size": optional(positive_int),
-    "batch_linger": optional(seconds),
-    "resources": anything,  # read together with the function's parameters
-    "deterministic": flag,
-    "loop": choice(EventLoop),
-}
-
-OnErrorLiteral = Literal["raise", "null", "capture", "dead_letter"]
-ExtraFieldsLiteral = Literal["error", "drop"]
-EventLoopLiteral = Literal["auto", "asyncio", "uvloop"]
-OutputModeLiteral = Literal["ordered", "unordered"]

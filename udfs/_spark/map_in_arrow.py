@@ -32,10 +32,7 @@ from .schemas import rows_type
 from .types import arrow_type, side_output_type, timestamp_type
 from .worker import task_of
 
-__all__ = (
-    "ChainTask",
-    "evaluate",
-)
+__all__ = ("ChainTask", "evaluate")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,21 +10,13 @@ from pyspark.sql import types as spark
 from .._arrow.layout import ColumnGroup
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import FunctionError
-from .._functions.signature import FunctionKind, FunctionSpec
+from .._functions.signature import FunctionSpec
 from .._functions.vector_hints import Vector
 from .._policies.checks import unknown_name
 from .._policies.watermarks import WatermarkSource, WatermarkStrategy
 from .types import arrow_type, parsed
 
-__all__ = (
-    "arguments",
-    "check_columns",
-    "joined_schema",
-    "loosened",
-    "mark_position",
-    "result_fields",
-    "rows_type",
-)
+__all__ = ("arguments", "check_columns", "joined_schema", "loosened", "mark_position", "result_fields", "rows_type")
 
 
 def check_columns(schema: spark.StructType, what: str) -> None:
@@ -90,7 +82,7 @@ def arguments(
         FunctionError: there is no such column, or they do not go with the function.
     """
     names = [field.name for field in fields]
-    takes_rows = spec.data_type is FunctionKind.ASYNC_FUNCTION or spec.vectors == (Vector.FRAME,)
+    takes_rows = spec.takes_mapping or spec.vectors == (Vector.FRAME,)
     if takes_rows:
         positions = tuple(_position(column, names) for column in columns) or tuple(range(len(names)))
         _check_names([names[position] for position in positions], spec.name)

@@ -20,7 +20,7 @@ from .._arrow.results import ResultWriter
 from .._arrow.rows import as_key, read_back
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import AsyncUDFError, FunctionError
-from .._functions.signature import FunctionKind, FunctionSpec, refuse_dead_letters
+from .._functions.signature import FunctionSpec, refuse_dead_letters
 from .._loop.bridge import Bridge
 from .._operators.input_buffer import InputElement
 from .._policies.options import Options
@@ -146,11 +146,11 @@ class TableFunction:
             row = tuple(convert(value) for convert, value in zip(self._from_pickled, row, strict=True))
         except (TypeError, ValueError, OverflowError) as error:
             raise AsyncUDFError(
-                f"a row of the table of {self.work.spec.name} has no Python form ({type_name(error)}): it has a moment "
-                "that is not in the years 1 to 9999"
+                f"a row of the table of {self.function_plan.spec.name} has no Python form ({type_name(error)}): it has "
+                "a moment that is not in the years 1 to 9999"
             ) from None
         values = tuple(row[i] for i in self._analyzed.arguments)
-        if self.function_plan.spec.data_type is FunctionKind.ASYNC_FUNCTION:
+        if self.function_plan.spec.takes_mapping:
             return StreamRecord(dict(zip(self._analyzed.names, values, strict=True)), None, row)
         return StreamRecord(values, None, row)
 

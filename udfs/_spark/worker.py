@@ -21,11 +21,7 @@ from .._operators.input_buffer import InputElement
 from .._operators.writer import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
 from .connection import settler
 
-__all__ = (
-    "bridge_of",
-    "start_bridge",
-    "task_of",
-)
+__all__ = ("bridge_of", "start_bridge", "task_of")
 
 
 def start_bridge(

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from asyncudf.queues import StreamElement
 
 from .._api.decorator import udf_of
 from .._errors.exceptions import AsyncUDFError
 from .._loop.event_loops import run_to_end
+from .._policies.options import FunctionOptions
 from ._clock import VirtualClockLoop as VirtualClockLoop
 from ._operators import ListOutput, elements_of, operator_of
 from ._run_apart import is_loop_running
 
-__all__ = (
-    "ManualFunction",
-    "OperatorHarness",
-)
+__all__ = ("ManualFunction", "OperatorHarness")
 
 
 class ManualFunction:
@@ -76,7 +74,7 @@ class OperatorHarness:
     ([], ['A', 'B'])
     """
 
-    def __init__(self, function: Any, *, returnType: Any = None, **options: Any) -> None:  # noqa: N803
+    def __init__(self, function: Any, *, returnType: Any = None, **options: Unpack[FunctionOptions]) -> None:  # noqa: N803
         if is_loop_running():
             raise AsyncUDFError(
                 "an OperatorHarness runs its own event loop step by step and cannot do so inside another; use it in a "

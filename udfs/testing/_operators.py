@@ -15,17 +15,12 @@ from .._arrow.vectors import VectorCodec
 from .._chain.result_plan import SideOutputValidators
 from .._functions.context import RuntimeContext
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
-from .._functions.signature import FunctionKind
 from .._operators.async_wait import AsyncWaitOperator
 from .._operators.outputs import Output, SplittingOutput
 from .._spark.planner import plan_function_offline
 from .._spark.types import side_output_type
 
-__all__ = (
-    "ListOutput",
-    "elements_of",
-    "operator_of",
-)
+__all__ = ("ListOutput", "elements_of", "operator_of")
 
 
 class ListOutput(Output):
@@ -76,7 +71,7 @@ def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[Stream
             yield row
             continue
         record = row if isinstance(row, StreamRecord) else StreamRecord(row)
-        if spec.kind is FunctionKind.ASYNC_FUNCTION:
+        if spec.takes_mapping:
             yield StreamRecord(record.value, record.timestamp, record.value)
             continue
         arguments = record.value if several and isinstance(record.value, tuple) else (record.value,)

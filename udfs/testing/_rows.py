@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from .._api.decorator import udf_of
 from .._errors.exceptions import OptionError
 from .._functions.side_outputs import OutputTag
-from .._functions.signature import FunctionKind
-from .._policies.options import OutputMode
+from .._policies.options import CallOptions, OutputMode
 from .._text.safe import safe_repr
 from ._clock import VirtualClockLoop as VirtualClockLoop
 from ._operators import ListOutput, elements_of, operator_of
@@ -27,7 +26,7 @@ def run_rows(
     clock: Literal["virtual", "real"] = "virtual",
     returnType: Any = None,  # noqa: N803 - as in async_pandas_udf
     side_outputs: dict[OutputTag, list[Any]] | None = None,
-    **options: Any,
+    **options: Unpack[CallOptions],
 ) -> list[Any]:
     """Run a function over rows with the real operator and return the results in the order of emission.
 
@@ -54,13 +53,12 @@ def run_rows(
     >>> run_rows(shout, ["long", "one"]), run_rows(shout, ["long", "one"], output_mode="unordered")
     (['LONG', 'ONE'], ['ONE', 'LONG'])
     """
-    if output_mode is not None:
-        options["output_mode"] = output_mode
-    udf = udf_of(function, returnType, options)
+    chosen = {} if output_mode is None else {"output_mode": output_mode}
+    udf = udf_of(function, returnType, {**options, **chosen})
     if clock not in ("virtual", "real"):
         raise OptionError(f"clock must be 'virtual' or 'real', not {safe_repr(clock)}")
     loop = VirtualClockLoop() if clock == "virtual" else asyncio.new_event_loop()
-    if clock == "virtual" and udf.spec.kind is FunctionKind.THREAD:
+    if clock == "virtual" and udf.spec.runs_in_thread:
         loop.close()
         raise OptionError(
             f"{udf.spec.name} is a plain def and runs in a thread, in which virtual time does not pass: time would "
