@@ -14,16 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from asyncudf import AsyncFunction, AsyncStream, ProcessFunction, ResultFuture, RetryStrategy, async_pandas_udf
+from asyncudf import AsyncFunction, AsyncStream, ProcessFunction, ResultFuture, RetryStrategy
 from asyncudf._arrow.rows import records_of
 from asyncudf._loop import watchdog
 from asyncudf._loop.bridge import Bridge
 from asyncudf._loop.watchdog import INTERVAL, LIMIT, BlockedTime
 from asyncudf._spark.map_in_arrow import evaluate
-from asyncudf._spark.planner import plan_function_offline
 from asyncudf._spark.types import parsed
-from asyncudf._spark.worker import bridge_of
 from asyncudf.testing._stream import _Rows
+from tests.bridges import start
 
 THERE = threading.Event()
 PATIENCE = 20.0  # seconds for what is bound to happen
@@ -105,9 +104,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
 
 
 def run(function: Any, rows: list[Any], **options: Any) -> Bridge[Any, Any]:
-    udf = async_pandas_udf(function, **options)
-    work = plan_function_offline(udf.spec, udf.options, None)
-    bridge: Bridge[Any, Any] = bridge_of(work, lambda values, *_: list(values), None, 100)
+    bridge = start(function, **options)
     arguments = [row if isinstance(function, AsyncFunction) else (row,) for row in rows]
     list(bridge.pipe(iter([records_of(arguments, [None] * len(rows))])))
     return bridge

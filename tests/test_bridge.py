@@ -11,19 +11,11 @@ from typing import Any
 
 import pytest
 
-from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture, async_pandas_udf
+from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture
 from asyncudf._arrow.rows import records_of
 from asyncudf._calls.deadlines import Deadlines
 from asyncudf._loop import shutdown
-from asyncudf._loop.bridge import Bridge
-from asyncudf._spark.planner import plan_function_offline
-from asyncudf._spark.worker import bridge_of
-
-
-def start(function: Any, **options: Any) -> Bridge[Any, list[Any]]:
-    udf = async_pandas_udf(function, **options)
-    work = plan_function_offline(udf.spec, udf.options, None)
-    return bridge_of(work, lambda values, *_: list(values), None, 100)
+from tests.bridges import start
 
 
 def batches(*contents: Iterable[Any]) -> Iterator[Any]:
@@ -240,13 +232,10 @@ async def after_a_flush(x: int) -> int:
 
 @pytest.mark.parametrize("function", [instant, soon, after_a_flush])
 def test_an_output_that_fails_ends_the_task_and_not_silently(function: Any) -> None:
-    udf = async_pandas_udf(function)
-    work = plan_function_offline(udf.spec, udf.options, None)
-
     def broken(*_: Any) -> list[Any]:
         raise RuntimeError("cannot write")
 
-    bridge: Bridge[Any, list[Any]] = bridge_of(work, broken, None, 100)
+    bridge = start(function, write=broken)
     with pytest.raises(RuntimeError, match="cannot write"):
         list(bridge.pipe(batches([0, 1])))
 

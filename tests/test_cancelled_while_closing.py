@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from asyncudf import AsyncUDFError, async_pandas_udf
+from asyncudf import AsyncUDFError
 from asyncudf._arrow.rows import records_of
-from asyncudf._loop.bridge import Bridge
-from asyncudf._spark.planner import plan_function_offline
-from asyncudf._spark.worker import bridge_of
 from asyncudf.testing import run_rows
+from tests.bridges import start
 
 PATIENCE = 20.0  # seconds for what is bound to happen
 
@@ -78,10 +76,7 @@ def test_a_reader_that_has_enough_does_not_cut_a_flush_in_half() -> None:
     async def call(x: int, it: Any) -> int:
         return x
 
-    udf = async_pandas_udf(call, resources={"it": closing_with(flush)})
-    made: Bridge[Any, Any] = bridge_of(
-        plan_function_offline(udf.spec, udf.options, None), lambda values, *_: list(values), None, 100
-    )
+    made = start(call, resources={"it": closing_with(flush)})
     rows = made.pipe(iter([records_of([(1,)], [None])]))
     assert next(rows) == [1]
     assert begun.wait(PATIENCE)

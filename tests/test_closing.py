@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 
-from asyncudf import AsyncFunction, AsyncUDFError, ProcessFunction, ResultFuture, async_pandas_udf
+from asyncudf import AsyncFunction, AsyncUDFError, ProcessFunction, ResultFuture
 from asyncudf._arrow.rows import records_of
 from asyncudf._calls.resources import CLOSE_LIMIT, OPEN_LIMIT, opening
 from asyncudf._loop.bridge import Bridge
 from asyncudf._loop.event_loops import run_to_end
 from asyncudf._loop.limited import within
 from asyncudf._loop.shutdown import GRACE
-from asyncudf._spark.planner import plan_function_offline
-from asyncudf._spark.worker import bridge_of
 from asyncudf.testing import run_rows, run_stream
 from asyncudf.testing._clock import VirtualClockLoop
+from tests.bridges import start
 
 NOT_ENDED = "TimeoutError: not done within {:g} s, and not ended when it was cancelled"
 Step = Callable[[], Any]
@@ -443,10 +442,7 @@ def test_a_generator_that_does_not_end_is_left_after_the_grace_period() -> None:
 
 @contextlib.contextmanager
 def bridge(function: Any, **options: Any) -> Iterator[Bridge[Any, list[Any]]]:
-    udf = async_pandas_udf(function, **options)
-    made: Bridge[Any, list[Any]] = bridge_of(
-        plan_function_offline(udf.spec, udf.options, None), lambda values, *_: list(values), None, 100
-    )
+    made = start(function, **options)
     try:
         yield made
     finally:

@@ -19,6 +19,7 @@ import pytest
 from asyncudf import AsyncFunction, AsyncUDFError, OutputTag, ResultFuture, RuntimeContext, async_pandas_udf
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
+from asyncudf.testing._operators import ListOutput
 
 MODES = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 
@@ -229,7 +230,7 @@ class TestBounds:
                 yield x
 
         with OperatorHarness(function, capacity=2) as harness:
-            harness._run(lambda: harness._operator.feed(StreamRecord((x,)) for x in rows()))
+            harness._run(lambda: harness._chain.feed(StreamRecord((x,)) for x in rows()))
             assert pulled == [0, 1]
             harness.complete(0, 0)
             assert pulled == [0, 1, 2]
@@ -642,12 +643,12 @@ class TestTestKit:
         with pytest.raises(AsyncUDFError, match=r"weather returned 7 \(int\) in field 'sky'"):
             run_rows(weather, ["Oslo"])
 
-    def test_an_output_that_fails_ends_the_run_also_from_a_timer(self) -> None:
-        def broken(record: StreamRecord) -> None:
+    def test_an_output_that_fails_ends_the_run_also_from_a_timer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def broken(self: ListOutput, record: StreamRecord) -> None:
             raise OSError("disk full")
 
+        monkeypatch.setattr(ListOutput, "collect", broken)
         with OperatorHarness(ManualFunction(), timeout=1.0, on_error="null") as harness:
-            harness._output.collect = broken  # type: ignore[method-assign]
             harness.put("a")
             harness.advance(2.0)
             with pytest.raises(OSError, match="disk full"):

@@ -12,21 +12,13 @@ from typing import Any
 
 import pytest
 
-from asyncudf import async_pandas_udf
 from asyncudf._arrow.rows import records_of
 from asyncudf._loop import bridge as bridge_module
 from asyncudf._loop.bridge import Bridge, Reader
 from asyncudf._spark.connection import settler
-from asyncudf._spark.planner import plan_function_offline
-from asyncudf._spark.worker import bridge_of
+from tests.bridges import start
 
 Settle = Callable[[], None]
-
-
-def start(function: Any, settle: Settle, **options: Any) -> Bridge[Any, list[Any]]:
-    udf = async_pandas_udf(function, **options)
-    work = plan_function_offline(udf.spec, udf.options, None)
-    return bridge_of(work, lambda values, *_: list(values), None, 100, reader=Reader(settle, list))
 
 
 def batch(*values: Any) -> Any:
@@ -175,7 +167,7 @@ def test_rows_are_settled_before_sparks_thread_waits_for_more_results() -> None:
         if [0] in steps:
             release.set()
 
-    steps.extend(start(call, settle).pipe(iter([batch(0, 1)])))
+    steps.extend(start(call, settle=settle).pipe(iter([batch(0, 1)])))
     first = steps.index([0])
     assert steps[first + 1] == "settled", "the second call ends only after that"
     assert [step for step in steps if step != "settled"] == [[0], [1]]
@@ -213,7 +205,7 @@ def test_rows_are_settled_before_sparks_thread_reads() -> None:
 
     out = bridge.pipe(source())
     assert next(out) == ["row"]
-    bridge._stage.has_asked.wait(10)  # type: ignore[attr-defined]
+    bridge._loop_task.has_asked.wait(10)  # type: ignore[attr-defined]
     steps.clear()
     with pytest.raises(EOFError):
         next(out)
@@ -227,7 +219,7 @@ def test_results_that_are_ready_are_not_settled_one_by_one() -> None:
     async def call(x: int) -> int:
         return x
 
-    bridge = start(call, lambda: settled.append(1))
+    bridge = start(call, settle=lambda: settled.append(1))
     list(bridge.until_wanted())
     bridge.feed(batch(*range(10_000)))
     out = bridge.finish()
@@ -255,7 +247,7 @@ def test_calls_are_cancelled_when_nobody_reads_any_more() -> None:
             raise BrokenPipeError("nobody reads")
 
     with pytest.raises(BrokenPipeError, match="nobody reads"):
-        list(start(call, settle).pipe(iter([batch(0, 1)])))
+        list(start(call, settle=settle).pipe(iter([batch(0, 1)])))
     assert sorted(ended) == [0, 1]
 
 
@@ -282,7 +274,7 @@ def test_the_calls_end_when_spark_leaves_while_its_thread_is_reading(worker: Wor
         worker.spark.close()
 
     def task() -> None:
-        list(start(call, settler()).pipe(source()))
+        list(start(call, settle=settler()).pipe(source()))
 
     with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
         worker.run(task)
@@ -301,7 +293,7 @@ def test_the_calls_end_when_spark_leaves_while_its_thread_is_writing(worker: Wor
         return x
 
     def task() -> None:
-        out = start(call, settler()).pipe(iter([batch(0, 1)]))
+        out = start(call, settle=settler()).pipe(iter([batch(0, 1)]))
         try:
             assert next(out) == [0]
             threading.Thread(target=leave).start()
@@ -328,7 +320,7 @@ def test_a_silence_is_filled_with_empty_batches(monkeypatch: pytest.MonkeyPatch)
         await asyncio.to_thread(release.wait, 10)
         return x
 
-    out = start(call, lambda: None).pipe(iter([batch(7)]))
+    out = start(call, settle=lambda: None).pipe(iter([batch(7)]))
     assert [next(out) for _ in range(3)] == [[], [], []]
     release.set()
     assert [results for results in out if results] == [[7]]

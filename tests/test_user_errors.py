@@ -22,9 +22,9 @@ from asyncudf import (
     ResultError,
     ResultFuture,
     RetryStrategy,
-    _errors,
 )
 from asyncudf._arrow.validation import validator
+from asyncudf._errors import exceptions
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 
 
@@ -265,9 +265,9 @@ def test_an_error_of_a_call_that_has_just_begun_and_of_its_neighbours_output_los
             _ = harness.is_done
 
 
-@pytest.mark.parametrize("name", _errors.__all__)
+@pytest.mark.parametrize("name", exceptions.__all__)
 def test_an_error_is_shown_under_the_name_of_the_package(name: str) -> None:
-    assert getattr(_errors, name).__module__ == "asyncudf"
+    assert getattr(exceptions, name).__module__ == "asyncudf"
 
 
 def test_the_error_of_a_plain_function_is_one_that_can_be_imported() -> None:

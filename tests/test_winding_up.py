@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from asyncudf import AsyncUDFError, async_pandas_udf
+from asyncudf import AsyncUDFError
 from asyncudf._arrow.rows import records_of
 from asyncudf._loop.bridge import Bridge
-from asyncudf._spark.planner import plan_function_offline
-from asyncudf._spark.worker import bridge_of
 from asyncudf.testing import run_rows
+from tests.bridges import start
 
 LOOPS = ["asyncio", "uvloop"]
 
@@ -27,12 +26,6 @@ def loop(request: pytest.FixtureRequest) -> str:
     if request.param == "uvloop":
         pytest.importorskip("uvloop")
     return str(request.param)
-
-
-def start(function: Any, **options: Any) -> Bridge[Any, list[Any]]:
-    udf = async_pandas_udf(function, **options)
-    work = plan_function_offline(udf.spec, udf.options, None)
-    return bridge_of(work, lambda values, *_: list(values), None, 100)
 
 
 def results(bridge: Bridge[Any, list[Any]], *rows: Any) -> list[Any]:

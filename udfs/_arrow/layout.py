@@ -16,7 +16,12 @@ from .results import ResultWriter
 from .rows import source_columns
 from .sizes import estimated_size, may_be_large
 
-__all__ = ("ColumnGroup", "Projection", "RowLayout", "WatermarkColumnGroup")
+__all__ = (
+    "ColumnGroup",
+    "Projection",
+    "RowLayout",
+    "WatermarkColumnGroup",
+)
 
 
 Getter = Callable[[StreamRecord], Any]
@@ -132,7 +137,8 @@ class RowLayout:
     def is_mutable(self, positions: Sequence[int]) -> bool:
         """Whether a value of these columns can be edited in place, as a list can and a string cannot."""
         arrow_types = self.arrow_types
-        return any(pa.types.is_nested(arrow_types[position]) for position in positions)
+        found = [arrow_types[position] for position in positions]
+        return any(one is None or pa.types.is_nested(one) for one in found)  # None: nobody has said
 
     def weigher(self) -> Callable[[Any, Any], int] | None:
         """About how many bytes operators have added to a record, given as its value and its origin; None: few."""

@@ -11,7 +11,12 @@ import pyarrow as pa
 
 from .._errors.misfits import MisfitError
 
-__all__ = ("Fit", "is_bool", "is_missing", "plain_fit")
+__all__ = (
+    "Fit",
+    "is_bool",
+    "is_missing",
+    "plain_fit",
+)
 
 
 Fit = Callable[[Any], Any]

@@ -25,7 +25,7 @@ class VectorCodec:
         function: its name, for messages.
         vectors: what each parameter takes.
         names: of the columns, or of the parameters where columns have none.
-        arrow_types: the Arrow types of the columns, or None when nobody declared them (the test kit).
+        arrow_types: the Arrow types of the columns; None where nobody has declared them (the test kit).
     """
 
     def __init__(
@@ -33,11 +33,12 @@ class VectorCodec:
         function: str,
         vectors: Sequence[Vector],
         names: Sequence[str],
-        arrow_types: Sequence[pa.DataType] | None = None,
+        arrow_types: Sequence[pa.DataType | None],
     ) -> None:
         self._function = function
         self._vectors = vectors
-        self._arrow_types = [in_utc(arrow_type) for arrow_type in arrow_types] if arrow_types is not None else None
+        is_declared = None not in arrow_types
+        self._arrow_types = [in_utc(arrow_type) for arrow_type in arrow_types] if is_declared else None
         self._names = names
 
     def encode(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:

@@ -9,7 +9,10 @@ from asyncudf.queues import Entry, StreamRecord
 
 from .slots import CallSlot
 
-__all__ = ("Call", "CallHooks")
+__all__ = (
+    "Call",
+    "CallHooks",
+)
 
 
 class Call:

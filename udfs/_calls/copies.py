@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ("copied", "with_own_arguments")
+__all__ = (
+    "copied",
+    "with_own_arguments",
+)
 
 
 _EDITABLE = frozenset((list, tuple, dict, bytearray, set))

@@ -7,7 +7,10 @@ import contextvars
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ("ROUNDING", "Deadlines")
+__all__ = (
+    "ROUNDING",
+    "Deadlines",
+)
 
 
 T = TypeVar("T")

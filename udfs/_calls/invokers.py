@@ -15,7 +15,11 @@ from .._functions.context import RuntimeContext
 from .._functions.parameters import bound, parameters_of
 from .._functions.signature import FunctionKind, FunctionSpec
 
-__all__ = ("BatchCodec", "Invoker", "invoker_of")
+__all__ = (
+    "BatchCodec",
+    "Invoker",
+    "invoker_of",
+)
 
 
 class BatchCodec(Protocol):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
-from .._arrow.vectors import VectorCodec
 from .._operators.buffered import BufferedOperator, SourceOperator
+from .._operators.operator import ChainedOperator
 from .._operators.outputs import (
     BroadcastingOutput,
     ChainingOutput,
@@ -17,83 +17,64 @@ from .._operators.outputs import (
     Output,
     SplittingOutput,
 )
-from .._operators.watermarks import UnionOperator
 from .chain import Chain, Sinks
-from .factories import TaskEnvironment, wait_operator
-from .function_plan import FunctionPlan
+from .environment import TaskEnvironment
 from .plan import ChainPlan, StreamNode
 
-__all__ = ("build_chain", "chain_of_one")
+__all__ = ("start_chain",)
 
 
-def chain_of_one(
-    function_plan: FunctionPlan,
-    environment: TaskEnvironment,
-    output: Output,
-    codec: VectorCodec | None,
-    request_batch: Callable[[], None],
-    *,
-    may_edit: bool,
-) -> Chain:
-    """The chain of a function without a plan: a column, a table function."""
-    chain = Chain(environment, None)
-    chain.head = wait_operator(
-        function_plan, environment, CountingOutput(output), codec, request_batch, may_edit=may_edit
-    )
-    chain.operators = [chain.head]
+def start_chain(plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks) -> Chain:
+    """The chain of a plan in a task, whichever entry point it came through; it works once it `run`s.
+
+    Operators are made from the tail to the head, each with its output to those made before it.
+    """
+    chain = Chain(environment.loop, environment.partition, plan.latency_interval)
+    builder = _Builder(plan, dataclasses.replace(environment, fail=chain.fail), sinks, chain)
+    chain.head = builder.build()
+    chain.operators = [*builder.operators.values(), *([] if plan.head else [chain.head])]
+    chain.upstream = builder.upstream()
+    chain.at_end = sinks.close
     return chain
 
 
-def build_chain(
-    plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks, request_batch: Callable[[], None]
-) -> Chain:
-    """Make the operators of a plan, from the tail to the head, each with its output to those made before it."""
-    return _Builder(plan, environment, sinks, request_batch).chain
-
-
-def _names(plan: ChainPlan) -> dict[StreamNode, str]:
-    """A name for each operator; one that is there again has a number."""
-    names: dict[StreamNode, str] = {}
-    for node in plan.nodes:
-        name = "source" if node.factory is None else node.factory.name
-        again = sum(other.factory is not None and other.factory.name == name for other in names)
-        names[node] = f"{name} {again + 1}" if again else name
-    return names
-
-
 class _Builder:
-    def __init__(
-        self, plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks, request_batch: Callable[[], None]
-    ) -> None:
+    # Each node's operator is made once, when those of all its readers are there.
+
+    def __init__(self, plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks, chain: Chain) -> None:
         self._plan = plan
         self._environment = environment
         self._sinks = sinks
-        self._operators: dict[StreamNode, Any] = {}
-        self.chain = Chain(environment, plan.latency_interval)
-        self.chain.at_end = sinks.close
+        self._chain = chain
         self._names = _names(plan)
-        self._functions: set[int] = set()
-        start, head = plan.start, plan.head
-        for node in reversed(plan.nodes[plan.nodes.index(start) + 1 :]):
-            self._add(node, request_batch if node is head else partial(self._resume, node))
-        if head is None:
-            self._operators[start] = SourceOperator(
-                self._output(start), environment.loop, request_batch, self.chain._fail
-            )
-        self.chain.operators = list(self._operators.values())
-        drivers = {node: made for node, made in self._operators.items() if isinstance(made, BufferedOperator)}
-        self.chain.drivers = {driver: list(self._drivers(node)) for node, driver in drivers.items()}
-        self.chain.head = self._operators[head or start]
+        self._instances: set[int] = set()  # the users' objects that an operator has already
+        self.operators: dict[StreamNode, ChainedOperator] = {}
+        self._buffered: dict[StreamNode, BufferedOperator] = {}
 
-    def _add(self, node: StreamNode, request_batch: Callable[[], None]) -> None:
+    def build(self) -> BufferedOperator:
+        """Make all operators; returns the one that is fed."""
+        start, head = self._plan.start, self._plan.head
+        for node in reversed(self._plan.nodes[self._plan.nodes.index(start) + 1 :]):
+            request_batch = self._environment.request_batch if node is head else partial(self._resume, node)
+            operator = self.operators[node] = self._operator(node, request_batch)
+            if isinstance(operator, BufferedOperator):
+                self._buffered[node] = operator
+        if head is None:
+            given = self._environment
+            self._buffered[start] = SourceOperator(self._output(start), given.loop, given.request_batch, given.fail)
+        return self._buffered[head or start]
+
+    def upstream(self) -> dict[BufferedOperator, list[BufferedOperator]]:
+        """Each operator that waits, with those that push rows to it."""
+        return {operator: list(self._before(node)) for node, operator in self._buffered.items()}
+
+    def _operator(self, node: StreamNode, request_batch: Callable[[], None]) -> ChainedOperator:
         factory = node.factory
         assert factory is not None
-        if id(factory.instance) in self._functions:  # the same object twice in a chain: each operator has its own
+        if id(factory.instance) in self._instances:  # the same object twice in a chain: each operator has its own
             factory = factory.with_own_instance()
-        self._functions.add(id(factory.instance))
-        self._operators[node] = factory.build(
-            self._environment, self._output(node), node.parents[0].layout, request_batch
-        )
+        self._instances.add(id(factory.instance))
+        return factory.build(self._environment, self._output(node), node.parents[0].layout, request_batch)
 
     def _output(self, node: StreamNode) -> Output:
         outputs = [self._link(node, child) for child in self._plan.readers_of(node)]
@@ -104,25 +85,34 @@ class _Builder:
             output = (BroadcastingOutput if self._plan.object_reuse else CopyingBroadcastingOutput)(outputs)
         if node.factory is not None and node.factory.mixes_sides:
             output = SplittingOutput(output)
-        told = partial(self.chain.report_latency, self._names[node], self._sinks.latencies(node))
-        return CountingOutput(output, told)
+        report = partial(self._chain.report_latency, self._names[node], self._sinks.latencies(node))
+        return CountingOutput(output, report)
 
     def _link(self, node: StreamNode, child: StreamNode) -> Output:
-        factory, operator = child.factory, self._operators[child]
-        assert factory is not None
-        following = operator.input() if isinstance(operator, UnionOperator) else operator
-        copies = factory.may_edit(node.layout) and not self._plan.object_reuse
-        return (CopyingChainingOutput if copies else ChainingOutput)(following, factory.project(node.layout))
+        assert child.factory is not None
+        copies = child.factory.may_edit(node.layout) and not self._plan.object_reuse
+        link = CopyingChainingOutput if copies else ChainingOutput
+        return link(self.operators[child].input(), child.factory.project(node.layout))
 
     def _resume(self, node: StreamNode) -> None:
         """An operator has room again: let those that push to it go on."""
-        for driver in self._drivers(node):
-            driver.resume()
+        for operator in self._before(node):
+            operator.resume()
 
-    def _drivers(self, node: StreamNode) -> Iterator[BufferedOperator]:
+    def _before(self, node: StreamNode) -> Iterator[BufferedOperator]:
+        """The nearest operators upstream that wait; what stands between hands rows on at once."""
         for parent in node.parents:
-            operator = self._operators.get(parent)
-            if isinstance(operator, BufferedOperator):
-                yield operator
+            if parent in self._buffered:
+                yield self._buffered[parent]
             else:
-                yield from self._drivers(parent)
+                yield from self._before(parent)
+
+
+def _names(plan: ChainPlan) -> dict[StreamNode, str]:
+    """A name for each operator; one that is there again has a number."""
+    names: dict[StreamNode, str] = {}
+    for node in plan.nodes:
+        name = "source" if node.factory is None else node.factory.name
+        again = sum(other.factory is not None and other.factory.name == name for other in names)
+        names[node] = f"{name} {again + 1}" if again else name
+    return names

@@ -6,17 +6,20 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, Protocol
+from typing import Protocol
 
 from asyncudf.queues import LatencyMarker, StreamRecord
 
 from .._operators.buffered import BufferedOperator
 from .._operators.input_buffer import InputElement
+from .._operators.operator import Operator
 from .._operators.outputs import Output
-from .factories import TaskEnvironment
 from .plan import StreamNode
 
-__all__ = ("Chain", "Sinks")
+__all__ = (
+    "Chain",
+    "Sinks",
+)
 
 
 class Sinks(Protocol):
@@ -40,16 +43,16 @@ class Chain:
     Operators open from the tail to the head and close from the head to the tail. One that fails ends all.
     """
 
-    def __init__(self, environment: TaskEnvironment, interval: float | None) -> None:
-        environment.failed = self._fail
-        self._environment = environment
-        self._interval = interval
+    def __init__(self, loop: asyncio.AbstractEventLoop, partition: int, interval: float | None) -> None:
+        self._loop = loop
+        self._partition = partition
+        self._interval = interval  # seconds between two latency markers
         self._due = 0.0  # when the last latency marker was
         self._timer: asyncio.TimerHandle | None = None
-        self.head: Any = None  # the operator that is fed
-        self.operators: list[Any] = []  # from the tail to the head
-        self.drivers: Mapping[BufferedOperator, Sequence[BufferedOperator]] = {}  # each with those that push rows to it
-        self.at_end: Callable[[], None] = lambda: None
+        self.head: BufferedOperator  # is fed
+        self.operators: Sequence[Operator] = ()  # from the tail to the head
+        self.upstream: Mapping[BufferedOperator, Sequence[BufferedOperator]] = {}  # each with who pushes to it
+        self.at_end: Callable[[], None] = lambda: None  # once all operators have ended
 
     def feed(self, elements: Iterable[InputElement]) -> None:
         """Hand over a batch."""
@@ -76,36 +79,37 @@ class Chain:
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End all operators with an error; the first one counts."""
         for operator in self.operators:
             operator.abort(error)
 
     def _marked(self, elements: Iterable[InputElement]) -> Iterator[InputElement]:
         """With the first latency marker behind the first row: before it there is nothing to wait for."""
-        self._due = self._environment.loop.time()
+        self._due = self._loop.time()
         first = self._marker()
         rest = iter(elements)
         return chain(islice(rest, 1), [first], rest)
 
     def _marker(self) -> LatencyMarker:
         """The marker that is due. The next one comes an interval later, however long the loop is held up."""
-        due = min(self._due, self._environment.loop.time())  # a timer may fire a hair before its time
-        marker = LatencyMarker(due, "source", self._environment.partition)
+        due = min(self._due, self._loop.time())  # a timer may fire a hair before its time
+        marker = LatencyMarker(due, "source", self._partition)
         assert self._interval is not None
         self._due += self._interval
-        call_at = getattr(self._environment.loop, "call_beside", self._environment.loop.call_at)  # on the virtual clock
+        call_at = getattr(self._loop, "call_beside", self._loop.call_at)  # on the virtual clock
         self._timer = call_at(self._due, self._mark_latency)
         return marker
 
     def _mark_latency(self) -> None:
         # Where the head has handed on its last row those behind it may have long to go: they get the marker themselves.
         marker = self._marker()
-        for driver, before in self.drivers.items():
+        for operator, before in self.upstream.items():
             if all(one.has_finished for one in before):
-                driver.insert(marker)
+                operator.insert(marker)
 
     def report_latency(self, operator: str, outputs: list[Output], marker: LatencyMarker) -> None:
         """A marker has left an operator."""
-        latency = self._environment.loop.time() - marker.marked_time
+        latency = self._loop.time() - marker.marked_time
         for output in outputs:
             output.collect(StreamRecord({"operator": operator, "partition": marker.subtask, "latency": latency}))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import dataclasses
 import datetime
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -19,13 +17,14 @@ from .._arrow.vectors import VectorCodec
 from .._errors.records import Redact
 from .._functions.context import RuntimeContext
 from .._functions.process_function import ProcessContext, ProcessFunction
-from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag, SideTypes
+from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._operators.async_wait import AsyncWaitOperator
 from .._operators.outputs import Output, TimestampedCollector
 from .._operators.synchronous import FilterOperator, ProcessOperator
 from .._operators.watermarks import UnionOperator, WatermarkColumnOperator, WatermarkOperator
 from .._policies.options import EventLoop, OnError
 from .._policies.watermarks import WatermarkGenerator, WatermarkStrategy
+from .environment import TaskEnvironment
 from .function_plan import FunctionPlan
 
 __all__ = (
@@ -33,24 +32,10 @@ __all__ = (
     "FilterFactory",
     "OperatorFactory",
     "ProcessFactory",
-    "TaskEnvironment",
     "UnionFactory",
     "WaitFactory",
     "WatermarkColumnFactory",
-    "wait_operator",
 )
-
-
-@dataclasses.dataclass
-class TaskEnvironment:
-    """Where a chain runs: what its operators are given by their task."""
-
-    loop: asyncio.AbstractEventLoop
-    rng: random.Random
-    partition: int = 0
-    attempt: int = 0
-    side_types: SideTypes = lambda tag: None
-    failed: Callable[[BaseException], None] | None = None
 
 
 class OperatorFactory(ABC):
@@ -139,51 +124,32 @@ class WaitFactory(OperatorFactory):
     def build(
         self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
     ) -> AsyncWaitOperator:
-        codec = None
-        if self.function_plan.spec.vectorized:
+        plan, codec = self.function_plan, None
+        if plan.spec.vectorized:
             arrow_types = [before.arrow_types[position] for position in self.positions]
-            codec = VectorCodec(self.name, self.function_plan.spec.vectors, self.names, arrow_types)
-        return wait_operator(
-            self.function_plan, environment, output, codec, request_batch, may_edit=self.may_edit(before)
+            codec = VectorCodec(self.name, plan.spec.vectors, self.names, arrow_types)
+        context = RuntimeContext(
+            self.name,
+            environment.loop.time,
+            partition=environment.partition,
+            task_attempt_number=environment.attempt,
+            timeout=plan.options.timeout,
+            side_types=environment.side_types,
         )
-
-
-def wait_operator(
-    function_plan: FunctionPlan,
-    environment: TaskEnvironment,
-    output: Output,
-    codec: VectorCodec | None,
-    request_batch: Callable[[], None],
-    *,
-    may_edit: bool,
-) -> AsyncWaitOperator:
-    """The operator of a function in a task.
-
-    Args:
-        may_edit: whether its arguments may be lists or dicts.
-    """
-    context = RuntimeContext(
-        function_plan.spec.name,
-        environment.loop.time,
-        partition=environment.partition,
-        task_attempt_number=environment.attempt,
-        timeout=function_plan.options.timeout,
-        side_types=environment.side_types,
-    )
-    return AsyncWaitOperator(
-        function_plan.spec,
-        function_plan.options,
-        output,
-        context,
-        loop=environment.loop,
-        rng=environment.rng,
-        validate=function_plan.validate(),
-        codec=codec,
-        weigh=function_plan.weigh,
-        may_edit=may_edit,
-        request_batch=request_batch,
-        failed=environment.failed,
-    )
+        return AsyncWaitOperator(
+            plan.spec,
+            plan.options,
+            output,
+            context,
+            loop=environment.loop,
+            rng=environment.rng,
+            validate=plan.result_validator(),
+            codec=codec,
+            weigh=plan.weigh,
+            may_edit=self.may_edit(before),
+            request_batch=request_batch,
+            fail=environment.fail,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,7 +182,7 @@ class ProcessFactory(OperatorFactory):
         self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
     ) -> ProcessOperator:
         collector = TimestampedCollector(
-            output, validator(self.name, self.group.arrow_type, row=True), environment.failed
+            output, validator(self.name, self.group.arrow_type, row=True), environment.fail
         )
         context = ProcessContext(
             output.collect_tagged, output.get_watermark_gauge(), environment.side_types, environment.partition

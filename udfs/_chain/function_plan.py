@@ -19,11 +19,17 @@ __all__ = ("FunctionPlan",)
 
 @dataclasses.dataclass(frozen=True)
 class FunctionPlan:
-    """What travels to the executors. `declared` is the Arrow type of one result, None if nobody said."""
+    """What travels to the executors.
+
+    Args:
+        declared: the Arrow type of one result, None if nobody said.
+        keeps_results: a result that has all and only its fields is checked, and stays what the function returned.
+    """
 
     spec: FunctionSpec
     options: Options
     declared: Any
+    keeps_results: bool = False
 
     @property
     def captures(self) -> bool:
@@ -52,18 +58,14 @@ class FunctionPlan:
         """How many calls may want a thread at the same time."""
         return self.options.capacity
 
-    def result_validator(self, *, keep: bool = False) -> Callable[[Any], Any]:
-        """What is done to each result: fit it to the declared type, wrap it if captured.
-
-        Args:
-            keep: only check a result that has all and only its fields.
-        """
+    def result_validator(self) -> Callable[[Any], Any]:
+        """What is done to each result: fit it to the declared type, wrap it if captured."""
         name, extra = self.spec.name, self.options.extra_fields
         if self.declared is None:
             fit = _checked(partial(check_awaited, name))
         else:
             fit = validator(name, self.declared, extra_fields=extra)
-            if keep and extra is ExtraFields.ERROR:
+            if self.keeps_results and extra is ExtraFields.ERROR:
                 fit = _checked(fit)
         return _captured(fit) if self.captures else fit
 

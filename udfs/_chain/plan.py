@@ -1,17 +1,21 @@
-"""A stream in the plan of a chain."""
+"""The plan of a chain, which travels to the executors: its streams, and the operators between them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .._arrow.layout import RowLayout
 from .._errors.exceptions import FunctionError
 from .._policies.options import EventLoop
 from .factories import AssignFactory, OperatorFactory, WaitFactory
+from .function_plan import FunctionPlan
 
-__all__ = ("ChainPlan", "StreamNode")
+__all__ = (
+    "ChainPlan",
+    "StreamNode",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +33,18 @@ class ChainPlan:
     is_source_read: bool = False
     object_reuse: bool = False
     latency_interval: float | None = None
+
+    @classmethod
+    def of_function(cls, plan: FunctionPlan, names: Sequence[str], arrow_types: Sequence[Any]) -> ChainPlan:
+        """A function alone, whose results go nowhere but out: a column, a table function, the test kit.
+
+        Args:
+            names: of the columns that it reads.
+            arrow_types: theirs; None where nobody has declared them.
+        """
+        source = StreamNode(None, (), RowLayout(tuple(names), tuple(arrow_types)), None)
+        factory = WaitFactory(plan, tuple(range(len(arrow_types))), tuple(names))
+        return cls((source, StreamNode(factory, (source,), source.layout, None)))
 
     def __post_init__(self) -> None:
         self.loop  # noqa: B018 - raises where the chain is planned, not on an executor

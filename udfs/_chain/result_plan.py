@@ -12,7 +12,12 @@ from .._arrow.validation import validator
 from .._functions.side_outputs import OutputTag
 from .plan import StreamNode
 
-__all__ = ("ResultPlan", "SideOutputValidators", "SingleResult", "TaggedUnion")
+__all__ = (
+    "ResultPlan",
+    "SideOutputValidators",
+    "SingleResult",
+    "TaggedUnion",
+)
 
 
 class BatchEncoder(Protocol):

@@ -20,11 +20,31 @@ from .._operators.writer import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
 from .plan import StreamNode
 from .result_plan import ResultPlan
 
-__all__ = ("ArrowSinks", "without_rows")
+__all__ = (
+    "ArrowSinks",
+    "OutputSink",
+    "without_rows",
+)
 
 
 UNDECLARED_ROWS = 1000  # rows of a side output that nobody has named yet, kept as one value
 ERROR_GROUP = ColumnGroup.of("dead letters", pa.struct([("error", error_type(LETTER_FIELDS))]), "error")
+
+
+class OutputSink:
+    """Where the results of a function alone go."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def outputs(self, node: StreamNode) -> list[Output]:
+        return [] if node.factory is None else [self._output]
+
+    def latencies(self, node: StreamNode) -> list[Output]:
+        return []
+
+    def close(self) -> None:
+        """The output has been closed by the operator."""
 
 
 class ArrowSinks:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ("AsyncTimeoutError", "AsyncUDFError", "FatalError", "FunctionError", "OptionError", "ResultError")
+__all__ = (
+    "AsyncTimeoutError",
+    "AsyncUDFError",
+    "FatalError",
+    "FunctionError",
+    "OptionError",
+    "ResultError",
+)
 
 
 class AsyncUDFError(Exception):

@@ -10,7 +10,10 @@ from typing import Any
 
 from .causes import related
 
-__all__ = ("retry_after", "status_of")
+__all__ = (
+    "retry_after",
+    "status_of",
+)
 
 
 def status_of(error: BaseException) -> int | None:

@@ -16,7 +16,10 @@ from typing import Any
 
 from .hints import class_hints, without_none
 
-__all__ = ("UnknownTypeError", "from_annotation")
+__all__ = (
+    "UnknownTypeError",
+    "from_annotation",
+)
 
 
 class UnknownTypeError(Exception):

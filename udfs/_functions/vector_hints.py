@@ -10,7 +10,11 @@ from typing import Any
 
 from .._errors.exceptions import FunctionError
 
-__all__ = ("Vector", "vector_of", "vectors_of")
+__all__ = (
+    "Vector",
+    "vector_of",
+    "vectors_of",
+)
 
 
 UNKNOWN = (("pandas", "Index"), ("pyarrow", "RecordBatch"), ("pyarrow", "Table"))

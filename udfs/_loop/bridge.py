@@ -18,7 +18,11 @@ from . import shutdown
 from .event_loops import run_to_end
 from .watchdog import watched
 
-__all__ = ("Bridge", "Reader", "pipe")
+__all__ = (
+    "Bridge",
+    "Reader",
+    "pipe",
+)
 
 
 In = TypeVar("In")
@@ -183,9 +187,6 @@ class Bridge(Generic[In, Out]):
             if self._is_stopped:
                 raise AsyncUDFError("the task was cancelled") from None
             raise
-
-
-Out = TypeVar("Out")
 
 
 def pipe(batches: Iterator[Any], start: Callable[[Any], Bridge[Any, Out]], read: Callable[[Any], Any]) -> Iterator[Out]:

@@ -16,7 +16,10 @@ from types import FrameType
 
 from .._text.safe import printable
 
-__all__ = ("BlockedTime", "watched")
+__all__ = (
+    "BlockedTime",
+    "watched",
+)
 
 
 INTERVAL = 0.25  # seconds between two looks
@@ -25,7 +28,7 @@ MOMENT = 0.005  # seconds at one place of the user's code that are no work of Py
 OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 STANDARD = os.path.dirname(os.__file__) + os.sep
 LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark")
-LIFE_CYCLE = ("_resources.py", "_called")  # under which open and close run, and they may take their time
+LIFE_CYCLE = ("resources.py", "_called")  # under which open and close run, and they may take their time
 
 logger = logging.getLogger("asyncudf")
 

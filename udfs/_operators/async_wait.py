@@ -27,13 +27,14 @@ from .buffered import BufferedOperator
 from .emission import Emission
 from .fast_path import BURST, ImmediateResults, Pace, run_fast_path
 from .input_buffer import InputElement, record_of
+from .operator import ChainedOperator
 from .outputs import Output
 from .queues import queue_of
 
 __all__ = ("AsyncWaitOperator",)
 
 
-class AsyncWaitOperator(BufferedOperator):
+class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     """Flink's operator of that name for one task: every method is called on one event loop, nothing is locked.
 
     Rows are pulled: `request_batch` is called when more can be used, which comes by `feed`, or in a chain by `process`
@@ -66,9 +67,9 @@ class AsyncWaitOperator(BufferedOperator):
         weigh: Callable[[Any], int] | None = None,
         may_edit: bool = True,
         request_batch: Callable[[], None] = lambda: None,
-        failed: Callable[[BaseException], None] | None = None,
+        fail: Callable[[BaseException], None] | None = None,
     ) -> None:
-        super().__init__(output, loop, request_batch, failed)
+        super().__init__(output, loop, request_batch, fail)
         self.name, self._spec = spec.name, spec
         self._on_timeout = options.on_timeout
         self._context = context

@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark
 
 from .._errors.records import as_exception
 from .input_buffer import InputBuffer, InputElement
-from .operator import emit_marker
+from .operator import Operator, emit_marker
 from .outputs import UNLIMITED, Output
 
-__all__ = ("BufferedOperator", "SourceOperator")
+__all__ = (
+    "BufferedOperator",
+    "SourceOperator",
+)
 
 
-class BufferedOperator(ABC):
+class BufferedOperator(Operator):
     """Takes elements in, and pushes what becomes of them to an output while that has room.
 
     Args:
-        want: called when more elements are wanted.
-        failed: told of the error that ends the driver; its own `abort` unless given.
+        request_batch: called when more elements are wanted.
+        fail: told of the error that ends the operator, to end its chain with it; its own `abort` unless given.
     """
 
     # _held_back: something could leave, but the output had no room when it was last asked
@@ -34,12 +37,12 @@ class BufferedOperator(ABC):
         output: Output,
         loop: asyncio.AbstractEventLoop,
         request_batch: Callable[[], None],
-        failed: Callable[[BaseException], None] | None,
+        fail: Callable[[BaseException], None] | None,
     ) -> None:
         self._output = output
         self._loop = loop
         self._request_batch = request_batch
-        self._fail = failed or self.abort
+        self._fail = fail or self.abort
         self._input = InputBuffer(request_batch)
         self._held_back = False
         self._own_context = contextvars.copy_context()
@@ -53,10 +56,6 @@ class BufferedOperator(ABC):
     @abstractmethod
     def _push(self) -> None:
         """Emit what may leave."""
-
-    @abstractmethod
-    def running(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Open; at the end of the block wait until the input has ended and everything is emitted, and close."""
 
     async def run(self) -> None:
         """All of it, for one that is not part of a chain."""
@@ -91,7 +90,6 @@ class BufferedOperator(ABC):
             self._loop.call_soon(self._push, context=self._own_context.copy())  # not that of a row further down
 
     def abort(self, error: BaseException) -> None:
-        """End with an error; the first one counts."""
         if not self._finished.done():
             self._finished.set_exception(as_exception(error))
 

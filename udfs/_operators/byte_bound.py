@@ -9,7 +9,10 @@ from asyncudf.queues import Entry, StreamElement, StreamElementQueue, StreamReco
 
 from .outputs import ForwardingOutput, Output
 
-__all__ = ("ByteBoundedQueue", "UnloadingOutput")
+__all__ = (
+    "ByteBoundedQueue",
+    "UnloadingOutput",
+)
 
 
 class ByteBoundedQueue(StreamElementQueue):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from abc import ABC, abstractmethod
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
-from .outputs import Output
+from .outputs import Downstream, Output
 
-__all__ = ("Marker", "Operator", "emit_marker")
+__all__ = (
+    "ChainedOperator",
+    "Marker",
+    "Operator",
+    "emit_marker",
+)
 
 Marker = Watermark | WatermarkStatus | LatencyMarker
 
@@ -25,29 +30,38 @@ def emit_marker(output: Output, marker: Marker) -> None:
             output.emit_latency_marker(marker)
 
 
-class Operator:
-    """Passes everything on; a subclass says what it does with rows or markers."""
+class Operator(ABC):
+    """What a chain opens, runs and ends."""
 
-    def __init__(self, output: Output) -> None:
-        self._output = output
+    @abstractmethod
+    def running(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Open; at the end of the block wait until the input has ended and everything is emitted, and close."""
+
+    @abstractmethod
+    def abort(self, error: BaseException) -> None:
+        """End with an error; the first one counts."""
+
+
+class ChainedOperator(Operator):
+    """An operator that gets its rows from another one."""
 
     @property
+    @abstractmethod
     def room(self) -> int:
-        return self._output.room
+        """How many rows may come now."""
 
-    def process(self, record: StreamRecord) -> None:
-        self._output.collect(record)
+    @abstractmethod
+    def process(self, record: StreamRecord, /) -> None:
+        """Take a row."""
 
-    def process_marker(self, marker: Marker) -> None:
-        emit_marker(self._output, marker)
+    @abstractmethod
+    def process_marker(self, marker: Marker, /) -> None:
+        """Take a marker at its place among the rows."""
 
+    @abstractmethod
     def end_of_input(self) -> None:
-        self._output.close()
+        """Nothing follows."""
 
-    def abort(self, error: BaseException) -> None:
-        """Nothing runs here that had to be stopped."""
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Open; at the end of the block close."""
-        yield
+    def input(self) -> Downstream:
+        """What one of those before it hands its rows to."""
+        return self

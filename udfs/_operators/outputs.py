@@ -19,6 +19,7 @@ __all__ = (
     "CopyingBroadcastingOutput",
     "CopyingChainingOutput",
     "CountingOutput",
+    "Downstream",
     "ForwardingOutput",
     "Output",
     "SplittingOutput",
@@ -135,6 +136,9 @@ class SplittingOutput(ForwardingOutput):
             self._output.collect_tagged(value.tag, record.with_value(value.value))
         else:
             self._output.collect(record)
+
+    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
+        self._output.collect_results(records, results)  # of rows with no side records
 
 
 class Downstream(Protocol):

@@ -13,10 +13,42 @@ from .._calls.resources import closing, opening
 from .._errors.exceptions import AsyncUDFError
 from .._errors.records import Redact, shown_input, task_error
 from .._functions.process_function import ProcessContext, ProcessFunction, at_hand
-from .operator import Operator
+from .operator import ChainedOperator, Marker, emit_marker
 from .outputs import Output, TimestampedCollector
 
-__all__ = ("FilterOperator", "ProcessOperator")
+__all__ = (
+    "FilterOperator",
+    "ProcessOperator",
+    "SynchronousOperator",
+)
+
+
+class SynchronousOperator(ChainedOperator):
+    """Passes everything on; a subclass says what it does with rows or markers."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    @property
+    def room(self) -> int:
+        return self._output.room
+
+    def process(self, record: StreamRecord) -> None:
+        self._output.collect(record)
+
+    def process_marker(self, marker: Marker) -> None:
+        emit_marker(self._output, marker)
+
+    def end_of_input(self) -> None:
+        self._output.close()
+
+    def abort(self, error: BaseException) -> None:
+        """Nothing runs here that had to be stopped."""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Open; at the end of the block close."""
+        yield
 
 
 def row_error(
@@ -31,7 +63,7 @@ def row_error(
     return failed
 
 
-class FilterOperator(Operator):
+class FilterOperator(SynchronousOperator):
     """Keeps the rows for which a function says so; they go on untouched.
 
     Args:
@@ -64,7 +96,7 @@ class FilterOperator(Operator):
             self._output.collect(self._unprojected(record))
 
 
-class ProcessOperator(Operator):
+class ProcessOperator(SynchronousOperator):
     """Runs a `ProcessFunction`."""
 
     def __init__(

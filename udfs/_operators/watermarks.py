@@ -10,13 +10,18 @@ from typing import Any
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
 from .._policies.watermarks import WatermarkGenerator
-from .operator import Marker, Operator
+from .operator import Marker
 from .outputs import Output
+from .synchronous import SynchronousOperator
 
-__all__ = ("UnionOperator", "WatermarkColumnOperator", "WatermarkOperator")
+__all__ = (
+    "UnionOperator",
+    "WatermarkColumnOperator",
+    "WatermarkOperator",
+)
 
 
-class WatermarkOperator(Operator):
+class WatermarkOperator(SynchronousOperator):
     """Gives rows their event time and puts watermarks between them, in the middle of a chain.
 
     Args:
@@ -94,14 +99,14 @@ class WatermarkOperator(Operator):
             self._stop_timer()
 
 
-class WatermarkColumnOperator(Operator):
+class WatermarkColumnOperator(SynchronousOperator):
     """Adds the watermark in force to each row."""
 
     def process(self, record: StreamRecord) -> None:
         self._output.collect(record.with_value(self._output.get_watermark_gauge().timestamp))
 
 
-class UnionOperator(Operator):
+class UnionOperator(SynchronousOperator):
     """Rows of several inputs as they come; the watermark is the lowest of those that are not idle, as in Flink."""
 
     # self._last never decreases; the output has ended when all inputs have
@@ -148,7 +153,7 @@ class UnionOperator(Operator):
             super().end_of_input()
 
 
-class UnionInput(Operator):
+class UnionInput(SynchronousOperator):
     """One input of a union."""
 
     def __init__(self, union: UnionOperator, number: int) -> None:

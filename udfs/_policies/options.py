@@ -104,7 +104,7 @@ class FunctionOptions(CallOptions, total=False):
 
 
 def _by(check: Callable[[Any, str], Any]) -> dict[str, Any]:
-    """How a field of `Options` is read: `check` takes what a user gave and the field's name, and returns what is kept."""
+    """How a field of `Options` is read: `check` takes what a user gave and the field's name, and gives what is kept."""
     return {"check": check}
 
 

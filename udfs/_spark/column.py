@@ -20,9 +20,13 @@ from .._operators.input_buffer import InputElement
 from .._policies.options import Options
 from .errors import Telling
 from .planner import plan_function
-from .worker import start_bridge
+from .worker import start_function
 
-__all__ = ("COLUMN_EVAL_TYPE", "ColumnTask", "column")
+__all__ = (
+    "COLUMN_EVAL_TYPE",
+    "ColumnTask",
+    "column",
+)
 
 FEW_ROWS = 1000  # of results, which are written together whatever Spark's input batches have
 COLUMN_EVAL_TYPE = PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
@@ -49,7 +53,9 @@ class ColumnTask:
         arrow_types = [column.type for column in columns]
         # The first batch may be a small one, which another column of ours below this has sent early.
         rows = max(len(columns[0]), FEW_ROWS)
-        return start_bridge(self._function_plan, lambda values, *_: writer.array(values), arrow_types, None, rows)
+        return start_function(
+            self._function_plan, lambda values, *_: writer.array(values), spec.parameters, arrow_types, rows
+        )
 
     def _read(self, batch: Any) -> Iterable[InputElement]:
         return records_of(rows_of(self._function_plan.spec.name, _columns(batch), None), repeat(None))

@@ -18,7 +18,12 @@ from .results import Read, result_frame, unpacked
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ("ResultRef", "StreamSource", "frame_of", "frames_of")
+__all__ = (
+    "ResultRef",
+    "StreamSource",
+    "frame_of",
+    "frames_of",
+)
 
 
 STREAMING = (

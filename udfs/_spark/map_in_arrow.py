@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -13,26 +13,23 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
-from .._arrow.rows import warm_up
-from .._chain.builder import build_chain
-from .._chain.chain import Chain
-from .._chain.factories import TaskEnvironment
 from .._chain.plan import ChainPlan
 from .._chain.result_plan import ResultPlan, SideOutputValidators, SingleResult, TaggedUnion
 from .._chain.sinks import ArrowSinks, without_rows
 from .._chain.source import SourceReader
 from .._errors.exceptions import FunctionError
 from .._functions.side_outputs import OutputTag
-from .._loop.bridge import Bridge, Reader, pipe
-from .._loop.event_loops import new_event_loop
-from .connection import settler
+from .._loop.bridge import Bridge, pipe
 from .errors import Telling
 from .results import Read, schema_of
 from .schemas import rows_type
 from .types import arrow_type, side_output_type, timestamp_type
-from .worker import task_of
+from .worker import start_bridge
 
-__all__ = ("ChainTask", "evaluate")
+__all__ = (
+    "ChainTask",
+    "evaluate",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,17 +52,11 @@ class ChainTask:
         return side_output_type(tag, self.timestamp)
 
     def _start(self, first: pa.RecordBatch) -> Bridge[Any, pa.RecordBatch]:
-        warm_up()
-        partition, attempt = task_of()
+        def sinks_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowSinks:
+            return ArrowSinks(self.requests, emit, first.num_rows, loop, self.side_output_type)
 
-        def build(loop: Any, request_batch: Callable[[], None], emit: Callable[[pa.RecordBatch], None]) -> Chain:
-            side_types = SideOutputValidators(self.side_output_type, self.requests)
-            environment = TaskEnvironment(loop, random.Random(), partition, attempt, side_types)
-            sinks = ArrowSinks(self.requests, emit, first.num_rows, loop, self.side_output_type)
-            return build_chain(self.plan, environment, sinks, request_batch)
-
-        reader = Reader(settler(), partial(without_rows, self.requests[0], first.schema))
-        return Bridge(build, self.plan.threads, new_event_loop(self.plan.loop), reader)
+        nothing = partial(without_rows, self.requests[0], first.schema)
+        return start_bridge(self.plan, sinks_of, nothing, SideOutputValidators(self.side_output_type, self.requests))
 
 
 def evaluate(

@@ -11,7 +11,10 @@ from pyspark import cloudpickle
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import FunctionError
 
-__all__ = ("check_function_picklable", "check_picklable")
+__all__ = (
+    "check_function_picklable",
+    "check_picklable",
+)
 
 
 _dumps: Callable[[Any], bytes] = cloudpickle.dumps

@@ -17,7 +17,12 @@ from .._functions.side_outputs import DEAD_LETTERS, OutputTag
 from .errors import Telling
 from .schemas import rows_type
 
-__all__ = ("Read", "result_frame", "schema_of", "unpacked")
+__all__ = (
+    "Read",
+    "result_frame",
+    "schema_of",
+    "unpacked",
+)
 
 
 UNDECLARED = spark.StructType().add("tag", "string").add("rows", "binary")

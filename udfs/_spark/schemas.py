@@ -16,7 +16,15 @@ from .._policies.checks import unknown_name
 from .._policies.watermarks import WatermarkSource, WatermarkStrategy
 from .types import arrow_type, parsed
 
-__all__ = ("arguments", "check_columns", "joined_schema", "loosened", "mark_position", "result_fields", "rows_type")
+__all__ = (
+    "arguments",
+    "check_columns",
+    "joined_schema",
+    "loosened",
+    "mark_position",
+    "result_fields",
+    "rows_type",
+)
 
 
 def check_columns(schema: spark.StructType, what: str) -> None:

@@ -29,7 +29,7 @@ from .errors import Telling
 from .planner import plan_function
 from .schemas import arguments, check_columns, joined_schema, result_fields
 from .types import arrow_type
-from .worker import start_bridge
+from .worker import start_function
 
 __all__ = ("register_table_function",)
 
@@ -134,7 +134,9 @@ class TableFunction:
             arrow_types = [
                 arrow_type(self._analyzed.data_types[i], self.function_plan.spec.name) for i in self._analyzed.arguments
             ]
-            self._bridge = start_bridge(self._function_plan, self._write, arrow_types, self._analyzed.names, TABLE_ROWS)
+            self._bridge = start_function(
+                self._function_plan, self._write, self._analyzed.names, arrow_types, TABLE_ROWS
+            )
         with self.telling():
             yield from self._bridge.until_wanted()
             rows, self._rows = self._rows, []

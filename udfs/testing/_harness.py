@@ -12,10 +12,13 @@ from .._errors.exceptions import AsyncUDFError
 from .._loop.event_loops import run_to_end
 from .._policies.options import FunctionOptions
 from ._clock import VirtualClockLoop as VirtualClockLoop
-from ._operators import ListOutput, elements_of, operator_of
+from ._operators import ListOutput, chain_of, elements_of
 from ._run_apart import is_loop_running
 
-__all__ = ("ManualFunction", "OperatorHarness")
+__all__ = (
+    "ManualFunction",
+    "OperatorHarness",
+)
 
 
 class ManualFunction:
@@ -84,7 +87,7 @@ class OperatorHarness:
         self._function = function
         self._loop = VirtualClockLoop()
         self._output = ListOutput()
-        self._operator = operator_of(self._udf, self._output, self._loop)
+        self._chain = chain_of(self._udf, self._output, self._loop)
         self._main: asyncio.Task[None] | None = None
         self._told = False
 
@@ -122,11 +125,11 @@ class OperatorHarness:
 
     def put(self, *rows: Any) -> None:
         """Feed rows and elements."""
-        self._run(lambda: self._operator.feed(list(elements_of(self._udf, rows))))
+        self._run(lambda: self._chain.feed(list(elements_of(self._udf, rows))))
 
     def end(self) -> None:
         """End the input."""
-        self._run(self._operator.end_of_input)
+        self._run(self._chain.end_of_input)
 
     def complete(self, value: Any, result: Any) -> None:
         """Let a call of the `ManualFunction` return."""
@@ -143,14 +146,14 @@ class OperatorHarness:
 
     def snapshot(self) -> list[StreamElement]:
         """What a snapshot of the operator holds."""
-        return self._operator.snapshot_state()
+        return self._chain.head.snapshot_state()
 
     def restore(self, elements: list[StreamElement]) -> None:
         """Replay a snapshot; before any `put`."""
-        self._run(lambda: self._operator.restore_state(elements))
+        self._run(lambda: self._chain.head.restore_state(elements))
 
     def _start(self) -> None:
-        self._main = self._loop.create_task(self._operator.run())
+        self._main = self._loop.create_task(self._chain.run())
         self._run(lambda: None)
 
     def _run(self, action: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,17 +11,22 @@ from typing import Any
 from asyncudf.queues import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
 
 from .._api.decorator import AsyncUDF
-from .._arrow.sizes import estimated_size
-from .._arrow.vectors import VectorCodec
+from .._chain.builder import start_chain
+from .._chain.chain import Chain
+from .._chain.environment import TaskEnvironment
+from .._chain.plan import ChainPlan
 from .._chain.result_plan import SideOutputValidators
-from .._functions.context import RuntimeContext
+from .._chain.sinks import OutputSink
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
-from .._operators.async_wait import AsyncWaitOperator
-from .._operators.outputs import Output, SplittingOutput
+from .._operators.outputs import Output
 from .._spark.planner import plan_function_offline
 from .._spark.types import side_output_type
 
-__all__ = ("ListOutput", "elements_of", "operator_of")
+__all__ = (
+    "ListOutput",
+    "chain_of",
+    "elements_of",
+)
 
 
 class ListOutput(Output):
@@ -52,15 +58,12 @@ class ListOutput(Output):
         self.everything.append(marker)
 
 
-def operator_of(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEventLoop) -> AsyncWaitOperator:
-    spec, options = udf.spec, udf.options
-    context = RuntimeContext(
-        spec.name, loop.time, timeout=options.timeout, side_types=SideOutputValidators(side_output_type)
-    )
-    validate = plan_function_offline(spec, options, udf.returns).validate(keep=True)
-    codec = VectorCodec(spec.name, spec.vectors, spec.parameters) if spec.vectorized else None
-    chosen: dict[str, Any] = {"validate": validate, "codec": codec, "weigh": estimated_size}
-    return AsyncWaitOperator(spec, options, SplittingOutput(output), context, loop=loop, rng=random.Random(0), **chosen)
+def chain_of(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEventLoop) -> Chain:
+    """The chain of a function, as Spark runs it; its results are checked, and stay what the function returned."""
+    plan = dataclasses.replace(plan_function_offline(udf.spec, udf.options, udf.returns), keeps_results=True)
+    names = udf.spec.parameters
+    environment = TaskEnvironment(loop, random.Random(0), side_types=SideOutputValidators(side_output_type))
+    return start_chain(ChainPlan.of_function(plan, names, [None] * len(names)), environment, OutputSink(output))
 
 
 def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamElement]:

@@ -12,7 +12,7 @@ from .._functions.side_outputs import OutputTag
 from .._policies.options import CallOptions, OutputMode
 from .._text.safe import safe_repr
 from ._clock import VirtualClockLoop as VirtualClockLoop
-from ._operators import ListOutput, elements_of, operator_of
+from ._operators import ListOutput, chain_of, elements_of
 from ._run_apart import run_apart
 
 __all__ = ("run_rows",)
@@ -47,6 +47,7 @@ def run_rows(
         AsyncUDFError: as on a cluster, but not wrapped by Spark. On the virtual clock also when every call waits
             for something that can no longer happen.
 
+    >>> import asyncio
     >>> async def shout(word: str) -> str:
     ...     await asyncio.sleep(len(word))
     ...     return word.upper()
@@ -67,10 +68,10 @@ def run_rows(
     output = ListOutput(side_outputs)
 
     async def main() -> None:
-        operator = operator_of(udf, output, loop)
-        operator.feed(elements_of(udf, rows))
-        operator.end_of_input()
-        await operator.run()
+        chain = chain_of(udf, output, loop)
+        chain.feed(elements_of(udf, rows))
+        chain.end_of_input()
+        await chain.run()
 
     run_apart(loop, main(), udf.options.capacity)
     return output.collected

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from .._api.stream import AsyncStream
 from .._arrow.rows import values_of
-from .._chain.builder import build_chain
-from .._chain.factories import TaskEnvironment
+from .._chain.builder import start_chain
+from .._chain.environment import TaskEnvironment
 from .._chain.result_plan import SideOutputValidators
 from .._chain.sinks import ArrowSinks
 from .._chain.source import SourceReader
@@ -68,6 +68,7 @@ def run_stream(
         AsyncUDFError: as on a cluster, but not wrapped by Spark.
         OptionError: a stream that begins with a side output; run it over rows of its own.
 
+    >>> import asyncio
     >>> async def shout(word: str) -> str:
     ...     await asyncio.sleep(len(word))
     ...     return word.upper()
@@ -113,12 +114,11 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
             else:
                 loop.call_soon(chain.feed, read(batch))
 
-        environment = TaskEnvironment(
-            loop, random.Random(0), side_types=SideOutputValidators(task.side_output_type, task.requests)
-        )
+        side_types = SideOutputValidators(task.side_output_type, task.requests)
+        environment = TaskEnvironment(loop, random.Random(0), side_types=side_types, request_batch=request_batch)
         rows = max((batch.num_rows for batch in batches), default=1)
         sinks = ArrowSinks(task.requests, written.append, rows, loop, task.side_output_type)
-        chain = build_chain(task.plan, environment, sinks, request_batch)
+        chain = start_chain(task.plan, environment, sinks)
         await chain.run()
 
     run_apart(loop, main(), task.plan.threads)

@@ -1,0 +1,39 @@
+"""The bridge of a function as Spark's worker starts it, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+from asyncudf import async_pandas_udf
+from asyncudf._loop.bridge import Bridge
+from asyncudf._spark import worker
+from asyncudf._spark.planner import plan_function_offline
+from asyncudf._spark.worker import start_function
+
+__all__ = ("start",)
+
+
+def results_alone(values: Any, *_: Any) -> list[Any]:
+    """What is written: the results of a batch."""
+    return list(values)
+
+
+def start(
+    function: Any,
+    *,
+    write: Callable[..., Any] = results_alone,
+    settle: Callable[[], None] = lambda: None,
+    **options: Any,
+) -> Bridge[Any, list[Any]]:
+    """A bridge that writes batches of at most 100 results.
+
+    Args:
+        settle: what brings them to Spark, and says when it has closed its end.
+        options: as in `async_pandas_udf`.
+    """
+    udf = async_pandas_udf(function, **options)
+    plan, names = plan_function_offline(udf.spec, udf.options, None), udf.spec.parameters
+    with mock.patch.object(worker, "settler", return_value=settle):
+        return start_function(plan, write, names, [None] * len(names), 100)
