@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from asyncudf.queues import Entry, StreamElement, StreamRecord
+from asyncudf.queues import StreamElement
 
 from .._calls.attempts import Calls
 from .._calls.call import Call, CallHooks
@@ -27,6 +27,7 @@ from .buffered import BufferedOperator
 from .emission import Emission
 from .fast_path import BURST, ImmediateResults, Pace, run_fast_path
 from .input_buffer import InputElement, record_of
+from .intake import Intake
 from .operator import ChainedOperator
 from .outputs import Output
 from .queues import queue_of
@@ -49,8 +50,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         rng: for the jitter of delays.
     """
 
-    # A row is in exactly one place: in the input, or in the queue, or emitted.
-    # Of those in the queue, each unfinished one is in _batch or belongs to one Call.
     # len(_queue) <= queue_size; calls in progress that count <= capacity
 
     def __init__(
@@ -84,7 +83,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._immediate = ImmediateResults()
         self._fast_function: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._pool = SlotPool(loop, options.capacity, self._work, self._has_work)
-        self._batch = MicroBatch(batch_rows(spec, options), options.batch_linger, loop, self._pool.wake)
+        batch = MicroBatch(batch_rows(spec, options), options.batch_linger, loop, self._pool.wake)
+        self._intake = Intake(self._input, self._queue, batch, self._push)
         hooks = CallHooks(self._push, self._fail, self._look_past_slots, self._pool.wake, self._pool.abandon)
         self._calls = Calls(spec, options, validate, may_edit, policy, rng, loop, hooks)
 
@@ -133,14 +133,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def _look_past_slots(self) -> None:
         """Take markers, and the end, where all slots are held by coroutines that run on after their rows are done."""
         while self._pool.is_full and self._queue.is_empty():
-            if (marker := self._input.take_marker()) is None:
+            if not self._intake.admit_marker():
                 self._finish_if_drained()
                 break
-            self._put(marker)
-            self._push()
 
     def _finish_if_drained(self) -> None:
-        if self._input.is_drained and self._queue.is_empty() and not self._finished.done():
+        if self._intake.is_drained and not self._finished.done():
             self._finished.set_result(None)
 
     def snapshot_state(self) -> list[StreamElement]:
@@ -148,17 +146,15 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
         After `restore_state` each row is called anew: emission is exactly once, calls are at least once, as in Flink.
         """
-        return self._queue.values() + self._input.values()
+        return self._intake.values()
 
     def restore_state(self, elements: Sequence[StreamElement]) -> None:
         """Replay a snapshot before any new input; it may hold more elements than the queue."""
-        self._input.restore(elements)
+        self._intake.restore(elements)
         self._pool.wake()
 
     def _has_work(self) -> bool:
-        can_admit = self._input.may_have_more and self._queue.places > 0
-        is_due = len(self._batch) > 0 and (self._batch.is_ready or self._input.has_ended)
-        return not self._finished.done() and (can_admit or bool(self._calls.ready) or is_due)
+        return not self._finished.done() and (bool(self._calls.ready) or self._intake.has_call)
 
     async def _work(self, slot: CallSlot) -> None:
         """The life of one call slot: pull a row, run its call, again; ends when there is nothing to pull."""
@@ -182,8 +178,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     return
                 continue
             if call is None:
-                rows = self._batch.gather(self._next_row, self._is_starved)
+                rows = self._intake.rows_of_a_call()
                 if not rows:
+                    self._finish_if_drained()
                     return
                 call = self._calls.open(*zip(*rows, strict=True))
             await self._run_call(slot, call)
@@ -222,9 +219,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._immediate.may_leave = room > 0 and self._queue.may_pass()
         if self._bytes is not None:
             self._immediate.spare = self._bytes.spare
-        return islice(
-            self._input.current, min(BURST, places, room) if self._immediate.may_leave else min(BURST, places)
-        )
+        limit = min(BURST, places, room) if self._immediate.may_leave else min(BURST, places)
+        return islice(self._input.current, limit)
 
     def refill(self) -> bool:
         """Go on to the next batch, for `run_fast_path`; False if there is none."""
@@ -236,7 +232,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """Take a marker that `run_fast_path` has come to."""
         if self._immediate.records:
             self._pass()
-        self._put(marker)  # type: ignore[arg-type]
+        self._intake.admit(marker)  # type: ignore[arg-type]
         self._push()
 
     def ended(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None) -> None:
@@ -254,7 +250,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if self._immediate.records:
             self._pass()
         record = record_of(slot.state.element)
-        self._calls.admit(slot, record, self._put(record))  # type: ignore[arg-type]
+        self._calls.admit(slot, record, self._intake.admit(record))  # type: ignore[arg-type]
 
     def _pass(self) -> None:
         """Take the rows that were done at once: emit them, if they need not wait in the queue."""
@@ -268,24 +264,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             immediate.drop(len(immediate.records))
         if self._queue.has_completed_elements():
             self._push()
-
-    def _next_row(self) -> tuple[StreamRecord, Entry] | None:
-        """The next row, if there is one and the queue has a place; markers before it go into the queue."""
-        while self._queue.places and (element := self._input.next()) is not None:
-            entry = self._put(element)
-            if isinstance(element, StreamRecord):
-                return element, entry
-            self._push()
-        self._finish_if_drained()
-        return None
-
-    def _is_starved(self) -> bool:
-        return self._input.has_ended or not self._queue.places  # behind a full queue a batch would wait for itself
-
-    def _put(self, element: StreamElement) -> Entry:
-        entry = self._queue.try_put(element)
-        assert entry is not None, "a place was free: only this coroutine-free stretch of code fills it"
-        return entry
 
     def _push(self) -> None:
         """Emit everything that may leave."""

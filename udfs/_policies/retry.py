@@ -54,11 +54,14 @@ class RetryStrategy:
         OptionError: an argument is not what tenacity calls by that name, or is asynchronous.
 
     >>> import tenacity
-    >>> strategy = RetryStrategy(stop=tenacity.stop_after_attempt(2), wait=tenacity.wait_fixed(0.5))
-    >>> strategy.next_delay(Attempt(1, 0.0, 0.0, ValueError("busy"), None), random.Random(1))
-    0.5
-    >>> strategy.next_delay(Attempt(2, 0.5, 0.5, ValueError("busy"), None), random.Random(1)) is None
-    True
+    >>> from asyncudf import RuntimeContext
+    >>> from asyncudf.testing import run_rows
+    >>> async def busy(x: int, context: RuntimeContext) -> int:
+    ...     if context.attempt_number < 3:
+    ...         raise ConnectionError("busy")
+    ...     return context.attempt_number
+    >>> run_rows(busy, [7], retry=RetryStrategy(stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_fixed(60)))
+    [3]
     """
 
     def __init__(
