@@ -19,9 +19,9 @@ from asyncudf._arrow.rows import records_of
 from asyncudf._loop import watchdog
 from asyncudf._loop.bridge import Bridge
 from asyncudf._loop.watchdog import INTERVAL, LIMIT, BlockedTime
-from asyncudf._spark.map_in_arrow import evaluate
+from asyncudf._spark.evaluations import StreamSource
+from asyncudf._spark.planner import rows_node
 from asyncudf._spark.types import parsed
-from asyncudf.testing._stream import _Rows
 from tests.bridges import start
 
 THERE = threading.Event()
@@ -111,9 +111,9 @@ def run(function: Any, rows: list[Any], **options: Any) -> Bridge[Any, Any]:
 
 
 def run_chain(build: Callable[[AsyncStream], AsyncStream], rows: int = 1) -> None:
-    source: Any = _Rows(parsed("n int"))
-    stream = build(AsyncStream(source))
-    task: Any = evaluate(source, [stream._place.read], object_reuse=False, latency_interval=None)[0]
+    source = StreamSource.of(None, False, None, False)
+    stream = build(AsyncStream._at(source, rows_node(parsed("n int"))))
+    task = source.plan([stream._ref.result]).task
     list(task(iter([pa.RecordBatch.from_pydict({"n": range(rows)}, schema=pa.schema([("n", pa.int32())]))])))
 
 

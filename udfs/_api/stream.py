@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -15,9 +14,9 @@ from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._functions.signature import refuse_dead_letters
 from .._policies.options import CallOptions, OutputMode
 from .._policies.watermarks import WatermarkStrategy
-from .._spark.evaluations import ResultRef, StreamSource, frame_of, frames_of
-from .._spark.planner import assign_node, filter_node, process_node, rows_node, source_node, union_node, wait_node
-from .._spark.results import Read, schema_of
+from .._spark.evaluations import ResultRef, StreamSource, read_together
+from .._spark.planner import assign_node, filter_node, process_node, source_node, union_node, wait_node
+from .._spark.results import result_plan
 from .._text.safe import safe_repr
 from .decorator import udf_of
 
@@ -68,29 +67,28 @@ class AsyncStream:
         latency_interval: float | timedelta | None = None,
         redact: bool | Callable[[Any], Any] = False,
     ) -> None:
-        self._beginning = StreamSource.of(df, object_reuse, latency_interval, redact)
+        if not hasattr(type(df), "mapInArrow"):
+            raise OptionError(f"AsyncStream takes a DataFrame, not {safe_repr(df)}")
+        self._source = StreamSource.of(df, object_reuse, latency_interval, redact)
         self._node: StreamNode = source_node(df)
         self._tag: OutputTag | None = None
 
-    def _at(self, beginning: StreamSource, node: StreamNode, tag: OutputTag | None = None) -> AsyncStream:
-        stream = object.__new__(AsyncStream)
-        stream._beginning, stream._node, stream._tag = beginning, node, tag
+    @classmethod
+    def _at(cls, source: StreamSource, node: StreamNode, tag: OutputTag | None = None) -> AsyncStream:
+        stream = object.__new__(cls)
+        stream._source, stream._node, stream._tag = source, node, tag
         return stream
 
     @property
-    def _place(self) -> ResultRef:
-        return ResultRef(self._beginning, Read(self._node, self._tag))
+    def _ref(self) -> ResultRef:
+        return ResultRef(self._source, result_plan(self._node, self._tag))
 
     def _then(self, make: Callable[[StreamNode], StreamNode]) -> AsyncStream:
         """A stream of another operator; behind a side output it begins a chain of its own."""
-        beginning, node = self._beginning, self._node
+        source, node = self._source, self._node
         if self._tag is not None:
-            known = beginning.kept.beginnings
-            if self._place not in known:
-                behind = dataclasses.replace(beginning, source=self._place)
-                known[self._place] = behind, rows_node(schema_of(self._place.read))
-            beginning, node = known[self._place]
-        return self._at(beginning, make(node))
+            source, node = source.after(self._ref.result)
+        return self._at(source, make(node))
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> AsyncStream:
         """The same rows with event times, and watermarks between them, which hold for all operators that follow.
@@ -153,8 +151,8 @@ class AsyncStream:
         if "output_mode" in options:
             raise OptionError(f"output_mode is said by the name of the function already: {mode.value}_wait")
         udf = udf_of(function, returns, {**options, "output_mode": mode})
-        if udf.options.redact is None and self._beginning.redact is not None:
-            udf = udf.with_options(redact=self._beginning.redact)
+        if udf.options.redact is None and self._source.redact is not None:
+            udf = udf.with_options(redact=self._source.redact)
         spec, checked, declared = udf.spec, udf.options, udf.returns
         return self._then(lambda node: wait_node(node, spec, checked, declared, columns, **places))
 
@@ -180,7 +178,7 @@ class AsyncStream:
         return self._processed("process", function, returnType)
 
     def _processed(self, method: str, function: Any, returns: Any) -> AsyncStream:
-        return self._then(lambda node: process_node(node, method, function, returns, self._beginning.redact))
+        return self._then(lambda node: process_node(node, method, function, returns, self._source.redact))
 
     def filter(self, function: Rows) -> AsyncStream:
         """The rows for which a plain function of the dict of their columns returns something true.
@@ -188,14 +186,14 @@ class AsyncStream:
         Raises:
             FunctionError: not a plain function. For Spark's own conditions filter the DataFrame.
         """
-        return self._then(lambda node: filter_node(node, function, self._beginning.redact))
+        return self._then(lambda node: filter_node(node, function, self._source.redact))
 
     def branch(self) -> AsyncStream:
         """The same rows once more, for fan-out: each branch goes its own way in the same evaluation.
 
         The branches of `AsyncStream.collect(...)` run side by side in one chain; the slowest sets the pace.
         """
-        return self._at(self._beginning, self._node, self._tag)
+        return self._at(self._source, self._node, self._tag)
 
     def union(self, *others: AsyncStream) -> AsyncStream:
         """The rows of several branches of one stream, as they come.
@@ -207,7 +205,7 @@ class AsyncStream:
             FunctionError: branches of other DataFrames, or with other columns.
         """
         for other in others:
-            if not isinstance(other, AsyncStream) or other._beginning is not self._beginning or other._tag or self._tag:
+            if not isinstance(other, AsyncStream) or other._source is not self._source or other._tag or self._tag:
                 raise FunctionError(
                     "union takes branches of the same stream, no side outputs; for others use "
                     "AsyncStream(df.unionByName(...)), or the union of their to_df()"
@@ -228,13 +226,14 @@ class AsyncStream:
         """
         if not isinstance(tag, OutputTag):
             raise OptionError(f"side_output takes an OutputTag, not {safe_repr(tag)}")
-        if self._tag is not None or not self._beginning.may_write(self._node, tag):
+        if self._tag is not None or not self._source.may_write(self._node, tag):
             hint = {DEAD_LETTERS: "an operator with on_error='dead_letter'", LATENCIES: "latency_interval"}.get(
                 tag, "a ProcessFunction, an AsyncFunction or a function with a RuntimeContext"
             )
             raise FunctionError(f"nothing in this stream can write to the side output {tag.name!r}: it needs {hint}")
-        schema_of(Read(self._node, tag))
-        return self._at(self._beginning, self._node, tag)
+        side = self._at(self._source, self._node, tag)
+        side._ref  # noqa: B018 - raises where the rows of several operators cannot be one table
+        return side
 
     def to_df(self) -> DataFrame:
         """The rows as a DataFrame.
@@ -245,14 +244,14 @@ class AsyncStream:
         Raises:
             FunctionError: side outputs of a streaming DataFrame.
         """
-        return frame_of(self._place)
+        return self._source.read(self._ref.result)
 
     def _alone(self) -> DataFrame:
         """The rows without any side output: nothing is kept. For a stream of one async operator."""
         for node in self._node.path():
             if isinstance(node.factory, WaitFactory):
                 refuse_dead_letters(node.factory.name, node.factory.function_plan.options)
-        return frame_of(self._place, alone=True)
+        return self._source.read(self._ref.result, alone=True)
 
     def collect(self: AsyncStream | None = None, /, **streams: AsyncStream) -> Any:
         """`AsyncStream.collect(name=stream, ...)`: several streams and side outputs from one evaluation.
@@ -273,14 +272,14 @@ class AsyncStream:
         for name, stream in streams.items():
             if not isinstance(stream, AsyncStream):
                 raise OptionError(f"collect takes streams; {name} is {safe_repr(stream)}")
-        return frames_of({name: stream._place for name, stream in streams.items()})
+        return read_together({name: stream._ref for name, stream in streams.items()})
 
     def close(self) -> None:
         """Release what is kept for this stream and all others of the same beginning.
 
         DataFrames already given still work; their next action calls the service again.
         """
-        self._beginning.kept.close()
+        self._source.kept.close()
 
     def __enter__(self) -> Self:
         return self

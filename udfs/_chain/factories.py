@@ -19,6 +19,7 @@ from .._functions.context import RuntimeContext
 from .._functions.process_function import ProcessContext, ProcessFunction
 from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._operators.async_wait import AsyncWaitOperator
+from .._operators.operator import ChainedOperator
 from .._operators.outputs import Output, TimestampedCollector
 from .._operators.synchronous import FilterOperator, ProcessOperator
 from .._operators.watermarks import UnionOperator, WatermarkColumnOperator, WatermarkOperator
@@ -62,7 +63,7 @@ class OperatorFactory(ABC):
     @abstractmethod
     def build(
         self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
-    ) -> Any:
+    ) -> ChainedOperator:
         """The operator itself."""
 
     def may_write(self, tag: OutputTag) -> bool:

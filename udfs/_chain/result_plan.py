@@ -12,12 +12,7 @@ from .._arrow.validation import validator
 from .._functions.side_outputs import OutputTag
 from .plan import StreamNode
 
-__all__ = (
-    "ResultPlan",
-    "SideOutputValidators",
-    "SingleResult",
-    "TaggedUnion",
-)
+__all__ = ("ResultPlan", "SideOutputValidators", "are_ambiguous", "encoders_of")
 
 
 class BatchEncoder(Protocol):
@@ -46,9 +41,8 @@ class TaggedUnion:
     def __call__(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         count, struct_type = len(columns[0]), self.struct_types[self.number]
         arrays: list[pa.Array] = [pa.nulls(count, other) for other in self.struct_types]
-        fields = [
-            struct_type.field(i) for i in range(struct_type.num_fields)
-        ]  # which the columns follow but for their time zone
+        # The columns follow these fields but for their time zone.
+        fields = [struct_type.field(i) for i in range(struct_type.num_fields)]
         arrays[self.number] = pa.StructArray.from_arrays(
             [column.cast(field.type) for column, field in zip(columns, fields, strict=True)], fields=fields
         )
@@ -58,36 +52,55 @@ class TaggedUnion:
 
 @dataclasses.dataclass(frozen=True)
 class ResultPlan:
-    """Somebody reads a stream, or a side output of all operators on the way to it.
+    """What is read of a chain: a stream, or with a tag the side output of all operators on the way to it.
 
     Args:
-        node: the stream.
-        tag: None for the stream itself.
-        struct_type: the struct of the rows.
-        written: the type of the values that are written to the tag.
-        rest: whether it is for all side outputs that have no request.
+        undeclared: all side outputs of the user's, packed, because they are not known before somebody asks.
+        schema: the columns, as a Spark StructType.
+        struct_type: the same as an Arrow type, null for a column that Arrow does not know.
+        written: the Arrow type of the values that are written to the tag.
     """
 
     node: StreamNode
     tag: OutputTag | None
-    struct_type: Any
-    encode: BatchEncoder
-    written: Any
     undeclared: bool
+    schema: Any = dataclasses.field(compare=False)
+    struct_type: Any = dataclasses.field(compare=False)
+    written: Any = dataclasses.field(compare=False)
+
+
+def encoders_of(results: Sequence[ResultPlan]) -> list[BatchEncoder]:
+    """How each of the results of a chain is written."""
+    if len(results) == 1:
+        (result,) = results
+        names = result.schema.names
+        return [SingleResult(tuple(map(str, range(len(names))) if are_ambiguous(names) else names))]
+    # Fields by number: not every name finds its way through a struct.
+    struct_types = tuple(_numbered(result.struct_type) for result in results)
+    return [TaggedUnion(number, struct_types) for number in range(len(results))]
+
+
+def are_ambiguous(names: Sequence[str]) -> bool:
+    """Whether PySpark would not find each column by its name."""
+    return len({name.lower() for name in names}) < len(names) or any(set(".`") & set(name) for name in names)
+
+
+def _numbered(struct_type: pa.DataType) -> pa.DataType:
+    return pa.struct([(str(i), struct_type.field(i).type) for i in range(struct_type.num_fields)])
 
 
 class SideOutputValidators:
     """The checks of what is written to side outputs, by tag; of those that nobody reads there are none.
 
     Args:
-        type_of: the Arrow type of a tag's rows, where no request says it.
-        requests: what is read; None: everything.
+        type_of: the Arrow type of a tag's rows, where it is not read under its name.
+        results: what is read; None: everything.
     """
 
-    def __init__(self, type_of: Callable[[OutputTag], Any], requests: Sequence[ResultPlan] | None = None) -> None:
+    def __init__(self, type_of: Callable[[OutputTag], Any], results: Sequence[ResultPlan] | None = None) -> None:
         self._type_of = type_of
-        self._known = {request.tag: request.written for request in requests or () if request.tag is not None}
-        self._keeps_undeclared = requests is None or any(request.undeclared for request in requests)
+        self._known = {result.tag: result.written for result in results or () if result.tag is not None}
+        self._keeps_undeclared = results is None or any(result.undeclared for result in results)
         self._fits: dict[OutputTag, Callable[[Any], Any] | None] = {}
 
     def __call__(self, tag: OutputTag) -> Callable[[Any], Any] | None:

@@ -18,7 +18,7 @@ from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTa
 from .._operators.outputs import Output
 from .._operators.writer import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
 from .plan import StreamNode
-from .result_plan import ResultPlan
+from .result_plan import ResultPlan, encoders_of
 
 __all__ = (
     "ArrowSinks",
@@ -53,83 +53,84 @@ class ArrowSinks:
     Args:
         emit: takes a batch.
         rows: of a full batch.
-        type_of: the Arrow type of a tag's rows, where no request says it.
+        type_of: the Arrow type of a tag's rows, where it is not read under its name.
     """
 
     def __init__(
         self,
-        requests: Sequence[ResultPlan],
+        results: Sequence[ResultPlan],
         emit: Callable[[pa.RecordBatch], None],
         rows: int,
         loop: asyncio.AbstractEventLoop,
         type_of: Callable[[OutputTag], Any],
     ) -> None:
-        self._requests = requests
-        self._paths = {request.node: set(request.node.path()) for request in requests}
+        self._encoders = dict(zip(results, encoders_of(results), strict=True))
+        self._paths = {result.node: set(result.node.path()) for result in results}
         self._emit = emit
         self._rows = rows
         self._loop = loop
         self._type_of = type_of
         self._latencies = [
             (
-                request,
-                self._writer(RowLayout.of_new_rows(ColumnGroup.of("latencies", request.struct_type, "")), request),
+                result,
+                self._writer(RowLayout.of_new_rows(ColumnGroup.of("latencies", result.struct_type, "")), result),
             )
-            for request in requests
-            if request.tag == LATENCIES
+            for result in results
+            if result.tag == LATENCIES
         ]
 
     def latencies(self, node: StreamNode) -> list[Output]:
-        return [writer for request, writer in self._latencies if node in self._paths[request.node]]
+        return [writer for result, writer in self._latencies if node in self._paths[result.node]]
 
     def close(self) -> None:
         for _, writer in self._latencies:
             writer.close()
 
     def outputs(self, node: StreamNode) -> Iterator[Output]:
-        for request in self._requests:
-            if request.undeclared:
-                if node in self._paths[request.node] and node.factory is not None and node.factory.may_write(ANY_TAG):
-                    yield _UndeclaredOutput(partial(self._undeclared_writer, request))
-            elif request.tag is None:
-                if request.node is node:
-                    yield self._writer(node.layout, request)
-            elif node.factory is not None and node in self._paths[request.node] and node.factory.may_write(request.tag):
-                yield self._writer(_side_layout(node, request.tag, request.written), request)
+        for result in self._encoders:
+            if result.undeclared:
+                if node in self._paths[result.node] and node.factory is not None and node.factory.may_write(ANY_TAG):
+                    yield _UndeclaredOutput(partial(self._undeclared_writer, result))
+            elif result.tag is None:
+                if result.node is node:
+                    yield self._writer(node.layout, result)
+            elif node.factory is not None and node in self._paths[result.node] and node.factory.may_write(result.tag):
+                yield self._writer(_side_layout(node, result.tag, result.written), result)
 
-    def _writer(self, layout: RowLayout, request: ResultPlan) -> RecordWriterOutput:
+    def _writer(self, layout: RowLayout, result: ResultPlan) -> RecordWriterOutput:
         def write(values: Sequence[Any], origins: Sequence[Any]) -> None:
-            self._emit(request.encode(_arranged(layout, request.struct_type, layout.columns(values, origins))))
+            self._emit(self._encoders[result](_arranged(layout, result.struct_type, layout.columns(values, origins))))
 
-        return self._record_writer(write, self._rows, layout, request.tag)
+        return self._record_writer(write, self._rows, layout, result.tag)
 
     def _record_writer(
         self, write: Callable[..., None], rows: int, layout: RowLayout, tag: OutputTag | None
     ) -> RecordWriterOutput:
         return RecordWriterOutput(write, rows, OUTPUT_LINGER, self._loop, tag, layout.weigher(), OUTPUT_BYTES)
 
-    def _undeclared_writer(self, request: ResultPlan, tag: OutputTag) -> RecordWriterOutput:
+    def _undeclared_writer(self, result: ResultPlan, tag: OutputTag) -> RecordWriterOutput:
         group = ColumnGroup.of(tag.name, self._type_of(tag), "value")
         layout = RowLayout.of_new_rows(group)
 
         def write(values: Sequence[Any], origins: Sequence[Any]) -> None:
             batch = pa.RecordBatch.from_arrays(layout.columns(values, origins), list(group.names))
-            self._emit(request.encode([pa.array([tag.name]), pa.array([_packed(batch)], pa.binary())]))
+            self._emit(self._encoders[result]([pa.array([tag.name]), pa.array([_packed(batch)], pa.binary())]))
 
         return self._record_writer(write, min(self._rows, UNDECLARED_ROWS), layout, tag)
 
 
-def without_rows(request: ResultPlan, source: pa.Schema) -> pa.RecordBatch:
-    """A batch like those that are written for a request, but empty; `source` is the schema of the task's input."""
-    layout = RowLayout.of_new_rows(ColumnGroup.of("nothing", request.struct_type, ""))
-    if request.tag is None and not request.undeclared:
-        layout = request.node.layout
-    elif request.tag == DEAD_LETTERS:
+def without_rows(results: Sequence[ResultPlan], source: pa.Schema) -> pa.RecordBatch:
+    """A batch like those that are written for the first result, but empty; `source` is the schema of the input."""
+    result = results[0]
+    layout = RowLayout.of_new_rows(ColumnGroup.of("nothing", result.struct_type, ""))
+    if result.tag is None and not result.undeclared:
+        layout = result.node.layout
+    elif result.tag == DEAD_LETTERS:
         writers = (
-            node for node in request.node.path() if node.factory is not None and node.factory.may_write(DEAD_LETTERS)
+            node for node in result.node.path() if node.factory is not None and node.factory.may_write(DEAD_LETTERS)
         )
         layout = next((_side_layout(node, DEAD_LETTERS, None) for node in writers), layout)
-    return request.encode(_arranged(layout, request.struct_type, layout.no_rows(source)))
+    return encoders_of(results)[0](_arranged(layout, result.struct_type, layout.no_rows(source)))
 
 
 def _side_layout(node: StreamNode, tag: OutputTag, written: Any) -> RowLayout:

@@ -14,22 +14,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
 from .._chain.plan import ChainPlan
-from .._chain.result_plan import ResultPlan, SideOutputValidators, SingleResult, TaggedUnion
+from .._chain.result_plan import ResultPlan, SideOutputValidators, are_ambiguous
 from .._chain.sinks import ArrowSinks, without_rows
 from .._chain.source import SourceReader
-from .._errors.exceptions import FunctionError
 from .._functions.side_outputs import OutputTag
 from .._loop.bridge import Bridge, pipe
 from .errors import Telling
-from .results import Read, schema_of
-from .schemas import rows_type
 from .types import arrow_type, side_output_type, timestamp_type
 from .worker import start_bridge
 
-__all__ = (
-    "ChainTask",
-    "evaluate",
-)
+__all__ = ("ChainTask", "Evaluation", "plan_evaluation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +31,7 @@ class ChainTask:
     """The worker's side of a chain, for `mapInArrow`."""
 
     plan: ChainPlan
-    requests: tuple[ResultPlan, ...]
+    results: tuple[ResultPlan, ...]
     timestamp: str  # what that word means in the DDL of side outputs that nobody has asked for yet
     token: str  # makes each evaluation one of its own: of equal ones Spark would keep a single one for both
     telling: Telling = dataclasses.field(default_factory=Telling)
@@ -53,81 +47,58 @@ class ChainTask:
 
     def _start(self, first: pa.RecordBatch) -> Bridge[Any, pa.RecordBatch]:
         def sinks_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowSinks:
-            return ArrowSinks(self.requests, emit, first.num_rows, loop, self.side_output_type)
+            return ArrowSinks(self.results, emit, first.num_rows, loop, self.side_output_type)
 
-        nothing = partial(without_rows, self.requests[0], first.schema)
-        return start_bridge(self.plan, sinks_of, nothing, SideOutputValidators(self.side_output_type, self.requests))
+        nothing = partial(without_rows, self.results, first.schema)
+        return start_bridge(self.plan, sinks_of, nothing, SideOutputValidators(self.side_output_type, self.results))
 
 
-def evaluate(
-    df: DataFrame, reads: Sequence[Read], *, object_reuse: bool, latency_interval: float | None
-) -> tuple[DataFrame, Mapping[Read, int]]:
-    """One stage that gives all that is read, and the number under which each is found; see `result_frame`.
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """One stage that gives all that is read of a chain, before it has a DataFrame to run over.
 
-    Of a single read the DataFrame is what was asked for, else an envelope of them all.
+    Of a single result its DataFrame is what was asked for, else an envelope of them all: see `result_frame`.
+
+    Args:
+        schema: what Spark is told of the task's batches.
+        names: what the columns are called in the end.
+        numbers: under which each result is found in the envelope.
     """
-    schemas = [schema_of(read) for read in reads]
-    alone = len(reads) == 1
-    struct_types = tuple(_struct_type(schema, alone) for schema in schemas)
-    requests = tuple(
-        ResultPlan(read.node, read.tag, struct_type, _seal(number, struct_types), _written(read), read.undeclared)
-        for number, (read, struct_type) in enumerate(zip(reads, struct_types, strict=True))
-    )
-    nodes = tuple(dict.fromkeys(node for read in reads for node in read.node.path()))
-    plan = ChainPlan(nodes, any(r.node is nodes[0] for r in requests), object_reuse, latency_interval)
-    # PySpark finds the columns by name, which fails for some names; we go by position.
-    plain = df.toDF(*map(str, range(len(df.columns)))) if _are_ambiguous(df.columns) else df
-    task = ChainTask(plan, requests, timestamp_type(), uuid.uuid4().hex)
-    return _mapped(plain, task, schemas), {read: number for number, read in enumerate(reads)}
+
+    task: ChainTask
+    schema: spark.StructType
+    names: Sequence[str]
+    numbers: Mapping[ResultPlan, int]
+
+    def over(self, df: DataFrame) -> DataFrame:
+        """The stage over a DataFrame of the chain's source."""
+        # PySpark finds the columns by name, which fails for some names; we go by position.
+        plain = df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
+        frame = plain.mapInArrow(self.task, self.schema)
+        return frame if self.schema.names == self.names else frame.toDF(*self.names)
 
 
-def _mapped(df: DataFrame, task: ChainTask, schemas: Sequence[spark.StructType]) -> DataFrame:
-    if len(schemas) > 1:
-        schema = spark.StructType().add("result", "integer")
-        for number, one in enumerate(schemas):
-            schema = schema.add(f"r{number}", _numbered(one))
-        return df.mapInArrow(task, schema)
-    (schema,) = schemas
-    if not _are_ambiguous(schema.names):
-        return df.mapInArrow(task, schema)
-    return df.mapInArrow(task, _numbered(schema)).toDF(*schema.names)
+def plan_evaluation(results: Sequence[ResultPlan], *, object_reuse: bool, latency_interval: float | None) -> Evaluation:
+    """The stage that gives these results.
+
+    Raises:
+        FunctionError: a column of one of several results is of a type that Arrow does not know.
+    """
+    nodes = tuple(dict.fromkeys(node for result in results for node in result.node.path()))
+    plan = ChainPlan(nodes, any(r.node is nodes[0] for r in results), object_reuse, latency_interval)
+    task = ChainTask(plan, tuple(results), timestamp_type(), uuid.uuid4().hex)
+    numbers = {result: number for number, result in enumerate(results)}
+    if len(results) == 1:
+        schema = results[0].schema
+        return Evaluation(task, _numbered(schema) if are_ambiguous(schema.names) else schema, schema.names, numbers)
+    envelope = spark.StructType().add("result", "integer")
+    for result, number in numbers.items():
+        for field in result.schema.fields:
+            arrow_type(field.dataType, f"column {field.name!r}")
+        envelope = envelope.add(f"r{number}", _numbered(result.schema))
+    return Evaluation(task, envelope, envelope.names, numbers)
 
 
 def _numbered(schema: spark.StructType) -> spark.StructType:
     """The fields by position: not every name finds its way through a struct, or into one DataFrame with its equals."""
     return spark.StructType([spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)])
-
-
-def _are_ambiguous(names: Sequence[str]) -> bool:
-    return len({name.lower() for name in names}) < len(names) or any(set(".`") & set(name) for name in names)
-
-
-def _seal(number: int, struct_types: Sequence[Any]) -> SingleResult | TaggedUnion:
-    if len(struct_types) > 1:
-        return TaggedUnion(number, tuple(map(_numbered_type, struct_types)))
-    struct_type = struct_types[number]
-    return SingleResult(
-        tuple((_numbered_type(struct_type) if _are_ambiguous(struct_type.names) else struct_type).names)
-    )
-
-
-def _numbered_type(struct_type: Any) -> Any:
-    return pa.struct([(str(i), struct_type.field(i).type) for i in range(struct_type.num_fields)])
-
-
-def _written(read: Read) -> Any:
-    return None if read.tag is None else rows_type(read.tag.schema, f"side output {read.tag.name!r}")[1].arrow_type
-
-
-def _struct_type(schema: spark.StructType, alone: bool) -> Any:
-    """The Arrow struct of a result; alone, a column that Arrow does not know is Spark's business."""
-    struct_types = []
-    for field in schema.fields:
-        try:
-            struct_type = arrow_type(field.dataType, f"column {field.name!r}")
-        except FunctionError:
-            if not alone:
-                raise
-            struct_type = pa.null()
-        struct_types.append(pa.field(field.name, struct_type))
-    return pa.struct(struct_types)

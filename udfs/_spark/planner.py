@@ -28,7 +28,16 @@ from .._policies.options import OnError, Options
 from .._policies.watermarks import WatermarkSource, WatermarkStrategy
 from .._text.safe import safe_repr
 from .pickling import check_function_picklable, check_picklable
-from .schemas import arguments, check_columns, joined_schema, loosened, mark_position, result_fields, rows_type
+from .schemas import (
+    arguments,
+    arrow_type_or_none,
+    check_columns,
+    joined_schema,
+    loosened,
+    mark_position,
+    result_fields,
+    rows_type,
+)
 from .types import arrow_type, parsed, parsed_offline
 
 __all__ = (
@@ -95,15 +104,8 @@ def source_node(df: DataFrame) -> StreamNode:
 def rows_node(schema: spark.StructType) -> StreamNode:
     """Rows of these columns, from outside."""
     fields = schema.fields
-    layout = RowLayout(tuple(field.name for field in fields), tuple(_arrow_type_or_none(field) for field in fields))
+    layout = RowLayout(tuple(field.name for field in fields), tuple(arrow_type_or_none(field) for field in fields))
     return StreamNode(None, (), layout, schema)
-
-
-def _arrow_type_or_none(field: spark.StructField) -> Any:
-    try:
-        return arrow_type(field.dataType, f"column {field.name!r}")
-    except FunctionError:  # Spark says so itself, unless nobody reads the column
-        return None
 
 
 def wait_node(

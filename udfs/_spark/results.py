@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,53 +12,39 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
 from .._chain.plan import StreamNode
+from .._chain.result_plan import ResultPlan
 from .._errors.exceptions import FunctionError
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
 from .errors import Telling
-from .schemas import rows_type
+from .schemas import arrow_type_or_none, rows_type
 
-__all__ = (
-    "Read",
-    "result_frame",
-    "schema_of",
-    "unpacked",
-)
+__all__ = ("result_frame", "result_plan", "unpacked")
 
 
 UNDECLARED = spark.StructType().add("tag", "string").add("rows", "binary")
 
 
-@dataclasses.dataclass(frozen=True)
-class Read:
-    """What is read of a chain: a stream, or with a tag the side output of all operators on the way to it.
-
-    `undeclared`: all side outputs of the user's, packed, because they are not known before somebody asks.
-    """
-
-    node: StreamNode
-    tag: OutputTag | None = None
-    undeclared: bool = False
-
-
-def result_frame(envelope: DataFrame, numbers: Mapping[Read, int], read: Read) -> DataFrame:
-    """One result out of an envelope."""
-    number = numbers[read]
-    return envelope.where(sf.col("result") == number).select(f"r{number}.*").toDF(*schema_of(read).names)
-
-
-def schema_of(read: Read) -> spark.StructType:
-    """The columns of what is read.
+def result_plan(node: StreamNode, tag: OutputTag | None = None, *, undeclared: bool = False) -> ResultPlan:
+    """What is read of a chain; see `ResultPlan`.
 
     Raises:
         FunctionError: the operators on the way write different columns of the same name.
     """
-    if read.undeclared:
-        return UNDECLARED
-    if read.tag is None:
-        return read.node.schema  # type: ignore[no-any-return]
-    inputs = _inputs_of_dead_letters(read.node) if read.tag == DEAD_LETTERS else []
-    declared = rows_type(read.tag.schema, f"side output {read.tag.name!r}")[0]
-    return spark.StructType([*inputs, *declared.fields])
+    schema, written = node.schema, None
+    if undeclared:
+        schema = UNDECLARED
+    elif tag is not None:
+        inputs = _inputs_of_dead_letters(node) if tag == DEAD_LETTERS else []
+        declared, group = rows_type(tag.schema, f"side output {tag.name!r}")
+        schema, written = spark.StructType([*inputs, *declared.fields]), group.arrow_type
+    arrow_types = [arrow_type_or_none(field) for field in schema.fields]
+    fields = zip(schema.names, (pa.null() if one is None else one for one in arrow_types), strict=True)
+    return ResultPlan(node, tag, undeclared, schema, pa.struct(fields), written)
+
+
+def result_frame(envelope: DataFrame, number: int, result: ResultPlan) -> DataFrame:
+    """One result out of an envelope of several."""
+    return envelope.where(sf.col("result") == number).select(f"r{number}.*").toDF(*result.schema.names)
 
 
 def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
@@ -108,8 +94,8 @@ def _spoken(arrow_types: Sequence[Any]) -> str:
     return ", ".join(map(str, arrow_types))
 
 
-def unpacked(envelope: DataFrame, numbers: Mapping[Read, int], undeclared: Read, tag: OutputTag) -> DataFrame:
-    """The rows of a tag out of the packed ones."""
-    packed = result_frame(envelope, numbers, undeclared).where(sf.col("tag") == tag.name).select("rows")
+def unpacked(packed: DataFrame, tag: OutputTag) -> DataFrame:
+    """The rows of a tag out of those of all undeclared side outputs."""
+    rows = packed.where(sf.col("tag") == tag.name).select("rows")
     schema, group = rows_type(tag.schema, f"side output {tag.name!r}")
-    return packed.mapInArrow(Unpack(tag.name, tuple(group.arrow_types)), schema)
+    return rows.mapInArrow(Unpack(tag.name, tuple(group.arrow_types)), schema)

@@ -18,6 +18,7 @@ from .types import arrow_type, parsed
 
 __all__ = (
     "arguments",
+    "arrow_type_or_none",
     "check_columns",
     "joined_schema",
     "loosened",
@@ -31,6 +32,14 @@ def check_columns(schema: spark.StructType, what: str) -> None:
     """Raises FunctionError for rows without columns: Spark loses count of them on their way to Python and back."""
     if not schema.fields:
         raise FunctionError(f"{what} has no columns, and Spark loses count of such rows; give it at least one")
+
+
+def arrow_type_or_none(field: spark.StructField) -> Any:
+    """The Arrow type of a column; None if Arrow knows none, which Spark says itself, unless nobody reads it."""
+    try:
+        return arrow_type(field.dataType, f"column {field.name!r}")
+    except FunctionError:
+        return None
 
 
 def rows_type(declared: Any, name: str) -> tuple[spark.StructType, ColumnGroup]:

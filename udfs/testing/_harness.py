@@ -10,6 +10,7 @@ from asyncudf.queues import StreamElement
 from .._api.decorator import udf_of
 from .._errors.exceptions import AsyncUDFError
 from .._loop.event_loops import run_to_end
+from .._operators.async_wait import AsyncWaitOperator
 from .._policies.options import FunctionOptions
 from ._clock import VirtualClockLoop as VirtualClockLoop
 from ._operators import ListOutput, chain_of, elements_of
@@ -88,6 +89,9 @@ class OperatorHarness:
         self._loop = VirtualClockLoop()
         self._output = ListOutput()
         self._chain = chain_of(self._udf, self._output, self._loop)
+        operator = self._chain.head
+        assert isinstance(operator, AsyncWaitOperator)
+        self._operator = operator
         self._main: asyncio.Task[None] | None = None
         self._told = False
 
@@ -146,11 +150,11 @@ class OperatorHarness:
 
     def snapshot(self) -> list[StreamElement]:
         """What a snapshot of the operator holds."""
-        return self._chain.head.snapshot_state()
+        return self._operator.snapshot_state()
 
     def restore(self, elements: list[StreamElement]) -> None:
         """Replay a snapshot; before any `put`."""
-        self._run(lambda: self._chain.head.restore_state(elements))
+        self._run(lambda: self._operator.restore_state(elements))
 
     def _start(self) -> None:
         self._main = self._loop.create_task(self._chain.run())

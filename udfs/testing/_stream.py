@@ -13,31 +13,20 @@ from .._api.stream import AsyncStream
 from .._arrow.rows import values_of
 from .._chain.builder import start_chain
 from .._chain.environment import TaskEnvironment
-from .._chain.result_plan import SideOutputValidators
+from .._chain.result_plan import ResultPlan, SideOutputValidators
 from .._chain.sinks import ArrowSinks
 from .._chain.source import SourceReader
 from .._errors.exceptions import OptionError
-from .._spark.map_in_arrow import ChainTask, evaluate
-from .._spark.results import Read, schema_of
+from .._spark.evaluations import StreamSource
+from .._spark.map_in_arrow import ChainTask
+from .._spark.planner import rows_node
+from .._spark.schemas import check_columns
 from .._spark.types import arrow_type, parsed
 from .._text.safe import safe_repr
 from ._clock import VirtualClockLoop
 from ._run_apart import run_apart
 
 __all__ = ("run_stream",)
-
-
-class _Rows:
-    """Stands for the DataFrame: a stream asks it for its schema, and hands it the task of the chain."""
-
-    isStreaming = False  # noqa: N815 - PySpark's name
-
-    def __init__(self, schema: Any) -> None:
-        self.schema = schema
-        self.columns = schema.names
-
-    def mapInArrow(self, task: ChainTask, schema: Any) -> ChainTask:  # noqa: N802 - PySpark's name
-        return task
 
 
 def run_stream(
@@ -78,19 +67,19 @@ def run_stream(
     """
     if clock not in ("virtual", "real"):
         raise OptionError(f"clock must be 'virtual' or 'real', not {safe_repr(clock)}")
-    source: Any = _Rows(parsed(schema) if isinstance(schema, str) else schema)
-    stream = AsyncStream(source, object_reuse=object_reuse, latency_interval=latency_interval, redact=redact)
-    built = build(stream)
+    columns: Any = parsed(schema) if isinstance(schema, str) else schema
+    if not hasattr(columns, "fields"):
+        raise OptionError(f"the schema of the rows has columns, such as 'word string', and is not {safe_repr(schema)}")
+    check_columns(columns, "the DataFrame")
+    source = StreamSource.of(None, object_reuse, latency_interval, redact)
+    built = build(AsyncStream._at(source, rows_node(columns)))
     wanted = dict(built) if isinstance(built, Mapping) else {"": built}
     for one in wanted.values():
-        if one._beginning is not stream._beginning:
+        if one._source is not source:
             raise OptionError(f"{one!r} does not begin with the rows; run_stream runs one chain")
-    reads = list(dict.fromkeys(one._place.read for one in wanted.values()))
-    task: Any = evaluate(source, reads, object_reuse=object_reuse, latency_interval=stream._beginning.latency_interval)[
-        0
-    ]
-    written = _run(task, list(_batches(rows, source.schema, batch_size)), clock)
-    results = {name: _rows(written, reads, one._place.read) for name, one in wanted.items()}
+    evaluation = source.plan(list(dict.fromkeys(one._ref.result for one in wanted.values())))
+    written = _run(evaluation.task, list(_batches(rows, columns, batch_size)), clock)
+    results = {name: _rows(written, evaluation.numbers, one._ref.result) for name, one in wanted.items()}
     return results if isinstance(built, Mapping) else results[""]
 
 
@@ -114,10 +103,10 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
             else:
                 loop.call_soon(chain.feed, read(batch))
 
-        side_types = SideOutputValidators(task.side_output_type, task.requests)
+        side_types = SideOutputValidators(task.side_output_type, task.results)
         environment = TaskEnvironment(loop, random.Random(0), side_types=side_types, request_batch=request_batch)
         rows = max((batch.num_rows for batch in batches), default=1)
-        sinks = ArrowSinks(task.requests, written.append, rows, loop, task.side_output_type)
+        sinks = ArrowSinks(task.results, written.append, rows, loop, task.side_output_type)
         chain = start_chain(task.plan, environment, sinks)
         await chain.run()
 
@@ -125,14 +114,15 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
     return written
 
 
-def _rows(written: Sequence[pa.RecordBatch], reads: list[Read], read: Read) -> list[dict[str, Any]]:
-    number, names = reads.index(read), schema_of(read).names
+def _rows(
+    written: Sequence[pa.RecordBatch], numbers: Mapping[ResultPlan, int], result: ResultPlan
+) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for batch in written:
-        if len(reads) > 1:
-            if batch.column(0)[0].as_py() != number:
+        if len(numbers) > 1:
+            if batch.column(0)[0].as_py() != numbers[result]:
                 continue
-            batch = pa.RecordBatch.from_struct_array(batch.column(1 + number))
+            batch = pa.RecordBatch.from_struct_array(batch.column(1 + numbers[result]))
         columns = [values_of(column) for column in batch.columns]
-        found += [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        found += [dict(zip(result.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
     return found
