@@ -4,9 +4,9 @@ The order of wrapping, outermost first, with the piece of code that does it:
 
     deadline(             Calls.open, _expire     covers all attempts and back-offs
       retry(              Calls._outcome          back-off holds no slot
-        slot(             WorkerPool              one worker, one attempt
+        slot(             SlotPool                one slot, one attempt
           attempt_timeout(  Calls.invoke, _attempt_expired
-            function)))   Invocation.invoke
+            function)))   Invoker.invoke
 """
 
 from __future__ import annotations
@@ -48,6 +48,12 @@ class Calls:
     Args:
         may_edit: whether arguments may be lists or dicts, which an attempt could edit.
     """
+
+    # An attempt may come back from its coroutine, its ResultFuture, its own limit or the row's deadline, more than one
+    # of them at once. All end in `_outcome` or `_expire`; the first one counts, and later ones find `slot.call` taken
+    # away or `call.done` set.
+    #
+    # A call that is not done is in one place: at work in a slot, in back-off (a timer of the loop), or in `ready`.
 
     def __init__(
         self,
@@ -95,7 +101,8 @@ class Calls:
         return call
 
     def admit(self, slot: CallSlot, record: StreamRecord, entry: Entry) -> None:
-        """The call of a row whose first attempt is under way in the worker, whose slot knows it already."""
+        """The call of a row whose first attempt is under way in the slot, whose state knows it already."""
+        # All is dated back to when the attempt began: whether a row was admitted before or after must not be seen.
         started = slot.state.started
         call = Call((record,), (entry,), started)
         slot.state.deadline = call.deadline = self._deadlines.start(call, started)
@@ -106,7 +113,7 @@ class Calls:
             self._attempts.start(call, started)
 
     def invoke(self, slot: CallSlot, call: Call) -> Any:
-        """The worker starts the call's next attempt: its coroutine."""
+        """The coroutine of the call's next attempt, for the slot to await."""
         call.attempt += 1
         call.slots.append(slot)
         slot.call = call
@@ -135,20 +142,20 @@ class Calls:
         return call.deadline is not None and self._clock() + ROUNDING >= call.deadline
 
     def ended(self, slot: CallSlot, call: Call, results: Sequence[Results] | None, error: BaseException | None) -> None:
-        """The worker's coroutine is over."""
+        """The coroutine of an attempt is over."""
         call.slots.remove(slot)
         slot.is_suspended = False
         if slot.call is call:
             slot.call = None
             self._outcome(call, results, error, slot.state.side)
-        elif call.done and not call.slots:
+        elif call.done and not call.slots:  # a ResultFuture had ended it: until now the deadline watched what ran on
             self._deadlines.stop(call)
 
     def _delivered(
         self, slot: CallSlot, call: Call, attempt: int, results: Results | None, error: BaseException | None
     ) -> None:
         """A ResultFuture was completed: its attempt is decided, though the coroutine may run on."""
-        if slot.call is call and call.attempt == attempt and not slot.abandoned:
+        if slot.call is call and call.attempt == attempt and not slot.abandoned:  # not one of an earlier attempt
             slot.call = None
             self._outcome(call, None if results is None else [results], error, slot.state.side)
             self._hooks.runs_on()
@@ -158,14 +165,14 @@ class Calls:
         self._deadlines.close()
         self._attempts.close()
 
-    def _due(self, step: Callable[[Call], None], call: Call) -> None:
+    def _due(self, end: Callable[[Call], None], call: Call) -> None:
         try:
-            step(call)
+            end(call)
         except BaseException as error:  # a timer's exception would only be logged
             self._hooks.failed(error)
 
     def _expire(self, call: Call) -> None:
-        self._abandon_workers(call)
+        self._abandon_slots(call)
         self._attempts.stop(call)
         if not call.done:
             self._time_out(call)
@@ -175,13 +182,13 @@ class Calls:
         if self._is_over(call):
             self._expire(call)
             return
-        self._abandon_workers(call)
+        self._abandon_slots(call)
         self._attempts.stop(call)
         limit = self._options.attempt_timeout
         self._outcome(call, None, AsyncTimeoutError(f"attempt {call.attempt} gave no result within {limit:g} s"))
         self._hooks.wake()
 
-    def _abandon_workers(self, call: Call) -> None:
+    def _abandon_slots(self, call: Call) -> None:
         for slot in call.slots:
             self._hooks.abandon(slot)
         call.slots.clear()
@@ -211,6 +218,7 @@ class Calls:
         side: Sequence[SideRecord] = (),
     ) -> None:
         """An attempt has come back, in time or not: the row is done, or it is tried again."""
+        # The clock decides, not the timer: where a call has blocked the loop, a late result may come before its timer.
         now = self._clock() - ROUNDING
         if call.deadline is not None and now > call.deadline:
             self._expire(call)  # the loop was too busy to notice it in time
@@ -250,6 +258,7 @@ class Calls:
         now = self._clock()
         result = None if results is None else self._invoker.seen_by_retry(results)
         delay = retry.next_delay(Attempt(call.attempt, now - call.started, call.waited, error, result), self._rng)
+        # A row does not wait for an attempt that its deadline would cut off before it begins.
         late = delay is not None and call.deadline is not None and now + delay >= call.deadline
         return None if late else delay
 

@@ -18,8 +18,10 @@ __all__ = (
 class Call:
     """A row, or the rows of one micro-batch, on the way to their results."""
 
-    # done: the entries are complete. workers: those inside the function for this call (more than one when a
-    # ResultFuture ended an attempt whose coroutine runs on).
+    # done: the entries are complete
+    # slots: those inside the function for this call; more than one when a ResultFuture has ended an attempt whose
+    # coroutine runs on, none during a back-off
+    # waited: seconds of back-off so far, which a strategy may have a limit for
     __slots__ = ("attempt", "deadline", "done", "entries", "records", "slots", "started", "waited")
 
     def __init__(self, records: Sequence[StreamRecord], entries: Sequence[Entry], started: float) -> None:
@@ -41,4 +43,4 @@ class CallHooks:
     failed: Callable[[BaseException], None]  # the task must fail
     runs_on: Callable[[], None]  # a row is done, its coroutine not
     wake: Callable[[], None]  # a slot is free or a retry is ready
-    abandon: Callable[[CallSlot], None]  # a worker's call must end, its slot goes to another
+    abandon: Callable[[CallSlot], None]  # a slot's call must end, another takes its turn

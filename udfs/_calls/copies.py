@@ -11,7 +11,8 @@ __all__ = (
 )
 
 
-_EDITABLE = frozenset((list, tuple, dict, bytearray, set))
+# Not copy.deepcopy: it takes many times as long, and remembers what it has seen, which values of a column do not need.
+_EDITABLE = frozenset((list, tuple, dict, bytearray, set))  # a tuple itself cannot be edited, but what is in it can
 
 
 def copied(value: Any) -> Any:

@@ -25,6 +25,12 @@ class Deadlines(Generic[T]):
         expire: called with each thing whose time has passed; must not raise.
     """
 
+    # A timer for each would cost a push to the loop's heap and a cancellation per row. With one delay for all, the
+    # order of arrival is that of the deadlines: the timer is set for the first in line, and set anew when it fires.
+    # It may fire for one that has left meanwhile: that is cheaper than to move it whenever the first one leaves.
+    #
+    # _line: what is watched, with its deadline, the next one first; _timer fires no later than the first of them
+
     def __init__(self, loop: asyncio.AbstractEventLoop, delay: float | None, expire: Callable[[T], None]) -> None:
         self._loop = loop
         self._delay = delay

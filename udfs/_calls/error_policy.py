@@ -29,12 +29,11 @@ class ErrorPolicy:
         """The result of the row, where the task goes on."""
         if self._on_error is OnError.NULL:
             return None
-        error_text = error_record(error, attempts, elapsed, self._redact)
+        record = error_record(error, attempts, elapsed, self._redact)
         if self._on_error is OnError.CAPTURE:
-            return {"value": None, "error": error_text}
-        return SideRecord(
-            DEAD_LETTERS, {"error": {**error_text, "function": self._function, "partition": self._partition}}
-        )
+            return {"value": None, "error": record}
+        # A dead letter is a result like any other up to the output: so it keeps the row's place, and leaves once.
+        return SideRecord(DEAD_LETTERS, {"error": {**record, "function": self._function, "partition": self._partition}})
 
     def task_error(self, error: BaseException, attempt: int, rows: Sequence[Any]) -> BaseException:
         """The error that ends the task; it names the function, the attempt, the partition and the input."""

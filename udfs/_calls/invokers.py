@@ -54,6 +54,8 @@ class Invoker(ABC):
 
 
 class _Scalar(Invoker):
+    """A plain `def`, whose coroutine waits for a thread; with `_Direct` all that gives one value for one row."""
+
     def __init__(self, name: str, on_timeout: Any, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         super().__init__(name, on_timeout)
         self._function = function
@@ -66,12 +68,16 @@ class _Scalar(Invoker):
 
 
 class _Direct(_Scalar):
+    """An `async def`: what it returns is the coroutine itself, so the fast path may call it."""
+
     def __init__(self, name: str, on_timeout: Any, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         super().__init__(name, on_timeout, function)
         self.direct = function
 
 
 class _Generator(Invoker):
+    """An `async def` with `yield`: 0..n results, which leave together when it has ended."""
+
     def __init__(self, name: str, on_timeout: Any, function: Callable[..., Any]) -> None:
         super().__init__(name, on_timeout)
         self._function = function
@@ -81,6 +87,8 @@ class _Generator(Invoker):
 
 
 class _Vectorized(Invoker):
+    """One call for the rows of a micro-batch."""
+
     def __init__(self, name: str, on_timeout: Any, function: Callable[..., Any], codec: BatchCodec) -> None:
         super().__init__(name, on_timeout)
         self._function = function
@@ -97,6 +105,11 @@ class _Vectorized(Invoker):
 
 
 class _Rich(Invoker):
+    """An `AsyncFunction`, which completes a `ResultFuture`."""
+
+    # The row is done when the future is, though `async_invoke` may go on; and it may return long before. So results
+    # come by `deliver` and not as what `invoke` returns, and the slot stays taken until both are over.
+
     def __init__(self, name: str, on_timeout: Any, function: AsyncFunction) -> None:
         super().__init__(name, on_timeout)
         self._function = function

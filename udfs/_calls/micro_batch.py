@@ -22,6 +22,11 @@ class MicroBatch:
         wake: called when that time has come.
     """
 
+    # Its rows are in the queue already: they count against it, and keep their place in the order while they wait here.
+    # So a batch must not wait for company that the queue has no place for: that is what `is_starved` is about.
+    #
+    # len(_rows) <= size; _timer runs from the first row on, and only while there is one; _has_waited: it has fired
+
     def __init__(
         self, size: int, linger: float | None, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]
     ) -> None:

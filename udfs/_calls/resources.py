@@ -25,7 +25,7 @@ __all__ = (
 
 
 OPEN_LIMIT = 600.0  # seconds; a client that is not open by then never will be
-CLOSE_LIMIT = 30.0
+CLOSE_LIMIT = 30.0  # a task that has done its work must not be held up for long by a server that has gone away
 
 
 @contextlib.asynccontextmanager
@@ -84,9 +84,10 @@ def closing(close: Callable[..., Any], failure: str, broken: str | None = None) 
 
 
 async def _told_if_broken(step: Awaitable[Any], failure: str) -> Any:
+    """Await it; what it raises becomes an AsyncUDFError that says so, unless the task itself is ended from outside."""
     task = asyncio.current_task()
     assert task is not None
-    before = task.cancelling()
+    before = task.cancelling()  # a CancelledError alone does not tell whether it is one of the user's code
     try:
         return await step
     except BaseException as error:  # a CancelledError or a SystemExit of theirs is an error like any other
@@ -104,6 +105,7 @@ async def _called(step: Callable[[], Any]) -> Any:
 
 async def _entered(stack: contextlib.AsyncExitStack, factory: Callable[..., Any], label: str) -> Any:
     """Open a resource; from then on the stack closes it, also where the task was cancelled meanwhile."""
+    # Not enter_async_context: it would close without a limit, and let an error of closing hide that of a row.
     manager = factory()
     if not hasattr(manager, "__aenter__"):
         raise TypeError(

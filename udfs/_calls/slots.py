@@ -1,7 +1,7 @@
 """The call slots: coroutines that pull rows and run their calls, one call each at a time.
 
-Pull, not push: a worker that has finished a call takes the next row itself, so in a steady flow no task, future
-or callback is made per row.
+Pull, not push: a slot whose call is over takes the next row itself, so in a steady flow no task, future or callback
+is made per row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ def notify_on_suspend(
     running: Coroutine[Any, Any, bool], slot: CallSlot, suspended: Callable[[], None]
 ) -> Generator[Any, Any, bool]:
     """Run a loop of calls; `suspended` is told of each call when it gives way for the first time."""
-    error = None
+    # Only from outside can be seen whether an `await` gives way. So the loop of calls is driven here, between itself
+    # and its task: a call that returns at once costs no future, no callback and no turn of the event loop.
+    # `shutdown.forget` finds what is driven by the name of the variable, `running`.
+    error = None  # what came in at the last yield: it belongs to the call that waits
     while True:
         try:
             waiting_for = running.send(None) if error is None else running.throw(error)
@@ -48,6 +51,11 @@ def notify_on_suspend(
 class CallSlot:
     """One coroutine that runs calls. Never used again once a call has left traces in it."""
 
+    # A call has no task and no context of its own: that would cost more than many a call. So what it leaves behind, a
+    # context variable or a cancellation that it has swallowed, would be met by the next call of the slot. `clean` is
+    # the context as each call shall find it; a slot where it differs ends, and a new one takes its turn. The check is
+    # cheap: a copy shares its variables with the original until one of the two is changed.
+
     __slots__ = ("abandoned", "call", "clean", "context", "is_cancelled", "is_suspended", "state", "task")
 
     def __init__(self, context: contextvars.Context) -> None:
@@ -56,17 +64,18 @@ class CallSlot:
         self.call: Any = None  # the call whose attempt is undecided here
         self.is_suspended = False  # whether a call that began as one of many is now waited for
         self.is_cancelled = False  # whether somebody has cancelled its task, who may have taken it back
-        self.abandoned = False  # its slot was given to another; what it still does no longer counts
+        self.abandoned = False  # another has taken its turn; what it still does no longer counts
         self.task: asyncio.Task[None]
         self.clean: contextvars.Context  # what each call shall find
 
     def settle_in(self) -> None:
-        """Remember the context that each call shall find; runs inside the worker's own task."""
+        """Remember the context that each call shall find; runs inside the slot's own task."""
         decimal.getcontext()  # sets a variable when first used, which is no trace of a call
         self.clean = self.context.copy()
 
     def meet(self, element: Any, attempt: int = 1) -> CallState:
-        """Begin an attempt whose function may ask about its row; runs inside the worker's own task."""
+        """Begin an attempt whose function may ask about its row; runs inside the slot's own task."""
+        # A new one each time: tasks that the last attempt has left behind still ask theirs.
         state = self.state = CallState(element, attempt)
         CURRENT_CALL.set(state)
         self.clean = self.context.copy()
@@ -85,24 +94,30 @@ class _SlotTask(asyncio.Task[None]):
     """Notes that it was cancelled, so that nobody has to ask after each call."""
 
     def __init__(self, slot: CallSlot, life: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
-        self._worker = slot
+        self._slot = slot
         super().__init__(life, loop=loop, context=slot.context)
 
     def cancel(self, msg: Any | None = None) -> bool:
-        self._worker.is_cancelled = True
+        self._slot.is_cancelled = True
         return super().cancel(msg)
 
 
 class SlotPool:
-    """At most `capacity` workers that count; abandoned ones live on beside them until they end.
+    """At most `capacity` slots that count; abandoned ones live on beside them until they end.
 
     Args:
-        work: the life of a worker; it calls `done_pulling` before it waits for a call.
-        has_work: whether a worker would find something to do.
+        work: the life of a slot; it calls `done_pulling` before it waits for a call.
+        has_work: whether a slot would find something to do.
     """
 
-    # active = workers neither ended nor abandoned <= capacity
-    # has_work() and active < capacity  =>  some worker is about to pull (puller is not None), after each wake()
+    # One slot pulls at a time, so rows enter the queue in their order. It lets the next one pull just before its own
+    # call waits, so there are as many slots as calls that wait, and one is enough for a function that never does.
+    # Not `capacity` slots from the start: those without a row would each need a future to be woken by.
+    #
+    # _slots: all that have not ended, abandoned ones too: close() ends them
+    # _active: of these, those that are not abandoned; _active <= capacity
+    # _puller: the one that pulls, or is about to; after each wake() there is one if has_work() and _active < capacity
+    # _context: None before open() and after close(), when none may start
 
     def __init__(
         self,
@@ -121,7 +136,7 @@ class SlotPool:
         self._context: contextvars.Context | None = None
 
     def open(self) -> None:
-        """From now on `wake` starts workers; they find the context variables of the caller."""
+        """From now on `wake` starts slots; they find the context variables of the caller."""
         self._context = contextvars.copy_context()
 
     @property
@@ -130,7 +145,8 @@ class SlotPool:
         return self._active >= self._capacity
 
     def wake(self) -> None:
-        """Start a worker if there is work, a free slot and nobody on the way."""
+        """Start a slot if there is work, the capacity for it and no other on the way."""
+        # Asked after each row: what costs most comes last.
         if self._puller is None and self._active < self._capacity and self._context is not None and self._has_work():
             slot = self._puller = CallSlot(self._context.copy())
             self._active += 1
@@ -139,27 +155,28 @@ class SlotPool:
             slot.task.add_done_callback(lambda _: self._leave(slot))  # also if it was cancelled before it began
 
     def done_pulling(self, slot: CallSlot) -> None:
-        """The worker is going to wait for its call: let another one pull."""
+        """The slot is going to wait for its call: let another one pull."""
         if self._puller is slot:
             self._puller = None
         self.wake()
 
     def _leave(self, slot: CallSlot) -> None:
-        """The worker has ended and gives its slot back."""
+        """The slot has ended and makes room for another."""
         self._slots.discard(slot)
         if not slot.abandoned:
             self._active -= 1
         self.done_pulling(slot)
 
     def abandon(self, slot: CallSlot) -> None:
-        """Cancel the worker's call and give its slot to another, whether or not the call obeys."""
+        """Cancel the slot's call and make room for another, whether or not the call obeys."""
+        # At once and not when the call has ended: it may clean up for long, or catch the cancellation and go on.
         if not slot.abandoned:
             slot.abandoned = True
             self._active -= 1
             slot.task.cancel()
 
     async def close(self, *, patient: bool) -> None:
-        """End all workers; with `patient`, calls whose rows are done may first finish what they do after it."""
+        """End all slots; with `patient`, calls whose rows are done may first finish what they do after it."""
         self._context = None
         running = {slot.task for slot in self._slots if not slot.abandoned}
         if patient and running:

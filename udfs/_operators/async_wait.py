@@ -50,7 +50,13 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         rng: for the jitter of delays.
     """
 
+    # Rows come by `feed` or `process`, slots ask for them, calls end: whatever happens first notes it where it belongs
+    # (input, queue, entry), and then calls `_pool.wake` or `_push`. These two look at the state alone: they may be
+    # called at any time, in any order, and once too often does no harm.
+    #
     # len(_queue) <= queue_size; calls in progress that count <= capacity
+    # _finished is set once: by the first error, or when the input has ended and the queue is empty
+    # _immediate holds rows only while one slot runs the fast path: they are taken before it gives way
 
     def __init__(
         self,
@@ -166,6 +172,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._fail(error)
 
     async def _run_calls(self, slot: CallSlot) -> None:
+        # In this order: a row whose back-off is over has waited longest; then the fast path, which takes rows itself;
+        # what it cannot run (a plain def, a micro-batch, 0..n results, `retry_if_result`) gets to the rest.
         slot.settle_in()
         clock, pause = self._pace.clock, self._pace.pause
         end = clock() + pause
@@ -200,7 +208,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._calls.ended(slot, call, results, error)
 
     async def _run_fast_path(self, slot: CallSlot, function: Callable[..., Coroutine[Any, Any, Any]]) -> bool:
-        """Run call after call for as long as rows come; False when the worker has nothing to do here."""
+        """Run call after call for as long as rows come; False when the slot has nothing to do here."""
         running = run_fast_path(
             function, slot, self._validate, self._weigh, self._calls.asks, self._pace, self._immediate, self
         )
@@ -208,10 +216,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             return await notify_on_suspend(running, slot, partial(self._suspended, slot))
         finally:
             if self._immediate.records:
-                self._pass()
+                self._take_immediate()
 
     def next_rows(self, slot: CallSlot) -> Iterator[InputElement] | None:
         """Rows for `run_fast_path`, at most a burst."""
+        # All that could change in a burst is asked once, before it: no call in it may then need a place, or room, that
+        # is not there. What a single row may change, such as a context variable, the loop asks itself.
         places = self._queue.places
         if not places or self._finished.done() or self._calls.ready or slot.is_contaminated():
             return None
@@ -231,12 +241,13 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def admit_marker(self, marker: InputElement) -> None:
         """Take a marker that `run_fast_path` has come to."""
         if self._immediate.records:
-            self._pass()
+            self._take_immediate()
         self._intake.admit(marker)  # type: ignore[arg-type]
         self._push()
 
     def ended(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None) -> None:
         """A call of `run_fast_path` is over, and its result cannot simply be passed on."""
+        # Admitted only now if it has never given way: an error, or a late result, needs what a Call knows.
         if not slot.is_suspended:
             self._admit(slot)
         if not slot.abandoned:
@@ -248,11 +259,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _admit(self, slot: CallSlot) -> None:
         if self._immediate.records:
-            self._pass()
+            self._take_immediate()
         record = record_of(slot.state.element)
         self._calls.admit(slot, record, self._intake.admit(record))  # type: ignore[arg-type]
 
-    def _pass(self) -> None:
+    def _take_immediate(self) -> None:
         """Take the rows that were done at once: emit them, if they need not wait in the queue."""
         immediate = self._immediate
         try:
@@ -267,7 +278,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _push(self) -> None:
         """Emit everything that may leave."""
-        if self._emission.is_going_on:
+        if self._emission.is_going_on:  # further down the chain something has completed a row of ours: it is seen there
             return
         try:
             self._held_back = self._emission.emit()

@@ -29,8 +29,12 @@ class BufferedOperator(Operator):
         fail: told of the error that ends the operator, to end its chain with it; its own `abort` unless given.
     """
 
+    # Back-pressure ends here. Operators that wait for nothing hand a row on before they return, so only one that has
+    # elements of its own can stop when the output is full; it must be told (`resume`) when it may go on.
+    #
     # _held_back: something could leave, but the output had no room when it was last asked
     # _finished is set once: all is emitted, or an error
+    # _own_context: without the variables of any call, for what is run later
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What results weigh: a bound in bytes for the queue, beside the one in rows."""
+"""A bound in bytes for the queue, beside the one in rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ class ByteBoundedQueue(StreamElementQueue):
         weigh: how many a result has.
     """
 
-    # _held is the weight of the results that were completed in the queue and not yet emitted
+    # Nobody knows how large a result will be before it is there. So the bound does not hold back results, it lets no
+    # new rows in: `places` is 0 from when the limit is reached until enough has left.
+    # A result is weighed when it is completed and once more when it leaves: an output sees records, and not the entry
+    # that could have kept the weight. Both times it must be the same, so nobody may edit a result in between.
+    #
+    # _held: the weight of the results that were completed in the queue and not yet emitted
 
     def __init__(self, queue: StreamElementQueue, limit: int, weigh: Callable[[Any], int]) -> None:
         super().__init__(queue.capacity)

@@ -22,6 +22,10 @@ class Emission:
         is_bounded: whether the output's room is to be asked for.
     """
 
+    # A row that leaves runs what is further down the chain right here, on the stack of whoever has completed the row.
+    # If that completes another row of this operator, to emit it at once would let it overtake the one that is leaving:
+    # so `is_going_on` is asked before, and the outer loop takes it in its turn.
+
     def __init__(self, queue: StreamElementQueue, output: Output, is_bounded: bool) -> None:
         self._queue = queue
         self._output = output

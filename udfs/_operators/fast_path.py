@@ -1,4 +1,4 @@
-"""The hottest loop: the calls of one call slot, row after row."""
+"""The hottest loop: the calls of one call slot, row after row, for a function of one row and one result."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ PAUSE = 0.01  # seconds after which they get it anyway, behind the call at work
 class ImmediateResults:
     """Rows that were done at once, with their results; the operator takes them together."""
 
+    # len(records) == len(results), in the order of the rows; none of them is in the queue
+    # may_leave: nothing before them waits, so they may be emitted without ever having been in the queue
+    # spare: counts down while rows are noted; the burst ends when it is used up
+
     __slots__ = ("may_leave", "records", "results", "spare")
 
     def __init__(self) -> None:
-        self.may_leave = False  # whether they need not be in the queue
-        self.spare = 0  # bytes of results that may still be noted, where they are weighed
+        self.may_leave = False
+        self.spare = 0  # bytes, where results are weighed
         self.records: list[InputElement] = []
         self.results: list[Any] = []
 
@@ -70,7 +74,7 @@ class Pace:
     def __init__(self, clock: Callable[[], float], *limits: float | None) -> None:
         self.clock = clock
         self.limit = min((limit for limit in limits if limit is not None), default=math.inf)
-        self.pause = min(PAUSE, self.limit)
+        self.pause = min(PAUSE, self.limit)  # a loop that comes round more rarely would see no deadline in time
 
 
 class Admission(Protocol):
@@ -104,6 +108,14 @@ async def run_fast_path(
     Returns:
         Whether there may be more rows, after a pause; else the slot has nothing to do here.
     """
+    # A function that has its answer at hand must cost little more than calling it: no entry, no Call, no deadline is
+    # made before it is known that the row needs one. The call is simply begun. If it gives way, `notify_on_suspend`
+    # tells the operator, which admits the row then, as of `state.started`, and lets another slot go on pulling.
+    # This coroutine waits with the call meanwhile: `slot.is_suspended` tells afterwards that it did.
+    #
+    # What may not happen unseen between two rows is asked after each: time, bytes, traces in the context. A `break`
+    # goes on with a new burst, before which `next_rows` looks at everything; a `return` lets go of the slot's task.
+    #
     # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
     state, context, clean = slot.state, slot.context, slot.clean
     clock, pause = pace.clock, pace.pause
@@ -135,7 +147,7 @@ async def run_fast_path(
                     end = 0.0
                 operator.ended(slot, None, error)
                 break
-            if slot.is_suspended or (asks and state.side):
+            if slot.is_suspended or (asks and state.side):  # it has an entry, or needs one for its side records
                 end = 0.0
                 operator.ended(slot, [(result,)], None)
                 break
@@ -144,7 +156,7 @@ async def run_fast_path(
             except BaseException as error:
                 operator.ended(slot, None, error)
                 break
-            if (now := clock()) > end:  # a long time for a row
+            if (now := clock()) > end:  # one look at the clock per row: the end of this call is the start of the next
                 if now - started > pace.limit:
                     operator.ended(slot, [(result,)], None)
                     break
@@ -159,7 +171,7 @@ async def run_fast_path(
                 if immediate.spare <= 0:
                     return True
             try:
-                if context != clean or slot.is_cancelled:  # is_spoiled, which asks more than can have happened here
+                if context != clean or slot.is_cancelled:  # is_contaminated asks more than can have happened here
                     break
             except BaseException:  # variables that cannot be compared
                 break

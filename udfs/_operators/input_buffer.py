@@ -29,12 +29,18 @@ class InputBuffer:
     """Batches of elements in a line; asks for another batch when it starts on the last.
 
     Args:
-        want: asks whoever feeds for one batch.
+        request_batch: asks whoever feeds for one batch.
     """
 
-    # may_have_more is False only when every element has been taken; has_ended: nothing more is fed;
-    # what was put one by one and not taken is in _line, and _line is in the line of batches while it holds anything;
-    # current gives what is left in _inserted, then what is left of _behind
+    # Batches stay iterators, and `current` is open to the fast path, so that taking a row costs one step of a C
+    # iterator and no call. A chain puts rows one by one: all of them share one iterator that reads from `_line`.
+    # Asking for the next batch when the last one begins, not when it ends, lets Spark read while calls go on.
+    #
+    # may_have_more is False only when every element has been taken
+    # has_ended: nothing more is fed
+    # _line: what was put one by one and not taken; it is one of _batches while it holds anything
+    # current: gives what is left in _inserted, then what is left of _behind
+    # _is_listed: `values` is reading, which is no reason to ask for more
 
     def __init__(self, request_batch: Callable[[], None]) -> None:
         self._request_batch = request_batch

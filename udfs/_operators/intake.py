@@ -19,6 +19,9 @@ class Intake:
         push: emits what may leave; called for each marker that has come to its place.
     """
 
+    # Not before: a row in the queue holds a place and, in the ordered mode, all that come behind it. So rows wait in
+    # the input, in the batch that they came in, and only those that a call is for are taken out one by one.
+    #
     # A row is in exactly one place: in the input, or in the queue, or emitted.
     # Of those in the queue, each unfinished one is in the batch or belongs to one Call.
 
@@ -53,6 +56,7 @@ class Intake:
 
     def admit_marker(self) -> bool:
         """Take the next element if it is a marker."""
+        # It needs no call, so it must not wait for a slot: all may be held by coroutines whose rows are done.
         marker = self._input.take_marker()
         if marker is None:
             return False

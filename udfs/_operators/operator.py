@@ -45,6 +45,9 @@ class Operator(ABC):
 class ChainedOperator(Operator):
     """An operator that gets its rows from another one."""
 
+    # By plain calls, on one stack: a row passes from operator to operator without a queue or a task between them. Only
+    # an async operator keeps it, and returns at once.
+
     @property
     @abstractmethod
     def room(self) -> int:
@@ -64,4 +67,4 @@ class ChainedOperator(Operator):
 
     def input(self) -> Downstream:
         """What one of those before it hands its rows to."""
-        return self
+        return self  # a union has an input of its own for each

@@ -36,6 +36,9 @@ class Output(Collector):
     An output with a tag takes only that tag's records; one without takes only the main stream's.
     """
 
+    # Back-pressure is asked for and not enforced: `collect` never blocks and never refuses. Who sends asks for `room`
+    # before, and goes on when its `resume` is called.
+
     def __init__(self, tag: OutputTag | None = None) -> None:
         self.tag = tag
         self._gauge = WatermarkGauge()
@@ -105,14 +108,14 @@ class CountingOutput(ForwardingOutput):
     """Counts the records that leave an operator and notes when latency markers do, then passes them on.
 
     Args:
-        passed: told of each latency marker.
+        report: told of each latency marker.
     """
 
-    def __init__(self, output: Output, passed: Callable[[LatencyMarker], None] = lambda marker: None) -> None:
+    def __init__(self, output: Output, report: Callable[[LatencyMarker], None] = lambda marker: None) -> None:
         super().__init__(output)
         self.records_out = 0
-        self._collect = output.collect
-        self._passed = passed
+        self._collect = output.collect  # found once, not for each row
+        self._report = report
 
     def collect(self, record: StreamRecord) -> None:
         self.records_out += 1
@@ -123,12 +126,14 @@ class CountingOutput(ForwardingOutput):
         self._output.collect_results(records, results)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        self._passed(marker)
+        self._report(marker)
         self._output.emit_latency_marker(marker)
 
 
 class SplittingOutput(ForwardingOutput):
     """Tells the results of a row from what its function wrote to side outputs, which comes in the same line."""
+
+    # In one line, so that a side record leaves at its row's place, with its attempt's results or not at all.
 
     def collect(self, record: StreamRecord) -> None:
         value = record.value
@@ -156,7 +161,7 @@ class ChainingOutput(Output):
 
     Args:
         following: the next operator.
-        view: makes of a record what the next operator shall see of it.
+        project: makes of a record what the next operator shall see of it.
     """
 
     def __init__(self, following: Downstream, project: Callable[[StreamRecord], StreamRecord]) -> None:
@@ -237,6 +242,8 @@ class BroadcastingOutput(Output):
 class CopyingBroadcastingOutput(BroadcastingOutput):
     """The same, with a shallow copy for all but the last."""
 
+    # Shallow, for the row itself: what is in it is copied by the `CopyingChainingOutput` of those that may edit it.
+
     def collect(self, record: StreamRecord) -> None:
         for output in self._main[:-1]:
             output.collect(record.with_value(copy.copy(record.value)))
@@ -249,15 +256,15 @@ class TimestampedCollector(Collector):
 
     Args:
         output: where the records go.
-        fit: checks a value against the declared type.
+        validate: checks a value against the declared type.
         failed: told when a record could not go on, whatever the caller makes of the exception.
     """
 
     def __init__(
-        self, output: Output, fit: Callable[[Any], Any], failed: Callable[[BaseException], None] | None = None
+        self, output: Output, validate: Callable[[Any], Any], failed: Callable[[BaseException], None] | None = None
     ) -> None:
         self._output = output
-        self._fit = fit
+        self._validate = validate
         self._failed = failed or (lambda error: None)
         self.timestamp: int | None = None  # of the row at hand
 
@@ -267,7 +274,7 @@ class TimestampedCollector(Collector):
         Raises:
             ResultError: it does not fit the declared type.
         """
-        made = StreamRecord(self._fit(record), self.timestamp)
+        made = StreamRecord(self._validate(record), self.timestamp)
         try:
             self._output.collect(made)
         except BaseException as error:  # of an operator further down: a catch-all here must not lose its row

@@ -24,6 +24,7 @@ def queue_of(
     options: Options, output: Output, weigh: Callable[[Any], int] | None
 ) -> tuple[StreamElementQueue, Output, ByteBoundedQueue | None]:
     """The queue, the output that it emits to, and the bound in bytes if there is one."""
+    # Rows of fixed size are bounded well enough by their number; to weigh each of them would be for nothing.
     queue = _QUEUES[options.output_mode](options.queue_rows)
     if weigh is None or options.max_buffered_bytes is None:
         return queue, output, None

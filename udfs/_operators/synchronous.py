@@ -26,6 +26,8 @@ __all__ = (
 class SynchronousOperator(ChainedOperator):
     """Passes everything on; a subclass says what it does with rows or markers."""
 
+    # It holds nothing, so it has no room of its own to give and nothing to resume: both are those of its output.
+
     def __init__(self, output: Output) -> None:
         self._output = output
 
@@ -67,7 +69,7 @@ class FilterOperator(SynchronousOperator):
     """Keeps the rows for which a function says so; they go on untouched.
 
     Args:
-        unseen: gives the record back that the function's view was made of.
+        unprojected: gives the record back of which the function sees a projection.
     """
 
     def __init__(

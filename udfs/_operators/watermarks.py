@@ -62,7 +62,7 @@ class WatermarkOperator(SynchronousOperator):
         self._emit(self._generator.after(mark))
 
     def process_marker(self, marker: Marker) -> None:
-        if not isinstance(marker, Watermark) or marker == Watermark.MAX:  # this step makes its own
+        if not isinstance(marker, Watermark) or marker == Watermark.MAX:  # this operator makes its own
             super().process_marker(marker)
 
     def end_of_input(self) -> None:
@@ -109,7 +109,11 @@ class WatermarkColumnOperator(SynchronousOperator):
 class UnionOperator(SynchronousOperator):
     """Rows of several inputs as they come; the watermark is the lowest of those that are not idle, as in Flink."""
 
-    # self._last never decreases; the output has ended when all inputs have
+    # An input without a watermark yet holds the others back, or a row of its own could come too late; an idle one has
+    # said that it will not. When it wakes up it may be behind: the watermark then stands still until it has caught up.
+    #
+    # _watermarks, _idle: one for each input, by its number; _open: inputs that have not ended
+    # _last never decreases; the output has ended when all inputs have
 
     def __init__(self, output: Output) -> None:
         super().__init__(output)

@@ -38,6 +38,12 @@ class RecordWriterOutput(Output):
         max_bytes: about how many make a full batch.
     """
 
+    # Two bounds and a timer: `rows`, so that Spark's batches keep their size; `max_bytes`, as large results of so many
+    # rows would not fit into memory, nor into one Arrow array; `linger`, as a slow service fills no batch for minutes.
+    #
+    # len(_values) == len(_origins) < rows between two calls; _held: what they weigh, if they are weighed
+    # _timer: set while there are rows; _failure: what it met, for the next caller
+
     def __init__(
         self,
         write: Callable[[Sequence[Any], Sequence[Any]], None],
@@ -55,7 +61,7 @@ class RecordWriterOutput(Output):
         self._loop = loop
         self._weigh = weigh
         self._max_bytes = max_bytes
-        self._held = 0  # what _values weigh, if they are weighed
+        self._held = 0
         self._timer: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
         self._values: list[Any] = []
@@ -78,7 +84,7 @@ class RecordWriterOutput(Output):
         origins = [*map(_origin_of, records)]
         if self._weigh is not None:
             more = sum(map(self._weigh, results, origins))
-            if self._held + more >= self._max_bytes:  # a batch is full somewhere among them
+            if self._held + more >= self._max_bytes:  # a batch is full somewhere among them: one by one finds out where
                 super().collect_results(records, results)
                 return
             self._held += more
