@@ -39,7 +39,15 @@ def start_chain(plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks) -> 
 
 
 class _Builder:
-    # Each node's operator is made once, when those of all its readers are there.
+    """Makes the operators of one chain, once."""
+
+    # From the tail to the head, because an output is given to its operator when that is made, and knows those behind
+    # it. Only asking for more goes the other way: `_resume` finds those before an operator when it is called, by then
+    # they are there. So no operator is ever half made, and none has to be told later who its neighbours are.
+    #
+    # operators: one for each node made so far; all readers of a node are made before it
+    # _buffered: those of them that can hold back rows, and the source: between these `_resume` goes
+    # _instances: by identity, since two equal objects of the user's are still two
 
     def __init__(self, plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks, chain: Chain) -> None:
         self._plan = plan
@@ -47,7 +55,7 @@ class _Builder:
         self._sinks = sinks
         self._chain = chain
         self._names = _names(plan)
-        self._instances: set[int] = set()  # the users' objects that an operator has already
+        self._instances: set[int] = set()  # of the users' objects that an operator has already
         self.operators: dict[StreamNode, ChainedOperator] = {}
         self._buffered: dict[StreamNode, BufferedOperator] = {}
 
@@ -59,7 +67,7 @@ class _Builder:
             operator = self.operators[node] = self._operator(node, request_batch)
             if isinstance(operator, BufferedOperator):
                 self._buffered[node] = operator
-        if head is None:
+        if head is None:  # else the first async operator takes the batches itself: one hand-over less per row
             given = self._environment
             self._buffered[start] = SourceOperator(self._output(start), given.loop, given.request_batch, given.fail)
         return self._buffered[head or start]
@@ -79,7 +87,7 @@ class _Builder:
     def _output(self, node: StreamNode) -> Output:
         outputs = [self._link(node, child) for child in self._plan.readers_of(node)]
         outputs += self._sinks.outputs(node)
-        if len(outputs) == 1 and outputs[0].tag is None:
+        if len(outputs) == 1 and outputs[0].tag is None:  # by far the most: no loop over one output for each row
             output = outputs[0]
         else:
             output = (BroadcastingOutput if self._plan.object_reuse else CopyingBroadcastingOutput)(outputs)
@@ -90,6 +98,7 @@ class _Builder:
 
     def _link(self, node: StreamNode, child: StreamNode) -> Output:
         assert child.factory is not None
+        # Each link has a projection of its own: the inputs of a union may be laid out differently.
         copies = child.factory.may_edit(node.layout) and not self._plan.object_reuse
         link = CopyingChainingOutput if copies else ChainingOutput
         return link(self.operators[child].input(), child.factory.project(node.layout))

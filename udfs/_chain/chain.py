@@ -38,10 +38,15 @@ class Sinks(Protocol):
 
 
 class Chain:
-    """The stage of a task: fed with elements, runs until all operators have ended.
+    """The loop task of a Spark task: fed with elements, runs until all operators have ended.
 
     Operators open from the tail to the head and close from the head to the tail. One that fails ends all.
     """
+
+    # The nesting of the operators' `running` blocks is the order of opening and closing: each block ends when its own
+    # operator has emitted everything, so by then whoever it emits to is still open.
+    # Failing goes beside it: an error may come from deep in a call or a timer, with no block around it to raise in.
+    # So `fail` tells every operator to end with it, and each raises it where it waits for its end.
 
     def __init__(self, loop: asyncio.AbstractEventLoop, partition: int, interval: float | None) -> None:
         self._loop = loop

@@ -20,6 +20,8 @@ def _raise(error: BaseException) -> None:
 class TaskEnvironment:
     """Where a chain runs; given to its operators once, when they are made.
 
+    Time, randomness and the loop come from here alone, so that the test kit can give its own.
+
     Args:
         rng: for the jitter of delays.
         attempt: how often Spark has started the task before.

@@ -1,4 +1,4 @@
-"""What the operators of a chain do: small plans that travel to the executors and make their operator there."""
+"""What the operators of a chain do: one factory for each, which travels to the executors and makes it there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ __all__ = (
 
 
 class OperatorFactory(ABC):
-    """One operator."""
+    """What travels to the executors of one operator, and makes it there."""
+
+    # An operator has futures, timers and clients, none of which can be pickled: so what is planned is a factory, plain
+    # data that knows the user's function and the positions of columns. It also answers what the rest of the plan has
+    # to know of the operator before there is one: what it sees, writes, edits, and how many threads it may want.
 
     name: str
     threads = 0  # that its calls may need
@@ -49,7 +53,7 @@ class OperatorFactory(ABC):
 
     @property
     def instance(self) -> Any:
-        """The object with a life cycle that the user has given; the spec itself if there is none."""
+        """The object with a life cycle that the user has given; the factory itself if there is none."""
         return self
 
     def with_own_instance(self) -> OperatorFactory:
@@ -58,7 +62,7 @@ class OperatorFactory(ABC):
 
     @abstractmethod
     def project(self, before: RowLayout) -> Projection:
-        """What the operator sees of the rows that come in."""
+        """What the operator sees of the rows that come in; they are laid out as `before`."""
 
     @abstractmethod
     def build(
@@ -225,7 +229,7 @@ class AssignFactory(OperatorFactory):
     def build(
         self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
     ) -> WatermarkOperator:
-        of_source = before.is_source
+        of_source = before.is_source  # only bare rows of the source tell their batch; operators do not keep batches
         return WatermarkOperator(
             output,
             WatermarkGenerator.of(self.strategy),

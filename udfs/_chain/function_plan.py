@@ -31,8 +31,12 @@ class FunctionPlan:
     declared: Any
     keeps_results: bool = False
 
+    # Made and checked on the driver, so a type that Arrow does not know is an error of the query and not of a row.
+    # The declared type travels as Arrow's: on an executor there is no session that could read DDL.
+
     @property
     def captures(self) -> bool:
+        """Whether a result is the struct of value and error."""
         return self.options.on_error is OnError.CAPTURE
 
     @property
@@ -59,24 +63,24 @@ class FunctionPlan:
         return self.options.capacity
 
     def result_validator(self) -> Callable[[Any], Any]:
-        """What is done to each result: fit it to the declared type, wrap it if captured."""
+        """What is done to each result: validate it against the declared type, wrap it if captured."""
         name, extra = self.spec.name, self.options.extra_fields
         if self.declared is None:
-            fit = _checked(partial(check_awaited, name))
+            validate = _checked(partial(check_awaited, name))
         else:
-            fit = validator(name, self.declared, extra_fields=extra)
+            validate = validator(name, self.declared, extra_fields=extra)
             if self.keeps_results and extra is ExtraFields.ERROR:
-                fit = _checked(fit)
-        return _captured(fit) if self.captures else fit
+                validate = _checked(validate)
+        return _captured(validate) if self.captures else validate
 
 
-def _checked(fit: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _checked(validate: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
-        fit(value)
+        validate(value)
         return value
 
     return check
 
 
-def _captured(fit: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: {"value": fit(value), "error": None}
+def _captured(validate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: {"value": validate(value), "error": None}

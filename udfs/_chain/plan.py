@@ -29,6 +29,9 @@ class ChainPlan:
         latency_interval: seconds between two latency markers; None: none are made.
     """
 
+    # Plain data: no DataFrame, no session, no loop. So it can travel, each task makes a running chain of its own, and
+    # the test kit runs the same one without Spark.
+
     nodes: tuple[StreamNode, ...]
     is_source_read: bool = False
     object_reuse: bool = False
@@ -94,6 +97,9 @@ class StreamNode:
 
     `factory` is None for the source. Nodes are told apart by identity.
     """
+
+    # A node knows those before it and never those behind it: so it is frozen, a stream that branches shares its nodes
+    # with both branches, and what nobody reads is in no plan. By identity, since two equal operators are two operators.
 
     factory: OperatorFactory | None
     parents: tuple[StreamNode, ...]

@@ -35,6 +35,9 @@ class SingleResult:
 class TaggedUnion:
     """Several results in one DataFrame: a struct column for each, of which the row has one, and its number."""
 
+    # mapInArrow gives one DataFrame, and to evaluate once for each result would call the service as often. Not one
+    # struct of all columns: two results may have a column of one name and different types.
+
     number: int
     struct_types: tuple[Any, ...]  # of all results
 
@@ -101,12 +104,12 @@ class SideOutputValidators:
         self._type_of = type_of
         self._known = {result.tag: result.written for result in results or () if result.tag is not None}
         self._keeps_undeclared = results is None or any(result.undeclared for result in results)
-        self._fits: dict[OutputTag, Callable[[Any], Any] | None] = {}
+        self._validators: dict[OutputTag, Callable[[Any], Any] | None] = {}
 
     def __call__(self, tag: OutputTag) -> Callable[[Any], Any] | None:
-        if tag not in self._fits:
+        if tag not in self._validators:
             struct_type = self._known.get(tag) or (self._type_of(tag) if self._keeps_undeclared else None)
-            self._fits[tag] = (
+            self._validators[tag] = (
                 None if struct_type is None else validator(f"side output {tag.name!r}", struct_type, row=True)
             )
-        return self._fits[tag]
+        return self._validators[tag]

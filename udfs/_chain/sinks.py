@@ -1,4 +1,4 @@
-"""Both ends of a chain: Arrow batches to elements, and results to Arrow batches."""
+"""The way out: what leaves a chain, to an output or as Arrow batches for Spark."""
 
 from __future__ import annotations
 
@@ -55,6 +55,10 @@ class ArrowSinks:
         rows: of a full batch.
         type_of: the Arrow type of a tag's rows, where it is not read under its name.
     """
+
+    # A writer for each pair of operator and result, not one for each result: rows of different operators have different
+    # layouts, and a batch is of one. The rows of one operator keep their order; between two none is promised.
+    # The latencies are read of many operators but have one layout: they share one writer, closed when all have ended.
 
     def __init__(
         self,
@@ -158,6 +162,9 @@ def _arranged(layout: RowLayout, struct_type: pa.DataType, columns: list[pa.Arra
 
 class _UndeclaredOutput(Output):
     """Takes side rows of any tag of the user's: nobody has asked for them yet, but may."""
+
+    # Kept, because to find out later that they are wanted would mean to call the service again. Their tags, and with
+    # them their columns, are only known when a function writes: so the rows go as packed bytes beside the tag's name.
 
     def __init__(self, open_writer: Callable[[OutputTag], RecordWriterOutput]) -> None:
         super().__init__(ANY_TAG)

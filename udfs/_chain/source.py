@@ -20,14 +20,18 @@ __all__ = ("SourceReader",)
 class SourceReader:
     """Makes the elements of each batch of a task: what the chain's first operator sees of its rows."""
 
+    # Only the columns that the first operator reads become Python values, a whole column at a time. The others stay
+    # Arrow: the origin of each row, (SourceRows, number), leads back to them. And elements are made as they are asked
+    # for: of a batch whose task fails early the rest is never made.
+
     def __init__(self, plan: ChainPlan) -> None:
         self._columns: tuple[int, ...] | None = None
         self._names: tuple[str, ...] | None = None
         self._function = ""
-        if plan.head is not None and isinstance(spec := plan.head.factory, WaitFactory):
-            self._columns = spec.positions
-            self._names = spec.names if spec.function_plan.spec.takes_mapping else None
-            self._function = spec.name
+        if plan.head is not None and isinstance(factory := plan.head.factory, WaitFactory):
+            self._columns = factory.positions
+            self._names = factory.names if factory.function_plan.spec.takes_mapping else None
+            self._function = factory.name
         self._generator: WatermarkGenerator | None = None
         self._mark: int | None = None
         if isinstance(assign := plan.start.factory, AssignFactory):
