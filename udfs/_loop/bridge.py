@@ -55,19 +55,26 @@ class Reader(Generic[Out]):
 
 
 class Bridge(Generic[In, Out]):
-    """Runs a stage on an event loop in a thread of its own, and carries batches both ways.
+    """Runs a loop task on an event loop in a thread of its own, and carries batches both ways.
 
     Two mailboxes and no lock: the loop's own thread-safe calls lead in, one queue leads out. Spark's thread
-    gives a batch only when the stage has asked for one, so a Spark that stops reading stops the calls after the
+    gives a batch only when the loop task has asked for one, so a Spark that stops reading stops the calls after the
     batches that were already handed over. Whenever Spark's thread has to wait, all that it has handed over is
     settled first. It looks at the reader itself: were it blocked in a read or a write instead, that would fail.
 
     Args:
-        build: makes the stage, on the loop's thread, from the loop, `request_batch` (ask for a batch) and `emit`.
+        build: makes the loop task, on the loop's thread, from the loop, `request_batch` (ask for a batch) and `emit`.
         threads: how many calls may want a thread at the same time.
         loop: the event loop; the bridge closes it.
         reader: who gets what comes out.
     """
+
+    # Two threads, because both want to be the one that waits: Spark pulls results from a generator and hands out input
+    # from an iterator, the loop must go on meanwhile. Not `run_until_complete` for each batch in Spark's thread: calls
+    # would stand still whenever Spark computes, and no deadline would be seen.
+    #
+    # _outbox: "batch", "request_batch", and at last "done" or "error", which stays in for whoever asks again
+    # _loop_task, _main: of the loop's thread; _heard: of Spark's; _is_stopped is only ever set on the loop's thread
 
     def __init__(
         self,
@@ -104,7 +111,7 @@ class Bridge(Generic[In, Out]):
             self.close()
 
     def until_wanted(self) -> Iterator[Out]:
-        """Yields what comes out until the stage asks for a batch; may be left before that, and called again.
+        """Yields what comes out until the loop task asks for a batch; may be left before that, and called again.
 
         Raises:
             AsyncUDFError: a row failed, or the function could not be opened.
@@ -117,12 +124,14 @@ class Bridge(Generic[In, Out]):
         self._send(lambda: self._loop_task.feed(batch))
 
     def finish(self) -> Iterator[Out]:
-        """Say that nothing follows, and yield all that comes out until the stage has closed."""
+        """Say that nothing follows, and yield all that comes out until the loop task has closed."""
         self._send(lambda: self._loop_task.end_of_input())
         yield from self._until("done")
 
     def close(self) -> None:
         """Cancel what is still running and wait for the thread, in bounded time; harmless when all is over."""
+        # Bounded, since a call may hang in C code that nothing can end: then the daemon thread is left behind, and
+        # Spark's worker goes on. Winding up has several graces of its own, one after another.
         self._send(self._stop)
         self._thread.join(timeout=10 * shutdown.GRACE)
 

@@ -30,6 +30,8 @@ def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None],
         AsyncUDFError: the coroutine was cancelled, or the loop was stopped under it.
         BaseException: what has ended the coroutine or, if it was done, its winding up.
     """
+    # Not asyncio.run, nor a Runner: both wait without a limit for tasks and generators that do not end, and minutes for
+    # threads, while Spark waits for the task.
     pool = CallThreads(threads)
     loop.set_default_executor(pool)
     asyncio.set_event_loop(loop)
@@ -78,6 +80,7 @@ def _error_of(loop: asyncio.AbstractEventLoop, running: Coroutine[Any, Any, None
 
 
 async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
+    """End all that the loop still has, each in bounded time; what does not end is discarded."""
     left = {asyncio.current_task()}
     for _ in range(ROUNDS):  # generators that do not end, and tasks that others have started late
         left |= await end_tasks(asyncio.all_tasks() - left)

@@ -1,4 +1,9 @@
-"""Awaits the user's code in the task that runs it, with a limit that the code cannot ignore."""
+"""Awaits the user's code in the task that runs it, with a limit that the code cannot ignore.
+
+`asyncio.wait_for` and `asyncio.timeout` both wait for ever on a coroutine that swallows its cancellation. A task of its
+own could be abandoned, but what is opened in one task and closed in another breaks task groups and `asyncio.timeout`.
+So the coroutine is driven by hand, in the task that it belongs to: then it can be left at any `await`.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +59,13 @@ async def within(limit: float, step: Coroutine[Any, Any, Value], *, to_its_end: 
 class _Reminder:
     """Cancels the current task when its time is up, and takes all of it back in the end."""
 
+    # The task's count of cancellations is all that tells ours from those of others: it is `_before` when we begin, each
+    # of ours is in `cancelled`, and whatever else is in it has come from others, who expect the task to end.
+    #
+    # _timer: one at a time, for the limit, for the grace period after others have cancelled, or for the next reminder
+    # _hurries: the count for which the timer was brought forward; 0: it stands at the limit
+    # has_given_up: set with the last cancellation: where that comes by, the coroutine is left where it waits
+
     def __init__(self, limit: float, to_its_end: bool) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -64,7 +76,7 @@ class _Reminder:
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + limit
         self._timer = self._loop.call_at(self._deadline, self._remind)
-        self._hurries = 0  # how often the task was cancelled when others began to wait for the coroutine's end
+        self._hurries = 0
         self._pauses = iter(pauses())
         self._limit = limit
         self.cancelled = 0  # how often this has cancelled the task
@@ -117,6 +129,9 @@ class _Reminder:
 @coroutine
 def _driven(running: Coroutine[Any, Any, Value], reminder: _Reminder) -> Generator[Any, Any, Value]:
     """Run a coroutine as its task would, but drop it when the reminder gives up."""
+    # The task waits for a gate in place of the coroutine's own future. So a cancellation comes here even where that
+    # future would swallow it, and is handed on to it, as a task would do, or makes an end.
+    # `shutdown.forget` finds what is driven by the name of the variable, `running`.
     error: BaseException | None = None
     while True:
         try:

@@ -24,6 +24,8 @@ GRACE = 5.0  # seconds that a cancelled coroutine has to clean up
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
     """Cancel tasks and wait for them, at most `GRACE` seconds; returned are those that were discarded in the end."""
+    # More than once: a task may swallow a cancellation, or be in a `finally` that awaits. `asyncio.wait` and not
+    # `gather`, which would cancel nothing more and wait without end.
     left = set(tasks)
     for pause in pauses():
         if not left:
@@ -55,6 +57,8 @@ def discard(task: asyncio.Task[Any]) -> None:
 
 def forget(coroutine: Any) -> None:
     """Close a coroutine that nobody will wait for, whatever it makes of it."""
+    # close() alone raises GeneratorExit where the coroutine waits. One that catches it and awaits again is still alive,
+    # and so are those around it that it was awaited in: each has to be looked at.
     chain = list(_awaited(coroutine))
     with contextlib.suppress(BaseException):  # "coroutine ignored GeneratorExit"
         chain[0].close()
@@ -80,6 +84,7 @@ def _awaited(coroutine: Any) -> Iterator[Any]:
 
 def _driven(coroutine: Any) -> Any:
     """What is driven by hand, under this name."""
+    # A generator that drives another by `send` awaits nothing that Python could tell of: see the users of @coroutine.
     frame = getattr(coroutine, "gi_frame", None)
     return frame.f_locals.get("running") if frame is not None else None
 
@@ -92,4 +97,5 @@ def _stepped(step: Any) -> Any:
 
 
 def _is_closed(coroutine: Any) -> bool:
+    """Whether it has run to its end: only then its frame is gone."""
     return all(getattr(coroutine, name, None) is None for name in ("cr_frame", "gi_frame", "ag_frame"))

@@ -30,7 +30,11 @@ class CallThreads(ThreadPoolExecutor):
         calls: how many calls may want a thread at the same time.
     """
 
+    # A thread cannot be ended. Where its call has timed out it is only counted as hung, and a new one takes its turn:
+    # else a few calls without a time limit of their own would stop all others for good. `_most_hung` bounds that.
+    #
     # _pending: the calls that wait in _calls or are in a thread
+    # _hung: those given up while a thread is at them; some may have ended since they were counted last
     # len(_working) >= the number of pending calls, unless all threads that may be are there
 
     def __init__(self, calls: int) -> None:
@@ -71,6 +75,7 @@ class CallThreads(ThreadPoolExecutor):
         return call
 
     def _give_up(self, call: _Call) -> None:
+        """Nobody waits for the call any more, but a thread is at it."""
         self._hung.add(call)
         with contextlib.suppress(RuntimeError):  # no thread can be started: tried again with the next call
             self._grow()
@@ -80,6 +85,7 @@ class CallThreads(ThreadPoolExecutor):
         return len(self._hung)
 
     def _grow(self) -> None:
+        """Start a thread if there are more calls than threads; idle ones stay for the next calls."""
         if len(self._working) < len(self._pending) and len(self._working) < self._most + self._count_hung():
             name = f"asyncudf-call-{len(self._working)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)

@@ -42,6 +42,9 @@ class BlockedTime:
 
     # Of a look that comes late only the time counts in which the loop's thread has worked: it let no other thread run.
     # In a halt of the whole process it has not, and nothing can be said of the loop.
+    #
+    # total: all that was told; _spell: how long it has been blocked without a break, told once it is over the limit
+    # _last, _worked: when the last look was, and what the thread had worked by then
 
     def __init__(self, now: float, worked: float) -> None:
         self.total = 0.0
@@ -89,7 +92,13 @@ def watched(loop: asyncio.AbstractEventLoop) -> Iterator[BlockedTime]:
 
 
 class _Watch(threading.Thread):
+    """Looks at the loop's thread four times a second: where its user's code is, and whether the loop comes round."""
+
+    # Not asyncio's debug mode: it times each callback, which slows all of them down, and tells of a call that blocks
+    # only when that has ended. A thread beside it costs nothing per row, and can say where the call is while it blocks.
+    #
     # Each look sends a callback to the loop, unless the last one has not been called yet.
+    # _came_round: whether the callback sent last was called; _told: whom the warning named, None before it
 
     def __init__(self, loop: asyncio.AbstractEventLoop, watched: int, worked: Callable[[], float]) -> None:
         super().__init__(name="asyncudf-watch", daemon=True)
@@ -163,6 +172,7 @@ def _frames_of_user(innermost: FrameType | None) -> Sequence[FrameType]:
 
 
 def _is_library(file: str) -> bool:
+    """Whether it is code of Python's or of a data library's, which is never taken for the user's."""
     is_standard = file.startswith(STANDARD) and "-packages" not in file
     return is_standard or file.startswith(("<frozen", *_libraries()))
 
