@@ -25,6 +25,9 @@ class StreamElementQueue(ABC):
         ValueError: `capacity` is not a whole number of at least 1.
     """
 
+    # A full queue says so (`try_put` gives None) and never waits: who waits, and how, is the operator's to decide. So
+    # there is nothing to lock and nothing to await, and a test can step through it on plain values.
+
     def __init__(self, capacity: int) -> None:
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
             raise ValueError(f"capacity must be a whole number of at least 1, not {capacity!r}")

@@ -55,6 +55,9 @@ class Entry:
 class RecordEntry(Entry):
     """A record waiting for its results, which carry the record's own timestamp."""
 
+    # is_done: _results are there and will not change
+    # An attribute and not a property, and no futures: an entry is made for each row that has to wait.
+
     __slots__ = ("_record", "_results")
 
     def __init__(self, record: StreamRecord, results: Sequence[Any] | None = None) -> None:

@@ -24,6 +24,8 @@ class OrderedStreamElementQueue(StreamElementQueue):
     True
     """
 
+    # One line is enough: only its head is ever looked at, and completing an entry changes nothing but the entry itself.
+
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
         # len(self._line) <= capacity; arrival order; nothing in it was emitted

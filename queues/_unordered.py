@@ -59,6 +59,9 @@ class UnorderedStreamElementQueue(StreamElementQueue):
     True
     """
 
+    # After Flink: the line is cut into segments at each marker. Within one, rows leave as they finish; the next one has
+    # its turn when the one before is empty. So what may leave is found at once, however many rows wait.
+
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
         # every entry is in exactly one segment; only the last accepts rows, only the first emits;
@@ -91,7 +94,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
             if not line and len(segments) > 1:
                 segments.popleft()
             self._size -= 1
-            entry.emit(output)
+            entry.emit(output)  # last: what runs behind the output may put, complete and emit in this queue again
             emitted += 1
         return emitted
 

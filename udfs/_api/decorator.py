@@ -87,7 +87,8 @@ class AsyncUDF(Generic[P, R]):
         """
         return AsyncUDF(*_read(self.spec.function, self.options.replace(options)), self.returns)
 
-    # What spark.udf.register asks a user-defined function for.
+    # What spark.udf.register asks a user-defined function for: it takes anything with these attributes, so the function
+    # itself can be given to it and need not be a class of PySpark's.
 
     @property
     def func(self) -> Callable[..., Any]:
@@ -198,6 +199,7 @@ def udf_of(function: Any, returns: Any, options: Mapping[str, Any]) -> AsyncUDF[
 
 
 def _read(function: Any, options: Options) -> tuple[FunctionSpec, Options]:
+    """A function and its options, each checked against the other."""
     if isinstance(function, AsyncUDF):
         raise FunctionError(f"{function.spec.name} is an async_pandas_udf already; use with_options(...)")
     if options.on_timeout is not None and is_coroutine_function(options.on_timeout):

@@ -279,7 +279,7 @@ class AsyncStream:
 
         DataFrames already given still work; their next action calls the service again.
         """
-        self._source.kept.close()
+        self._source.persisted.close()
 
     def __enter__(self) -> Self:
         return self

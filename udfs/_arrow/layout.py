@@ -32,8 +32,8 @@ Projection = Callable[[StreamRecord], StreamRecord]
 class ColumnGroup:
     """What one operator adds to a row: a struct's fields, or anything else as one column."""
 
-    function: str
-    arrow_type: Any  # Arrow's type
+    function: str  # its name, for messages
+    arrow_type: Any  # of the operator's value as it is in a record
     names: tuple[str, ...]
     spreads: bool  # a struct's fields are the columns
 
@@ -85,16 +85,24 @@ class RowLayout:
     adds columns makes one new record and copies nothing, and the source's columns stay Arrow.
     """
 
+    # Not one dict or tuple of all columns per row: each operator would copy what those before it have added, and the
+    # source's columns would have to become Python values and Arrow again, which is slow and not always exact.
+    #
+    # len(source_names or ()) == len(source_types); columns are counted over the source's, then over each group's
+    # Depth of `origin` for a record with n groups: n - 1 records, then (rows, number), or None if the rows are new
+
     source_names: tuple[str, ...] | None  # None: the first group replaced the rows
     source_types: tuple[Any, ...]
     groups: tuple[ColumnGroup, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Of all columns, in their order."""
         return (self.source_names or ()) + tuple(name for group in self.groups for name in group.names)
 
     @property
     def arrow_types(self) -> list[Any]:
+        """Of all columns, in their order."""
         return [*self.source_types, *(arrow_type for group in self.groups for arrow_type in group.arrow_types)]
 
     @property
@@ -164,13 +172,15 @@ class RowLayout:
         ]
 
     def _origin_of(self, record: StreamRecord) -> Any:
+        # Where an operator has added nothing yet, the record has no value to keep: its own origin will do.
         return record if self.groups else record.origin
 
     def unprojected(self, seen: StreamRecord) -> StreamRecord:
-        """The record that a view was made of."""
+        """The record of which an operator sees this projection."""
         return seen.origin if self.groups else seen.with_value(None)
 
     def _getter(self, position: int) -> Getter:
+        """Finds a column in a record; how far back it is, is known beforehand and not looked for in each row."""
         before = len(self.source_names or ())
         if position < before:
             return _from_source(position, len(self.groups))

@@ -112,6 +112,8 @@ def _is_a(*types: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, types)
 
 
+# Arrow type, what is accepted for it, and what makes of that a value which Arrow takes as it is. The first that matches
+# counts: a timestamp with a zone stands before one without.
 _PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], bool], Fit]] = (
     (pa.types.is_boolean, is_bool, bool),
     (lambda arrow_type: pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None, _is_aware, _aware),

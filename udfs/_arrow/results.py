@@ -26,6 +26,7 @@ class ResultWriter:
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """The results as one array."""
+        # They were checked one by one before: what Arrow still refuses is mostly their sum.
         try:
             array = pa.array(values, type=self._arrow_type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

@@ -43,7 +43,7 @@ def values_of(column: pa.Array) -> list[Any]:
     arrow_type = in_utc(column.type)
     if arrow_type != column.type:
         column = column.cast(arrow_type)
-    # pyarrow alone needs microseconds for each date, and for each value of any arrow_type if it is asked for dicts.
+    # pyarrow alone needs microseconds for each date, and for each value of any type if it is asked for dicts.
     if pa.types.is_date32(arrow_type) or (pa.types.is_timestamp(arrow_type) and arrow_type.unit == "us"):
         return _moments(column)
     maps = list(_maps_in(arrow_type))
@@ -147,12 +147,12 @@ def read_back(function: str, column: pa.Array) -> list[Any]:
     return _values(column, f"what {function} returned ({column.type})", ResultError)
 
 
-def _values(column: pa.Array, what: str, arrow_type: type[AsyncUDFError]) -> list[Any]:
+def _values(column: pa.Array, what: str, error_type: type[AsyncUDFError]) -> list[Any]:
     try:
         return values_of(column)
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         # What pyarrow says would show the value, which may be secret.
-        raise arrow_type(
+        raise error_type(
             f"{what} has no Python form ({type_name(error)}): it has a map with a key more than once, or a moment "
             "that is not in the years 1 to 9999"
         ) from None
@@ -174,6 +174,8 @@ def watermark_marks(column: pa.Array) -> list[Any]:
 class SourceRows:
     """A batch of the source; columns become Python values when an operator behind the first asks for them."""
 
+    # A whole column at a time, once: value by value would cost many times as much, and all rows of a batch will ask.
+
     __slots__ = ("_columns", "batch")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -190,6 +192,8 @@ class SourceRows:
 
 def source_columns(origins: Sequence[tuple[SourceRows, int]]) -> list[pa.Array]:
     """The source columns of results whose origins are (rows, row number): one `take` for each source batch."""
+    # Most often all are of one batch, and in the ordered mode in its order: then nothing is copied, only a slice is cut
+    # (`_take`). Results of several batches come in runs or, unordered, interleaved.
     first = origins[0][0]
     numbers = [number for rows, number in origins if rows is first]
     if len(numbers) == len(origins):

@@ -21,5 +21,6 @@ def capture_type(value: pa.DataType) -> pa.DataType:
 
 def error_type(fields: Mapping[str, str]) -> pa.DataType:
     """The type of the record of an error."""
+    # Spark's types are made of the same fields in `_spark`: this room knows Arrow only.
     types = {"string": pa.string(), "integer": pa.int32(), "double": pa.float64()}
     return pa.struct([(name, types[ddl]) for name, ddl in fields.items()])

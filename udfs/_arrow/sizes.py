@@ -27,6 +27,8 @@ NUMBER = 8  # bytes
 
 def estimated_size(value: Any) -> int:
     """About how many bytes a result holds: texts and bytes by their length, all else eight a value; keys too."""
+    # Not sys.getsizeof, which does not look inside: this is about what results weigh in a queue and in an Arrow batch.
+    # Of a list of numbers only the first is looked at, as an embedding has thousands.
     cls = type(value)
     if cls is str or cls is bytes:
         return len(value)

@@ -33,6 +33,8 @@ def validator(
         extra_fields: what becomes of the fields of structs that are not declared; None: an error, without a choice.
         row: a struct is a whole row, of which there is none that is None.
     """
+    # The declared type is looked at once, here: what comes out is a function made of functions, one for each field, so
+    # that per row nothing is left but to look at the value.
     fit = _nullable(_fit(arrow_type, "", extra_fields), arrow_type, "", not (row and pa.types.is_struct(arrow_type)))
 
     def checked(value: Any) -> Any:
@@ -60,6 +62,9 @@ def _quick(arrow_type: pa.DataType, checked: Fit) -> Fit:
 
 
 def _nullable(fit: Fit, arrow_type: pa.DataType, path: str, nullable: bool) -> Fit:
+    """The same, with None for a value that is missing, or an error where there must be one."""
+
+    # is_missing only where the value does not fit: to ask each value of each row for its type's name would cost more.
     def checked(value: Any) -> Any:
         if value is not None:
             try:

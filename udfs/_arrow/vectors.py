@@ -105,6 +105,7 @@ def _frame(columns: dict[str, tuple[Sequence[Any], Any]]) -> Any:
 def _series(values: Sequence[Any], arrow_type: pa.DataType | None) -> Any:
     import pandas as pd
 
+    # pandas would make a float column of whole numbers with a null, which loses those beyond 2**53.
     if any(value is None for value in values):
         return pd.Series(list(values), dtype=object)
     if arrow_type is None:

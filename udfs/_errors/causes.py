@@ -23,7 +23,7 @@ def related(error: BaseException, *, contexts: bool = False) -> Iterator[BaseExc
     Args:
         contexts: also those that were being handled when it was raised.
     """
-    waiting, seen = [error], set()
+    waiting, seen = [error], set()  # causes may go round in a circle, and deeper than Python's stack
     while waiting:
         one = waiting.pop()
         if one is not None and id(one) not in seen:

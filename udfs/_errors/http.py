@@ -16,6 +16,9 @@ __all__ = (
 )
 
 
+# By the names of attributes and not by classes: no client has to be imported, and unknown ones are read as well.
+
+
 def status_of(error: BaseException) -> int | None:
     """The HTTP status of an exception, of one that it was raised from, or of one in a group; None if there is none.
 
@@ -72,6 +75,7 @@ def _header(headers: Any, name: str) -> Any:
 
 
 def _tried(read: Callable[[], Any]) -> Any:
+    """What it gives, None if it raises: reading an error must not make another one of it."""
     try:
         return read()
     except BaseException:  # of the user's own classes, or of one that is no such thing

@@ -33,6 +33,9 @@ class MisfitError(Exception):
         detail: more of it, which may quote the result.
     """
 
+    # Raised where it is found, without knowing the function: that is added once, by `told_misfit`. An exception and not
+    # a return value, because results that fit are by far the most, and `try` costs them nothing.
+
     def __init__(self, path: str, value: Any, problem: str, detail: str = "") -> None:
         super().__init__(path, value, problem, detail)
         self.path, self.value, self.problem, self.detail = path, value, problem, detail
@@ -66,6 +69,7 @@ def check_awaited(function: str, result: Any) -> None:
 
 
 def _await_missing(value: Any) -> str | None:
+    """What is wrong with a value that somebody should have awaited; None with any other."""
     cls = type(value)
     if issubclass(cls, types.AsyncGeneratorType):
         return "async for is missing; for 0..n results of a row write yield in the function itself"
@@ -74,6 +78,7 @@ def _await_missing(value: Any) -> str | None:
 
 def _inside(result: Any) -> Iterator[Any]:
     """A value, and those in its dicts, lists and tuples."""
+    # No recursion, and each once: a result may be deeper than Python's stack, or hold itself.
     waiting, seen = [result], set()
     while waiting:
         value = waiting.pop()

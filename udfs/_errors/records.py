@@ -38,6 +38,8 @@ Redact = Callable[[Any], Any]  # what may be shown of an input
 
 def is_fatal(error: BaseException | None) -> bool:
     """SystemExit, KeyboardInterrupt and their like fail the task under every policy, as does a `FatalError`."""
+    # A CancelledError is none of them, though it is no Exception either: a call whose own task group or timeout lets
+    # one out has failed like others. (issubclass of the type: isinstance would ask a class of the user's own.)
     if error is None:
         return False
     return issubclass(type(error), FatalError) or not issubclass(type(error), (Exception, asyncio.CancelledError))
@@ -47,9 +49,9 @@ def as_exception(error: BaseException) -> Exception:
     """The error itself, or what tells of one that would end whoever gets it, or that a future makes another of."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    error_text = AsyncUDFError(f"{type_name(error)}: {safe_str(error)}")
-    error_text.__cause__ = error
-    return error_text
+    substitute = AsyncUDFError(f"{type_name(error)}: {safe_str(error)}")
+    substitute.__cause__ = error
+    return substitute
 
 
 def misfit_error(before: str, value: Any, after: str, detail: str = "") -> ResultError:
@@ -74,8 +76,8 @@ def task_error(error: BaseException, where: str, redact: Redact | None = None) -
 
 def error_record(error: BaseException, attempts: int, elapsed: float, redact: Redact | None = None) -> dict[str, Any]:
     """The error as a struct, for a policy that goes on."""
-    error_text = (type_name(error), error_message(error, redact), attempts, elapsed, status_of(error))
-    return dict(zip(ERROR_FIELDS, error_text, strict=True))
+    values = (type_name(error), error_message(error, redact), attempts, elapsed, status_of(error))
+    return dict(zip(ERROR_FIELDS, values, strict=True))
 
 
 def error_text(error: BaseException, redact: Redact | None = None) -> str:

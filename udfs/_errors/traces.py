@@ -43,6 +43,7 @@ def trace_of(error: BaseException, *, full: bool = False, redacted: bool = False
 
 
 def _without_results(error: BaseException) -> None:
+    """Leave results that may repeat an input out of the exceptions themselves: a traceback prints them once more."""
     for one in related(error, contexts=True):
         if issubclass(type(one), ResultError) and one.without_value:  # type: ignore[attr-defined]
             one.args = (one.without_value,)  # type: ignore[attr-defined]

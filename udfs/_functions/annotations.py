@@ -1,8 +1,4 @@
-"""Spark types without Spark: an annotation's DDL, and the JSON form of DDL text (for the test kit).
-
-On a cluster Spark's own parser reads the DDL; `to_json` knows the everyday part of it, so that a unit test
-checks results against the declared type without a Java.
-"""
+"""The DDL of the type that an annotation stands for; no Spark is needed to tell."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ _SCALARS: dict[Any, str] = {
     datetime.date: "date",
     datetime.datetime: "timestamp",
     datetime.timedelta: "interval day to second",
-    decimal.Decimal: "decimal(38,18)",
+    decimal.Decimal: "decimal(38,18)",  # as Spark itself infers it
 }
 
 
@@ -63,6 +59,7 @@ def from_annotation(hint: Any) -> str:
 
 
 def _fields(hint: Any) -> dict[str, Any] | None:
+    """The fields of a dataclass, a TypedDict or a NamedTuple with their annotations; None for anything else."""
     if not isinstance(hint, type):
         return None
     if dataclasses.is_dataclass(hint):

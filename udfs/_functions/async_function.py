@@ -1,4 +1,4 @@
-"""What a user's function meets: AsyncFunction, its ResultFuture, and the context of the running call."""
+"""AsyncFunction, a function with a life cycle, and the ResultFuture that it completes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ class ResultFuture:
 
     The first completion finishes the row at once, even if the coroutine runs on; later ones are ignored.
     """
+
+    # Not an asyncio.Future: that may be completed from the loop's thread only, raises at the second completion, and
+    # tells its callbacks one turn of the loop later. The row's slot needs to know at once.
+    #
+    # _deliver is called once, on the loop's thread: there the first of two completions is found, though threads race.
 
     __slots__ = ("_deliver", "_done", "_function", "_loop", "_thread", "_waiter")
 

@@ -23,7 +23,7 @@ NO_RECORD = StreamRecord(())
 
 
 class CallState:
-    """What one of the `capacity` call slots is doing.
+    """What one of the `capacity` call slots is doing: which row, which attempt, since when.
 
     Of a function that can ask for its context each attempt has one of its own, which the tasks that it makes share
     with it: one that outlives its row still sees that row.
@@ -40,6 +40,8 @@ class CallState:
         self.side: list[SideRecord] = []  # what this attempt has written to side outputs
 
 
+# A context variable and no argument: one RuntimeContext serves all rows of the task, and whoever asks it may be deep in
+# a call, in a task that the call has made, or in a thread.
 CURRENT_CALL: ContextVar[CallState] = ContextVar("asyncudf_call_slot")
 
 
@@ -133,10 +135,10 @@ class RuntimeContext:
             OptionError: not a tag, or one that the library fills.
             AsyncUDFError: asked outside a call.
         """
-        fit = self._side_types(check_own_tag(tag))
+        validate = self._side_types(check_own_tag(tag))
         state = self._state()
-        if fit is not None:
-            state.side.append(SideRecord(tag, fit(value)))
+        if validate is not None:
+            state.side.append(SideRecord(tag, validate(value)))
 
     @staticmethod
     def _state() -> CallState:

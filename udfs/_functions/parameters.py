@@ -38,6 +38,8 @@ def behind_decorators(function: Any) -> Any:
 
 
 def _hands_on(function: Any) -> bool:
+    """Whether it is a decorator's wrapper that takes what the decorated function takes."""
+    # __wrapped__ alone does not tell: functools.wraps is also used by decorators that add or take away an argument.
     if getattr(function, "__wrapped__", None) is None or hasattr(function, "__signature__"):
         return False
     try:
@@ -62,6 +64,7 @@ def is_coroutine_function(function: Any) -> bool:
 
 
 def _unwrapped(function: Any) -> Any:
+    """What a partial, a staticmethod or a singledispatch function calls."""
     while True:
         if isinstance(function, functools.partial):
             function = function.func
@@ -92,6 +95,8 @@ def bound(
         columns: the parameters that columns fill, in the order of the columns; there may be fewer columns.
         given: the values of other parameters. What neither fills has its default.
     """
+    # Columns come by position. Values go by keyword, or in front of all columns, which a partial can do; only those
+    # that stand between columns, or behind them and by position only, take a wrapper that runs in each call.
     placed = [p for p in parameters if p.kind in BY_POSITION]
     # What *rest takes comes behind all others, and columns for it are left once each of these has its own.
     may_rest = all(p.name in columns or p.name in given for p in placed)

@@ -58,6 +58,9 @@ AT_HAND = frozenset((bool, dict, type(None)))  # what nearly every plain functio
 class ProcessContext:
     """What a `ProcessFunction` may ask about the row at hand, and its way to side outputs."""
 
+    # One for the task, which the operator sets before each row: here no two rows are ever worked on at once, so unlike
+    # `RuntimeContext` it needs no context variable.
+
     def __init__(
         self,
         collect_tagged: Callable[[OutputTag, StreamRecord], None],
@@ -93,9 +96,9 @@ class ProcessContext:
             ResultError: the value does not fit the tag's schema.
             OptionError: not a tag, or one that the library fills.
         """
-        fit = self._side_types(check_own_tag(tag))
-        if fit is not None:
-            self._collect_tagged(tag, StreamRecord(fit(value), self._timestamp))
+        validate = self._side_types(check_own_tag(tag))
+        if validate is not None:
+            self._collect_tagged(tag, StreamRecord(validate(value), self._timestamp))
 
     def at(self, record: StreamRecord) -> None:
         """Go on to the next row (for the operator)."""
@@ -161,6 +164,7 @@ def at_hand(result: Any) -> Any:
     Raises:
         ResultError: it is a coroutine or the like, which somebody would have to wait for.
     """
+    # A coroutine counts as true: a filter that forgot its await would keep every row, and call nothing.
     if type(result) in AT_HAND:
         return result
     if inspect.isawaitable(result) or inspect.isasyncgen(result):

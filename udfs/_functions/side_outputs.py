@@ -51,6 +51,7 @@ class OutputTag:
 DEAD_LETTERS = OutputTag(
     "dead_letters", f"error struct<{', '.join(f'{name}: {ddl}' for name, ddl in LETTER_FIELDS.items())}>"
 )
+# The library's own are tags like the user's, so that what is read of a chain is a stream or a tag, and nothing else.
 ANY_TAG = OutputTag("any of the user's", "void")  # stands for every tag of the user's
 # latency: seconds from when a marker was due until it left the operator, all waiting included
 LATENCIES = OutputTag("latencies", "operator string, partition int, latency double")

@@ -46,6 +46,9 @@ class FunctionKind(enum.Enum):
 class FunctionSpec:
     """What a function is. Travels to the executors with the function itself."""
 
+    # Read once, where the function is declared: a mistake is then an error at its own line, and a task need not look
+    # at signatures. Annotations are read here too, as what they name may not be there to look up on an executor.
+
     function: Any
     name: str
     kind: FunctionKind
@@ -59,6 +62,7 @@ class FunctionSpec:
 
     @property
     def vectorized(self) -> bool:
+        """Whether one call takes many rows."""
         return bool(self.vectors)
 
     @property

@@ -17,6 +17,7 @@ __all__ = (
 )
 
 
+# Made of rows as well, but not what a call is given: known here to be refused, or they would pass for scalars.
 UNKNOWN = (("pandas", "Index"), ("pyarrow", "RecordBatch"), ("pyarrow", "Table"))
 
 

@@ -43,7 +43,7 @@ def seconds(value: Seconds, name: str) -> float:
 
 def positive_int(value: int, name: str) -> int:
     """A whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int):  # capacity=True is a mistake, though Python calls it 1
         raise OptionError(f"{name} must be a whole number, not {safe_repr(value)}")
     if value < 1:
         raise OptionError(f"{name} must be at least 1, not {value}")
@@ -70,10 +70,13 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def optional(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """The check with None allowed."""
     return lambda value, name: None if value is None else check(value, name)
 
 
 def choice(members: type[enum.Enum]) -> Callable[[Any, str], enum.Enum]:
+    """One of an enum's members, or its value in any case."""
+
     def check(value: Any, name: str) -> enum.Enum:
         wanted = value.lower() if isinstance(value, str) else value
         for member in members:
@@ -85,10 +88,12 @@ def choice(members: type[enum.Enum]) -> Callable[[Any, str], enum.Enum]:
 
 
 def flag(value: Any, name: str) -> bool:
+    """True or False, and nothing that only counts as one."""
     if not isinstance(value, bool):
         raise OptionError(f"{name} must be True or False, not {safe_repr(value)}")
     return value
 
 
 def anything(value: Any, name: str) -> Any:
+    """Any value: what is checked elsewhere."""
     return value

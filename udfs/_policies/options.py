@@ -112,6 +112,9 @@ def _by(check: Callable[[Any, str], Any]) -> dict[str, Any]:
 class Options:
     """How the calls of one function are run, checked."""
 
+    # Each option once: name, type, default and check in one line. Values are checked where they are given, on the
+    # driver: nothing behind this asks again whether a number is positive or a text is one of three.
+
     output_mode: OutputMode = field(default=OutputMode.ORDERED, metadata=_by(choice(OutputMode)))
     capacity: int = field(default=100, metadata=_by(positive_int))
     queue_size: int | None = field(default=None, metadata=_by(optional(positive_int)))

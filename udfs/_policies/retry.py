@@ -64,6 +64,9 @@ class RetryStrategy:
     [3]
     """
 
+    # tenacity's objects decide, its loop is not used: that one sleeps inside the call, which would hold its slot, and
+    # reads a clock of its own. Here an attempt that was not enough gives a delay, and the slot is free meanwhile.
+
     def __init__(
         self,
         *,
@@ -74,7 +77,7 @@ class RetryStrategy:
         self._stop = _tenacity("stop", stop, stop_base, tenacity.stop_never)
         self._wait = _tenacity("wait", wait, wait_base, tenacity.wait_none())
         self._retry = _tenacity("retry", retry, tenacity.retry_base, _RetryOn(Exception, None))
-        self._jitter = False
+        self._jitter = False  # not tenacity's, which is of the module `random`: ours is of the task's generator
 
     @classmethod
     def fixed_delay(
@@ -172,6 +175,8 @@ class RetryStrategy:
 
 
 class _RetryOn(tenacity.retry_base):
+    """tenacity's predicate, of exceptions and of results together."""
+
     def __init__(self, on: Any, if_result: Any) -> None:  # on: exception types, or a predicate
         self.on = on
         self.if_result = if_result
@@ -189,6 +194,8 @@ class _RetryOn(tenacity.retry_base):
 
 
 class _Exponential(wait_base):
+    """`initial`, then `multiplier` times as long each time, never more than `maximum`."""
+
     def __init__(self, initial: float, maximum: float, multiplier: float) -> None:
         self.initial, self.maximum, self.multiplier = initial, maximum, multiplier
 
@@ -213,6 +220,7 @@ def _state(attempt: Attempt) -> tenacity.RetryCallState:
 
 
 def _tenacity(name: str, value: Any, allowed: type, default: Any) -> Any:
+    """An argument that is tenacity's, or a plain function in its place; never one that has to be awaited."""
     if value is None:
         return default
     if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):

@@ -95,7 +95,9 @@ class WatermarkGenerator:
     [Watermark(timestamp=9), Watermark(timestamp=19)]
     """
 
-    # self._last never decreases
+    # One for each task: Spark's tasks do not speak to each other, so a watermark says nothing of other partitions.
+    #
+    # _last never decreases
 
     def __init__(self) -> None:
         self._last: int | None = None  # the last watermark sent
@@ -148,6 +150,8 @@ class WatermarkGenerator:
 
 
 class _ByTime(WatermarkGenerator):
+    """Behind the largest time seen, by the delay; every `interval` rows, and at the end of a batch."""
+
     def __init__(self, delay: int, interval: int) -> None:
         super().__init__()
         self._delay = delay
@@ -170,6 +174,8 @@ class _ByTime(WatermarkGenerator):
 
 
 class _ByPunctuation(WatermarkGenerator):
+    """Behind each row that is marked."""
+
     def timestamp(self, mark: Any) -> int | None:
         return None if isinstance(mark, bool) else mark
 
@@ -180,11 +186,17 @@ class _ByPunctuation(WatermarkGenerator):
 
 
 class _ByColumn(WatermarkGenerator):
+    """Before the first row that an earlier operator has seen behind it."""
+
+    # Before and not after: the column has the watermark that was in force when the row came.
+
     def before(self, mark: int | None) -> Watermark | None:
         return self._advance(mark)
 
 
 class _ByBatch(WatermarkGenerator):
+    """At the end of each batch."""
+
     def end_of_batch(self) -> Watermark | None:
         return self._advance((self._last or 0) + 1)
 

@@ -1,4 +1,4 @@
-"""Declared types, and a function as a column. With its `_spark_*` neighbours the only importer of PySpark."""
+"""A function as a column: `df.withColumn("w", weather("city"))`."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ COLUMN_EVAL_TYPE = PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
 
 class ColumnTask:
     """The worker's side of a column: an iterator of Arrow arrays to one of results, in the same order."""
+
+    # Spark joins what comes out to the input rows by their number alone: so one result for each row, in their order,
+    # but in batches of any size. That is what lets calls of one batch overlap with those of the next.
 
     def __init__(self, function_plan: FunctionPlan) -> None:
         # Spark finds out from the type hints that this is an iterator UDF.

@@ -38,6 +38,7 @@ def settler() -> Callable[[], None]:
 
 
 def _stream_to_spark() -> io.BufferedIOBase | None:
+    """The stream that PySpark's worker writes to, from the frame that has it; None if none has."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back

@@ -11,8 +11,8 @@ from .._functions.annotations import UnknownTypeError
 __all__ = ("to_json",)
 
 
-# --- DDL -> the JSON form that pyspark.sql.types reads without a JVM -------------------------------------------------
-
+# pyspark.sql.types reads JSON without a JVM, and DDL only with one. What is not in here is left to Spark's own parser,
+# where there is a session, so this need not know all of DDL; but what it takes it must read as Spark does.
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|'(?:[^'\\]|\\.)*'|[<>(),:])")
 _NAMES = {
     "boolean": "boolean", "tinyint": "byte", "byte": "byte", "smallint": "safe_repr", "safe_repr": "safe_repr",
@@ -71,17 +71,20 @@ class _Tokens(Iterator[str]):
         return self._position == len(self._tokens)
 
     def take(self, token: str) -> bool:
+        """Go past the next token if it is this one; returns whether it was."""
         if not self.done and self._tokens[self._position].lower() == token:
             self._position += 1
             return True
         return False
 
     def need(self, token: str) -> None:
+        """Go past the next token, which must be this one."""
         if not self.take(token):
             raise UnknownTypeError(f"{token!r} is missing")
 
 
 def _type(tokens: _Tokens) -> Any:
+    """The next type; a KeyError or StopIteration where there is none."""
     name = next(tokens).lower()
     if name == "array":
         tokens.need("<")
@@ -111,6 +114,7 @@ def _type(tokens: _Tokens) -> Any:
 
 
 def _struct(tokens: _Tokens) -> Any:
+    """The next fields, up to what is no comma, as a struct."""
     fields = []
     while True:
         name = next(tokens)

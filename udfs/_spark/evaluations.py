@@ -31,10 +31,17 @@ Evaluated = tuple["DataFrame", Mapping[ResultPlan, int]]
 class PersistedResults:
     """What is kept until it is closed; shared by all streams that begin with the same rows."""
 
+    # Side outputs come out of the same calls as the stream. To read them later without calling again, the evaluation is
+    # persisted when the stream is read, before anybody has asked for them: afterwards it would be too late.
+    #
+    # _frames: all that Spark was asked to keep
+    # evaluated: what was read of a stream, by where it begins and where it ends
+    # behind: what begins behind a side output; the same objects each time, as `evaluated` finds them by identity
+
     def __init__(self) -> None:
         self._frames: list[DataFrame] = []
         self.evaluated: dict[tuple[StreamSource, StreamNode], Evaluated] = {}
-        self.behind: dict[ResultRef, tuple[StreamSource, StreamNode]] = {}  # the chains behind side outputs
+        self.behind: dict[ResultRef, tuple[StreamSource, StreamNode]] = {}
 
     def persist(self, frame: DataFrame) -> DataFrame:
         """Ask Spark to keep a DataFrame from its first action on."""
@@ -61,7 +68,7 @@ class StreamSource:
     object_reuse: bool
     latency_interval: float | None
     redact: Redact | None
-    kept: PersistedResults
+    persisted: PersistedResults
 
     @classmethod
     def of(
@@ -83,11 +90,11 @@ class StreamSource:
         return any(one.factory is not None and one.factory.may_write(tag) for one in node.path())
 
     def after(self, result: ResultPlan) -> tuple[StreamSource, StreamNode]:
-        """The beginning of a chain behind a side output; the same each time, so that it is evaluated once."""
+        """The source of a chain behind a side output; the same each time, so that it is evaluated once."""
         ref = ResultRef(self, result)
-        if ref not in self.kept.behind:
-            self.kept.behind[ref] = dataclasses.replace(self, origin=ref), rows_node(result.schema)
-        return self.kept.behind[ref]
+        if ref not in self.persisted.behind:
+            self.persisted.behind[ref] = dataclasses.replace(self, origin=ref), rows_node(result.schema)
+        return self.persisted.behind[ref]
 
     def read(self, result: ResultPlan, *, alone: bool = False) -> DataFrame:
         """A result as a DataFrame; evaluated with the side outputs that may be read later, unless `alone`.
@@ -101,26 +108,26 @@ class StreamSource:
         results = [result_plan(node), *self._side_results(node)]
         if alone or df.isStreaming or len(results) == 1:
             return self.plan([result]).over(df)
-        if (self, node) not in self.kept.evaluated:
-            self.kept.evaluated[self, node] = self.evaluate(df, results, keep=True)
-        envelope, numbers = self.kept.evaluated[self, node]
+        if (self, node) not in self.persisted.evaluated:
+            self.persisted.evaluated[self, node] = self.evaluate(df, results, keep=True)
+        evaluated, numbers = self.persisted.evaluated[self, node]
         if result in numbers:
-            return result_frame(envelope, numbers[result], result)
+            return result_frame(evaluated, numbers[result], result)
         assert result.tag is not None
         packed = result_plan(node, undeclared=True)
-        return unpacked(result_frame(envelope, numbers[packed], packed), result.tag)
+        return unpacked(result_frame(evaluated, numbers[packed], packed), result.tag)
 
     def plan(self, results: list[ResultPlan]) -> Evaluation:
-        """The stage that gives these results."""
+        """The evaluation that gives these results."""
         return plan_evaluation(results, object_reuse=self.object_reuse, latency_interval=self.latency_interval)
 
     def evaluate(self, df: DataFrame, results: list[ResultPlan], *, keep: bool) -> Evaluated:
-        """That stage over `df`."""
+        """That evaluation over `df`."""
         if df.isStreaming and (keep or results[0].tag is not None):
             raise FunctionError(STREAMING)
         evaluation = self.plan(results)
         frame = evaluation.over(df)
-        return (self.kept.persist(frame) if keep else frame), evaluation.numbers
+        return (self.persisted.persist(frame) if keep else frame), evaluation.numbers
 
     def _df(self) -> DataFrame:
         if self.origin is None:
@@ -147,6 +154,8 @@ def read_together(refs: Mapping[str, ResultRef]) -> dict[str, DataFrame]:
     """Several results, from one evaluation for each source."""
     wanted: dict[StreamSource, dict[ResultPlan, None]] = {}
 
+    # What is read of a source, and what others begin with, must all be known before its first evaluation: else it would
+    # be evaluated, and its service called, once for each.
     def need(ref: ResultRef) -> None:
         wanted.setdefault(ref.source, {})[ref.result] = None
         if isinstance(ref.source.origin, ResultRef):

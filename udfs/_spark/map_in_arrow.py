@@ -37,6 +37,7 @@ class ChainTask:
     telling: Telling = dataclasses.field(default_factory=Telling)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Another chain's sign of life comes as a batch without rows; as the first it would say how large batches are.
         filled = (batch for batch in batches if batch.num_rows)
         with self.telling():
             yield from pipe(filled, self._start, SourceReader(self.plan))
@@ -57,12 +58,12 @@ class ChainTask:
 class Evaluation:
     """One stage that gives all that is read of a chain, before it has a DataFrame to run over.
 
-    Of a single result its DataFrame is what was asked for, else an envelope of them all: see `result_frame`.
+    Of a single result its DataFrame is what was asked for, else a `TaggedUnion` of them all: see `result_frame`.
 
     Args:
         schema: what Spark is told of the task's batches.
         names: what the columns are called in the end.
-        numbers: under which each result is found in the envelope.
+        numbers: under which each result is found in the tagged union.
     """
 
     task: ChainTask
@@ -71,7 +72,7 @@ class Evaluation:
     numbers: Mapping[ResultPlan, int]
 
     def over(self, df: DataFrame) -> DataFrame:
-        """The stage over a DataFrame of the chain's source."""
+        """Run over a DataFrame of the chain's source."""
         # PySpark finds the columns by name, which fails for some names; we go by position.
         plain = df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
         frame = plain.mapInArrow(self.task, self.schema)
@@ -79,7 +80,7 @@ class Evaluation:
 
 
 def plan_evaluation(results: Sequence[ResultPlan], *, object_reuse: bool, latency_interval: float | None) -> Evaluation:
-    """The stage that gives these results.
+    """The evaluation that gives these results.
 
     Raises:
         FunctionError: a column of one of several results is of a type that Arrow does not know.
@@ -91,12 +92,12 @@ def plan_evaluation(results: Sequence[ResultPlan], *, object_reuse: bool, latenc
     if len(results) == 1:
         schema = results[0].schema
         return Evaluation(task, _numbered(schema) if are_ambiguous(schema.names) else schema, schema.names, numbers)
-    envelope = spark.StructType().add("result", "integer")
+    tagged_union = spark.StructType().add("result", "integer")
     for result, number in numbers.items():
         for field in result.schema.fields:
             arrow_type(field.dataType, f"column {field.name!r}")
-        envelope = envelope.add(f"r{number}", _numbered(result.schema))
-    return Evaluation(task, envelope, envelope.names, numbers)
+        tagged_union = tagged_union.add(f"r{number}", _numbered(result.schema))
+    return Evaluation(task, tagged_union, tagged_union.names, numbers)
 
 
 def _numbered(schema: spark.StructType) -> spark.StructType:

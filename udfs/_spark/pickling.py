@@ -22,6 +22,7 @@ _dumps: Callable[[Any], bytes] = cloudpickle.dumps
 
 def check_picklable(function_plan: FunctionPlan) -> None:
     """Raises FunctionError with the name of the culprit."""
+    # As Spark will do it, only earlier: its own error comes with the first action, and names a class, not a variable.
     try:
         _dumps(function_plan)
     except Exception as error:

@@ -74,7 +74,7 @@ def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[F
 
 
 def plan_function_offline(spec: FunctionSpec, options: Options, returns: Any) -> FunctionPlan:
-    """Work for the test kit, without a session: DDL that only Spark's own parser knows is not checked there."""
+    """The same for the test kit, without a session; a type that only Spark's own parser knows is not checked there."""
     declared = returns if returns is not None else spec.returns
     if isinstance(declared, str):
         try:
@@ -89,6 +89,10 @@ def _captured(value: spark.DataType) -> spark.DataType:
     for name, data_type in ERROR_FIELDS.items():
         error = error.add(name, data_type)
     return spark.StructType().add("value", value).add("error", error)
+
+
+# What follows makes one node for each operator: check the arguments, find the columns, say which ones come out. All
+# that can be wrong is an error here, where the user's line is in the traceback, and never one of a task.
 
 
 def source_node(df: DataFrame) -> StreamNode:
@@ -174,7 +178,7 @@ def filter_node(parent: StreamNode, function: Callable[[Any], Any], redact: Reda
     """The rows that a function keeps."""
     name = plain_function(function, "filter")
     check_function_picklable(name, function)
-    parent.layout.whole()
+    parent.layout.whole()  # raises where two columns of one name cannot be a dict
     return StreamNode(FilterFactory(name, function, redact), (parent,), parent.layout, parent.schema)
 
 
@@ -189,12 +193,14 @@ def process_node(parent: StreamNode, method: str, function: Any, returns: Any, r
     check_function_picklable(name, function or process)
     parent.layout.whole()
     schema, group = rows_type(parent.schema if returns is None else returns, name)
-    spec = ProcessFactory(name, process, group, function is None, redact)
-    return StreamNode(spec, (parent,), RowLayout.of_new_rows(group), schema)
+    factory = ProcessFactory(name, process, group, function is None, redact)
+    return StreamNode(factory, (parent,), RowLayout.of_new_rows(group), schema)
 
 
 def union_node(parents: Sequence[StreamNode]) -> StreamNode:
     """The rows of several streams of the same columns."""
+    # By name, type and place: to put columns of another order into place would be one more rule to know, and `map` does
+    # it where it is meant.
     wanted = [(field.name, loosened(field.dataType)) for field in parents[0].schema.fields]
     for parent in parents[1:]:
         if (found := [(field.name, loosened(field.dataType)) for field in parent.schema.fields]) != wanted:

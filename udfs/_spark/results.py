@@ -42,13 +42,14 @@ def result_plan(node: StreamNode, tag: OutputTag | None = None, *, undeclared: b
     return ResultPlan(node, tag, undeclared, schema, pa.struct(fields), written)
 
 
-def result_frame(envelope: DataFrame, number: int, result: ResultPlan) -> DataFrame:
-    """One result out of an envelope of several."""
-    return envelope.where(sf.col("result") == number).select(f"r{number}.*").toDF(*result.schema.names)
+def result_frame(tagged_union: DataFrame, number: int, result: ResultPlan) -> DataFrame:
+    """One result out of a `TaggedUnion` of several."""
+    return tagged_union.where(sf.col("result") == number).select(f"r{number}.*").toDF(*result.schema.names)
 
 
 def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
     """The columns of all operators that may write dead letters."""
+    # Those of one operator as they are, also two of one name; of several only together, one for each name.
     writers = [node for node in last.path() if node.factory is not None and node.factory.may_write(DEAD_LETTERS)]
     if len(writers) == 1:
         return writers[0].parents[0].schema.fields  # type: ignore[no-any-return]

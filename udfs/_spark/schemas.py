@@ -55,6 +55,7 @@ def rows_type(declared: Any, name: str) -> tuple[spark.StructType, ColumnGroup]:
 
 def loosened(data_type: spark.DataType) -> spark.DataType:
     """The type with nulls allowed everywhere inside."""
+    # What is declared "not null" in one input of a union may be null in the other.
     match data_type:
         case spark.ArrayType():
             return spark.ArrayType(loosened(data_type.elementType), True)
@@ -108,6 +109,7 @@ def arguments(
         spec.check_column_count(len(positions))
     else:
         lower = [name.lower() for name in names]
+        # Those with a default only where there is such a column, or a function could not be used without all of them.
         wanted = [p for i, p in enumerate(spec.parameters) if i < spec.required or p.lower() in lower]
         if not wanted:
             raise FunctionError(f"{spec.name} takes at least one column; name the columns that it shall read")
@@ -127,6 +129,7 @@ def _check_names(names: Sequence[str], who: str) -> None:
 def _position(column: Any, names: Sequence[str]) -> int:
     if not isinstance(column, str):
         raise FunctionError(f"columns are given by name, not as {column!r}; add it to the DataFrame first: withColumn")
+    # As Spark finds columns, in any case; but where two differ in case only, the one that is spelt so is meant.
     exact = [i for i, name in enumerate(names) if name == column]
     found = exact or [i for i, name in enumerate(names) if name.lower() == column.lower()]
     if not found:
@@ -144,6 +147,11 @@ _MARK_TYPES: Mapping[WatermarkSource, tuple[type[spark.DataType], ...]] = {
 
 
 def mark_position(strategy: WatermarkStrategy | None, fields: Sequence[spark.StructField]) -> int | None:
+    """The position of a strategy's column; None if it reads none.
+
+    Raises:
+        FunctionError: there is no such column, or it is of a type that the strategy cannot read.
+    """
     if strategy is None or strategy.column is None:
         return None
     position = _position(strategy.column, [field.name for field in fields])

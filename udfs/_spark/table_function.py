@@ -91,7 +91,12 @@ def _column_name(argument: AnalyzeArgument, spec: FunctionSpec) -> str:
 
 
 class TableFunction:
-    """The worker's side of a SQL table function; a subclass for each registered function holds its work."""
+    """The worker's side of a SQL table function; a subclass for each registered function holds its plan."""
+
+    # Spark calls `eval` for each row and `terminate` at the end, and takes what they yield: results can leave only
+    # while one of them runs. So rows are gathered and handed over together, and results leave when the next rows come.
+    #
+    # _rows: taken and not yet handed over; _bridge: None before the first time, so a table without rows opens nothing
 
     function_plan: ClassVar[FunctionPlan]
     telling: ClassVar[Telling]

@@ -45,6 +45,8 @@ def start_bridge(
         nothing: makes what Spark gets of no rows.
         side_types: as in `TaskEnvironment`.
     """
+    # On Spark's thread, before there is another: warming up would block the loop, and all calls with it. No seed: with
+    # the same random numbers all tasks would retry at the same moments, which is what jitter is to prevent.
     warm_up()
     task = TaskContext.get()
     partition, attempt = (0, 0) if task is None else (task.partitionId(), task.attemptNumber())

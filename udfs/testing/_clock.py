@@ -18,6 +18,9 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     When every task is blocked and no timer is pending it raises an `AsyncUDFError` instead of hanging.
     """
 
+    # A loop asks its selector to wait until the next timer. Ours does not wait, it sets the clock there: so no method
+    # of asyncio's is replaced but `time`, and timers fire in their order, as they would if time had passed.
+
     def __init__(self) -> None:
         self._clock = _VirtualSelector()
         super().__init__(self._clock)

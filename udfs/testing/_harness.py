@@ -161,6 +161,9 @@ class OperatorHarness:
         self._run(lambda: None)
 
     def _run(self, action: Any) -> None:
+        """Do something on the loop, and let it go on until all calls are waiting."""
+
+        # A number of turns, and not until nothing is ready: asyncio does not tell that, and the clock must stand still.
         async def settle() -> None:
             action()
             for _ in range(20):  # more turns of the loop than any chain of callbacks here is long

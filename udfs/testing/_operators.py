@@ -30,6 +30,8 @@ __all__ = (
 
 
 class ListOutput(Output):
+    """Keeps what leaves a chain, for a test to look at."""
+
     def __init__(self, side_outputs: dict[OutputTag, list[Any]] | None = None) -> None:
         super().__init__()
         self.everything: list[Any] = []
@@ -37,6 +39,7 @@ class ListOutput(Output):
 
     @property
     def collected(self) -> list[Any]:
+        """Results and watermarks, in the order of emission."""
         return [item for item in self.everything if not isinstance(item, (WatermarkStatus, LatencyMarker))]
 
     def collect(self, record: StreamRecord) -> None:
@@ -60,6 +63,8 @@ class ListOutput(Output):
 
 def chain_of(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEventLoop) -> Chain:
     """The chain of a function, as Spark runs it; its results are checked, and stay what the function returned."""
+    # keeps_results: a test compares with what its function returned, not with what Arrow takes in its place.
+    # Random(0): a run is the same each time, jitter included.
     plan = dataclasses.replace(plan_function_offline(udf.spec, udf.options, udf.returns), keeps_results=True)
     names = udf.spec.parameters
     environment = TaskEnvironment(loop, random.Random(0), side_types=SideOutputValidators(side_output_type))
@@ -67,6 +72,7 @@ def chain_of(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEven
 
 
 def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamElement]:
+    """Rows as a user writes them down, as the elements that an operator takes."""
     spec = udf.spec
     several = spec.variadic or len(spec.parameters) > 1
     for row in rows:

@@ -67,6 +67,7 @@ def run_rows(
         )
     output = ListOutput(side_outputs)
 
+    # Fed at once and as a whole: nobody else reads the input, so there is nobody to ask for the next batch.
     async def main() -> None:
         chain = chain_of(udf, output, loop)
         chain.feed(elements_of(udf, rows))

@@ -30,6 +30,8 @@ def is_loop_running() -> bool:
 
 def run_apart(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], threads: int) -> None:
     """`run_to_end`; under a running loop in a thread of its own, with the caller's context variables."""
+    # One thread runs one loop at a time, and a notebook's is always running. Not nest_asyncio: it changes asyncio for
+    # everybody in the process.
     if not is_loop_running():
         run_to_end(loop, main, threads)
         return

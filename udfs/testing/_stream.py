@@ -91,6 +91,7 @@ def _batches(rows: Iterable[Mapping[str, Any]], schema: Any, size: int) -> Itera
 
 
 def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list[pa.RecordBatch]:
+    # As `start_bridge` does it, but in one thread: batches are fed when they are asked for, in the loop's next turn.
     loop = VirtualClockLoop() if clock == "virtual" else asyncio.new_event_loop()
     written: list[pa.RecordBatch] = []
     source, read = iter(batches), SourceReader(task.plan)
