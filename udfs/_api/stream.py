@@ -148,6 +148,7 @@ class AsyncStream:
         options: Mapping[str, Any],
         **places: Any,
     ) -> AsyncStream:
+        """What both waits do; `places`: where watermarks come from, and under which names columns are added."""
         if "output_mode" in options:
             raise OptionError(f"output_mode is said by the name of the function already: {mode.value}_wait")
         udf = udf_of(function, returns, {**options, "output_mode": mode})

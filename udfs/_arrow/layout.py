@@ -204,6 +204,7 @@ class RowLayout:
 
 
 def _from_source(position: int, hops: int) -> Getter:
+    """Finds a column of the source, so many records back."""
     if hops <= 1:
         return lambda record: record.origin[0].column(position)[record.origin[1]]
 
@@ -217,6 +218,7 @@ def _from_source(position: int, hops: int) -> Getter:
 
 
 def _from_group(get: Callable[[Any], Any], hops: int) -> Getter:
+    """Finds what an operator has added, so many records back."""
     if not hops:
         return lambda record: get(record.value)
 

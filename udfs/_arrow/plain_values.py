@@ -31,6 +31,7 @@ def plain_fit(arrow_type: pa.DataType, path: str) -> Fit:
 
 
 def _fit(arrow_type: pa.DataType, path: str, accepts: Callable[[Any], bool], convert: Fit) -> Fit:
+    # Of these types whatever is accepted fits; of others Arrow is asked, value by value, as it knows its limits best.
     exact_types = (bool, bytes, datetime.date, datetime.datetime, datetime.time)
 
     def fit(value: Any) -> Any:
@@ -48,6 +49,7 @@ def _fit(arrow_type: pa.DataType, path: str, accepts: Callable[[Any], bool], con
 
 
 def _spoken(arrow_type: pa.DataType) -> str:
+    """The type in a message; of a timestamp what to give for it, which the name alone does not tell."""
     if pa.types.is_timestamp(arrow_type):
         return (
             "timestamp (give a time-zone-aware datetime)" if arrow_type.tz else "timestamp_ntz (give a naive datetime)"
@@ -72,6 +74,7 @@ def _is_naive(value: Any) -> bool:
 
 
 def _in_microseconds(value: Any) -> Any:
+    """The value itself; raises ValueError if it is finer than that."""
     # pandas' Timestamp and Timedelta have nanoseconds, which Arrow would cut off.
     if type(value) in (datetime.datetime, datetime.timedelta):
         return value
@@ -81,6 +84,7 @@ def _in_microseconds(value: Any) -> Any:
 
 
 def _aware(value: Any) -> Any:
+    """The same moment, in a zone that Arrow reads exactly."""
     value = _in_microseconds(value)
     if value.tzinfo is datetime.UTC:
         return value

@@ -53,6 +53,7 @@ def values_of(column: pa.Array) -> list[Any]:
 
 
 def _moments(column: pa.Array) -> list[Any]:
+    """Dates or timestamps by way of numpy, which makes all of them at once."""
     values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
     if values.count(None) != column.null_count or any(value.__class__ is int for value in values):
         # A year that Python does not have, or numpy's NaT: pyarrow says so.
@@ -63,6 +64,7 @@ def _moments(column: pa.Array) -> list[Any]:
 
 
 def _maps_in(arrow_type: pa.DataType) -> Iterator[pa.DataType]:
+    """All maps in a type, however deep; not those in keys, which become tuples."""
     if pa.types.is_map(arrow_type):
         yield arrow_type
         yield from _maps_in(arrow_type.item_type)
@@ -183,6 +185,7 @@ class SourceRows:
         self._columns: dict[int, list[Any]] = {}
 
     def column(self, position: int) -> list[Any]:
+        """The values of a column."""
         values = self._columns.get(position)
         if values is None:
             rows = rows_of("the chain", [self.batch.column(position)], None)

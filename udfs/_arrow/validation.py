@@ -80,6 +80,7 @@ def _nullable(fit: Fit, arrow_type: pa.DataType, path: str, nullable: bool) -> F
 
 
 def _fit(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
+    """A function for values of a type that are not None; `path` leads to them in messages."""
     if pa.types.is_integer(arrow_type):
         return _integer(arrow_type, path)
     if pa.types.is_floating(arrow_type):
@@ -110,6 +111,7 @@ def _integer(arrow_type: pa.DataType, path: str) -> Fit:
 
 
 def _as_int(value: Any, arrow_type: pa.DataType, path: str) -> int:
+    # operator.index and not int(), which takes 1.5 and "1"; a bool is an index too, and most likely a mistake.
     if not is_bool(value):
         try:
             return operator.index(value)  # numpy's integers, IntEnum
@@ -239,6 +241,7 @@ def _struct(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fi
 
 
 def _as_mapping(value: Any, names: Sequence[str], path: str) -> Mapping[str, Any]:
+    """What stands for a struct, by the names of its fields; a plain tuple is taken in their order."""
     if isinstance(value, Mapping):
         return _once_each(list(value.items()), value, path)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -76,6 +76,7 @@ class VectorCodec:
 
 
 def _vector(vector: Vector, values: Sequence[Any], arrow_type: pa.DataType | None, name: str) -> Any:
+    """The vector of one column; of structs a frame has a column for each field, as in pandas_udf."""
     if vector is Vector.ARRAY:
         return pa.array(values, type=arrow_type)
     if vector is Vector.SERIES:

@@ -172,6 +172,7 @@ class Calls:
             self._hooks.failed(error)
 
     def _expire(self, call: Call) -> None:
+        """The row's deadline has come: it is done, whatever still runs for it."""
         self._abandon_slots(call)
         self._attempts.stop(call)
         if not call.done:
@@ -179,6 +180,7 @@ class Calls:
         self._hooks.wake()
 
     def _attempt_expired(self, call: Call) -> None:
+        """The attempt's own limit has come: an outcome like an exception, which may be tried again."""
         if self._is_over(call):
             self._expire(call)
             return
@@ -198,6 +200,7 @@ class Calls:
         self._conclude(call, [self._timed_out(call, record, error) for record in call.records])
 
     def _timed_out(self, call: Call, record: StreamRecord, error: BaseException) -> Results | BaseException:
+        """What the function, or `on_timeout`, answers for a row that was not done in time; else the error."""
         state = CallState(record, call.attempt)  # the function's own answer may ask its context too
         state.deadline = call.deadline
 
@@ -252,6 +255,7 @@ class Calls:
             self._conclude(call, outcomes if error is None else [error] * len(call.records))
 
     def _next_delay(self, call: Call, error: BaseException | None, results: Sequence[Results] | None) -> float | None:
+        """Seconds until the next attempt; None if there is none."""
         retry = self._options.retry
         if retry is None or (error is None and not retry.checks_results) or is_fatal(error):
             return None
@@ -267,6 +271,7 @@ class Calls:
         self._hooks.wake()
 
     def _conclude(self, call: Call, outcomes: Sequence[Results | BaseException]) -> None:
+        """No attempt follows: errors go the way of `on_error`, row by row."""
         completed: list[Results] = []
         for outcome in outcomes:
             if isinstance(outcome, BaseException):

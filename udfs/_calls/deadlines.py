@@ -72,6 +72,6 @@ class Deadlines(Generic[T]):
                 self._watch_for(when)
                 break
             due.append(thing)
-        for thing in due:
+        for thing in due:  # what expires one may stop another that is due as well
             if self._line.pop(thing, None) is not None:
                 self._expire(thing)

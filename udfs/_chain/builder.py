@@ -85,6 +85,7 @@ class _Builder:
         return factory.build(self._environment, self._output(node), node.parents[0].layout, request_batch)
 
     def _output(self, node: StreamNode) -> Output:
+        """What an operator writes to: those that read it in the chain, then those outside."""
         outputs = [self._link(node, child) for child in self._plan.readers_of(node)]
         outputs += self._sinks.outputs(node)
         if len(outputs) == 1 and outputs[0].tag is None:  # by far the most: no loop over one output for each row

@@ -107,6 +107,7 @@ class Chain:
         return marker
 
     def _mark_latency(self) -> None:
+        """Put the next marker in, in front of what waits there: it measures how long a row would take from now on."""
         # Where the head has handed on its last row those behind it may have long to go: they get the marker themselves.
         marker = self._marker()
         for operator, before in self.upstream.items():

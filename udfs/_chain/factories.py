@@ -242,6 +242,7 @@ class AssignFactory(OperatorFactory):
 
 
 def _microseconds(value: Any) -> Any:
+    """Moments and days as a watermark counts them; flags and numbers as they are."""
     if isinstance(value, datetime.datetime):
         epoch = datetime.datetime(1970, 1, 1, tzinfo=None if value.tzinfo is None else datetime.UTC)
         return (value - epoch) // datetime.timedelta(microseconds=1)

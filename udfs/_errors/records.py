@@ -109,6 +109,7 @@ def shown_input(rows: Sequence[Any], redact: Redact | None = None) -> str:
 
 
 def _redacted(row: Any, redact: Redact) -> str:
+    # Where the user's function fails nothing is shown: the input itself is what it was to keep back.
     try:
         visible = redact(row[0] if type(row) is tuple and len(row) == 1 else row)
         return shortened(visible) if issubclass(type(visible), str) else safe_repr(visible)

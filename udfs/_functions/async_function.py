@@ -75,6 +75,7 @@ class ResultFuture:
             await self._waiter
 
     def _settle(self, results: Results | None, error: BaseException | None) -> None:
+        """Go to the loop's thread first, if this is another."""
         if threading.get_ident() == self._thread:
             self._settle_here(results, error)
             return

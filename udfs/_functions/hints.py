@@ -75,6 +75,7 @@ def without_none(hint: Any) -> Any:
 
 
 def _closure(function: Any) -> dict[str, Any]:
+    """The variables around a function that it uses: an annotation may name a class that is made in a function."""
     code = getattr(function, "__code__", None)
     found = {}
     for name, cell in zip(code.co_freevars if code else (), getattr(function, "__closure__", None) or (), strict=False):
@@ -84,6 +85,8 @@ def _closure(function: Any) -> dict[str, Any]:
 
 
 def _read(annotations: Mapping[str, Any], nearer: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
+    """The annotations that can be read, their names looked up nearer first."""
+    # One by one, each as the only one of a made-up object: typing.get_type_hints gives all or nothing.
     scope = {**_UNIMPORTED, **further}
     hints: dict[str, Any] = {}
     for name, annotation in annotations.items():

@@ -104,14 +104,14 @@ def bound(
         while placed and not (placed[-1].name in columns or _only_by_position(placed[-1], given)):
             placed.pop()
     keywords = {name: value for name, value in given.items() if name not in [p.name for p in placed]}
-    slots = [(p.name in columns, given.get(p.name, p.default)) for p in placed]
-    first = [value for _, value in itertools.takewhile(lambda slot: not slot[0], slots)]
-    if all(is_column for is_column, _ in slots[len(first) :]):
+    in_order = [(p.name in columns, given.get(p.name, p.default)) for p in placed]
+    first = [value for _, value in itertools.takewhile(lambda one: not one[0], in_order)]
+    if all(is_column for is_column, _ in in_order[len(first) :]):
         return functools.partial(function, *first, **keywords) if first or keywords else function
 
     def in_place(*row: Any) -> Any:
         rest = iter(row)
-        values = [next(rest, value) if is_column else value for is_column, value in slots]
+        values = [next(rest, value) if is_column else value for is_column, value in in_order]
         return function(*values, *rest, **keywords)
 
     return in_place

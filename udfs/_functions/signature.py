@@ -271,6 +271,7 @@ def _resources(given: Any, name: str) -> dict[str, Callable[..., Any]]:
 
 
 def _returns(hint: Any, name: str, kind: FunctionKind) -> str | None:
+    """The DDL of one result, as far as the annotation tells; of a generator that of what it yields."""
     if hint is None or hint is types.NoneType or hint is Any or vector_of(hint):
         return None
     if kind is FunctionKind.GENERATOR:

@@ -136,6 +136,7 @@ class Bridge(Generic[In, Out]):
         self._thread.join(timeout=10 * shutdown.GRACE)
 
     def _until(self, last: str) -> Iterator[Out]:
+        """Batches, up to what is waited for, or to the end of all."""
         while True:
             what, content = self._next()
             if what == "batch":
@@ -173,6 +174,7 @@ class Bridge(Generic[In, Out]):
             self._main.cancel()
 
     def _serve(self) -> None:
+        """The life of the loop's thread; its last word is "done" or "error", whatever happens."""
         try:
             with watched(self._loop) as self.blocked:
                 run_to_end(self._loop, self._run(), self._threads)

@@ -100,7 +100,8 @@ class _Reminder:
         return self._to_its_end and _STEP.get() is not self
 
     def _remind(self) -> None:
-        if self._hurries and not self.cancelled and not self.is_cancelled_by_others:
+        """The time is up: cancel the task, and come again until the coroutine has ended or is given up."""
+        if self._hurries and not self.cancelled and not self.is_cancelled_by_others:  # they have taken it back
             self._hurries = 0
             self._timer = self._loop.call_at(self._deadline, self._remind)
             return

@@ -172,6 +172,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._fail(error)
 
     async def _run_calls(self, slot: CallSlot) -> None:
+        """One call after another, until there is none or the slot is contaminated."""
         # In this order: a row whose back-off is over has waited longest; then the fast path, which takes rows itself;
         # what it cannot run (a plain def, a micro-batch, 0..n results, `retry_if_result`) gets to the rest.
         slot.settle_in()

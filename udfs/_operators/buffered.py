@@ -134,6 +134,9 @@ class SourceOperator(BufferedOperator):
             await self._finished
         self._end_output()
 
+    # In bursts: to give way after each row would cost a turn of the loop per row, and never to do so would let no timer
+    # fire while a whole batch is pushed.
+    #
     # _goes_on: the next burst is on its way; nobody else starts one meanwhile, or there would be two in each turn
     _goes_on = False
 

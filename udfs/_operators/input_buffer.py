@@ -76,6 +76,7 @@ class InputBuffer:
         self._line.append(element)
 
     def _take_line(self) -> Iterator[StreamElement]:
+        # What is put while this is read joins it; when it has run dry, `put` starts another.
         line = self._line
         while line:
             yield line.popleft()

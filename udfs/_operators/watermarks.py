@@ -74,6 +74,7 @@ class WatermarkOperator(SynchronousOperator):
             self._output.emit_watermark(watermark)
 
     def _wake_up(self) -> None:
+        """A row has come: the input is active, and the time without one begins anew."""
         if self._is_idle:
             self._is_idle = False
             self._output.emit_watermark_status(WatermarkStatus.ACTIVE)

@@ -96,6 +96,7 @@ class RecordWriterOutput(Output):
             self._write_full_batches()
 
     def _write_full_batches(self) -> None:
+        # The rest is kept before anything is written: whatever `write` raises, no row is written twice.
         rows, values, origins = self._rows, self._values, self._origins
         full = len(values) - len(values) % rows
         self._values, self._origins = values[full:], origins[full:]

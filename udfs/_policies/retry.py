@@ -207,6 +207,7 @@ class _Exponential(wait_base):
 
 
 def _state(attempt: Attempt) -> tenacity.RetryCallState:
+    """What tenacity's objects ask about an attempt."""
     # tenacity's clock is set by hand: the loop's time is the only time there is.
     state = tenacity.RetryCallState(_RETRYING, None, (), {})
     state.attempt_number = attempt.number
@@ -249,6 +250,7 @@ def _delay(value: float | timedelta, name: str) -> float:
 
 
 def _predicate(on: Any, if_result: Any) -> tenacity.retry_base:
+    """`retry_on` and `retry_if_result` as one of tenacity's predicates."""
     if if_result is not None and (not callable(if_result) or inspect.iscoroutinefunction(if_result)):
         raise OptionError(f"retry_if_result must be a plain function of the result, not {safe_repr(if_result)}")
     if isinstance(on, tenacity.retry_base):

@@ -48,6 +48,8 @@ def to_json(ddl: str, timestamp: str = "timestamp") -> Any:
 
 
 class _Tokens(Iterator[str]):
+    """The words and signs of a DDL text, read from the front."""
+
     def __init__(self, text: str, timestamp: str) -> None:
         self.timestamp = timestamp
         self._tokens = []

@@ -135,6 +135,7 @@ class StreamSource:
         return self.origin.source.read(self.origin.result) if isinstance(self.origin, ResultRef) else self.origin
 
     def _side_results(self, node: StreamNode) -> Iterable[ResultPlan]:
+        """All side outputs that operators on the way to a stream may write; the user's own as one, undeclared."""
         for tag in (DEAD_LETTERS, LATENCIES):
             if self.may_write(node, tag):
                 yield result_plan(node, tag)

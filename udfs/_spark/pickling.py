@@ -54,6 +54,7 @@ def _is_picklable(value: Any) -> bool:
 
 
 def _culprit(function_plan: FunctionPlan) -> str:
+    """What in it cannot be pickled, as its user would call it."""
     spec = function_plan.spec
     for name, value in _reachable(function_plan):
         if not _is_picklable(value):
@@ -75,6 +76,7 @@ def _reachable(function_plan: FunctionPlan) -> Iterator[tuple[str, Any]]:
 
 
 def _variables(function: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """What a function finds outside itself, or what an object holds: a client made at import is most often there."""
     if callable(function) and inspect.isfunction(inspect.unwrap(function)):
         variables = inspect.getclosurevars(inspect.unwrap(function))
         for name, value in {**variables.nonlocals, **variables.globals}.items():

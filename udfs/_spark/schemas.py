@@ -127,6 +127,7 @@ def _check_names(names: Sequence[str], who: str) -> None:
 
 
 def _position(column: Any, names: Sequence[str]) -> int:
+    """The one column of that name."""
     if not isinstance(column, str):
         raise FunctionError(f"columns are given by name, not as {column!r}; add it to the DataFrame first: withColumn")
     # As Spark finds columns, in any case; but where two differ in case only, the one that is spelt so is meant.

@@ -66,6 +66,7 @@ def _analyzed(
     columns: Sequence[Any],
     named: dict[str, Any],
 ) -> _Analyzed:
+    # On the driver, for each query: here alone the columns of the table are known.
     spec = function_plan.spec
     if table is None or not table.isTable or not isinstance(table.dataType, spark.StructType):
         raise FunctionError(f"the first argument of {spec.name} is a table: {spec.name}(TABLE(t), 'column', ...)")

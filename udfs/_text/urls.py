@@ -49,6 +49,7 @@ def _query_start(rest: str) -> int:
 
 
 def _without_user(body: str, *, is_web: bool) -> str:
+    # A slash or an @ in a password belongs to it, though no URL may have it there: better too much is left out.
     authority, slash, path = body.partition("/")
     _, at, host = authority.rpartition("@")
     if at:

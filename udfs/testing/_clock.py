@@ -50,6 +50,10 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
 
 
 class _VirtualSelector(selectors.SelectSelector):
+    """The clock: where a selector would wait, it sets itself to the end of the wait."""
+
+    # beside: timers that do not count as something that can still happen, such as those of latency markers
+
     now = 0.0
     call_soon: Callable[..., object]
 

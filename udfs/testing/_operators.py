@@ -46,8 +46,8 @@ class ListOutput(Output):
         self.everything.append(record.value)
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
-        told = {"input": record.origin, **record.value} if tag == DEAD_LETTERS else record.value
-        self._sides.setdefault(tag, []).append(told)
+        row = {"input": record.origin, **record.value} if tag == DEAD_LETTERS else record.value
+        self._sides.setdefault(tag, []).append(row)
 
     def emit_watermark(self, watermark: Watermark) -> None:
         super().emit_watermark(watermark)
