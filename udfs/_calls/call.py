@@ -20,7 +20,7 @@ class Call:
 
     # done: the entries are complete
     # slots: those inside the function for this call; more than one when a ResultFuture has ended an attempt whose
-    # coroutine runs on, none during a back-off
+    # coroutine runs on while the next attempt is made
     # waited: seconds of back-off so far, which a strategy may have a limit for
     __slots__ = ("attempt", "deadline", "done", "entries", "records", "slots", "started", "waited")
 

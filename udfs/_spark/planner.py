@@ -91,8 +91,8 @@ def _captured(value: spark.DataType) -> spark.DataType:
     return spark.StructType().add("value", value).add("error", error)
 
 
-# What follows makes one node for each operator: check the arguments, find the columns, say which ones come out. All
-# that can be wrong is an error here, where the user's line is in the traceback, and never one of a task.
+# What follows makes one node for each operator: check the arguments, find the columns, say which ones come out. What
+# can be seen to be wrong is an error here, with the user's line in its traceback, and not one of a task.
 
 
 def source_node(df: DataFrame) -> StreamNode:
