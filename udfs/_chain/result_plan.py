@@ -1,4 +1,4 @@
-"""What is read of a chain, and how it is written for Spark."""
+"""What is read of a chain, how it is written for Spark, and the checks of what goes to side outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ProcessFunction: a plain function of one row in the middle of a chain, with side outputs."""
+"""Plain functions of one row in the middle of a chain: ProcessFunction, and what map, flat_map and filter take."""
 
 from __future__ import annotations
 

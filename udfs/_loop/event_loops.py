@@ -1,4 +1,4 @@
-"""Which event loop the calls of a task run on."""
+"""The event loop of a task: which one it is, and how it is run to its end."""
 
 from __future__ import annotations
 

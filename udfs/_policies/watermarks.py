@@ -1,4 +1,4 @@
-"""Watermarks from an event-time column."""
+"""Watermarks: what they are read from, and where they stand among the rows of a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which results of a chain are evaluated together, and which evaluations are kept."""
+"""Where streams begin, which of their results are evaluated together, and which evaluations are kept."""
 
 from __future__ import annotations
 
