@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from .._errors.exceptions import FunctionError, OptionError
 from .._functions.async_function import AsyncFunction
@@ -115,18 +115,28 @@ class AsyncUDF(Generic[P, R]):
         return f"<async_pandas_udf {self.spec.name} ({self.spec.kind.value}, {self.options.output_mode.value})>"
 
 
+class _Decorator(Protocol):
+    # A class can be called, so an AsyncFunction comes before what is called for its results.
+    @overload
+    def __call__(self, function: AsyncFunction | type[AsyncFunction], /) -> AsyncUDF[..., Any]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> AsyncUDF[P, R]: ...
+
+
+@overload
+def async_pandas_udf(
+    f: AsyncFunction | type[AsyncFunction],
+    returnType: str | DataType | None = None,
+    **options: Unpack[FunctionOptions],
+) -> AsyncUDF[..., Any]: ...
 @overload
 def async_pandas_udf(
     f: Callable[P, R], returnType: str | DataType | None = None, **options: Unpack[FunctionOptions]
 ) -> AsyncUDF[P, R]: ...
 @overload
 def async_pandas_udf(
-    f: AsyncFunction, returnType: str | DataType | None = None, **options: Unpack[FunctionOptions]
-) -> AsyncUDF[..., Any]: ...
-@overload
-def async_pandas_udf(
     f: str | DataType | None = None, returnType: str | DataType | None = None, **options: Unpack[FunctionOptions]
-) -> Callable[[Callable[P, R]], AsyncUDF[P, R]]: ...
+) -> _Decorator: ...
 def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> Any:
     """Make an `async def` a Spark function that keeps many calls in flight, in the promised order.
 
