@@ -149,15 +149,15 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         f: the function, when used without parentheses.
         returnType: DDL or a `DataType`, for one result.
         output_mode: "ordered", or "unordered" for the operator and table forms.
-        capacity: how many calls may be in progress at once, in each task.
+        capacity: how many calls may be in progress at once, in each task; 100 unless given.
         queue_size: how many rows may be in progress or wait for their turn; 100 * capacity unless given (batch_size *
             capacity if that is more). With `queue_size=capacity` a slow row stops all new calls, as in Flink.
         max_buffered_bytes: how much the results that wait for their turn may weigh, in each task: when it is reached no
             new call starts until some have left. Texts and bytes count by their length, other values 8 bytes. The
             results of calls in progress come on top. 256 MiB unless given; None for no limit but `queue_size`.
-        timeout: seconds for a row from its first call to its result, all attempts and back-offs included; None
-            for no limit. At the deadline the call is cancelled and the row is done at once.
-        attempt_timeout: seconds for one attempt.
+        timeout: seconds for a row from its first call to its result, all attempts and back-offs included; 180 unless
+            given, None for no limit. At the deadline the call is cancelled and the row is done at once.
+        attempt_timeout: seconds for one attempt; no limit of its own unless given.
         on_timeout: the result of a row whose deadline has passed: a value, or a function of the row's arguments.
         retry: a `RetryStrategy` or a tenacity retrying object.
         on_error: "raise" fails the task at once, "null" gives null, "capture" makes the result a struct<value, error:
@@ -172,10 +172,10 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         batch_linger: seconds after which a batch goes out though it is not full; until the end unless given.
         resources: async context managers opened once per task on the loop of the calls: a function whose name is
             the parameter's, or a dict from parameter names to functions or classes.
-        loop: the event loop of the calls: "asyncio", "uvloop" (the extra `asyncudf[fast]`), or "auto", which is uvloop
-            on executors that have it.
         deterministic: lets Spark's optimizer copy the function to where its result is used, which calls it more than
             once for a row, or push filters past it. It saves calls only where one SELECT names the function twice.
+        loop: the event loop of the calls: "auto", which is uvloop on executors that have it, "asyncio", or "uvloop"
+            (the extra `asyncudf[fast]`).
 
     Raises:
         OptionError: a value that cannot work. It is also a ValueError.
