@@ -1,0 +1,248 @@
+"""An option is said once, as a field of `Options`; every entry point takes it, checks it and is told of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql.types import LongType, StructType
+
+import asyncudf
+from asyncudf import AsyncStream, AsyncUDF, OptionError, OutputMode, async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf._functions.signature import batch_rows, read_function
+from asyncudf._policies.options import CallOptions, FunctionOptions, Options
+from asyncudf.testing import OperatorHarness, run_rows, run_stream
+
+FIELDS = {field.name: field for field in dataclasses.fields(Options)}
+
+
+async def call(x: int) -> int:
+    return x
+
+
+async def fallback(x: int) -> int:
+    return x
+
+
+# What no option of that name can be. A new option has a line here, or the tests fail.
+BAD: dict[str, Any] = {
+    "output_mode": "sorted",
+    "capacity": 0,
+    "queue_size": "many",
+    "max_buffered_bytes": -1,
+    "timeout": 0,
+    "attempt_timeout": "5 seconds",
+    "on_timeout": fallback,
+    "retry": 3,
+    "on_error": "ignore",
+    "extra_fields": "keep",
+    "redact": "city",
+    "batch_size": 0,
+    "batch_linger": float("inf"),
+    "resources": 5,
+    "deterministic": "yes",
+    "loop": "trio",
+}
+
+
+class Twice(asyncudf.AsyncFunction):
+    async def async_invoke(self, value: Any, result_future: asyncudf.ResultFuture) -> None:
+        result_future.complete([value, value])
+
+
+class Table:
+    """As much of a DataFrame as an entry point asks for before it reads options."""
+
+    schema = StructType().add("x", LongType())
+
+    def mapInArrow(self) -> None: ...  # noqa: N802 - Spark's name
+
+
+TABLE: Any = Table()
+ROWS = [{"x": 1}]
+
+
+@dataclasses.dataclass(frozen=True)
+class EntryPoint:
+    """A way in for options: the signature that says so, its TypedDict, and a call."""
+
+    signature: Callable[..., Any]
+    options: type
+    give: Callable[..., Any]
+
+
+# They are found under the module that the function was written in, and a public one says that it is in `asyncudf`.
+WRITTEN: Any = types.SimpleNamespace(__module__="asyncudf._api.decorator", __qualname__="async_pandas_udf")
+OVERLOADS = typing.get_overloads(WRITTEN)
+
+ENTRY_POINTS = {
+    **{
+        f"async_pandas_udf, overload {number}": EntryPoint(overload, FunctionOptions, give)
+        for number, (overload, give) in enumerate(
+            zip(
+                OVERLOADS,
+                [
+                    lambda **options: async_pandas_udf(Twice(), "int", **options),
+                    lambda **options: async_pandas_udf(call, **options),
+                    lambda **options: async_pandas_udf("int", **options)(call),
+                ],
+                strict=True,
+            )
+        )
+    },
+    "AsyncUDF.with_options": EntryPoint(
+        AsyncUDF.with_options, FunctionOptions, lambda **options: async_pandas_udf(call).with_options(**options)
+    ),
+    "ordered_wait": EntryPoint(ordered_wait, CallOptions, lambda **options: ordered_wait(TABLE, call, **options)),
+    "unordered_wait": EntryPoint(unordered_wait, CallOptions, lambda **options: unordered_wait(TABLE, call, **options)),
+    "AsyncStream.ordered_wait": EntryPoint(
+        AsyncStream.ordered_wait,
+        CallOptions,
+        lambda **options: run_stream(lambda stream: stream.ordered_wait(call, **options), ROWS, "x long"),
+    ),
+    "AsyncStream.unordered_wait": EntryPoint(
+        AsyncStream.unordered_wait,
+        CallOptions,
+        lambda **options: run_stream(lambda stream: stream.unordered_wait(call, **options), ROWS, "x long"),
+    ),
+    "run_rows": EntryPoint(run_rows, CallOptions, lambda **options: run_rows(call, [1], **options)),
+    "OperatorHarness": EntryPoint(
+        OperatorHarness.__init__, FunctionOptions, lambda **options: OperatorHarness(call, **options)
+    ),
+}
+
+
+entry_points = pytest.mark.parametrize("point", ENTRY_POINTS.values(), ids=ENTRY_POINTS)
+options = pytest.mark.parametrize("name", FIELDS)
+
+
+class TestOneList:
+    """The fields of `Options` are the options: whatever else lists them has the same names."""
+
+    def test_the_typed_dicts_have_the_fields(self) -> None:
+        """Of those who say the order by their own name, all others."""
+        assert FunctionOptions.__optional_keys__ == FIELDS.keys()
+        assert CallOptions.__optional_keys__ == FIELDS.keys() - {"output_mode"}
+        assert not FunctionOptions.__required_keys__
+
+    @options
+    def test_a_default_passes_its_own_check(self, name: str) -> None:
+        """Each field has one, in its metadata; it takes what it gives."""
+        field = FIELDS[name]
+        assert field.metadata["check"](field.default, name) == field.default
+
+    @options
+    def test_the_typed_dict_takes_what_the_field_keeps(self, name: str) -> None:
+        """A default can be given, and so can each member of an enum, by itself or by its value."""
+        kept, given = (typing.get_type_hints(owner)[name] for owner in (Options, FunctionOptions))
+        if isinstance(kept, type) and issubclass(kept, enum.Enum):
+            by_value = [one for one in typing.get_args(given) if typing.get_origin(one) is typing.Literal]
+            assert [typing.get_args(one) for one in by_value] == [tuple(member.value for member in kept)]
+            assert kept in typing.get_args(given)
+        elif type(None) in typing.get_args(kept):
+            assert given is Any or type(None) in typing.get_args(given) or Any in typing.get_args(given)
+        else:
+            assert given == kept
+
+    def test_there_is_a_bad_value_for_each(self) -> None:
+        assert BAD.keys() == FIELDS.keys()
+
+
+class TestEntryPoints:
+    """Each takes all options, and refuses the same mistakes with the same words."""
+
+    def test_no_other_takes_options(self) -> None:
+        """A new one is to be added above."""
+        public = [getattr(package, name) for package in (asyncudf, asyncudf.testing) for name in package.__all__]
+        functions = [one for one in public if inspect.isfunction(one) and one is not async_pandas_udf]
+        classes = [one for one in public if inspect.isclass(one)]
+        methods = [one for owner in classes for one in vars(owner).values() if inspect.isfunction(one)]
+        taking = {one.__qualname__ for one in [*functions, *methods] if takes_options(one)}
+        listed = {point.signature.__qualname__ for point in ENTRY_POINTS.values()}
+        assert taking == listed - {"async_pandas_udf"}
+
+    @entry_points
+    def test_the_signature_shows_them(self, point: EntryPoint) -> None:
+        """By `Unpack` of the TypedDict, so that editors and type checkers see every option."""
+        annotation = inspect.signature(point.signature).parameters["options"].annotation
+        assert eval(annotation, point.signature.__globals__) == typing.Unpack[point.options]
+
+    @pytest.mark.parametrize("name", ["ordered_wait", "unordered_wait", "AsyncStream.ordered_wait"])
+    def test_an_order_that_the_name_says_already_is_refused(self, name: str) -> None:
+        with pytest.raises(OptionError, match="output_mode is said by the name of the function already"):
+            ENTRY_POINTS[name].give(output_mode="ordered")
+
+    @entry_points
+    @options
+    def test_a_misspelt_option_is_refused_with_the_right_name(self, point: EntryPoint, name: str) -> None:
+        with pytest.raises(OptionError, match=f"unknown option '{name[:-1]}'; did you mean '{name}'"):
+            point.give(**{name[:-1]: None})
+
+    @entry_points
+    @options
+    def test_a_bad_value_is_refused_with_the_name_of_its_option(self, point: EntryPoint, name: str) -> None:
+        with pytest.raises((OptionError, asyncudf.FunctionError), match=name):
+            point.give(**{name: BAD[name]})
+
+    @pytest.mark.parametrize("mode", ["ordered", OutputMode.UNORDERED])
+    def test_what_run_rows_takes_besides_is_checked_like_the_others(self, mode: Any) -> None:
+        assert run_rows(call, [1], output_mode=mode) == [1]
+
+
+def takes_options(function: Callable[..., Any]) -> bool:
+    """Whether a function takes any `**options`."""
+    parameters: Mapping[str, inspect.Parameter] = inspect.signature(function).parameters
+    return "options" in parameters and parameters["options"].kind is inspect.Parameter.VAR_KEYWORD
+
+
+class TestDocstring:
+    """`help(async_pandas_udf)` is where options are told: the signature shows neither names nor defaults."""
+
+    def told(self) -> dict[str, str]:
+        """The paragraph of each argument."""
+        text = inspect.getdoc(async_pandas_udf) or ""
+        arguments = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
+        found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", arguments, flags=re.MULTILINE)
+        return {name: " ".join(told.split()) for name, told in found}
+
+    def test_each_option_is_told_in_the_order_of_the_fields(self) -> None:
+        assert list(self.told()) == ["f", "returnType", *FIELDS]
+
+    def test_the_defaults_are_those_of_the_fields(self) -> None:
+        """A number is told as "100 unless given", and every number is told."""
+        usual = Options()
+
+        async def vectorized(x: pd.Series) -> pd.Series:
+            return x
+
+        numbers = {
+            "capacity": str(usual.capacity),
+            "queue_size": f"{usual.queue_rows // usual.capacity} * capacity",
+            "max_buffered_bytes": f"{(usual.max_buffered_bytes or 0) // 2**20} MiB",
+            "timeout": f"{usual.timeout:g}",
+            "batch_size": str(batch_rows(read_function(vectorized, usual), usual)),
+        }
+        told = {name: re.search(r"(\d[^;.:]*?) unless given", text) for name, text in self.told().items()}
+        assert {name: found[1] for name, found in told.items() if found} == numbers
+        assert {name for name, field in FIELDS.items() if type(field.default) in (int, float)} <= numbers.keys()
+
+    @options
+    def test_the_first_choice_told_is_the_default_and_all_are_told(self, name: str) -> None:
+        default = FIELDS[name].default
+        if isinstance(default, enum.Enum):
+            told = re.findall(r'"(\w+)"', self.told()[name])
+            assert told[0] == default.value
+            assert {member.value for member in type(default)} <= set(told)
+
+    def test_what_is_off_unless_given(self) -> None:
+        """Everything else: a default that is no number and no choice needs no words."""
+        rest = {f.default for f in FIELDS.values() if type(f.default) not in (int, float)}
+        assert {one for one in rest if not isinstance(one, enum.Enum)} == {None, False}
