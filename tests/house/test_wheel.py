@@ -1,0 +1,262 @@
+"""What others install: the wheel has every file, and works where nothing of this folder can be seen.
+
+And a function that one process has pickled runs in another one, as from the driver in the workers.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent.parent
+FOLDERS = {"udfs": "asyncudf", "queues": "asyncudf/queues"}
+SOURCES = {
+    f"{folder}/{path.relative_to(ROOT / folder).as_posix()}": f"{package}/{path.relative_to(ROOT / folder).as_posix()}"
+    for folder, package in FOLDERS.items()
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix == ".py" or path.name == "py.typed"
+}  # each file of the packages, and its name in a wheel
+
+NOT_PART_OF_IT = (".*", "build", "dist", "*.egg-info", "__pycache__", "spark-warehouse", "metastore_db")
+
+
+class Distribution(NamedTuple):
+    sdist: Path
+    wheel: Path
+
+
+def run(*command: str | Path, cwd: Path, path: Path | None = None) -> str:
+    """What a program prints; the variables that lead Python to this folder are not passed on."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    ran = subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+    return ran.stdout
+
+
+def build_requirements(folder: Path) -> Path | None:
+    """Where the build's requirements are, if the ones installed here do not do."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    if all(is_installed(Requirement(one)) for one in wanted):
+        return None
+    command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--target", folder, *wanted]
+    fetched = subprocess.run(command, capture_output=True, text=True)
+    if fetched.returncode != 0 and not os.environ.get("CI"):
+        pytest.skip(f"a wheel is built with {', '.join(wanted)}, which cannot be fetched: {fetched.stderr[-200:]}")
+    assert fetched.returncode == 0, fetched.stderr
+    return folder
+
+
+def is_installed(requirement: Requirement) -> bool:
+    try:
+        return requirement.specifier.contains(importlib.metadata.version(requirement.name))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
+    """The sdist of a copy of the project, and the wheel of that sdist."""
+    folder = tmp_path_factory.mktemp("built")
+    tools = build_requirements(folder / "tools")
+    shutil.copytree(ROOT, folder / "copy", ignore=shutil.ignore_patterns(*NOT_PART_OF_IT))
+
+    def build(what: str, source: Path) -> Path:
+        program = f"from setuptools.build_meta import build_{what} as build; print(build({str(folder)!r}))"
+        return folder / run(sys.executable, "-c", program, cwd=source, path=tools).splitlines()[-1]
+
+    sdist = build("sdist", folder / "copy")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    (source,) = (folder / "unpacked").iterdir()
+    return Distribution(sdist, build("wheel", source))
+
+
+@pytest.fixture(scope="module")
+def elsewhere(built: Distribution, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the wheel in it. It borrows this one's libraries, but not what is editable."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    venv.create(folder, with_pip=False)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", built.wheel, cwd=folder)
+    # After the wheel, or pip would find the asyncudf of this environment and remove it. The .pth files of a folder that
+    # a .pth file names are not read, so that the editable one stays unseen.
+    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip()
+    borrowed = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    (Path(packages) / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
+    return python
+
+
+@pytest.mark.services
+class TestDistribution:
+    """What is built has all that is here, and nothing else."""
+
+    def test_the_wheel_has_every_file(self, built: Distribution) -> None:
+        """A package that pyproject.toml does not list would be missing; its py.typed shows the types to checkers."""
+        with zipfile.ZipFile(built.wheel) as archive:
+            found = {name for name in archive.namelist() if ".dist-info/" not in name}
+        assert found == set(SOURCES.values())
+        assert {name for name in found if name.endswith("py.typed")} == {
+            "asyncudf/py.typed",
+            "asyncudf/queues/py.typed",
+        }
+
+    def test_the_sdist_has_every_file(self, built: Distribution) -> None:
+        with tarfile.open(built.sdist) as archive:
+            found = {name.partition("/")[2] for name in archive.getnames()}
+        assert {*SOURCES, "pyproject.toml", "README.md", "LICENSE"} <= found
+
+    def test_the_wheel_tells_what_it_needs(self, built: Distribution) -> None:
+        """As pyproject.toml has it: the name, the version, the licence, the libraries."""
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        with zipfile.ZipFile(built.wheel) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            told = importlib.metadata.PathDistribution(zipfile.Path(archive, name.removesuffix("METADATA")))
+            assert (told.name, told.version) == (project["name"], project["version"])
+            assert told.metadata["License-Expression"] == project["license"]
+            needed = {Requirement(one).name for one in told.requires or () if "extra ==" not in one}
+        assert needed == {Requirement(one).name for one in project["dependencies"]}
+
+
+IMPORT_ALL = """
+import importlib, json, pkgutil
+import asyncudf
+names = ["asyncudf", *(info.name for info in pkgutil.walk_packages(asyncudf.__path__, "asyncudf."))]
+print(json.dumps({name: importlib.import_module(name).__file__ for name in names}))
+"""
+
+RUN_ROWS = """
+import asyncio, json
+from asyncudf import async_pandas_udf
+from asyncudf.testing import run_rows
+
+@async_pandas_udf("string")
+async def shout(word: str) -> str:
+    await asyncio.sleep(len(word))
+    return word.upper()
+
+print(json.dumps([run_rows(shout, ["long", "one"]), run_rows(shout, ["long", "one"], output_mode="unordered")]))
+"""
+
+# What is defined in a program travels by value. Of `func` it is the object that Spark sends to its workers.
+WRITE = """
+import sys
+from dataclasses import dataclass
+from pyspark import cloudpickle
+from pyspark.sql.types import DoubleType, StringType, StructType
+from asyncudf import AsyncFunction, RetryStrategy, RuntimeContext, async_pandas_udf
+
+FACTOR = 2.0
+
+@dataclass
+class Weather:
+    temp: float
+    sky: str
+
+@async_pandas_udf(StructType().add("temp", DoubleType()).add("sky", StringType()), on_error="capture", capacity=3,
+                  retry=RetryStrategy.exponential_backoff(3, 0.001, 0.01, retry_on=ConnectionError))
+async def weather(city: str, context: RuntimeContext) -> Weather:
+    if context.attempt_number < 2:
+        raise ConnectionError("busy")
+    if city == "Atlantis":
+        raise LookupError(city)
+    return Weather(FACTOR * len(city), "clear")
+
+class Twice(AsyncFunction):
+    async def async_invoke(self, value, result_future):
+        result_future.complete([value, value])
+
+with open(sys.argv[1], "wb") as file:
+    file.write(cloudpickle.dumps((weather, weather.func, async_pandas_udf(Twice(), "string"))))
+"""
+
+READ = """
+import json, pickle, sys
+with open(sys.argv[1], "rb") as file:
+    weather, task, twice = pickle.load(file)
+import asyncudf, pyarrow
+from asyncudf.testing import run_rows
+(column,) = (batch for batch in task(iter([pyarrow.array(["Oslo", "Atlantis"])])) if len(batch))
+print(json.dumps({
+    "file": asyncudf.__file__,
+    "rows": [row["value"] and row["value"].temp for row in run_rows(weather, ["Oslo", "Atlantis"])],
+    "values": [row["value"] for row in column.to_pylist()],
+    "errors": [row["error"] and row["error"]["type"] for row in column.to_pylist()],
+    "attempts": [row["error"] and row["error"]["attempts"] for row in column.to_pylist()],
+    "capacity": weather.options.capacity,
+    "twice": run_rows(twice, ["a"]),
+    "is_one": isinstance(weather, asyncudf.AsyncUDF),
+}))
+"""
+
+
+def run_program(python: str | Path, text: str, folder: Path, *arguments: str | Path) -> str:
+    """What a program prints that sees neither this folder nor what runs here."""
+    program = folder / "program.py"
+    program.write_text(text)
+    return run(python, "-I", program, *arguments, cwd=folder)
+
+
+def pass_on(writer: str | Path, reader: str | Path, folder: Path) -> Any:
+    """What `reader` makes of the functions that `writer` has pickled and left."""
+    pickled = folder / "functions.pickle"
+    run_program(writer, WRITE, folder, pickled)
+    told = json.loads(run_program(reader, READ, folder, pickled))
+    file = told.pop("file")
+    assert told == {
+        "rows": [8.0, None],
+        "values": [{"temp": 8.0, "sky": "clear"}, None],
+        "errors": [None, "LookupError"],
+        "attempts": [None, 2],
+        "capacity": 3,
+        "twice": ["a", "a"],
+        "is_one": True,
+    }
+    return file
+
+
+def is_within(file: str, python: Path) -> bool:
+    """Whether a file belongs to the environment of a Python."""
+    return Path(file).resolve().is_relative_to(python.parent.parent.resolve())
+
+
+def test_a_function_pickled_in_one_process_runs_in_another(tmp_path: Path) -> None:
+    """As PySpark sends it to its workers: they have the library, and nothing of the program that declared it."""
+    pass_on(sys.executable, sys.executable, tmp_path)
+
+
+@pytest.mark.services
+class TestElsewhere:
+    """The wheel in an environment of its own."""
+
+    def test_every_module_can_be_imported(self, elsewhere: Path, tmp_path: Path) -> None:
+        found = json.loads(run_program(elsewhere, IMPORT_ALL, tmp_path))
+        modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in SOURCES.values()}
+        assert found.keys() == {name for name in modules if not name.endswith("py.typed")}
+        for name, file in found.items():
+            assert is_within(file, elsewhere), f"{name} is that of {file}"
+
+    def test_a_function_runs(self, elsewhere: Path, tmp_path: Path) -> None:
+        assert json.loads(run_program(elsewhere, RUN_ROWS, tmp_path)) == [["LONG", "ONE"], ["ONE", "LONG"]]
+
+    def test_a_function_of_an_earlier_process_runs(self, elsewhere: Path, tmp_path: Path) -> None:
+        """Made there, and made here: driver and workers need not have got the library in the same way."""
+        for writer in (elsewhere, sys.executable):
+            file = pass_on(writer, elsewhere, tmp_path)
+            assert is_within(file, elsewhere)
