@@ -215,6 +215,7 @@ def operator_forms(df: DataFrame) -> None:
     assert_type(ordered_wait(df, bare, "city"), DataFrame)
     assert_type(ordered_wait(df, Lookup(), returnType="string", timeout=1, as_="found"), DataFrame)
     assert_type(ordered_wait(df, plain, returnType=StringType(), with_watermark_column="watermark"), DataFrame)
+    assert_type(ordered_wait(df, Lookup, "city", returnType="string"), DataFrame)
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("ts", "10 seconds")
     assert_type(unordered_wait(df, bare, "city", "days", watermark=strategy, capacity=5, on_error="null"), DataFrame)
 

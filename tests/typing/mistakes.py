@@ -90,6 +90,7 @@ def columns(df: DataFrame, spark: SparkSession) -> None:
 
 
 def operator_forms(df: DataFrame) -> None:
+    ordered_wait(df, "city", "upper")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ordered_wait(upper, df)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ordered_wait(df, upper, sf.col("city"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ordered_wait(df, upper, capacty=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -103,6 +104,7 @@ def chains(stream: AsyncStream, tag: OutputTag) -> None:
     AsyncStream("table")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     stream.ordered_wait(upper, capacty=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     stream.unordered_wait(upper, on_error="skip")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    stream.ordered_wait("city")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     stream.filter("temp > 30")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     stream.process(dict)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     stream.union([stream])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from .._chain.factories import WaitFactory
 from .._chain.plan import StreamNode
 from .._errors.exceptions import FunctionError, OptionError
+from .._functions.async_function import AsyncFunction
 from .._functions.process_function import ProcessFunction
 from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._functions.signature import refuse_dead_letters
@@ -103,7 +104,7 @@ class AsyncStream:
 
     def ordered_wait(
         self,
-        function: Any,
+        function: Callable[..., Any] | AsyncFunction,
         *columns: str,
         returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
         watermark: WatermarkStrategy | None = None,
@@ -127,7 +128,7 @@ class AsyncStream:
 
     def unordered_wait(
         self,
-        function: Any,
+        function: Callable[..., Any] | AsyncFunction,
         *columns: str,
         returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
         watermark: WatermarkStrategy | None = None,

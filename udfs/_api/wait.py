@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
+from .._functions.async_function import AsyncFunction
 from .._policies.options import CallOptions
 from .._policies.watermarks import WatermarkStrategy
 from .stream import AsyncStream
@@ -20,7 +22,7 @@ __all__ = (
 
 def ordered_wait(
     df: DataFrame,
-    function: Any,
+    function: Callable[..., Any] | AsyncFunction,
     *columns: str,
     returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
     watermark: WatermarkStrategy | None = None,
@@ -64,7 +66,7 @@ def ordered_wait(
 
 def unordered_wait(
     df: DataFrame,
-    function: Any,
+    function: Callable[..., Any] | AsyncFunction,
     *columns: str,
     returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
     watermark: WatermarkStrategy | None = None,
