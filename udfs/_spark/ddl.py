@@ -15,7 +15,7 @@ __all__ = ("to_json",)
 # where there is a session, so this need not know all of DDL; but what it takes it must read as Spark does.
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|'(?:[^'\\]|\\.)*'|[<>(),:])")
 _NAMES = {
-    "boolean": "boolean", "tinyint": "byte", "byte": "byte", "smallint": "safe_repr", "safe_repr": "safe_repr",
+    "boolean": "boolean", "tinyint": "byte", "byte": "byte", "smallint": "short", "short": "short",
     "int": "integer", "integer": "integer", "bigint": "long", "long": "long", "float": "float", "real": "float",
     "double": "double", "string": "string", "binary": "binary", "date": "date",
     "timestamp_ltz": "timestamp", "timestamp_ntz": "timestamp_ntz", "void": "void",

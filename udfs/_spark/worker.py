@@ -69,7 +69,6 @@ def start_function(
         names: of the columns that it reads.
         arrow_types: theirs.
     """
-    weigh = plan.weigh
 
     def sinks_of(loop: asyncio.AbstractEventLoop, emit: Emit) -> Sinks:
         writer = RecordWriterOutput(
@@ -77,9 +76,16 @@ def start_function(
             rows,
             OUTPUT_LINGER,
             loop,
-            weigh=None if weigh is None else lambda value, origin: weigh(value),
+            weigh=_weigher(plan),
             max_bytes=OUTPUT_BYTES,
         )
         return OutputSink(writer)
 
     return start_bridge(ChainPlan.of_function(plan, names, arrow_types), sinks_of, lambda: write([], []))
+
+
+def _weigher(plan: FunctionPlan) -> Callable[[Any, Any], int] | None:
+    weigh = plan.weigh
+    if weigh is None:
+        return None
+    return lambda value, origin: weigh(value)
