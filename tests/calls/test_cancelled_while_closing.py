@@ -13,7 +13,7 @@ import pytest
 from asyncudf import AsyncUDFError
 from asyncudf._arrow.rows import records_of
 from asyncudf.testing import run_rows
-from tests.bridges import start
+from tests.kit.bridges import start
 
 PATIENCE = 20.0  # seconds for what is bound to happen
 

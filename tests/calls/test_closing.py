@@ -5,44 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from asyncudf import AsyncFunction, AsyncUDFError, ProcessFunction, ResultFuture
-from asyncudf._arrow.rows import records_of
-from asyncudf._calls.resources import CLOSE_LIMIT, OPEN_LIMIT, opening
-from asyncudf._loop.bridge import Bridge
-from asyncudf._loop.event_loops import run_to_end
-from asyncudf._loop.limited import within
-from asyncudf._loop.shutdown import GRACE
+from asyncudf._calls.resources import CLOSE_LIMIT, OPEN_LIMIT
 from asyncudf.testing import run_rows, run_stream
-from asyncudf.testing._clock import VirtualClockLoop
-from tests.bridges import start
+from tests.kit.functions import hang, nothing, swallow
 
 NOT_ENDED = "TimeoutError: not done within {:g} s, and not ended when it was cancelled"
 Step = Callable[[], Any]
 
 
-async def nothing() -> None: ...
-
-
-async def swallow() -> None:
-    while True:
-        try:
-            await asyncio.sleep(1e9)
-        except BaseException:
-            continue
-
-
 async def wait_for_one_that_swallows() -> None:
     await asyncio.ensure_future(swallow())
-
-
-async def hang() -> None:
-    await asyncio.sleep(1e9)
 
 
 def raising(error: BaseException) -> Step:
@@ -174,9 +152,6 @@ def test_a_plain_close_has_the_same_rules() -> None:
             run_stream(lambda stream: stream.process(Plain(), "x int"), [{"x": x}], "x int")
 
 
-# --- resources that cancel the task -----------------------------------------------------------------------------------
-
-
 async def lost() -> None:
     await asyncio.sleep(1)
     raise OSError("lost the feed")
@@ -272,86 +247,6 @@ def test_opening_and_closing_run_in_one_task_also_in_a_chain() -> None:
     assert len(set(tasks)) == 1
 
 
-# --- the limit itself -------------------------------------------------------------------------------------------------
-
-
-def run(main: Any) -> float:
-    """How long it took."""
-    loop = VirtualClockLoop()
-    run_to_end(loop, main, 1)
-    return loop.time()
-
-
-def cancelled_by_another(step: Any, after: float, took: list[float]) -> Any:
-    async def main() -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        loop.call_later(after, task.cancel)
-        try:
-            await within(1000, step())
-        finally:
-            took.append(loop.time())
-            assert task.cancelling() == 1
-
-    return main()
-
-
-def test_one_that_does_not_heed_anothers_cancellation_has_the_grace_period() -> None:
-    took: list[float] = []
-    with pytest.raises(TimeoutError, match=f"^cancelled, and not ended within {GRACE:g} s$"):
-        run(cancelled_by_another(swallow, 10, took))
-    assert 10 + GRACE <= took[0] <= 10 + 2.01 * GRACE
-
-
-def test_a_cancellation_that_was_swallowed_counts_when_the_step_is_done() -> None:
-    async def step() -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(1000)
-
-    took: list[float] = []
-    with pytest.raises(AsyncUDFError, match="has cancelled it"):
-        run(cancelled_by_another(step, 10, took))
-    assert took == [10]
-
-
-def test_cancellations_that_a_step_takes_back_leave_it_its_time() -> None:
-    attempts = []
-
-    async def step() -> None:
-        for _ in range(20):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(2):
-                    try:
-                        await asyncio.sleep(1000)
-                    finally:
-                        await asyncio.sleep(2)
-            attempts.append(asyncio.get_running_loop().time())
-        async with asyncio.TaskGroup() as group:
-            group.create_task(asyncio.sleep(50))
-
-    async def main() -> None:
-        await within(1000, step())
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
-
-    run(main())
-    assert attempts == [4.0 * n for n in range(1, 21)]
-
-
-def test_the_limit_takes_its_cancellations_back() -> None:
-    async def main() -> None:
-        for step in (hang, swallow):
-            with pytest.raises(TimeoutError, match="not done within 7 s"):
-                await within(7, step())
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
-        await asyncio.sleep(0)
-
-    assert run(main()) == 7 + 7 + GRACE
-
-
 @pytest.mark.parametrize(("seconds", "told"), [(4, None), (6, "cancelled, and not ended within 5 s")])
 def test_an_opening_that_has_timed_out_itself_has_the_grace_period_to_clean_up(seconds: int, told: str | None) -> None:
     async def connect() -> None:
@@ -369,38 +264,6 @@ def test_an_opening_that_has_timed_out_itself_has_the_grace_period_to_clean_up(s
             resource(0, opens=connect)
 
 
-def test_a_step_whose_coroutine_is_closed_from_outside_tells_nothing() -> None:
-    async def main() -> None:
-        step = opening(hang, "could not be opened")
-        task = asyncio.ensure_future(step)
-        await asyncio.sleep(1)
-        step.close()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    assert run(main()) == 1
-
-
-def test_a_step_sees_what_it_waits_for() -> None:
-    async def step() -> list[Any]:
-        loop = asyncio.get_running_loop()
-        failed, given_up = loop.create_future(), asyncio.ensure_future(hang())
-        loop.call_soon(failed.set_exception, OSError("no"))
-        loop.call_soon(given_up.cancel)
-        told: list[Any] = [await asyncio.sleep(0, "slept"), await asyncio.gather(asyncio.sleep(1, 1), nothing())]
-        for waited_for in (failed, given_up):
-            try:
-                await waited_for
-            except BaseException as error:
-                told.append(type(error))
-        return told
-
-    async def main() -> None:
-        assert await within(10, step()) == ["slept", [1, None], OSError, asyncio.CancelledError]
-
-    run(main())
-
-
 def test_a_generator_that_was_given_up_is_never_asked_again() -> None:
     """The collector would ask it outside any loop, where it never returns."""
 
@@ -416,68 +279,3 @@ def test_a_generator_that_was_given_up_is_never_asked_again() -> None:
     with pytest.raises(AsyncUDFError, match=CLOSE[resource] + NOT_ENDED.format(CLOSE_LIMIT)):
         run_rows(call, [1], resources={"it": stubborn})
     gc.collect()
-
-
-def test_a_generator_that_does_not_end_is_left_after_the_grace_period() -> None:
-    async def stubborn() -> AsyncIterator[int]:
-        while True:
-            try:
-                yield 1
-            except BaseException:
-                with contextlib.suppress(BaseException):
-                    await swallow()
-
-    kept = []
-
-    async def main() -> None:
-        generator = stubborn()
-        kept.append(generator)
-        await anext(generator)
-
-    assert run(main()) <= 3 * GRACE
-
-
-# --- the bridge -------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def bridge(function: Any, **options: Any) -> Iterator[Bridge[Any, list[Any]]]:
-    made = start(function, **options)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-def test_the_bridges_own_cancellation_stays_what_it_is() -> None:
-    async def call(x: int, group: asyncio.TaskGroup) -> None:
-        group.create_task(asyncio.sleep(1000))
-        await asyncio.sleep(1000)
-
-    with bridge(call, resources={"group": asyncio.TaskGroup}) as made:
-        list(made.until_wanted())
-        made.feed(records_of([(1,)], [None]))
-    with pytest.raises(AsyncUDFError, match=r"^the task was cancelled$"):
-        list(made.finish())
-
-
-def test_a_bridge_that_is_stopped_before_it_has_begun_builds_nothing() -> None:
-    stopped, built = threading.Event(), []
-
-    class LateLoop(asyncio.SelectorEventLoop):
-        def set_default_executor(self, executor: Any) -> None:
-            stopped.wait(10)
-            super().set_default_executor(executor)
-
-    def build(*_: Any) -> Any:
-        built.append(1)
-        raise OSError("not to be built")
-
-    made: Bridge[Any, Any] = Bridge(build, 1, LateLoop())
-    made._send(made._stop)
-    stopped.set()
-    for _ in range(2):
-        with pytest.raises(AsyncUDFError, match=r"^the task was cancelled$"):
-            list(made.pipe(iter([1])))
-    assert not made._thread.is_alive()
-    assert built == []

@@ -1,18 +1,31 @@
-"""`redact=True`: what is shown of a failed row never has its values in it, however the error came about."""
+"""`redact=`: what is shown of a failed row never has its values in it, however the error came about."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from asyncudf import AsyncStream, AsyncUDFError, OutputTag, ProcessFunction, ResultError, RuntimeContext
+from asyncudf import (
+    DEAD_LETTERS,
+    AsyncFunction,
+    AsyncStream,
+    AsyncUDFError,
+    OptionError,
+    OutputTag,
+    ProcessFunction,
+    ResultError,
+    RuntimeContext,
+)
 from asyncudf._errors.records import misfit_error
 from asyncudf._spark.errors import Telling
 from asyncudf.testing import run_rows, run_stream
+from tests.kit.errors import Raises, raised
 
 NUMBERS = OutputTag("numbers", "number int")
 
@@ -78,3 +91,145 @@ def test_a_captured_group_has_the_type_of_a_misfit_only() -> None:
 
     (result,) = run_rows(call, ["SECRET"], on_error="capture", redact=True)
     assert result["error"]["message"] == "some (1 sub-exception): ResultError: f returned a str: declared int32"
+
+
+SECRET = "https://me:secret@example.com?key=secret"
+
+
+class SecretError(Exception):
+    pass
+
+
+async def leaks(url: str) -> int:
+    raise SecretError(f"cannot open {url}")
+
+
+def test_urls_are_clean_in_raised_captured_and_dead_letters() -> None:
+    clean = "cannot open https://***@example.com?***"
+    error = raised(lambda: run_rows(leaks, [SECRET]))
+    assert str(error).endswith(f"for the input ('https://***@example.com?***',): SecretError: {clean}")
+    assert run_rows(leaks, [SECRET], on_error="capture")[0]["error"]["message"] == clean
+    sides: dict[OutputTag, list[Any]] = {}
+    run_rows(leaks, [SECRET], on_error="dead_letter", side_outputs=sides)
+    assert sides[DEAD_LETTERS][0]["error"]["message"] == clean
+
+
+async def misfits(name: str, age: int) -> Any:
+    return {"name": name}
+
+
+class Misfits(AsyncFunction):
+    async def async_invoke(self, value: Any, result_future: Any) -> None:
+        result_future.complete(value["name"])
+
+
+async def vector(names: pd.Series) -> pd.Series:
+    raise ValueError("no")
+
+
+REDACTED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a scalar function": (
+        lambda redact: run_rows(misfits, [("Ann", 7)], returnType="int", redact=redact),
+        "for the input <redacted: str, int>: misfits returned a dict: declared int32",
+    ),
+    "an AsyncFunction": (
+        lambda redact: run_rows(Misfits(), [{"name": "Ann", "age": 7}], redact=redact),
+        "for the input <redacted: str, int>: Misfits completed a row with a str; give a list of results",
+    ),
+    "a micro-batch": (
+        lambda redact: run_rows(vector, ["Ann", "Ann"], redact=redact),
+        "for the input [<redacted: str>, <redacted: str>]: ValueError: no",
+    ),
+    "a plain function": (
+        lambda redact: chain(lambda s: s.map(lambda row: {"name": 5 / 0}), redact),
+        "map failed, partition 0, for the input <redacted: str>: ZeroDivisionError",
+    ),
+    "a plain function's misfit": (
+        lambda redact: chain(lambda s: s.map(lambda row: row, "int"), redact),
+        "map failed, partition 0, for the input <redacted: str>: map returned a dict: declared int32",
+    ),
+    "a flat_map": (
+        lambda redact: chain(lambda s: s.flat_map(lambda row: row["name"]), redact),
+        "not a str",
+    ),
+    "a filter": (
+        lambda redact: chain(lambda s: s.filter(lambda row: row["age"]), redact),
+        "filter failed, partition 0, for the input <redacted: str>: KeyError: 'age'",
+    ),
+    "a process function": (
+        lambda redact: chain(lambda s: s.process(Rejects()).side_output(LOG), redact),
+        "for the input <redacted: str>: side output 'log' returned a str in field 'n': declared int32",
+    ),
+    "a field that Arrow refuses": (
+        lambda redact: run_rows(tag, ["Ann"], returnType="decimal(3,0)", redact=redact),
+        "tag returned a Decimal: declared decimal128(3, 0)",
+    ),
+    "a misspelled field": (
+        lambda redact: run_rows(misfits, [("Ann", 7)], returnType="nome string", redact=redact),
+        "misfits returned a dict: declared struct<nome>",
+    ),
+}
+
+
+async def tag(name: str) -> Any:
+    return __import__("decimal").Decimal("12345")
+
+
+LOG = OutputTag("log", "n int")
+
+
+class Rejects(ProcessFunction):
+    def process_element(self, value: Any, context: Any, collector: Any) -> None:
+        context.output(LOG, {"n": value["name"]})
+
+
+def chain(build: Callable[[Any], Any], redact: Any) -> Any:
+    return run_stream(build, [{"name": "Ann"}], "name string", redact=redact)
+
+
+@pytest.mark.parametrize("case", REDACTED)
+def test_redacted_inputs_and_results_do_not_appear(case: str) -> None:
+    call, said = REDACTED[case]
+    text = str(raised(lambda: call(True)))
+    assert said in text
+    assert "Ann" not in text
+    assert "12345" not in text
+    assert any(shown in str(raised(lambda: call(False))) for shown in ("Ann", "12345")), "or there was nothing to hide"
+
+
+@pytest.mark.parametrize(
+    ("redact", "shown"),
+    [
+        (lambda row: row[0][:1] + ".", "A."),
+        (lambda row: {"age": row[1]}, "{'age': 7}"),
+        (lambda row: row.missing, "<redact failed: AttributeError>"),
+        (lambda row: sys.exit(), "<redact failed: SystemExit>"),
+        (lambda row: "x" * 1000, "x" * 38 + "..." + "x" * 38),
+        (lambda row: Raises(SystemExit()), "<Raises that cannot be printed>"),
+        (lambda row: SECRET, "https://***@example.com?***"),
+    ],
+)
+def test_a_redact_function_says_what_is_shown(redact: Any, shown: str) -> None:
+    text = str(raised(lambda: run_rows(misfits, [("Ann", 7)], returnType="int", redact=redact)))
+    assert f"for the input {shown}: misfits returned a dict" in text
+
+
+def test_a_redact_function_gets_the_value_of_a_single_argument() -> None:
+    text = str(raised(lambda: run_rows(leaks, ["Ann"], redact=lambda name: f"{len(name)} letters")))
+    assert "for the input 3 letters: SecretError: cannot open Ann" in text  # what the user's own error says is its own
+
+
+def test_a_function_of_a_chain_may_redact_otherwise_than_the_chain() -> None:
+    async def own(name: str) -> int:
+        raise ValueError
+
+    error = raised(lambda: chain(lambda s: s.ordered_wait(own, returnType="int", redact=lambda name: "own"), True))
+    assert "for the input own: ValueError" in str(error)
+    error = raised(lambda: chain(lambda s: s.ordered_wait(own, returnType="int"), True))
+    assert "for the input <redacted: str>: ValueError" in str(error)
+
+
+@pytest.mark.parametrize("redact", ["yes", 1, leaks])
+def test_something_else_than_true_or_a_plain_function_cannot_redact(redact: Any) -> None:
+    with pytest.raises(OptionError, match="redact must be True or a plain function of the input, not "):
+        run_rows(leaks, ["a"], redact=redact)

@@ -21,7 +21,7 @@ from benchmarks._store import LATEST, load, require_one_commit, save
 from benchmarks.cases import CASES
 from benchmarks.peers import PEERS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FASTER = Target("calls/s", "ours", 0.98, against=BEST_PEER)
 
 

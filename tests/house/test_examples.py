@@ -21,7 +21,7 @@ airportsdata = pytest.importorskip("airportsdata")
 psutil = pytest.importorskip("psutil")
 
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RUN_LIMIT = 180  # seconds; each takes about ten
 EXIT_LIMIT = 15  # seconds for Spark's processes to notice that their driver has ended
 Run = Callable[..., str]

@@ -17,7 +17,7 @@ import asyncudf
 import asyncudf.queues
 import asyncudf.testing
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FOLDERS = {"asyncudf.queues": ROOT / "queues", "asyncudf": ROOT / "udfs"}
 
 # A room imports from those below it only; rooms on one line do not know each other.

@@ -22,7 +22,7 @@ from asyncudf._loop.watchdog import INTERVAL, LIMIT, BlockedTime
 from asyncudf._spark.evaluations import StreamSource
 from asyncudf._spark.planner import rows_node
 from asyncudf._spark.types import parsed
-from tests.bridges import start
+from tests.kit.bridges import start
 
 THERE = threading.Event()
 PATIENCE = 20.0  # seconds for what is bound to happen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import threading
 import traceback
@@ -15,7 +16,8 @@ from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture
 from asyncudf._arrow.rows import records_of
 from asyncudf._calls.deadlines import Deadlines
 from asyncudf._loop import shutdown
-from tests.bridges import start
+from asyncudf._loop.bridge import Bridge
+from tests.kit.bridges import start
 
 
 def batches(*contents: Iterable[Any]) -> Iterator[Any]:
@@ -293,3 +295,46 @@ def test_rounding_cannot_make_the_timer_of_the_deadlines_spin() -> None:
     fire()
     assert expired == ["row"]
     assert loop.timers == []
+
+
+@contextlib.contextmanager
+def bridge(function: Any, **options: Any) -> Iterator[Bridge[Any, list[Any]]]:
+    made = start(function, **options)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_the_bridges_own_cancellation_stays_what_it_is() -> None:
+    async def call(x: int, group: asyncio.TaskGroup) -> None:
+        group.create_task(asyncio.sleep(1000))
+        await asyncio.sleep(1000)
+
+    with bridge(call, resources={"group": asyncio.TaskGroup}) as made:
+        list(made.until_wanted())
+        made.feed(records_of([(1,)], [None]))
+    with pytest.raises(AsyncUDFError, match=r"^the task was cancelled$"):
+        list(made.finish())
+
+
+def test_a_bridge_that_is_stopped_before_it_has_begun_builds_nothing() -> None:
+    stopped, built = threading.Event(), []
+
+    class LateLoop(asyncio.SelectorEventLoop):
+        def set_default_executor(self, executor: Any) -> None:
+            stopped.wait(10)
+            super().set_default_executor(executor)
+
+    def build(*_: Any) -> Any:
+        built.append(1)
+        raise OSError("not to be built")
+
+    made: Bridge[Any, Any] = Bridge(build, 1, LateLoop())
+    made._send(made._stop)
+    stopped.set()
+    for _ in range(2):
+        with pytest.raises(AsyncUDFError, match=r"^the task was cancelled$"):
+            list(made.pipe(iter([1])))
+    assert not made._thread.is_alive()
+    assert built == []

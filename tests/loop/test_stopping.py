@@ -16,7 +16,7 @@ from asyncudf._arrow.rows import records_of
 from asyncudf._loop import bridge as bridge_module
 from asyncudf._loop.bridge import Bridge, Reader
 from asyncudf._spark.connection import settler
-from tests.bridges import start
+from tests.kit.bridges import start
 
 Settle = Callable[[], None]
 

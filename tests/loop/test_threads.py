@@ -18,8 +18,7 @@ from asyncudf._errors.exceptions import FatalError
 from asyncudf._loop import shutdown
 from asyncudf._loop.threads import MOST_HUNG, SPARE, CallThreads
 from asyncudf.testing import run_rows
-
-from .clocks import HandClock
+from tests.kit.clocks import HandClock
 
 CALLS = 3
 PATIENCE = 20.0  # seconds for what is bound to happen

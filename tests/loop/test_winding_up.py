@@ -16,7 +16,7 @@ from asyncudf import AsyncUDFError
 from asyncudf._arrow.rows import records_of
 from asyncudf._loop.bridge import Bridge
 from asyncudf.testing import run_rows
-from tests.bridges import start
+from tests.kit.bridges import start
 
 LOOPS = ["asyncio", "uvloop"]
 

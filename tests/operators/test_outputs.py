@@ -25,43 +25,10 @@ from asyncudf._operators.outputs import (
 from asyncudf._operators.writer import RecordWriterOutput
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 from asyncudf.testing import VirtualClockLoop
+from tests.kit.outputs import Taken
 
 TAG, OTHER = OutputTag("rejects", "int"), OutputTag("others", "int")
 MARKERS = [Watermark(5), WatermarkStatus.IDLE, LatencyMarker(1.0, "source", 0)]
-
-
-class Taken(Output):
-    """Notes what it takes; with a tag only that tag's records."""
-
-    def __init__(self, tag: OutputTag | None = None, room: int = 10) -> None:
-        super().__init__(tag)
-        self.all: list[Any] = []
-        self._room = room
-        self.closed = 0
-
-    @property
-    def room(self) -> int:
-        return self._room
-
-    def collect(self, record: StreamRecord) -> None:
-        self.all.append(record)
-
-    def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
-        if tag == self.tag:
-            self.all.append((tag, record))
-
-    def emit_watermark(self, watermark: Watermark) -> None:
-        super().emit_watermark(watermark)
-        self.all.append(watermark)
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        self.all.append(status)
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        self.all.append(marker)
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 class Operator:

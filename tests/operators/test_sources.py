@@ -17,8 +17,7 @@ from asyncudf._operators.outputs import UNLIMITED
 from asyncudf._policies.watermarks import WatermarkGenerator
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark
 from asyncudf.testing import VirtualClockLoop, run_stream
-
-from .test_outputs import Taken
+from tests.kit.outputs import Taken
 
 DAY = datetime.date(2026, 1, 2)
 MOMENT = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)

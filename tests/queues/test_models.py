@@ -16,8 +16,7 @@ from asyncudf.queues import (
     UnorderedStreamElementQueue,
     Watermark,
 )
-
-from .test_queues import Emitted
+from tests.kit.outputs import Emitted
 
 
 class _QueueMachine(RuleBasedStateMachine):

@@ -16,20 +16,7 @@ from asyncudf.queues import (
     Watermark,
     WatermarkStatus,
 )
-
-
-class Emitted:
-    """An output that remembers what it was given."""
-
-    def __init__(self) -> None:
-        self.elements: list[Any] = []
-        self.collect = self.emit_watermark = self.emit_watermark_status = self.emit_latency_marker = (
-            self.elements.append
-        )
-
-    @property
-    def values(self) -> list[Any]:
-        return [e.value if isinstance(e, StreamRecord) else e for e in self.elements]
+from tests.kit.outputs import Emitted
 
 
 def drain(queue: StreamElementQueue, output: Emitted | None = None) -> list[Any]:

@@ -1,5 +1,6 @@
 """One Spark session for all tests, and the means to see from outside what a worker has done and what it left behind."""
 
+import contextlib
 import os
 import re
 import sys
@@ -13,7 +14,8 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncudf import AsyncUDFError
+import tests.kit
+from asyncudf import AsyncStream, AsyncUDFError
 
 # A zone with a repeated hour each autumn, and not the session's: nothing may depend on the machine's own zone.
 WORKER_ZONE = "America/New_York"
@@ -27,6 +29,7 @@ CONFIG = {
 }
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(tests.kit)
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +78,28 @@ def conf(spark: SparkSession) -> Iterator[Any]:
 def small_batches(conf: Any) -> None:
     """Seven rows in an Arrow batch, so that a hundred rows make many of them."""
     conf("spark.sql.execution.arrow.maxRecordsPerBatch", 7)
+
+
+@pytest.fixture
+def stream_of() -> Iterator[Any]:
+    """Begins streams that are closed at the end of the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda df, **options: stack.enter_context(AsyncStream(df, **options))
+
+
+@pytest.fixture
+def lines_of(spark: SparkSession, tmp_path: Path) -> Any:
+    """An unbounded table of the lines of some texts, which come one after the other."""
+
+    def begin(*texts: str) -> DataFrame:
+        folder = tmp_path / "in"
+        folder.mkdir()
+        for number, text in enumerate(texts):
+            (folder / f"{number}.txt").write_text(text)
+        stream = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder))
+        return stream.withColumnRenamed("value", "line")
+
+    return begin
 
 
 class Journal:

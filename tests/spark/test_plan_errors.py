@@ -8,14 +8,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import functions as sf
 
-from asyncudf import (
-    AsyncFunction,
-    AsyncUDFError,
-    WatermarkStrategy,
-    async_pandas_udf,
-    ordered_wait,
-    unordered_wait,
-)
+from asyncudf import AsyncFunction, AsyncUDFError, WatermarkStrategy, async_pandas_udf, ordered_wait, unordered_wait
 
 pytestmark = pytest.mark.spark
 

@@ -1,9 +1,8 @@
-"""Side outputs of a chain: what functions write to tags of their own, dead letters, latencies."""
+"""Side outputs of a chain: what functions write to tags of their own, and latencies."""
 
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
 import asyncio
-import contextlib
 import datetime
 import decimal
 
@@ -17,48 +16,17 @@ from asyncudf import (
     LATENCIES,
     AsyncFunction,
     AsyncStream,
-    FunctionError,
     OutputTag,
     ProcessFunction,
-    RetryStrategy,
     RuntimeContext,
     async_pandas_udf,
     ordered_wait,
 )
+from tests.kit.frames import tuples
+from tests.kit.spark_functions import LOG, TWICE, from_a_coroutine, halved, misfit, note
 
 pytestmark = pytest.mark.spark
-
-LOG = OutputTag("log", "id bigint, note string")
 COUNT = OutputTag("count", "int")
-TWICE = RetryStrategy.fixed_delay(attempts=2, delay=0.01)
-
-
-@pytest.fixture
-def stream_of():
-    """Begins streams that are closed at the end of the test."""
-    with contextlib.ExitStack() as stack:
-        yield lambda df, **options: stack.enter_context(AsyncStream(df, **options))
-
-
-def tuples(frame):
-    return [tuple(row) for row in frame.collect()]
-
-
-# --- tags of one's own ------------------------------------------------------------------------------------------------
-
-
-def note(context, id):
-    if id % 2:
-        context.output(LOG, {"id": id, "note": f"odd {id}"})
-    if id == 3:
-        context.output(LOG, {"id": id, "note": None})
-
-
-@async_pandas_udf("got bigint")
-async def from_a_coroutine(id: int, context: RuntimeContext):
-    note(context, id)
-    await asyncio.sleep(0)
-    return {"got": id}
 
 
 @async_pandas_udf("got bigint")
@@ -210,11 +178,6 @@ def test_side_rows_of_a_failed_attempt_and_of_a_dead_letter_are_dropped(spark, s
     assert tuples(stream.side_output(DEAD_LETTERS).select("id", "error.attempts")) == [(0, 2)]
 
 
-async def misfit(id: int, context: RuntimeContext) -> int:
-    context.output(LOG, {"id": "one", "note": None})
-    return id
-
-
 class MisfitRows(ProcessFunction):
     def process_element(self, value, context, collector):
         context.output(LOG, {"id": 1})
@@ -278,208 +241,6 @@ def test_a_tag_may_be_declared_in_all_of_sparks_ddl(spark, stream_of):
     assert tuples(stream_of(spark.range(1)).ordered_wait(writes).side_output(tag)) == [(0, "x")]
 
 
-# --- dead letters -----------------------------------------------------------------------------------------------------
-
-
-@async_pandas_udf("half int", on_error="dead_letter", retry=TWICE)
-async def halved(id: int):
-    if id % 2:
-        raise ValueError(f"{id} is odd")
-    return {"half": id // 2}
-
-
-@async_pandas_udf(on_error="dead_letter")
-async def inverted(half: int) -> float:
-    return 1 / half
-
-
-def test_a_dead_letter_is_the_input_and_what_went_wrong(spark, stream_of):
-    df = spark.range(0, 4, 1, 2).withColumn("part", sf.spark_partition_id()).withColumn("xs", sf.array("id"))
-    stream = stream_of(df).ordered_wait(halved)
-    letters = stream.side_output(DEAD_LETTERS)
-    assert letters.columns == [*df.columns, "error"]
-    error = "struct<type:string,message:string,attempts:int,elapsed:double,status:int,function:string,partition:int>"
-    assert dict(letters.dtypes)["error"] == error
-    first, second = sorted(letters.collect())
-    assert (first.id, first.part, first.xs) == (1, 0, [1])
-    wanted = {"type": "ValueError", "message": "1 is odd", "attempts": 2, "function": "halved", "partition": 0}
-    assert {**first.error.asDict(), **wanted} == first.error.asDict()
-    assert first.error.elapsed > 0.009, "the back-off is part of it, but for what the clock rounds off"
-    assert (second.id, second.error.partition, second.error.message) == (3, 1, "3 is odd")
-    assert sorted(tuples(stream.select("id", "half"))) == [(0, 0), (2, 1)]
-
-
-def test_dead_letters_of_several_operators_are_one_table(spark, stream_of):
-    stream = stream_of(spark.range(0, 4, 1, 2)).unordered_wait(halved).ordered_wait(inverted)
-    letters = stream.side_output(DEAD_LETTERS)
-    assert letters.columns == ["id", "half", "error"]
-    assert tuples(letters.select("id", "half", "error.function", "error.type").orderBy("id")) == [
-        (0, 0, "inverted", "ZeroDivisionError"),
-        (1, None, "halved", "ValueError"),
-        (3, None, "halved", "ValueError"),
-    ]
-    assert tuples(stream) == [(2, 1, 1.0)]
-
-
-def reordered(s):
-    s = s.ordered_wait(halved).map(lambda row: {"half": row["half"], "id": row["id"]}, "half int, id bigint")
-    return s.ordered_wait(inverted)
-
-
-def swapped(s):
-    stream = s.map(lambda row: {"id": row["id"], "half": int(row["id"])}, "id bigint, half int")
-    stream = stream.ordered_wait(from_a_coroutine, on_error="dead_letter")
-    stream = stream.map(lambda row: {"half": row["half"], "id": row["id"] + 10}, "half int, id bigint")
-    return stream.ordered_wait(inverted)
-
-
-def test_dead_letters_of_operators_whose_columns_stand_in_another_order(spark, stream_of):
-    letters = swapped(stream_of(spark.range(1))).side_output(DEAD_LETTERS)
-    assert tuples(letters.select("id", "half", "error.function")) == [(10, 0, "inverted")]
-
-
-def test_dead_letters_of_operators_with_other_columns_have_nulls(spark, stream_of):
-    letters = reordered(stream_of(spark.range(0, 2, 1, 1))).side_output(DEAD_LETTERS)
-    assert tuples(letters.select("id", "half").orderBy("id")) == [(0, 0), (1, None)]
-
-
-@pytest.mark.parametrize("why", ["timeout", "attempt_timeout", "misfit", "bad completion"])
-def test_every_kind_of_failure_is_a_dead_letter(spark, stream_of, why):
-    class Fails(AsyncFunction):
-        async def async_invoke(self, value, result_future):
-            if "timeout" in why:
-                await asyncio.Event().wait()
-            result_future.complete("text" if why == "bad completion" else ["text"])
-
-    options = {"timeout": 0.05} if why == "timeout" else {"attempt_timeout": 0.05}
-    stream = stream_of(spark.range(0, 2, 1, 1)).unordered_wait(
-        Fails(), returnType="int", on_error="dead_letter", **options
-    )
-    found = tuples(stream.side_output(DEAD_LETTERS).select("id", "error.type").orderBy("id"))
-    assert found == [(i, "AsyncTimeoutError" if "timeout" in why else "ResultError") for i in (0, 1)]
-    assert stream.count() == 0
-
-
-def test_the_rows_of_a_failed_micro_batch_are_dead_letters(spark, stream_of):
-    @async_pandas_udf("double", batch_size=4, on_error="dead_letter")
-    async def batched(id: pd.Series) -> pd.Series:
-        if (id == 5).any():
-            raise ValueError("five")
-        return id / 2
-
-    stream = stream_of(spark.range(0, 10, 1, 1)).ordered_wait(batched)
-    assert [row.id for row in stream.collect()] == [0, 1, 2, 3, 8, 9]
-    letters = stream.side_output(DEAD_LETTERS).select("id", "error.message", "error.attempts")
-    assert tuples(letters.orderBy("id")) == [(i, "five", 1) for i in (4, 5, 6, 7)]
-
-
-def test_dead_letters_are_a_table_in_sql(spark, stream_of):
-    stream = stream_of(spark.range(0, 5, 1, 2)).ordered_wait(halved).ordered_wait(inverted)
-    stream.side_output(DEAD_LETTERS).createOrReplaceTempView("letters")
-    found = spark.sql("SELECT error.function, count(*), min(id) FROM letters GROUP BY 1 ORDER BY 1")
-    assert tuples(found) == [("halved", 2, 1), ("inverted", 1, 0)]
-
-
-def test_main_and_dead_letters_are_written_from_one_evaluation(spark, stream_of, journal, tmp_path):
-    async def picky(id: int) -> int:
-        journal.write("call", id)
-        return 10 // id
-
-    stream = stream_of(spark.range(0, 6, 1, 2)).ordered_wait(picky, on_error="dead_letter")
-    stream.write.parquet(str(tmp_path / "main"))
-    stream.side_output(DEAD_LETTERS).write.parquet(str(tmp_path / "letters"))
-    assert sorted(tuples(spark.read.parquet(str(tmp_path / "main")))) == [(1, 10), (2, 5), (3, 3), (4, 2), (5, 2)]
-    assert tuples(spark.read.parquet(str(tmp_path / "letters")).select("id", "error.function")) == [(0, "picky")]
-    assert len(journal) == 6
-
-
-def test_dead_letters_behind_branches_and_a_union(spark, stream_of):
-    shared = stream_of(spark.range(0, 4, 1, 1)).ordered_wait(halved)
-    nothing = shared.filter(lambda row: False)
-    further = shared.ordered_wait(inverted).map(lambda row: {"id": row["id"], "half": 0}, "id bigint, half int")
-    joined = nothing.union(further)
-    frames = AsyncStream.collect(
-        joined=joined, all=joined.side_output(DEAD_LETTERS), shared=shared.side_output(DEAD_LETTERS)
-    )
-    assert sorted(row.id for row in frames["shared"].collect()) == [1, 3]
-    assert sorted(row.id for row in frames["all"].collect()) == [0, 1, 3]
-    assert tuples(frames["joined"]) == [(2, 0)]
-
-
-# --- operators behind a side output -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def primary(journal):
-    @async_pandas_udf("got string", on_error="dead_letter")
-    async def primary(id: int):
-        journal.write("primary", id)
-        if id % 2:
-            raise ConnectionError("no route")
-        return {"got": f"primary {id}"}
-
-    return primary
-
-
-@pytest.fixture
-def fallback(journal):
-    @async_pandas_udf("got string")
-    async def fallback(id: int):
-        journal.write("fallback", id)
-        await asyncio.sleep(0)
-        return {"got": f"fallback {id}"}
-
-    return fallback
-
-
-def test_operators_go_on_behind_a_side_output(spark, stream_of, journal, primary, fallback):
-    main = stream_of(spark.range(0, 6, 1, 2)).unordered_wait(primary)
-    lost = main.side_output(DEAD_LETTERS).filter(lambda row: row["error"]["type"] == "ConnectionError")
-    repaired = lost.unordered_wait(fallback)
-    assert repaired.columns == ["id", "error", "got"]
-    together = main.to_df().union(repaired.select("id", "got"))
-    assert sorted(tuples(together)) == [(i, f"{'fallback' if i % 2 else 'primary'} {i}") for i in range(6)]
-    assert main.count() == 3
-    assert (journal.count("primary"), journal.count("fallback")) == (6, 3)
-
-
-def test_operators_behind_a_side_output_are_collected_with_the_rest(spark, stream_of, journal, primary, fallback):
-    main = stream_of(spark.range(0, 6, 1, 2)).ordered_wait(primary)
-    lost = main.side_output(DEAD_LETTERS)
-    repaired = lost.ordered_wait(fallback)
-    frames = AsyncStream.collect(main=main, lost=lost, repaired=repaired, loud=repaired.map(lambda row: 1, "int"))
-    for _ in range(2):
-        assert sorted(row.id for row in frames["lost"].collect()) == [1, 3, 5]
-        assert sorted(row.got for row in frames["repaired"].collect()) == [f"fallback {i}" for i in (1, 3, 5)]
-        assert sorted(row.got for row in frames["main"].collect()) == [f"primary {i}" for i in (0, 2, 4)]
-        assert tuples(frames["loud"]) == [(1,)] * 3
-    assert (journal.count("primary"), journal.count("fallback")) == (6, 3)
-
-
-def test_the_only_operator_behind_a_side_output_is_kept_too(spark, stream_of, journal, primary, fallback):
-    main = stream_of(spark.range(0, 6, 1, 2)).ordered_wait(primary)
-    frames = AsyncStream.collect(main=main, repaired=main.side_output(DEAD_LETTERS).ordered_wait(fallback))
-    assert [frames["repaired"].count(), frames["main"].count(), frames["repaired"].count()] == [3, 3, 3]
-    assert (journal.count("primary"), journal.count("fallback")) == (6, 3)
-
-
-def test_a_side_output_of_a_chain_behind_a_side_output(spark, stream_of, journal, primary):
-    @async_pandas_udf("got string", on_error="dead_letter")
-    async def last_resort(id: int, context: RuntimeContext):
-        context.output(LOG, {"id": id, "note": "tried"})
-        return {"got": f"{9 // (id - 1)}"}
-
-    lost = stream_of(spark.range(0, 6, 1, 2)).ordered_wait(primary).side_output(DEAD_LETTERS)
-    tried = lost.map(lambda row: {"id": row["id"]}, "id bigint").ordered_wait(last_resort)
-    assert sorted(tuples(tried)) == [(3, "4"), (5, "2")]
-    assert sorted(tuples(tried.side_output(LOG))) == [(3, "tried"), (5, "tried")]
-    assert tuples(tried.side_output(DEAD_LETTERS).select("id", "error.function")) == [(1, "last_resort")]
-    assert journal.count("primary") == 6
-
-
-# --- latencies --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("interval", [0.001, datetime.timedelta(milliseconds=1)])
 def test_latencies_tell_how_long_rows_take_up_to_each_operator(spark, stream_of, interval):
     async def first(id: int) -> int:
@@ -502,79 +263,3 @@ def test_latencies_of_two_branches(spark, stream_of):
     frames = AsyncStream.collect(left=left.side_output(LATENCIES), right=right.side_output(LATENCIES))
     assert {row.operator for row in frames["left"].collect()} >= {"source", "halved"}
     assert {row.operator for row in frames["right"].collect()} >= {"source", "map"}
-
-
-# --- streaming --------------------------------------------------------------------------------------------------------
-
-
-@async_pandas_udf("length int", on_error="dead_letter")
-async def measured(line):
-    if line == "bad":
-        raise ValueError(line)
-    return {"length": len(line)}
-
-
-async def shouted(line: str, context: RuntimeContext) -> str:
-    context.output(LOG, {"id": 1, "note": line})
-    return line.upper()
-
-
-@pytest.fixture
-def lines(spark, tmp_path):
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for name, text in (("1.txt", "one\nbad\n"), ("2.txt", "three\n")):
-        (folder / name).write_text(text)
-    stream = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder))
-    return stream.withColumnRenamed("value", "line")
-
-
-@pytest.fixture
-def run(tmp_path):
-    """Runs a streaming query to its end."""
-
-    def run(writer):
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
-
-    return run
-
-
-def test_a_chain_runs_in_a_streaming_query(spark, stream_of, lines, run):
-    stream = stream_of(lines).filter(lambda row: row["line"] != "bad").ordered_wait(shouted)
-    stream = stream.unordered_wait(measured, on_error="raise")
-    assert stream.isStreaming
-    run(stream.writeStream.format("memory").queryName("chained_lines"))
-    assert sorted(tuples(spark.table("chained_lines"))) == [("one", "ONE", 3), ("three", "THREE", 5)]
-
-
-IN_A_STREAM = {
-    "dead letters": lambda s: s.ordered_wait(measured).side_output(DEAD_LETTERS).to_df(),
-    "the rows beside dead letters": lambda s: s.ordered_wait(measured).to_df(),
-    "latencies": lambda s: s.ordered_wait(shouted).side_output(LATENCIES).to_df(),
-    "a tag": lambda s: s.ordered_wait(shouted).side_output(LOG).to_df(),
-    "several results": lambda s: AsyncStream.collect(a=s, b=s.map(lambda row: row)),
-}
-
-
-@pytest.mark.parametrize("what", IN_A_STREAM)
-def test_side_outputs_of_a_streaming_dataframe_are_refused(lines, stream_of, what):
-    stream = stream_of(lines, latency_interval=1 if what == "latencies" else None)
-    with pytest.raises(FunctionError, match=r"streaming DataFrame cannot be kept.*foreachBatch\(f\) with AsyncStream"):
-        IN_A_STREAM[what](stream)
-
-
-def test_foreach_batch_has_side_outputs(spark, lines, run, journal, tmp_path):
-    async def measured_once(line: str) -> int:
-        journal.write("call", line)
-        return await measured.__wrapped__(line)
-
-    def write(batch, number):
-        with AsyncStream(batch).ordered_wait(measured_once, returnType="length int", on_error="dead_letter") as stream:
-            stream.write.mode("append").parquet(str(tmp_path / "main"))
-            stream.side_output(DEAD_LETTERS).write.mode("append").parquet(str(tmp_path / "letters"))
-
-    run(lines.writeStream.foreachBatch(write))
-    assert sorted(tuples(spark.read.parquet(str(tmp_path / "main")))) == [("one", 3), ("three", 5)]
-    assert tuples(spark.read.parquet(str(tmp_path / "letters")).select("line", "error.type")) == [("bad", "ValueError")]
-    assert sorted(journal.lines) == ["call bad", "call one", "call three"]

@@ -1,4 +1,4 @@
-"""Watermarks from data: rows overtake each other only between two of them."""
+"""Watermarks from data: rows overtake each other only between two of them, in one operator and in a chain."""
 
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 
 import pytest
+from pyspark.sql import functions as sf
 
-from asyncudf import WatermarkStrategy, async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import AsyncStream, ProcessFunction, WatermarkStrategy, async_pandas_udf, ordered_wait, unordered_wait
+from tests.kit.frames import tuples
+from tests.kit.spark_functions import labelled, same
 
 pytestmark = pytest.mark.spark
 
@@ -26,9 +29,9 @@ async def fives_wait_for_the_next_five(id: int, called) -> int:
     return id
 
 
-@async_pandas_udf
-async def same(id: int) -> int:
-    return id
+@async_pandas_udf(resources=called, timeout=30.0)
+async def again(id: int, called) -> int:
+    return await fives_wait_for_the_next_five.__wrapped__(id, called)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,6 @@ def rows(spark):
 # Between two fences the rows that return at once leave first; the one that waited leaves last.
 FENCED = [i for start in range(0, 40, 5) for i in (start + 1, start + 2, start + 3, start + 4, start)]
 FENCED[-5:] = [35, 36, 37, 38, 39]
-
 STRATEGIES = {
     "a boolean column": WatermarkStrategy.for_punctuation("flag"),
     "a column of timestamps here and there": WatermarkStrategy.for_punctuation("fence"),
@@ -131,10 +133,6 @@ def test_numbered_watermarks_count_from_one(rows):
 
 
 def test_a_later_operator_rebuilds_the_segments_from_the_column(rows):
-    @async_pandas_udf(resources=called, timeout=30.0)
-    async def again(id: int, called) -> int:
-        return await fives_wait_for_the_next_five.__wrapped__(id, called)
-
     flag = WatermarkStrategy.for_punctuation("flag")
     first = ordered_wait(rows, fives_wait_for_the_next_five, watermark=flag, with_watermark_column="w")
     second = unordered_wait(first, again, watermark=WatermarkStrategy.from_column("w"), with_watermark_column="w2")
@@ -165,3 +163,86 @@ def test_a_timestamp_before_the_epoch_makes_a_watermark_too(spark):
     found = ordered_wait(df, same, watermark=strategy, with_watermark_column="w")
     start = spark.sql("SELECT unix_micros(TIMESTAMP'1850-01-02 03:04:05Z')").first()[0]
     assert written(found, "w") == {0: None, 1: start - 1}
+
+
+EVERY_FIVE = WatermarkStrategy.for_monotonous_timestamps("at", interval=5)
+
+
+@pytest.fixture(scope="module")
+def timed(spark):
+    """Row i stands at i microseconds after the epoch."""
+    return spark.range(0, 40, 1, 1).withColumn("at", sf.col("id"))
+
+
+def ids(stream):
+    return [row.id for row in stream.collect()]
+
+
+@async_pandas_udf("at bigint")
+async def at(id: int):
+    return {"at": id}
+
+
+FENCES = {
+    "of the stream, for both operators": lambda s: (
+        s.assign_timestamps_and_watermarks(EVERY_FIVE)
+        .unordered_wait(fives_wait_for_the_next_five)
+        .filter(lambda row: True)
+        .unordered_wait(again)
+    ),
+    "of the first operator": lambda s: s.unordered_wait(
+        fives_wait_for_the_next_five, watermark=EVERY_FIVE
+    ).ordered_wait(same),
+    "of the second operator": lambda s: s.ordered_wait(same).unordered_wait(
+        fives_wait_for_the_next_five, watermark=EVERY_FIVE
+    ),
+    "behind a map": lambda s: (
+        s.map(lambda row: row).assign_timestamps_and_watermarks(EVERY_FIVE).unordered_wait(fives_wait_for_the_next_five)
+    ),
+    "read from what an operator has added": lambda s: (
+        s.map(lambda row: {"id": row["id"]}, "id bigint")
+        .ordered_wait(at)
+        .unordered_wait(fives_wait_for_the_next_five, watermark=EVERY_FIVE)
+    ),
+    "written by the first, read by the second": lambda s: s.ordered_wait(
+        same, watermark=EVERY_FIVE, with_watermark_column="mark"
+    ).unordered_wait(fives_wait_for_the_next_five, watermark=WatermarkStrategy.from_column("mark")),
+}
+
+
+@pytest.mark.parametrize("fences", FENCES)
+def test_no_row_passes_a_watermark(timed, fences):
+    assert ids(FENCES[fences](AsyncStream(timed))) == FENCED
+
+
+def test_without_watermarks_rows_pass_those_that_wait(timed):
+    found = ids(AsyncStream(timed).ordered_wait(same).unordered_wait(fives_wait_for_the_next_five))
+    assert sorted(found) == list(range(40))
+    assert found.index(9) < found.index(0)
+
+
+def test_each_arrow_batch_is_a_segment_for_all_operators(timed, conf):
+    conf("spark.sql.execution.arrow.maxRecordsPerBatch", 5)
+    stream = AsyncStream(timed).assign_timestamps_and_watermarks(WatermarkStrategy.per_batch())
+    stream = stream.filter(lambda row: True).unordered_wait(fives_wait_for_the_next_five)
+    assert ids(stream.unordered_wait(again)) == FENCED
+
+
+def test_the_watermark_in_force_is_a_column_first_and_in_the_middle_of_a_chain(timed):
+    stream = AsyncStream(timed).ordered_wait(same, watermark=EVERY_FIVE, with_watermark_column="first")
+    stream = stream.ordered_wait(labelled, "at", "id", watermark=EVERY_FIVE, with_watermark_column="second")
+    found = stream.selectExpr("id", "unix_micros(first)", "unix_micros(second)")
+    marks = {i: None if i < 5 else i // 5 * 5 - 2 for i in range(40)}
+    assert tuples(found) == [(i, marks[i], marks[i]) for i in range(40)]
+
+
+def test_a_process_function_knows_time_and_watermark(timed, stream_of):
+    class Tells(ProcessFunction):
+        def process_element(self, value, context, collector):
+            collector.collect({"id": value["id"], "time": context.timestamp, "mark": context.watermark})
+
+    schema = "id bigint, time bigint, mark bigint"
+    stream = stream_of(timed)
+    assert tuples(stream.process(Tells(), schema)) == [(i, None, None) for i in range(40)]
+    found = tuples(stream.ordered_wait(same, watermark=EVERY_FIVE).process(Tells(), schema))
+    assert found == [(i, i, None if i < 5 else i // 5 * 5 - 2) for i in range(40)]

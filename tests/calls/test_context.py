@@ -1,0 +1,77 @@
+"""What a call learns of itself: its attempt, its deadline, its key; and nothing of another row."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import Any
+
+import pytest
+
+from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture, RetryStrategy, RuntimeContext
+from asyncudf.testing import run_rows
+
+
+class TestContext:
+    def test_it_tells_attempt_deadline_and_a_stable_key(self) -> None:
+        seen: list[Any] = []
+
+        async def call(x: str, context: RuntimeContext) -> str:
+            seen.append((context.partition, context.attempt_number, context.remaining(), context.idempotency_key))
+            await asyncio.sleep(1)
+            assert context.remaining() == seen[-1][2] - 1
+            if context.attempt_number == 1:
+                raise ValueError
+            return x
+
+        run_rows(call, ["a"], retry=RetryStrategy.fixed_delay(2, 2.0), timeout=10)
+        run_rows(call, ["a"], retry=RetryStrategy.fixed_delay(2, 2.0), timeout=10)
+        (_, first, remaining, key), (_, second, later, same_key), again, _ = seen
+        assert (first, second) == (1, 2)
+        assert (remaining, later) == (10, 7)
+        assert key == same_key == again[3]
+
+    def test_each_row_has_its_own_key_and_tasks_made_by_the_call_share_it(self) -> None:
+        keys: dict[str, str] = {}
+
+        async def call(x: str, context: RuntimeContext) -> str:
+            async def child() -> str:
+                await asyncio.sleep(1)
+                return context.idempotency_key
+
+            own = context.idempotency_key
+            assert await asyncio.gather(child(), child()) == [own, own]
+            keys[x] = own
+            return x
+
+        run_rows(call, ["a", "b", "c"])
+        assert len(set(keys.values())) == 3
+
+    def test_outside_a_call_it_says_so(self) -> None:
+        class Early(AsyncFunction):
+            async def open(self, context: RuntimeContext) -> None:
+                context.remaining()
+
+            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None: ...
+
+        with pytest.raises(AsyncUDFError, match="no row is being worked on"):
+            run_rows(Early(), [1])
+
+    def test_it_works_in_a_thread(self) -> None:
+        def call(x: int, context: RuntimeContext) -> bool:
+            remaining = context.remaining()
+            return remaining is not None and 0 < remaining <= 10
+
+        assert run_rows(call, [1], clock="real", timeout=10) == [True]
+
+    def test_context_variables_of_one_row_do_not_reach_another(self) -> None:
+        variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
+
+        async def call(x: int) -> int:
+            before = variable.get()
+            variable.set(x)
+            if x % 2:
+                await asyncio.sleep(1)
+            return before
+
+        assert run_rows(call, range(20), capacity=2) == [0] * 20

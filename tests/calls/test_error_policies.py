@@ -1,0 +1,179 @@
+"""What becomes of a call's error: it fails the task, is null, or is captured, and no other row is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from asyncudf import AsyncUDFError, ResultError, async_pandas_udf
+from asyncudf.testing import run_rows
+from tests.kit.functions import FIXED, Flaky
+
+
+class TestErrors:
+    async def fails(self, x: int) -> int:
+        if x == 3:
+            raise ValueError("bad row")
+        await asyncio.sleep(x)
+        return x
+
+    def test_raise_names_function_attempt_partition_and_input_and_has_the_users_exception_as_cause(self) -> None:
+        with pytest.raises(AsyncUDFError) as caught:
+            run_rows(self.fails, [1, 2, 3])
+        assert str(caught.value) == "fails failed in attempt 1, partition 0, for the input (3,): ValueError: bad row"
+        assert isinstance(caught.value.__cause__, ValueError)
+
+    def test_raise_fails_at_once_not_after_the_rows_before(self) -> None:
+        ended = []
+
+        async def call(x: int) -> int:
+            try:
+                await asyncio.sleep(100 if x == 0 else 1)
+            finally:
+                ended.append((x, asyncio.get_running_loop().time()))
+            raise ValueError
+
+        with pytest.raises(AsyncUDFError, match="ValueError"):
+            run_rows(call, [0, 1])
+        assert ended == [(1, 1.0), (0, 1.0)], "the slow call was cancelled and awaited when the other failed"
+
+    def test_null_gives_null(self) -> None:
+        assert run_rows(self.fails, [1, 3, 2], on_error="null") == [1, None, 2]
+
+    def test_capture_gives_a_value_or_the_error(self) -> None:
+        assert run_rows(Flaky(1), ["a"], on_error="capture", retry=None) == [
+            {
+                "value": None,
+                "error": {"type": "ValueError", "message": "busy", "attempts": 1, "elapsed": 0.0, "status": None},
+            }
+        ]
+        retried = run_rows(Flaky(9), ["a"], on_error="capture", retry=FIXED)
+        assert retried[0]["error"] == {
+            "type": "ValueError",
+            "message": "busy",
+            "attempts": 3,
+            "elapsed": 2.0,
+            "status": None,
+        }
+        assert run_rows(Flaky(0), ["a"], on_error="capture") == [{"value": 0.0, "error": None}]
+
+    def test_daft_5678_a_failing_row_does_not_lose_the_finished_ones(self) -> None:
+        """Daft 5678: a rate limit killed the run and lost the inferences that had been paid for."""
+        got = run_rows(self.fails, [5, 3, 1, 3, 2], on_error="null", output_mode="unordered")
+        assert sorted(got, key=str) == [1, 2, 5, None, None]
+
+    @pytest.mark.parametrize("policy", ["null", "capture"])
+    @pytest.mark.parametrize("fatal", [SystemExit(3), KeyboardInterrupt()])
+    def test_system_exit_fails_the_task_under_every_policy(self, policy: str, fatal: BaseException) -> None:
+        with pytest.raises(AsyncUDFError, match=type(fatal).__name__):
+            run_rows(Flaky(9, fatal), ["a"], on_error=policy)
+
+        async def later(x: int) -> int:
+            await asyncio.sleep(1)
+            raise fatal
+
+        with pytest.raises(AsyncUDFError, match=type(fatal).__name__):
+            run_rows(later, [1], on_error=policy)
+
+    def test_the_input_in_the_message_is_shortened(self) -> None:
+        with pytest.raises(AsyncUDFError) as caught:
+            run_rows(Flaky(1), ["x" * 10_000])
+        assert len(str(caught.value)) < 300
+
+    def test_an_exception_that_cannot_be_printed_is_no_obstacle(self) -> None:
+        class UnprintableError(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError
+
+        with pytest.raises(AsyncUDFError, match="UnprintableError"):
+            run_rows(Flaky(1, UnprintableError()), [1])
+
+    def test_an_error_of_a_vectorized_call_is_that_of_all_its_rows(self) -> None:
+        async def call(x: pd.Series) -> pd.Series:
+            if 3 in x.tolist():
+                raise ValueError("bad row")
+            return x
+
+        assert run_rows(call, [1, 2, 3, 4, 5, 6], batch_size=2, on_error="null") == [1, 2, None, None, 5, 6]
+
+    def test_a_misfit_in_a_vector_is_the_error_of_its_row_only(self) -> None:
+        @async_pandas_udf("int", batch_size=3, on_error="null")
+        async def call(x: pd.Series) -> pd.Series:
+            return pd.Series(["text" if v == 2 else v for v in x], dtype=object)
+
+        assert run_rows(call, [1, 2, 3]) == [1, None, 3]
+
+    def test_an_error_in_a_generator_after_some_results_is_the_rows_error(self) -> None:
+        async def call(x: int) -> AsyncIterator[int]:
+            yield x
+            raise ValueError
+
+        assert run_rows(call, [1], on_error="null") == [None]
+
+    def test_a_function_that_cannot_take_the_columns_is_refused_before_it_runs(self) -> None:
+        async def two(a: int, b: int) -> int:
+            return a + b
+
+        with pytest.raises(TypeError, match=r"two takes the columns \(a, b\), not 3 of them"):
+            run_rows(two, [(1, 2, 3)])
+
+
+class TestCancelledError:
+    """PyFlink's `except Exception` misses CancelledError, and the row is never completed."""
+
+    async def cancelled(self, x: int) -> int:
+        if x == 2:
+            raise asyncio.CancelledError
+        await asyncio.sleep(x)
+        return x
+
+    def test_pyflink_swallows_it_one_raised_by_the_users_code_is_an_error_like_any_other(self) -> None:
+        assert run_rows(self.cancelled, [1, 2, 3], on_error="null") == [1, None, 3]
+        with pytest.raises(AsyncUDFError, match="CancelledError"):
+            run_rows(self.cancelled, [1, 2, 3])
+
+    def test_a_task_that_cancels_itself_spoils_only_its_own_row(self) -> None:
+        async def call(x: int) -> int:
+            if x == 2:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            if x == 3:
+                await asyncio.sleep(0)
+            return x
+
+        assert run_rows(call, [1, 2, 3, 4], on_error="null", capacity=1) == [1, 2, 3, 4]
+
+    def test_a_worker_that_is_cancelled_between_two_calls_is_replaced(self) -> None:
+        async def call(x: int) -> int:
+            task = asyncio.current_task()
+            assert task is not None
+            if x == 0:
+                asyncio.get_running_loop().call_soon(task.cancel)  # comes when the worker pauses after a burst
+            return x
+
+        assert run_rows(call, range(1000), capacity=1) == list(range(1000))
+
+    def test_a_cancelled_child_is_an_error_of_its_row(self) -> None:
+        async def call(x: int) -> int:
+            child = asyncio.ensure_future(asyncio.sleep(10))
+            child.cancel()
+            await child
+            return x
+
+        assert run_rows(call, [1, 2], on_error="null") == [None, None]
+
+
+def test_a_result_error_follows_the_policy() -> None:
+    @async_pandas_udf("int", on_error="capture")
+    async def call(x: int) -> Any:
+        return float(x)
+
+    got = run_rows(call, [1])
+    assert got[0]["error"]["type"] == "ResultError"
+    with pytest.raises(ResultError, match=r"call returned 1.0 \(float\): declared int32"):
+        run_rows(call, [1], on_error="raise")

@@ -1,0 +1,230 @@
+"""A failed attempt is made again: how often, when, for what, and without a slot in between. Virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+import tenacity
+
+from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture, RetryStrategy
+from asyncudf._errors.http import retry_after
+from asyncudf._policies.retry import Attempt
+from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
+from tests.kit.functions import FIXED, Flaky, hangs
+
+
+class TestRetry:
+    def test_attempts_counts_all_calls(self) -> None:
+        flaky = Flaky(2)
+        assert run_rows(flaky, ["a"], retry=FIXED) == [2.0]
+        assert flaky.times("a") == [0, 1, 2]
+
+    def test_the_last_exception_stands(self) -> None:
+        with pytest.raises(AsyncUDFError, match="attempt 3"):
+            run_rows(Flaky(3), ["a"], retry=FIXED)
+
+    @pytest.mark.parametrize(
+        "make",
+        [lambda: RetryStrategy.fixed_delay(1, 1.0), lambda: RetryStrategy.exponential_backoff(1, 1.0, 2.0)],
+        ids=["fixed", "exponential"],
+    )
+    def test_one_attempt_is_one_call(self, make: Callable[[], RetryStrategy]) -> None:
+        flaky = Flaky(1)
+        with pytest.raises(AsyncUDFError, match=r"attempt 1, .*ValueError: busy"):
+            run_rows(flaky, ["a"], retry=make())
+        assert flaky.times("a") == [0]
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: RetryStrategy.fixed_delay(attempts=3, delay=0),
+            lambda: RetryStrategy.fixed_delay(attempts=3, delay=timedelta(0)),
+            lambda: RetryStrategy.exponential_backoff(3, 0, 0),
+        ],
+        ids=["fixed", "timedelta", "exponential"],
+    )
+    def test_without_a_delay_the_next_call_comes_at_once(self, make: Callable[[], RetryStrategy]) -> None:
+        flaky = Flaky(2)
+        assert run_rows(flaky, ["a"], retry=make()) == [0]
+        assert flaky.times("a") == [0, 0, 0]
+
+    def test_exponential_delays_grow_to_the_cap(self) -> None:
+        flaky = Flaky(5)
+        retry = RetryStrategy.exponential_backoff(attempts=6, initial=1, maximum=5, jitter=False)
+        run_rows(flaky, ["a"], retry=retry)
+        assert flaky.times("a") == [0, 1, 3, 7, 12, 17]
+
+    def test_jitter_shortens_each_delay_by_up_to_half(self) -> None:
+        retry = RetryStrategy.exponential_backoff(attempts=9, initial=4, maximum=60)
+        attempt = Attempt(1, 0.0, 0.0, ValueError(), None)
+        delays = [retry.next_delay(attempt, random.Random(seed)) for seed in range(200)]
+        assert all(2 <= delay <= 4 for delay in delays if delay is not None)
+        assert len(set(delays)) > 100
+
+    def test_flinks_shared_back_off_field_rows_never_disturb_each_others_delays(self) -> None:
+        """Flink keeps the last delay in one field of the strategy: interleaved rows change each other's."""
+        flaky = Flaky(3)
+        retry = RetryStrategy.exponential_backoff(attempts=4, initial=1, maximum=60, jitter=False)
+        run_rows(flaky, ["a", "b", "c"], retry=retry)
+        assert flaky.times("a") == flaky.times("b") == flaky.times("c") == [0, 1, 3, 7]
+
+    def test_back_off_holds_no_slot_but_keeps_its_place(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=1, retry=RetryStrategy.fixed_delay(2, 10.0)) as harness:
+            harness.put("a", "b", "c")
+            harness.fail("a", ValueError())
+            assert function.running == ["b"], "the slot went to the next row"
+            harness.complete("b", "B")
+            harness.complete("c", "C")
+            assert harness.output == [], "the row in back-off is still the head"
+            harness.advance(10.1)
+            harness.complete("a", "A")
+            assert harness.output == ["A", "B", "C"]
+
+    def test_a_row_in_back_off_counts_against_the_queue(self) -> None:
+        function = ManualFunction()
+        retry = RetryStrategy.fixed_delay(2, 10.0)
+        with OperatorHarness(function, capacity=1, queue_size=2, retry=retry) as harness:
+            harness.put("a", "b", "c")
+            harness.fail("a", ValueError())
+            harness.fail("b", ValueError())
+            assert function.running == []
+            harness.advance(10.1)
+            assert function.running == ["a"]
+
+    def test_retries_come_before_new_rows(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=1, retry=RetryStrategy.fixed_delay(2, 1.0)) as harness:
+            harness.put("a", "b", "c", "d")
+            harness.fail("a", ValueError())
+            harness.advance(1.1)
+            harness.complete("b", "B")
+            assert function.running == ["a"]
+
+    @pytest.mark.parametrize(
+        "retry_on",
+        [KeyError, (OSError, KeyError), lambda e: isinstance(e, KeyError), tenacity.retry_if_exception_type(KeyError)],
+    )
+    def test_only_what_is_named_is_tried_again(self, retry_on: Any) -> None:
+        retry = RetryStrategy.fixed_delay(3, 1.0, retry_on=retry_on)
+        assert run_rows(Flaky(1, KeyError("k")), ["a"], retry=retry) == [1.0]
+        with pytest.raises(AsyncUDFError, match="attempt 1, "):
+            run_rows(Flaky(1, ValueError()), ["a"], retry=retry)
+
+    def test_an_unsatisfactory_result_is_tried_again_and_the_last_one_stands(self) -> None:
+        calls = []
+
+        async def call(x: int) -> str | None:
+            calls.append(x)
+            return None if len(calls) < 3 else "found"
+
+        def is_none(result: Any) -> bool:
+            return result is None
+
+        retry = RetryStrategy.fixed_delay(5, 1.0, retry_if_result=is_none)
+        assert run_rows(call, [1], retry=retry) == ["found"]
+        calls.clear()
+        assert run_rows(call, [1], retry=RetryStrategy.fixed_delay(2, 1.0, retry_if_result=is_none)) == [None]
+
+    def test_a_generator_with_no_results_can_be_tried_again(self) -> None:
+        calls = []
+
+        async def call(x: int) -> AsyncIterator[int]:
+            calls.append(x)
+            if len(calls) > 1:
+                yield x
+
+        retry = RetryStrategy.fixed_delay(3, 1.0, retry_if_result=lambda results: not results)
+        assert run_rows(call, [7], retry=retry) == [7]
+
+    @pytest.mark.parametrize(
+        "retrying",
+        [
+            tenacity.AsyncRetrying(stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_fixed(1)),
+            RetryStrategy(stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_fixed(1)),
+            RetryStrategy.fixed_delay(tenacity.stop_after_attempt(3), tenacity.wait_fixed(1)),
+        ],
+    )
+    def test_tenacitys_objects_are_understood(self, retrying: Any) -> None:
+        flaky = Flaky(2)
+        assert run_rows(flaky, ["a"], retry=retrying) == [2.0]
+        with pytest.raises(AsyncUDFError, match="attempt 3"):
+            run_rows(Flaky(3), ["a"], retry=retrying)
+
+    def test_tenacitys_clock_is_the_loops(self) -> None:
+        flaky = Flaky(99)
+        retry = RetryStrategy(stop=tenacity.stop_after_delay(3.5), wait=tenacity.wait_fixed(1))
+        with pytest.raises(AsyncUDFError, match=r"attempt 5, .*ValueError: busy"):
+            run_rows(flaky, ["a"], retry=retry)
+        assert flaky.times("a") == [0, 1, 2, 3, 4]
+
+    def test_a_broken_predicate_is_the_rows_error(self) -> None:
+        def broken(error: BaseException) -> bool:
+            raise RuntimeError("predicate")
+
+        with pytest.raises(AsyncUDFError, match="RuntimeError: predicate"):
+            run_rows(Flaky(1), ["a"], retry=RetryStrategy.fixed_delay(2, 1.0, retry_on=broken))
+
+    def test_a_predicate_for_everything_does_not_catch_the_librarys_own_cancellation(self) -> None:
+        """tenacity's retry_always swallows CancelledError."""
+        retry = RetryStrategy(stop=tenacity.stop_after_attempt(99), retry=tenacity.retry_always)
+        with OperatorHarness(hangs, retry=retry, timeout=5.0, on_error="null") as harness:
+            harness.put("hang")
+            harness.advance(5.1)
+            assert harness.output == [None]
+
+    def test_retry_after_wins_over_the_computed_delay(self) -> None:
+        class ThrottledError(Exception):
+            retry_after = 7.0
+
+        flaky = Flaky(1, ThrottledError())
+        assert run_rows(flaky, ["a"], retry=FIXED) == [7.0]
+
+    def test_retry_after_is_read_from_where_clients_put_it(self) -> None:
+        class HolderError(Exception):
+            pass
+
+        def with_headers(headers: dict[str, str], nested: bool = False) -> Exception:
+            error, holder = HolderError(), HolderError()
+            holder.headers = headers  # type: ignore[attr-defined]
+            error.response = holder  # type: ignore[attr-defined]
+            return error if nested else holder
+
+        assert retry_after(with_headers({"Retry-After": "3"})) == 3
+        assert retry_after(with_headers({"Retry-After": "1.5"}, nested=True)) == 1.5
+        soon = datetime.now(UTC) + timedelta(seconds=100)
+        date = retry_after(with_headers({"Retry-After": format_datetime(soon, usegmt=True)}))
+        assert date is not None
+        assert 0 < date <= 100
+        assert retry_after(with_headers({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})) == 0
+        assert retry_after(with_headers({"Retry-After": "soon"})) is None
+        assert retry_after(ValueError()) is None
+
+    def test_a_retry_after_beyond_the_deadline_ends_the_row(self) -> None:
+        class ThrottledError(Exception):
+            retry_after = 3600
+
+        got = run_rows(Flaky(1, ThrottledError()), ["a"], retry=FIXED, timeout=60, on_error="capture")
+        assert got[0]["error"]["type"] == "ThrottledError"
+        assert got[0]["error"]["elapsed"] == 0
+
+    def test_a_completion_with_an_exception_is_an_attempt_that_failed(self) -> None:
+        calls = []
+
+        class Sometimes(AsyncFunction):
+            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+                calls.append(value)
+                if len(calls) == 1:
+                    result_future.complete_exceptionally(ValueError())
+                    await asyncio.sleep(0.5)
+                else:
+                    result_future.complete([value])
+
+        assert run_rows(Sometimes(), ["a"], retry=FIXED) == ["a"]
+        assert len(calls) == 2

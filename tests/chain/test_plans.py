@@ -1,0 +1,101 @@
+"""What cannot work is said when the chain is written down."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from asyncudf import (
+    DEAD_LETTERS,
+    LATENCIES,
+    AsyncStream,
+    FunctionError,
+    OptionError,
+    OutputTag,
+    ResultError,
+    WatermarkStrategy,
+)
+from asyncudf._arrow.layout import RowLayout
+from asyncudf._chain.plan import ChainPlan, StreamNode
+from asyncudf._policies.options import EventLoop
+from asyncudf.testing import run_stream
+from tests.kit.chains import first, numbers, second
+
+LOG = OutputTag("log", "n int")
+
+
+class TestPlans:
+    """What cannot work is said when the chain is written down."""
+
+    def build(self, wrong: Any) -> None:
+        run_stream(wrong, numbers(1), "n int, xs array<int>")
+
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            (lambda s: s.map(first.__wrapped__), "map takes a plain def; for an async def use ordered_wait"),
+            (lambda s: s.filter("n > 1"), "filter takes a function of one row"),
+            (lambda s: s.process(len), "process takes a ProcessFunction"),
+            (lambda s: s.ordered_wait(first, "m"), "unknown column 'm'"),
+            (lambda s: s.ordered_wait(first).ordered_wait(first, "n"), "would add a column 'first'"),
+            (lambda s: s.side_output(DEAD_LETTERS), "needs an operator with on_error='dead_letter'"),
+            (lambda s: s.side_output(LATENCIES), "needs latency_interval"),
+            (lambda s: s.ordered_wait(first).side_output(LOG), "needs a ProcessFunction, an AsyncFunction"),
+            (lambda s: s.side_output("log"), "takes an OutputTag"),
+            (lambda s: s.union(s.map(lambda row: 1, "int")), "union takes streams of the same columns"),
+            (lambda s: s.union(3), "union takes branches of the same stream"),
+            (lambda s: s.assign_timestamps_and_watermarks("n"), "a WatermarkStrategy is needed"),
+            (
+                lambda s: s.map(lambda row: row).assign_timestamps_and_watermarks(WatermarkStrategy.per_batch()),
+                "assign it before the first operator",
+            ),
+            (lambda s: s.ordered_wait(first, output_mode="unordered"), "output_mode is said by the name"),
+            (lambda s: s.ordered_wait(first, with_watermark_column="w"), "with_watermark_column needs watermark="),
+            (lambda s: s.ordered_wait(first, watermark=3), "watermark must be a WatermarkStrategy"),
+            (
+                lambda s: s.ordered_wait(first, loop="uvloop").ordered_wait(second, loop="asyncio"),
+                "share one event loop",
+            ),
+        ],
+    )
+    def test_a_mistake_is_named(self, wrong: Any, said: str) -> None:
+        with pytest.raises((FunctionError, OptionError), match=said):
+            self.build(wrong)
+
+    @pytest.mark.parametrize("kind", [EventLoop.ASYNCIO, EventLoop.UVLOOP])
+    def test_one_explicit_loop_is_that_of_the_whole_chain(self, kind: EventLoop) -> None:
+        def chain(*asked: EventLoop) -> ChainPlan:
+            layout = RowLayout(("n",), (pa.int64(),))
+            return ChainPlan(tuple(StreamNode(SimpleNamespace(loop=loop), (), layout, None) for loop in asked))  # type: ignore[arg-type]
+
+        assert chain(EventLoop.AUTO, kind, EventLoop.AUTO).loop is kind
+        assert chain(kind, kind).loop is kind
+        assert chain(EventLoop.AUTO).loop is EventLoop.AUTO
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"object_reuse": 1}, "object_reuse must be True or False"),
+            ({"latency_interval": 0}, "latency_interval must be more than 0 seconds"),
+        ],
+    )
+    def test_an_option_that_cannot_work(self, options: Any, said: str) -> None:
+        with pytest.raises(OptionError, match=said):
+            run_stream(lambda s: s, numbers(1), "n int", **options)
+
+    def test_only_a_dataframe_can_be_chained(self) -> None:
+        with pytest.raises(OptionError, match=r"AsyncStream takes a DataFrame, not \[1\]"):
+            AsyncStream([1])  # type: ignore[arg-type]
+
+    def test_a_flat_map_that_returns_a_text_is_no_row_for_each_letter(self) -> None:
+        with pytest.raises(ResultError, match="a flat_map gives an iterable of rows"):
+            run_stream(lambda s: s.flat_map(lambda row: "ab", "string"), numbers(1), "n int")
+
+    def test_a_map_may_give_one_value(self) -> None:
+        got = run_stream(
+            lambda s: s.map(lambda row: row["n"] + 1, "int").filter(lambda row: row["value"] > 1), numbers(3), "n int"
+        )
+        assert got == [{"value": 2}, {"value": 3}]

@@ -1,0 +1,100 @@
+"""What Spark prints of an error: the message first, then the user's own frames."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncudf._spark.errors import Telling
+from asyncudf.testing import run_rows
+from tests.kit.errors import raised
+
+
+def told(call: Callable[[], Any], *, full: bool = False, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What Spark's handler of exceptions makes of an error, as far as it is ours to say."""
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+
+    def run() -> None:
+        with Telling(full)():
+            call()
+
+    error = raised(run)
+    assert error.__cause__ is None
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == ("" if full else "1")
+    return f"{error}\n{''.join(getattr(error, '__notes__', []))}"
+
+
+async def asks(city: str) -> int:
+    await asyncio.sleep(0)
+    return int(json.loads(city)["temp"])
+
+
+async def waits(city: str) -> int:
+    return await asyncio.wait_for(asks(city), 5)
+
+
+def test_the_users_frames_and_those_of_its_libraries_are_shown_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = told(lambda: run_rows(waits, ["{"]), monkeypatch=monkeypatch)
+    assert text.startswith("waits failed in attempt 1, partition 0, for the input ('{',): JSONDecodeError: ")
+    functions = [line.split()[-1] for line in text.splitlines() if line.startswith("  File ")]
+    assert functions == ["waits", "asks", "loads", "decode", "raw_decode"]
+    assert text.rstrip().endswith("(char 1)")
+
+
+def test_with_the_switch_all_frames_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = told(lambda: run_rows(waits, ["{"]), full=True, monkeypatch=monkeypatch)
+    assert "fast_path.py" in text
+    assert "tasks.py" in text or "timeouts.py" in text
+
+
+@pytest.mark.parametrize(("value", "full"), [("1", True), ("yes", True), ("0", False), ("", False), (None, False)])
+def test_the_switch_is_read_where_the_query_is_planned(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, full: bool
+) -> None:
+    monkeypatch.delenv("ASYNCUDF_FULL_TRACEBACK", raising=False)
+    if value is not None:
+        monkeypatch.setenv("ASYNCUDF_FULL_TRACEBACK", value)
+    assert Telling().full is full
+
+
+def test_the_frames_of_causes_contexts_and_groups_are_the_users_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def grouped(city: str) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asks(city))
+        except* ValueError as errors:
+            raise LookupError("https://me:secret@example.com?key=secret") from errors
+
+    text = told(lambda: run_rows(grouped, ["{"]), monkeypatch=monkeypatch)
+    frames = {line.split('"')[1] for line in text.splitlines() if line.strip("| +").startswith("File ")}
+    assert frames <= {__file__, json.__file__, json.decoder.__file__}
+    assert "The above exception was the direct cause" in text
+    assert "JSONDecodeError" in text
+    assert "https://***@example.com?***" in text
+    assert "secret" not in text.replace('"https://me:secret@example.com?key=secret"', "")  # the line of code
+
+
+def test_what_has_no_frames_of_the_users_is_told_by_its_message_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hangs(x: int) -> int:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    text = told(lambda: run_rows(hangs, [1], timeout=5), monkeypatch=monkeypatch)
+    assert text == "hangs failed in attempt 1, partition 0, for the input (1,): no result within 5 s\n"
+
+
+def test_an_error_that_is_none_of_the_librarys_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+    with pytest.raises(EOFError), Telling(False)():
+        raise EOFError
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == ""
+
+
+def test_without_spark_an_error_keeps_its_cause_and_has_no_notes() -> None:
+    error = raised(lambda: run_rows(waits, ["{"]))
+    assert isinstance(error.__cause__, json.JSONDecodeError)
+    assert not hasattr(error, "__notes__")

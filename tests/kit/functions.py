@@ -1,0 +1,64 @@
+"""Functions that fail, hang, or do not heed their cancellation, as a test needs them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from asyncudf import RetryStrategy
+
+FIXED = RetryStrategy.fixed_delay(attempts=3, delay=1.0)
+
+
+def busy(attempts: int, elapsed: float) -> dict[str, Any]:
+    """What is captured of a row on which a `Flaky` has failed for good."""
+    return {"type": "ValueError", "message": "busy", "attempts": attempts, "elapsed": elapsed, "status": None}
+
+
+class Flaky:
+    """Fails a given number of times for each row, then returns the time of success."""
+
+    def __init__(self, failures: int, error: BaseException | None = None) -> None:
+        self.failures = failures
+        self.error = error or ValueError("busy")
+        self.calls: list[tuple[Any, float]] = []
+
+    async def __call__(self, x: Any) -> float:
+        now = asyncio.get_running_loop().time()
+        self.calls.append((x, now))
+        if sum(row == x for row, _ in self.calls) <= self.failures:
+            raise self.error
+        return now
+
+    def times(self, x: Any) -> list[float]:
+        return [time for row, time in self.calls if row == x]
+
+
+async def hangs(x: Any) -> Any:
+    if x == "hang":
+        await asyncio.get_running_loop().create_future()
+    return x
+
+
+async def sleepy(seconds: float) -> float:
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+async def instant(x: Any) -> Any:
+    return x
+
+
+async def nothing() -> None: ...
+
+
+async def swallow() -> None:
+    while True:
+        try:
+            await asyncio.sleep(1e9)
+        except BaseException:
+            continue
+
+
+async def hang() -> None:
+    await asyncio.sleep(1e9)

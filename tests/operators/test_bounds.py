@@ -1,0 +1,195 @@
+"""How many calls, rows and bytes an operator holds, and that every row comes out all the same. Virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from asyncudf import OutputTag, RuntimeContext
+from asyncudf.queues import StreamRecord
+from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
+
+MODES = pytest.mark.parametrize("mode", ["ordered", "unordered"])
+
+
+class TestBounds:
+    @MODES
+    def test_at_most_capacity_calls_are_in_progress(self, mode: str) -> None:
+        running = peak = 0
+
+        async def call(x: int) -> int:
+            nonlocal running, peak
+            running += 1
+            peak = max(peak, running)
+            await asyncio.sleep(1 + x % 3)
+            running -= 1
+            return x
+
+        assert sorted(run_rows(call, range(50), capacity=7, output_mode=mode)) == list(range(50))
+        assert peak == 7
+
+    def test_a_slow_head_stops_new_calls_only_when_the_queue_is_full(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=2, queue_size=4) as harness:
+            harness.put(*range(10))
+            for x in (1, 2, 3):
+                harness.complete(x, x)
+            assert function.calls == [0, 1, 2, 3], "four rows are in the queue, though one call only is running"
+            harness.complete(0, 0)
+            assert harness.output == [0, 1, 2, 3]
+            assert function.calls == [0, 1, 2, 3, 4, 5]
+
+    def test_queue_size_equal_to_capacity_is_flinks_behaviour(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=2, queue_size=2) as harness:
+            harness.put(*range(4))
+            harness.complete(1, 1)
+            assert function.calls == [0, 1]
+            harness.complete(0, 0)
+            assert function.calls == [0, 1, 2, 3]
+
+    @MODES
+    @pytest.mark.parametrize(("capacity", "queue_size"), [(1, 1), (1, 3), (3, 3), (3, 5), (100, 100)])
+    @pytest.mark.parametrize("pause", [0, 1])
+    def test_every_row_comes_out_whatever_the_bounds(
+        self, mode: str, capacity: int, queue_size: int, pause: int
+    ) -> None:
+        async def call(x: int) -> int:
+            if x % 2 or pause:
+                await asyncio.sleep((x * 7) % 5)
+            return x
+
+        got = run_rows(call, range(500), output_mode=mode, capacity=capacity, queue_size=queue_size)
+        assert sorted(got) == list(range(500))
+        assert mode == "unordered" or got == list(range(500))
+
+    def test_results_that_wait_stop_new_calls_when_they_weigh_too_much(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=2, max_buffered_bytes=100) as harness:
+            harness.put(*range(8))
+            harness.complete(1, "x" * 60)
+            assert function.calls == [0, 1, 2], "60 bytes wait for the first row: there is room for more"
+            harness.complete(2, ["y" * 30, {"z": b"z" * 10}])
+            assert function.calls == [0, 1, 2], "100 bytes wait, and a call slot is free"
+            harness.complete(0, None)
+            assert len(harness.output) == 3
+            assert function.calls == [0, 1, 2, 3, 4], "all that waited has left"
+
+    def test_what_is_not_plainly_text_weighs_as_much(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, returnType="string", capacity=2, max_buffered_bytes=100) as harness:
+            harness.put(*range(8))
+            harness.complete(1, np.str_("x" * 100))
+            assert function.calls == [0, 1]
+            harness.complete(0, None)
+
+    def test_what_is_written_to_a_side_output_weighs_as_well(self) -> None:
+        tag, began = OutputTag("pages", "string"), []
+
+        async def call(x: int, context: RuntimeContext) -> int:
+            began.append(x)
+            if x == 0:
+                await asyncio.sleep(1)
+                assert began == [0, 1, 2], "a thousand bytes wait"
+            context.output(tag, "x" * 500)
+            return x
+
+        assert run_rows(call, range(50), capacity=2, max_buffered_bytes=1_000, side_outputs={tag: []}) == [*range(50)]
+
+    def test_a_slot_holds_no_result_while_its_next_call_runs(self) -> None:
+        class Result:
+            pass
+
+        function, result = ManualFunction(), Result()
+        gone = weakref.ref(result)
+        with OperatorHarness(function, capacity=1) as harness:
+            harness.put(0, 1)
+            harness.complete(0, result)
+            del result
+            harness.output.clear()
+            gc.collect()
+            assert function.running == [1]
+            assert gone() is None
+            harness.complete(1, None)
+
+    def test_no_row_waits_for_bytes_that_are_held_by_nobody(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=1, max_buffered_bytes=10) as harness:
+            harness.put(*range(4))
+            for x in range(4):
+                harness.complete(x, "longer than ten bytes")
+            assert len(harness.output) == 4
+
+    def test_without_a_limit_in_bytes_only_rows_count(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=2, queue_size=5, max_buffered_bytes=None) as harness:
+            harness.put(*range(8))
+            for x in (1, 2, 3):
+                harness.complete(x, "x" * 2**20)
+            assert function.calls == [0, 1, 2, 3, 4]
+            harness.complete(0, "")
+
+    @MODES
+    @pytest.mark.parametrize("limit", [1, 40, 1_000])
+    @pytest.mark.parametrize("options", [{}, {"batch_size": 8}, {"on_error": "capture"}], ids=str)
+    def test_every_row_comes_out_whatever_the_bound_in_bytes(
+        self, mode: str, limit: int, options: dict[str, Any]
+    ) -> None:
+        def text(x: int) -> str:
+            return "x" * (x * 13 % 60)
+
+        async def one(x: int) -> str:
+            if x % 3:
+                await asyncio.sleep((x * 7) % 5)
+            return text(x)
+
+        async def many(x: pd.Series) -> pd.Series:
+            await asyncio.sleep(float(x.iloc[0] * 7 % 5))
+            return x.map(text)
+
+        got = run_rows(
+            many if "batch_size" in options else one,
+            range(300),
+            output_mode=mode,
+            capacity=7,
+            max_buffered_bytes=limit,
+            **options,
+        )
+        values = [each["value"] for each in got] if "on_error" in options else got
+        assert sorted(values) == sorted(map(text, range(300)))
+        assert mode == "unordered" or values == list(map(text, range(300)))
+
+    def test_rows_are_pulled_only_when_a_slot_and_a_place_are_free(self) -> None:
+        function, pulled = ManualFunction(), []
+
+        def rows() -> Iterator[int]:
+            for x in range(10):
+                pulled.append(x)
+                yield x
+
+        with OperatorHarness(function, capacity=2) as harness:
+            harness._run(lambda: harness._chain.feed(StreamRecord((x,)) for x in rows()))
+            assert pulled == [0, 1]
+            harness.complete(0, 0)
+            assert pulled == [0, 1, 2]
+
+    def test_calls_that_never_wait_do_not_starve_the_others(self) -> None:
+        woken = []
+
+        async def call(x: int) -> int:
+            if x == 0:
+                await asyncio.sleep(0)
+                woken.append(len(done))
+            done.append(x)
+            return x
+
+        done: list[int] = []
+        run_rows(call, range(5000), output_mode="unordered")
+        assert woken[0] < 1000
