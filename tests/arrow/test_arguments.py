@@ -65,7 +65,7 @@ def test_other_values_are_as_pyarrow_makes_them(column: pa.Array) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"),
+    ("arrow_type", "value"),
     [
         (MAP, {"a": 1}),
         (pa.list_(MAP), [{"a": 1}, None]),
@@ -74,8 +74,8 @@ def test_other_values_are_as_pyarrow_makes_them(column: pa.Array) -> None:
     ],
     ids=str,
 )
-def test_maps_are_dicts_however_deep(kind: pa.DataType, value: Any) -> None:
-    assert values_of(pa.array([value, None], kind)) == [value, None]
+def test_maps_are_dicts_however_deep(arrow_type: pa.DataType, value: Any) -> None:
+    assert values_of(pa.array([value, None], arrow_type)) == [value, None]
 
 
 @pytest.mark.parametrize(

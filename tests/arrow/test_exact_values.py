@@ -25,18 +25,18 @@ POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"),
+    ("arrow_type", "value"),
     [
         (TIMESTAMP, pd.Timestamp("2026-01-02T00:00:00.000000001Z")),
         (TIMESTAMP_NTZ, pd.Timestamp("2026-01-02T00:00:00.000000001")),
         (DURATION, pd.Timedelta(1, "ns")),
     ],
 )
-def test_nanoseconds_are_refused(kind: pa.DataType, value: Any) -> None:
+def test_nanoseconds_are_refused(arrow_type: pa.DataType, value: Any) -> None:
     with pytest.raises(ResultError, match=r"it has nanoseconds, and Spark keeps microseconds; round it"):
-        validator("f", kind)(value)
+        validator("f", arrow_type)(value)
     whole = value.round("us")
-    assert pa.array([validator("f", kind)(whole)], kind)[0].as_py() == whole
+    assert pa.array([validator("f", arrow_type)(whole)], arrow_type)[0].as_py() == whole
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_duration_beyond_64_bits_is_refused(value: datetime.timedelta) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"),
+    ("arrow_type", "value"),
     [
         (pa.map_(pa.string(), pa.string()), MultiDict([("a", "1"), ("a", "2")])),
         (pa.map_(pa.string(), pa.string()), CIMultiDict([("a", "1"), ("a", "1")])),
@@ -92,9 +92,9 @@ def test_a_duration_beyond_64_bits_is_refused(value: datetime.timedelta) -> None
         (pa.struct([("a", pa.int64())]), Row("a", "a")(1, 2)),
     ],
 )
-def test_a_mapping_that_would_lose_a_key_is_refused(kind: pa.DataType, value: Any) -> None:
+def test_a_mapping_that_would_lose_a_key_is_refused(arrow_type: pa.DataType, value: Any) -> None:
     with pytest.raises(ResultError, match="it has a key more than once"):
-        validator("f", kind)(value)
+        validator("f", arrow_type)(value)
 
 
 def test_other_mappings_and_keys_are_kept() -> None:
@@ -115,11 +115,11 @@ def test_a_frame_with_two_columns_of_a_name_is_refused() -> None:
 
 
 def test_a_map_whose_keys_are_structs_or_arrays_comes_back_as_it_went() -> None:
-    kind = pa.struct([("m", pa.list_(pa.map_(POINT, pa.map_(pa.list_(pa.int32()), pa.int32()))))])
+    arrow_type = pa.struct([("m", pa.list_(pa.map_(POINT, pa.map_(pa.list_(pa.int32()), pa.int32()))))])
     value = {"m": [{(1, "a"): {(1, 2): 3, (): 4}, (1, None): None}, None]}
-    array = pa.array([validator("f", kind)(value), None], kind)
+    array = pa.array([validator("f", arrow_type)(value), None], arrow_type)
     assert values_of(array) == [value, None]
-    assert [validator("f", kind)(seen) for seen in values_of(array)] == [validator("f", kind)(value), None]
+    assert [validator("f", arrow_type)(seen) for seen in values_of(array)] == [validator("f", arrow_type)(value), None]
 
 
 @pytest.mark.parametrize(

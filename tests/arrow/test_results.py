@@ -96,10 +96,10 @@ FITS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "value", "exact"), FITS)
-def test_what_fits_reaches_arrow_unchanged(kind: pa.DataType, value: Any, exact: Any) -> None:
-    fitted = validator("f", kind)(value)
-    assert pa.array([fitted], type=kind).to_pylist() == [exact]
+@pytest.mark.parametrize(("arrow_type", "value", "exact"), FITS)
+def test_what_fits_reaches_arrow_unchanged(arrow_type: pa.DataType, value: Any, exact: Any) -> None:
+    validated = validator("f", arrow_type)(value)
+    assert pa.array([validated], type=arrow_type).to_pylist() == [exact]
 
 
 MISFITS = [
@@ -159,10 +159,10 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "value", "said"), MISFITS)
-def test_what_does_not_fit_is_named(kind: pa.DataType, value: Any, said: str) -> None:
+@pytest.mark.parametrize(("arrow_type", "value", "said"), MISFITS)
+def test_what_does_not_fit_is_named(arrow_type: pa.DataType, value: Any, said: str) -> None:
     with pytest.raises(ResultError) as caught:
-        validator("weather", kind)(value)
+        validator("weather", arrow_type)(value)
     assert str(caught.value).startswith("weather returned ")
     assert said in str(caught.value)
 
@@ -203,7 +203,7 @@ MORE, LESS = {"temp": 1.0, "sky": "x", "wind": 3}, {"temp": 1.0, "sky": "x"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "fitted"),
+    ("arrow_type", "value", "validated"),
     [
         (WEATHER, MORE, LESS),
         (WEATHER, LESS, LESS),
@@ -213,13 +213,15 @@ MORE, LESS = {"temp": 1.0, "sky": "x", "wind": 3}, {"temp": 1.0, "sky": "x"}
         (NESTED, {"at": [MORE, LESS], "by": {"k": MORE}, "n": 1}, {"at": [LESS, LESS], "by": {"k": LESS}}),
     ],
 )
-def test_unknown_fields_are_dropped_where_that_is_asked_for(kind: pa.DataType, value: Any, fitted: Any) -> None:
-    assert validator("f", kind, extra_fields=ExtraFields.DROP)(value) == fitted
+def test_unknown_fields_are_dropped_where_that_is_asked_for(
+    arrow_type: pa.DataType, value: Any, validated: Any
+) -> None:
+    assert validator("f", arrow_type, extra_fields=ExtraFields.DROP)(value) == validated
     if value is not LESS:
         with pytest.raises(
             ResultError, match=r"unknown .*: declare it, or have such fields left out with extra_fields='drop'"
         ):
-            validator("f", kind, extra_fields=ExtraFields.ERROR)(value)
+            validator("f", arrow_type, extra_fields=ExtraFields.ERROR)(value)
 
 
 @pytest.mark.parametrize("value", [{"sky": "x", "wind": 3}, {"tmp": 1.0, "sky": "x"}])
@@ -249,10 +251,10 @@ ANYTHING = st.recursive(
 )
 
 
-@given(value=ANYTHING, kind=st.sampled_from([kind for kind, _, _ in FITS]))
-def test_whatever_the_fitter_lets_through_arrow_takes(value: Any, kind: pa.DataType) -> None:
+@given(value=ANYTHING, arrow_type=st.sampled_from([arrow_type for arrow_type, _, _ in FITS]))
+def test_whatever_the_validator_lets_through_arrow_takes(value: Any, arrow_type: pa.DataType) -> None:
     try:
-        fitted = validator("f", kind)(value)
+        validated = validator("f", arrow_type)(value)
     except ResultError:
         return
-    pa.array([fitted], type=kind)
+    pa.array([validated], type=arrow_type)

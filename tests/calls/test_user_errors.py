@@ -190,9 +190,9 @@ def test_a_misfit_is_checked_once() -> None:
 
 
 def test_a_map_may_have_keys_that_python_cannot_hash_once_they_are_lists() -> None:
-    kind = pa.map_(pa.list_(pa.int32()), pa.string())
-    fitted = validator("call", kind)({(1, 2): "pair", (3,): None})
-    assert pa.array([fitted], kind).to_pylist() == [[([1, 2], "pair"), ([3], None)]]
+    arrow_type = pa.map_(pa.list_(pa.int32()), pa.string())
+    validated = validator("call", arrow_type)({(1, 2): "pair", (3,): None})
+    assert pa.array([validated], arrow_type).to_pylist() == [[([1, 2], "pair"), ([3], None)]]
 
 
 class TestOldAttempts:

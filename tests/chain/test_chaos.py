@@ -133,13 +133,13 @@ WAIT = st.builds(
     behaviours=st.lists(BEHAVIOUR, min_size=1, max_size=5),
     retry=st.booleans(),
 )
-STEP = st.one_of(WAIT, WAIT, st.tuples(st.sampled_from(["filter", "divert", "map", "union"]), st.integers(2, 4)))
+OPERATOR = st.one_of(WAIT, WAIT, st.tuples(st.sampled_from(["filter", "divert", "map", "union"]), st.integers(2, 4)))
 
 
-def add(stream: AsyncStream, step: Any, number: int) -> AsyncStream:
-    match step:
+def add(stream: AsyncStream, operator: Any, number: int) -> AsyncStream:
+    match operator:
         case Wait():
-            return step.add(stream, number)
+            return operator.add(stream, number)
         case ("filter", every):
             return stream.filter(lambda row: row["n"] % every != 1)
         case ("divert", every):
@@ -161,17 +161,17 @@ class End:
     error: tuple[str, int] | None = None  # in the dead letters
 
     @classmethod
-    def of(cls, n: int, steps: list[Any], written: int = 0, added: tuple[int, ...] = ()) -> set[End]:
+    def of(cls, n: int, operators: list[Any], written: int = 0, added: tuple[int, ...] = ()) -> set[End]:
         """The ends that are right for a row, one in nearly all cases."""
-        if not steps:
+        if not operators:
             return {cls("main", written, added)}
-        match steps[0]:
+        match operators[0]:
             case Wait() as wait:
                 ends = set()
                 for error in wait.errors(n):
                     if error is None:
                         more = wait.behaviour(n) in ("write", "once")  # what a failed attempt has written is dropped
-                        ends |= cls.of(n, steps[1:], written + more, (*added, wait.answer(n)))
+                        ends |= cls.of(n, operators[1:], written + more, (*added, wait.answer(n)))
                     else:
                         ends.add(cls("dead", written, error=error))
                 return ends
@@ -180,27 +180,27 @@ class End:
             case ("divert", every) if n % every == 0:
                 return {cls("side", written)}
             case _:
-                return cls.of(n, steps[1:], written, added)
+                return cls.of(n, operators[1:], written, added)
 
 
 @settings(max_examples=250)
 @given(
-    steps=st.lists(STEP, min_size=1, max_size=5),
+    operators=st.lists(OPERATOR, min_size=1, max_size=5),
     count=st.integers(0, 25),
     batch_size=st.integers(1, 9),
     interval=st.integers(1, 4),
     reuse=st.booleans(),
 )
 def test_every_row_ends_where_it_must_with_its_own_results_and_no_watermark_is_overtaken(
-    steps: list[Any], count: int, batch_size: int, interval: int, reuse: bool
+    operators: list[Any], count: int, batch_size: int, interval: int, reuse: bool
 ) -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps("n", interval=interval)
-    waits = [step for step in steps if isinstance(step, Wait)]
+    waits = [operator for operator in operators if isinstance(operator, Wait)]
 
     def chain(stream: AsyncStream) -> dict[str, AsyncStream]:
         stream = stream.assign_timestamps_and_watermarks(strategy)
-        for number, step in enumerate(steps):
-            stream = add(stream, step, number)
+        for number, operator in enumerate(operators):
+            stream = add(stream, operator, number)
         stream = stream.process(Marks(), "n long, added map<string, long>, time long, mark long")
         dead = {"dead": stream.side_output(DEAD_LETTERS)} if waits else {}
         return {"main": stream, "side": stream.side_output(SIDE), **dead}
@@ -221,13 +221,16 @@ def test_every_row_ends_where_it_must_with_its_own_results_and_no_watermark_is_o
         ends[row["n"]].append(End("dead", written[row["n"]], error=(error["type"], error["attempts"])))
     for n, found in ends.items():
         assert len(found) <= 1, "each row ends once"
-        assert (found[0] if found else End("nowhere", written[n])) in End.of(n, steps)
+        assert (found[0] if found else End("nowhere", written[n])) in End.of(n, operators)
 
     marks = marks_of(count, batch_size, interval)
     for row in got["main"]:
         assert row["time"] == row["n"]
         assert row["mark"] is None or row["mark"] < row["n"]
-    if not any(step[0] == "union" if isinstance(step, tuple) else step.mode == "unordered" for step in steps):
+    if not any(
+        operator[0] == "union" if isinstance(operator, tuple) else operator.mode == "unordered"
+        for operator in operators
+    ):
         assert [row["n"] for row in got["main"]] == sorted(row["n"] for row in got["main"])
         assert [row["mark"] for row in got["main"]] == [marks[row["n"]] for row in got["main"]]
     for wait in waits:
@@ -248,22 +251,22 @@ def marks_of(count: int, batch_size: int, interval: int) -> list[int | None]:
 
 
 @settings(max_examples=100)
-@given(steps=st.lists(WAIT, min_size=1, max_size=4), count=st.integers(1, 20), bad=st.integers(0, 19))
-def test_a_failure_anywhere_leaves_nothing_running(steps: list[Wait], count: int, bad: int) -> None:
+@given(operators=st.lists(WAIT, min_size=1, max_size=4), count=st.integers(1, 20), bad=st.integers(0, 19))
+def test_a_failure_anywhere_leaves_nothing_running(operators: list[Wait], count: int, bad: int) -> None:
     def broken(row: dict[str, Any]) -> bool:
         if row["n"] == bad % count:
             raise RuntimeError("broken")
         return True
 
-    for step in steps:
-        step.behaviours = [b for b in step.behaviours if b not in ("raise", "hang", "once")] or ["wait 1"]
+    for operator in operators:
+        operator.behaviours = [b for b in operator.behaviours if b not in ("raise", "hang", "once")] or ["wait 1"]
 
     def chain(stream: AsyncStream) -> AsyncStream:
-        for number, step in enumerate(steps):
-            stream = add(stream, step, number)
+        for number, operator in enumerate(operators):
+            stream = add(stream, operator, number)
         return stream.filter(broken)
 
     with pytest.raises(AsyncUDFError, match="broken failed"):
         run_stream(chain, [{"n": n} for n in range(count)], "n long")
-    assert [step.running for step in steps] == [0] * len(steps)
-    assert all(step.peak for step in steps), "the row came through all of them"
+    assert [operator.running for operator in operators] == [0] * len(operators)
+    assert all(operator.peak for operator in operators), "the row came through all of them"

@@ -65,14 +65,14 @@ class TestPlans:
         with pytest.raises((FunctionError, OptionError), match=said):
             self.build(wrong)
 
-    @pytest.mark.parametrize("kind", [EventLoop.ASYNCIO, EventLoop.UVLOOP])
-    def test_one_explicit_loop_is_that_of_the_whole_chain(self, kind: EventLoop) -> None:
+    @pytest.mark.parametrize("loop", [EventLoop.ASYNCIO, EventLoop.UVLOOP])
+    def test_one_explicit_loop_is_that_of_the_whole_chain(self, loop: EventLoop) -> None:
         def chain(*asked: EventLoop) -> ChainPlan:
             layout = RowLayout(("n",), (pa.int64(),))
             return ChainPlan(tuple(StreamNode(SimpleNamespace(loop=loop), (), layout, None) for loop in asked))  # type: ignore[arg-type]
 
-        assert chain(EventLoop.AUTO, kind, EventLoop.AUTO).loop is kind
-        assert chain(kind, kind).loop is kind
+        assert chain(EventLoop.AUTO, loop, EventLoop.AUTO).loop is loop
+        assert chain(loop, loop).loop is loop
         assert chain(EventLoop.AUTO).loop is EventLoop.AUTO
 
     @pytest.mark.parametrize(

@@ -81,12 +81,12 @@ def test_a_result_that_was_not_awaited_says_so_and_does_not_complain_as_well(fun
     word = "async for" if function is forgets_to_iterate else "await"
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a coroutine that is never awaited
-        for kind in TYPES:
-            if function is forgets_inside and kind not in (None, "a array<int>, b int"):
+        for return_type in TYPES:
+            if function is forgets_inside and return_type not in (None, "a array<int>, b int"):
                 continue
-            error = raised(lambda: run_rows(function, [1, 2], returnType=kind))  # noqa: B023
-            assert isinstance(error, ResultError), kind
-            assert f"{word} is missing" in str(error), kind
+            error = raised(lambda: run_rows(function, [1, 2], returnType=return_type))  # noqa: B023
+            assert isinstance(error, ResultError), return_type
+            assert f"{word} is missing" in str(error), return_type
             del error
         gc.collect()
 

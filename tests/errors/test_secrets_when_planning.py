@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-import asyncudf
 from asyncudf import AsyncStream, AsyncUDFError, OutputTag, RetryStrategy, async_pandas_udf
 from asyncudf.testing import run_rows, run_stream
 
+ROOT = Path(__file__).parents[2]
 URL = "postgresql://user:SECRET@host/db"
 
 
@@ -61,6 +61,6 @@ def test_the_message_of_a_mistake_has_the_url_without_its_password(case: str) ->
     assert "SECRET" not in str(failed.value)
 
 
-@pytest.mark.parametrize("path", sorted(Path(str(asyncudf.__file__)).parent.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(ROOT.glob("udfs/**/*.py")), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_no_message_shows_a_value_that_was_given_by_its_own_repr(path: Path) -> None:
-    assert re.findall(r"not \{[\w.]+!r\}", path.read_text()) == [], "short(value) keeps secrets and is short"
+    assert re.findall(r"not \{[\w.]+!r\}", path.read_text()) == [], "safe_repr(value) keeps secrets and is short"

@@ -163,8 +163,8 @@ def test_a_generator_is_typed_by_what_it_yields() -> None:
     assert async_pandas_udf(call).spec.returns == "struct<temp:double,sky:string>"
 
 
-def field(name: str, kind: Any, nullable: bool = True) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nullable": nullable, "metadata": {}}
+def field(name: str, spark_type: Any, nullable: bool = True) -> dict[str, Any]:
+    return {"name": name, "type": spark_type, "nullable": nullable, "metadata": {}}
 
 
 @pytest.mark.parametrize(

@@ -82,10 +82,10 @@ def test_openaivec_189_and_ray_54190_the_limit_is_per_task_and_holds_there() -> 
 
         return call
 
-    def work(task: int) -> None:
+    def run_task(task: int) -> None:
         list(start(call_of(task), capacity=8).pipe(batches(range(200), range(200))))
 
-    tasks = [threading.Thread(target=work, args=(task,), daemon=True) for task in (0, 1)]
+    tasks = [threading.Thread(target=run_task, args=(task,), daemon=True) for task in (0, 1)]
     for task in tasks:
         task.start()
     for task in tasks:
@@ -242,12 +242,12 @@ def test_an_output_that_fails_ends_the_task_and_not_silently(function: Any) -> N
         list(bridge.pipe(batches([0, 1])))
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_an_exit_in_the_users_code_fails_the_task(kind: type[BaseException]) -> None:
+@pytest.mark.parametrize("exit_type", [SystemExit, KeyboardInterrupt])
+def test_an_exit_in_the_users_code_fails_the_task(exit_type: type[BaseException]) -> None:
     async def call(x: int) -> int:
-        raise kind
+        raise exit_type
 
-    with pytest.raises(AsyncUDFError, match=kind.__name__):
+    with pytest.raises(AsyncUDFError, match=exit_type.__name__):
         list(start(call, on_error="null").pipe(batches([1])))
 
 

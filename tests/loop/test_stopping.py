@@ -174,10 +174,10 @@ def test_rows_are_settled_before_sparks_thread_waits_for_more_results() -> None:
 
 
 class Writes:
-    """A stage that gives one batch, asks for one, and waits for ever."""
+    """A task that gives one batch, asks for one, and waits for ever."""
 
-    def __init__(self, want: Callable[[], None], emit: Callable[[Any], None]) -> None:
-        self._want = want
+    def __init__(self, request_batch: Callable[[], None], emit: Callable[[Any], None]) -> None:
+        self._request_batch = request_batch
         self._emit = emit
         self.has_asked = threading.Event()
 
@@ -186,7 +186,7 @@ class Writes:
 
     async def run(self) -> None:
         self._emit(["row"])
-        self._want()
+        self._request_batch()
         self.has_asked.set()
         await asyncio.Event().wait()
 

@@ -150,7 +150,7 @@ def test_calls_that_send_their_work_to_a_thread_are_not_starved_either(
     clock = HandClock.of_the_kit(monkeypatch)
     all_hang = threading.Barrier(5, action=lambda: clock.pass_time(1.0))
 
-    def work(x: int) -> int:
+    def compute(x: int) -> int:
         ran.append(x)
         if x < 0:
             all_hang.wait()
@@ -158,7 +158,7 @@ def test_calls_that_send_their_work_to_a_thread_are_not_starved_either(
         return x
 
     async def call(x: int) -> int:
-        return await asyncio.to_thread(work, x)
+        return await asyncio.to_thread(compute, x)
 
     hanging, rows = list(range(-45, 0)), list(range(5))
     got = run_rows(call, hanging + rows, clock="real", capacity=5, timeout=0.3, on_error="null")

@@ -98,43 +98,43 @@ def test_a_deadlock_is_told_though_markers_would_go_on_for_ever(before: Callable
         run_stream(build, [{"n": 1}], "n int", latency_interval=1.0)
 
 
-def depth(line: Any) -> int:
-    inner = [thing for thing in gc.get_referents(line) if hasattr(thing, "__next__")]
-    return 1 + max(map(depth, inner), default=0) if isinstance(line, itertools.chain) else 0
+def depth(buffer: Any) -> int:
+    inner = [thing for thing in gc.get_referents(buffer) if hasattr(thing, "__next__")]
+    return 1 + max(map(depth, inner), default=0) if isinstance(buffer, itertools.chain) else 0
 
 
 def test_many_markers_do_not_nest_and_ask_for_no_other_batch() -> None:
-    wanted: list[None] = []
-    line = InputBuffer(lambda: wanted.append(None))
-    line.feed([StreamRecord(n) for n in range(500)])
+    requests: list[None] = []
+    buffer = InputBuffer(lambda: requests.append(None))
+    buffer.feed([StreamRecord(n) for n in range(500)])
     taken: list[Any] = []
     for n in range(500):
-        line.insert(LatencyMarker(n, "source", 0))
-        taken += [line.next(), line.next()]
+        buffer.insert(LatencyMarker(n, "source", 0))
+        taken += [buffer.next(), buffer.next()]
     assert taken == [what for n in range(500) for what in (LatencyMarker(n, "source", 0), StreamRecord(n))]
-    assert depth(line.current) < 5
-    assert len(wanted) == 1
-    line.insert(LatencyMarker(500, "source", 0))
-    line.restore([StreamRecord(-1)])
-    line.insert(LatencyMarker(501, "source", 0))
-    assert line.values() == [StreamRecord(-1), LatencyMarker(500, "source", 0), LatencyMarker(501, "source", 0)]
-    line.insert(LatencyMarker(502, "source", 0))
-    assert (line.next(), line.next()) == (LatencyMarker(502, "source", 0), StreamRecord(-1))
-    assert len(wanted) == 1
+    assert depth(buffer.current) < 5
+    assert len(requests) == 1
+    buffer.insert(LatencyMarker(500, "source", 0))
+    buffer.restore([StreamRecord(-1)])
+    buffer.insert(LatencyMarker(501, "source", 0))
+    assert buffer.values() == [StreamRecord(-1), LatencyMarker(500, "source", 0), LatencyMarker(501, "source", 0)]
+    buffer.insert(LatencyMarker(502, "source", 0))
+    assert (buffer.next(), buffer.next()) == (LatencyMarker(502, "source", 0), StreamRecord(-1))
+    assert len(requests) == 1
 
 
 def test_what_was_put_one_by_one_stays_where_it_is_when_it_is_listed() -> None:
-    wanted: list[None] = []
-    line = InputBuffer(lambda: wanted.append(None))
+    requests: list[None] = []
+    buffer = InputBuffer(lambda: requests.append(None))
     rows = [StreamRecord(n) for n in range(4)]
-    line.restore(rows[:1])
+    buffer.restore(rows[:1])
     for row in rows[1:3]:
-        line.put(row)
-    assert line.values() == line.values() == rows[:3]
-    assert (wanted, line.waiting) == ([], 2)
-    assert [line.next(), line.next()] == rows[:2]
-    line.put(rows[3])
-    assert line.values() == rows[2:]
-    assert (wanted, line.waiting) == ([None], 2)
-    assert [line.next(), line.next(), line.next()] == [*rows[2:], None]
-    assert len(wanted) == 2, "when all of the line have been taken"
+        buffer.put(row)
+    assert buffer.values() == buffer.values() == rows[:3]
+    assert (requests, buffer.waiting) == ([], 2)
+    assert [buffer.next(), buffer.next()] == rows[:2]
+    buffer.put(rows[3])
+    assert buffer.values() == rows[2:]
+    assert (requests, buffer.waiting) == ([None], 2)
+    assert [buffer.next(), buffer.next(), buffer.next()] == [*rows[2:], None]
+    assert len(requests) == 2, "when all that was in line has been taken"

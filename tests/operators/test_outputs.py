@@ -31,8 +31,8 @@ TAG, OTHER = OutputTag("rejects", "int"), OutputTag("others", "int")
 MARKERS = [Watermark(5), WatermarkStatus.IDLE, LatencyMarker(1.0, "source", 0)]
 
 
-class Operator:
-    """The side of a next operator that an output sees."""
+class Following:
+    """The next operator, as an output sees it."""
 
     room = 7
 
@@ -78,7 +78,7 @@ def test_what_passes_on_passes_on_everything_in_its_order(make: str) -> None:
 
 
 def test_a_gauge_tells_the_last_watermark_and_none_before_the_first() -> None:
-    output = ChainingOutput(Operator(), lambda record: record)
+    output = ChainingOutput(Following(), lambda record: record)
     assert output.get_watermark_gauge().timestamp is None
     output.emit_watermark(Watermark(3))
     output.emit_watermark(Watermark(9))
@@ -140,17 +140,17 @@ def test_copying_broadcasting_copies_for_all_but_the_last() -> None:
     assert two.all[0].value is value
 
 
-@pytest.mark.parametrize("kind", [ChainingOutput, CopyingChainingOutput])
-def test_chaining_shows_the_next_operator_its_view_of_a_record(kind: Any) -> None:
-    following = Operator()
-    output = kind(following, lambda record: StreamRecord(record.value["xs"], record.timestamp, record))
+@pytest.mark.parametrize("output_class", [ChainingOutput, CopyingChainingOutput])
+def test_chaining_shows_the_next_operator_its_projection_of_a_record(output_class: Any) -> None:
+    following = Following()
+    output = output_class(following, lambda record: StreamRecord(record.value["xs"], record.timestamp, record))
     record = StreamRecord({"xs": [1], "y": 2}, 4)
     output.collect(record)
     emit_all(output)
     output.close()
     seen, *markers = following.all
     assert (seen, seen.origin, markers) == (StreamRecord([1], 4), record, MARKERS)
-    assert (seen.value is record.value["xs"]) == (kind is ChainingOutput), "only the copying one copies, deeply"
+    assert (seen.value is record.value["xs"]) == (output_class is ChainingOutput), "only the copying one copies, deeply"
     assert following.ended
     assert output.room == 7
 

@@ -107,9 +107,9 @@ class Sees(AsyncFunction):
         result_future.complete(["x"])
 
 
-@pytest.mark.parametrize(("kind", "zone"), [("TIMESTAMP_NTZ", None), ("TIMESTAMP_LTZ", UTC)])
-def test_the_schema_of_a_side_output_means_the_same_on_both_sides(spark, trips, conf, kind, zone):
-    conf("spark.sql.timestampType", kind)
+@pytest.mark.parametrize(("timestamp_type", "zone"), [("TIMESTAMP_NTZ", None), ("TIMESTAMP_LTZ", UTC)])
+def test_the_schema_of_a_side_output_means_the_same_on_both_sides(spark, trips, conf, timestamp_type, zone):
+    conf("spark.sql.timestampType", timestamp_type)
     with AsyncStream(trips).ordered_wait(Sees(zone), returnType="string") as stream:
         assert stream.count() == 1
         seen = stream.side_output(SEEN)  # after the evaluation, which did not know of it
@@ -118,22 +118,22 @@ def test_the_schema_of_a_side_output_means_the_same_on_both_sides(spark, trips, 
         assert seen.selectExpr("CAST(at AS string)").first().at == "2026-01-02 00:00:00"
 
 
-@pytest.mark.parametrize("kind", ["TIMESTAMP_NTZ", "TIMESTAMP_LTZ"])
+@pytest.mark.parametrize("timestamp_type", ["TIMESTAMP_NTZ", "TIMESTAMP_LTZ"])
 @pytest.mark.parametrize("ddl", ["timestamp", "a timestamp, b array<timestamp_ltz>"])
-def test_ddl_means_the_same_in_every_thread_of_the_driver(spark, conf, kind, ddl):
-    conf("spark.sql.timestampType", kind)
+def test_ddl_means_the_same_in_every_thread_of_the_driver(spark, conf, timestamp_type, ddl):
+    conf("spark.sql.timestampType", timestamp_type)
 
     @async_pandas_udf(ddl)
     async def call(city):
         return None
 
-    kinds = []
+    return_types = []
 
     def in_another_thread():
         assert type(spark).getActiveSession() is None, "the thread has a session already"
-        kinds.append(call.returnType)
+        return_types.append(call.returnType)
 
     thread = threading.Thread(target=in_another_thread)
     thread.start()
     thread.join()
-    assert kinds == [call.returnType] == [spark_types.DataType.fromDDL(ddl)]
+    assert return_types == [call.returnType] == [spark_types.DataType.fromDDL(ddl)]

@@ -81,7 +81,7 @@ EDITORS = {
     "vectorized": lambda s: s.ordered_wait(spoils_many, *COLUMNS, returnType="n int"),
     "twice": lambda s: s.filter(spoil_row).filter(spoil_row),
 }
-BEGINNINGS = {
+SOURCES = {
     "columns of the source": lambda s: s,
     "columns of an operator": lambda s: s.map(lambda row: {"id": row["id"]}, "id bigint").ordered_wait(
         nest,
@@ -100,9 +100,9 @@ def text_of(row):
     return str({name: row[name] for name in ("id", *COLUMNS)})
 
 
-@pytest.mark.parametrize("beginning", BEGINNINGS)
-def test_an_edit_in_place_is_seen_by_no_one_else(nested, stream_of, beginning):
-    shared = BEGINNINGS[beginning](stream_of(nested))
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_edit_in_place_is_seen_by_no_one_else(nested, stream_of, source):
+    shared = SOURCES[source](stream_of(nested))
     edited = {name: edit(shared) for name, edit in EDITORS.items()}
     behind = {f"behind_{name}": s.map(text_of, "string") for name, s in edited.items() if "xs" in s.columns}
     frames = AsyncStream.collect(before=shared, **edited, beside=shared.map(text_of, "string"), **behind)

@@ -67,8 +67,8 @@ def test_operators_open_from_the_tail_to_the_head_and_close_from_the_head_to_the
     assert journal.lines == [f"open {name}" for name in names] + [f"close {name}" for name in reversed(names)]
 
 
-@pytest.mark.parametrize("kind", ["AsyncFunction", "ProcessFunction"])
-def test_a_function_used_by_two_operators_is_an_instance_for_each(spark, stream_of, kind):
+@pytest.mark.parametrize("interface", ["AsyncFunction", "ProcessFunction"])
+def test_a_function_used_by_two_operators_is_an_instance_for_each(spark, stream_of, interface):
     class Calls(AsyncFunction):
         opened = 0
 
@@ -88,7 +88,7 @@ def test_a_function_used_by_two_operators_is_an_instance_for_each(spark, stream_
             collector.collect({"opened_1": self.opened, "opened_2": value.get("opened_1")})
 
     stream, calls, rows = stream_of(spark.range(1)), Calls(), Rows()
-    if kind == "AsyncFunction":
+    if interface == "AsyncFunction":
         stream = stream.ordered_wait(calls, returnType="opened_1 int").ordered_wait(calls, returnType="opened_2 int")
     else:
         stream = stream.process(rows, "opened_1 int, opened_2 int").process(rows)

@@ -184,7 +184,7 @@ def test_plain_functions_give_rows_of_the_declared_columns(spark, method):
     times = 1 if method == "map" else 2
     for name, (declared, give, columns) in TYPES.items():
         result = ROWS[method](stream, declared, give).to_df()
-        assert ", ".join(f"{column} {kind}" for column, kind in result.dtypes) == columns, name
+        assert ", ".join(f"{column} {spark_type}" for column, spark_type in result.dtypes) == columns, name
         values = [give(n) for n in (0, 1) for _ in range(times)]
         assert [row.asDict() for row in result.collect()] == [v if type(v) is dict else {"value": v} for v in values]
 

@@ -220,10 +220,10 @@ def test_a_result_future_may_be_completed_from_another_thread(spark):
 
         async def async_invoke(self, value, result_future):
             if value["id"] == 3:
-                work = lambda: result_future.complete_exceptionally(BusyError("from a thread"))  # noqa: E731
+                complete = lambda: result_future.complete_exceptionally(BusyError("from a thread"))  # noqa: E731
             else:
-                work = lambda: result_future.complete([value["id"]] * 2)  # noqa: E731
-            threading.Timer(0.01, work).start()
+                complete = lambda: result_future.complete([value["id"]] * 2)  # noqa: E731
+            threading.Timer(0.01, complete).start()
 
     df = ordered_wait(spark.range(0, 5, 1, 1), Callback(), returnType="bigint", on_error="capture")
     found = [(row.id, row.value, row.error and row.error.message) for row in df.collect()]

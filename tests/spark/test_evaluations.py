@@ -12,7 +12,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def kept(spark):
+def persisted(spark):
     """How many evaluations Spark keeps."""
     spark.catalog.clearCache()
     return lambda: spark.sparkContext._jsc.getPersistentRDDs().size()
@@ -54,10 +54,10 @@ def test_branches_are_joined_again_by_union(spark, journal, looked_up):
     assert sorted(journal.lines) == [f"call {i}" for i in range(6)]
 
 
-def test_a_single_stream_is_collected_without_keeping_it(spark, stream_of, kept, looked_up, journal):
+def test_a_single_stream_is_collected_without_keeping_it(spark, stream_of, persisted, looked_up, journal):
     frames = AsyncStream.collect(only=stream_of(spark.range(0, 3, 1, 1)).ordered_wait(looked_up))
     assert tuples(frames["only"]) == [(0, 0), (1, 10), (2, 20)]
-    assert kept() == 0
+    assert persisted() == 0
     assert len(journal) == 3
 
 
@@ -82,35 +82,35 @@ def test_streams_of_several_dataframes_are_an_evaluation_each(spark, stream_of, 
     assert sorted(journal.lines) == sorted(f"call {i}" for i in (0, 1, 2, 10, 11))
 
 
-def test_close_releases_what_is_kept_and_the_dataframes_go_on(spark, kept, journal, looked_up):
+def test_close_releases_what_is_kept_and_the_dataframes_go_on(spark, persisted, journal, looked_up):
     stream = AsyncStream(spark.range(0, 3, 1, 1))
     found = stream.ordered_wait(looked_up)
     frames = AsyncStream.collect(found=found, text=found.map(lambda row: "x", "string"))
-    assert [frames["found"].count(), frames["text"].count(), kept(), len(journal)] == [3, 3, 1, 3]
+    assert [frames["found"].count(), frames["text"].count(), persisted(), len(journal)] == [3, 3, 1, 3]
     found.close()
     stream.close()
-    assert kept() == 0
-    assert [frames["found"].count(), kept(), len(journal)] == [3, 0, 6], "evaluated anew"
+    assert persisted() == 0
+    assert [frames["found"].count(), persisted(), len(journal)] == [3, 0, 6], "evaluated anew"
 
 
-def test_a_with_block_releases_also_after_an_exception(spark, kept):
+def test_a_with_block_releases_also_after_an_exception(spark, persisted):
     def use():
         with AsyncStream(spark.range(3)).ordered_wait(told) as stream:
             stream.count()
-            assert kept() == 1
+            assert persisted() == 1
             raise KeyError("in the block")
 
     with pytest.raises(KeyError, match="in the block"):
         use()
-    assert kept() == 0
+    assert persisted() == 0
 
 
-def test_a_stream_without_side_outputs_is_not_kept(spark, kept, journal, looked_up):
+def test_a_stream_without_side_outputs_is_not_kept(spark, persisted, journal, looked_up):
     stream = AsyncStream(spark.range(0, 3, 1, 1)).ordered_wait(looked_up).map(lambda row: row)
-    assert [stream.count(), stream.count(), kept(), len(journal)] == [3, 3, 0, 6]
+    assert [stream.count(), stream.count(), persisted(), len(journal)] == [3, 3, 0, 6]
 
 
-def test_closing_a_stream_does_not_touch_another_one_like_it(spark, kept, journal):
+def test_closing_a_stream_does_not_touch_another_one_like_it(spark, persisted, journal):
     async def noted(id: int, context: RuntimeContext) -> int:
         journal.write("call", id)
         return id

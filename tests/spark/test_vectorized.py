@@ -167,8 +167,8 @@ def test_all_types_reach_and_leave_a_series(spark):
             TIMESTAMP_NTZ'2024-01-02 03:04:05' AS ntz, ARRAY(1, NULL) AS a, MAP('k', 1) AS mp
         FROM range(2)
     """)
-    nulls = spark.range(1).selectExpr(*[f"CAST(NULL AS {kind}) AS {name}" for name, kind in df.dtypes])
-    fields = ", ".join(f"{name} {kind}" for name, kind in df.dtypes)
+    nulls = spark.range(1).selectExpr(*[f"CAST(NULL AS {spark_type}) AS {name}" for name, spark_type in df.dtypes])
+    fields = ", ".join(f"{name} {spark_type}" for name, spark_type in df.dtypes)
 
     @async_pandas_udf(fields, batch_size=100)
     async def same(
