@@ -70,6 +70,7 @@ class Lookup(AsyncFunction):
     ],
 )
 def test_an_option_that_cannot_work(options: dict[str, Any], said: str) -> None:
+    """Refused alike by the decorator, by `with_options` and by the test kit."""
     with pytest.raises(ValueError, match=said) as caught:
         async_pandas_udf(city, "string", **options)
     assert isinstance(caught.value, AsyncUDFError)
@@ -203,11 +204,14 @@ def test_an_output_tag_needs_a_name() -> None:
 
 
 def test_an_unknown_clock() -> None:
+    """`clock=` is "virtual" or "real"; the error says so."""
     with pytest.raises(OptionError, match="'virtual' or 'real', not 'wall'"):
         run_rows(city, ["Oslo"], clock="wall")  # type: ignore[arg-type]
 
 
 def test_the_context_is_no_column() -> None:
+    """A parameter for the context, here by annotation, is not read from the rows."""
+
     async def call(x: int, context: RuntimeContext) -> int:
         return x
 

@@ -34,10 +34,12 @@ def in_a_notebook(cell: Callable[[], Any]) -> Any:
 
 
 def test_run_rows_just_runs() -> None:
+    """No `await`, though a loop runs in this thread."""
     assert in_a_notebook(lambda: run_rows(slow, [1, 2])) == [2, 4]
 
 
 def test_run_stream_just_runs() -> None:
+    """The same for a chain."""
     found = in_a_notebook(lambda: run_stream(lambda s: s.ordered_wait(slow), [{"x": 1}], "x bigint"))
     assert found == [{"x": 1, "slow": 2}]
 
@@ -83,5 +85,6 @@ def test_an_interrupt_ends_the_calls_and_leaves_no_thread() -> None:
 
 
 def test_the_harness_says_what_to_do() -> None:
+    """It keeps its loop between calls, so it cannot move to another thread by itself."""
     with pytest.raises(AsyncUDFError, match=r"OperatorHarness runs its own event loop.*asyncio\.to_thread"):
         in_a_notebook(lambda: OperatorHarness(ManualFunction()))

@@ -37,6 +37,7 @@ def in_a_chain(*columns: str) -> list[str]:
     ids=["one column is a frame of it", "a struct's fields", "a struct beside another column"],
 )
 def test_a_frame_in_a_chain(columns: list[str], frames: list[str]) -> None:
+    """A `pd.DataFrame` parameter alone gets the named columns, or all."""
     assert in_a_chain(*columns) == frames
 
 
@@ -62,6 +63,8 @@ def test_a_frame_in_the_test_kit(rows: list[Any], frames: list[str]) -> None:
 
 
 def test_a_frame_beside_a_series() -> None:
+    """Then each parameter is one column, and that of the frame is a struct."""
+
     async def both(frame: pd.DataFrame, x: pd.Series) -> pd.Series:
         return frame["a"] + x
 

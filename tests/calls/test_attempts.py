@@ -62,6 +62,7 @@ class TestArguments:
         assert seen == [repr(value)] * 2, "and neither did the row itself change"
 
     def test_so_does_an_async_function_whose_row_is_a_dict(self) -> None:
+        """An `AsyncFunction` that edits its row sees it whole in the next attempt."""
         seen = []
 
         class Edits(AsyncFunction):
@@ -77,6 +78,7 @@ class TestArguments:
         assert seen == [{"n": 1}] * 2
 
     def test_so_does_a_vectorized_function(self) -> None:
+        """Lists inside a vector are edited in place as well."""
         seen = []
 
         async def call(values: pd.Series) -> pd.Series:
@@ -88,6 +90,8 @@ class TestArguments:
         assert seen == ["[['a'], ['b']]"] * 2
 
     def test_so_does_an_operator_in_mid_chain_and_its_answer_at_the_deadline(self) -> None:
+        """Values that another operator has added are protected too, and `on_timeout` gets them whole."""
+
         async def tags(n: int) -> list[str]:
             return ["a", str(n)]
 
@@ -152,6 +156,7 @@ class TestContext:
         assert len({found[0] for found in seen.values()}) == 4
 
     def test_it_sees_its_own_attempt(self) -> None:
+        """A task that runs on when its attempt has failed does not see the number of the next one."""
         seen = []
 
         async def later(context: RuntimeContext) -> None:
@@ -201,6 +206,8 @@ class TestTime:
 
     @AT_ONCE_AND_LATER
     def test_so_does_elapsed(self, suspends: bool) -> None:
+        """`elapsed` of an error counts from the first step, not from when a slot was free."""
+
         async def call(n: int) -> None:
             loop().block(0.75)
             await maybe(suspends)
@@ -210,6 +217,8 @@ class TestTime:
         assert [row["error"]["elapsed"] for row in got] == [0.75, 0.75]
 
     def test_and_what_remains(self) -> None:
+        """`context.remaining()` counts from the first step as well."""
+
         async def call(n: int, context: RuntimeContext) -> Any:
             loop().block(0.75)
             remaining = context.remaining()
@@ -232,6 +241,8 @@ class TestTime:
         assert got == [None if n % 3 == 1 else n for n in range(300)]
 
     def test_so_is_an_error_that_comes_too_late(self) -> None:
+        """An exception after the deadline is a timeout, as a result is."""
+
         async def call(n: int) -> int:
             loop().block(0.2)
             raise ConnectionError
@@ -241,6 +252,8 @@ class TestTime:
 
     @pytest.mark.parametrize("kind", ["generator", "AsyncFunction", "vectorized"])
     def test_so_is_one_of_any_other_kind_of_function(self, kind: str) -> None:
+        """A late result of a generator, an `AsyncFunction` or a vectorized function is a timeout too."""
+
         async def generator(n: int) -> AsyncIterator[int]:
             loop().block(0.2)
             yield n

@@ -48,6 +48,8 @@ class TestContext:
         assert len(set(keys.values())) == 3
 
     def test_outside_a_call_it_says_so(self) -> None:
+        """In `open` there is no row, and nothing that remains to it."""
+
         class Early(AsyncFunction):
             async def open(self, context: RuntimeContext) -> None:
                 context.remaining()
@@ -58,6 +60,8 @@ class TestContext:
             run_rows(Early(), [1])
 
     def test_it_works_in_a_thread(self) -> None:
+        """A plain `def` in a thread of the pool sees its own row's context."""
+
         def call(x: int, context: RuntimeContext) -> bool:
             remaining = context.remaining()
             return remaining is not None and 0 < remaining <= 10

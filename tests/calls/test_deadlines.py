@@ -21,16 +21,19 @@ class TestDeadline:
         assert run_rows(hangs, ["a", "hang", "b"], timeout=5.0, on_error="null") == ["a", None, "b"]
 
     def test_it_is_a_timeout_error_too(self) -> None:
+        """`except TimeoutError` catches it, as asyncio's own."""
         with pytest.raises(TimeoutError, match=r"hangs failed in attempt 1.*no result within 5 s"):
             run_rows(hangs, ["hang"], timeout=timedelta(seconds=5))
         with pytest.raises(AsyncTimeoutError, match="no result within 5 s"):
             run_rows(hangs, ["hang"], timeout=5)
 
     def test_there_is_one_by_default(self) -> None:
+        """180 seconds: a call that never ends must not hang a job."""
         with pytest.raises(AsyncTimeoutError, match="within 180 s"):
             run_rows(hangs, ["hang"])
 
     def test_the_call_is_cancelled_for_real(self) -> None:
+        """Its coroutine gets a CancelledError at the deadline and is not left running."""
         cancelled = []
 
         async def call(x: int) -> int:

@@ -42,6 +42,7 @@ class TestErrors:
         assert ended == [(1, 1.0), (0, 1.0)], "the slow call was cancelled and awaited when the other failed"
 
     def test_null_gives_null(self) -> None:
+        """`on_error='null'`: only the failed row is null."""
         assert run_rows(self.fails, [1, 3, 2], on_error="null") == [1, None, 2]
 
     def test_capture_gives_a_value_or_the_error(self) -> None:

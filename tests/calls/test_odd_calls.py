@@ -80,6 +80,8 @@ class TestSlots:
         assert max(ended) <= 5.0, "the time that they have to end"
 
     def test_nor_does_a_watermark(self) -> None:
+        """Watermarks pass a coroutine that runs on in the only slot."""
+
         class RunsOn(AsyncFunction):
             async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
                 result_future.complete([value])

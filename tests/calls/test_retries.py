@@ -21,11 +21,13 @@ from tests.kit.functions import FIXED, Flaky, hangs
 
 class TestRetry:
     def test_attempts_counts_all_calls(self) -> None:
+        """`attempts=3` is one call and two more."""
         flaky = Flaky(2)
         assert run_rows(flaky, ["a"], retry=FIXED) == [2.0]
         assert flaky.times("a") == [0, 1, 2]
 
     def test_the_last_exception_stands(self) -> None:
+        """When all attempts have failed, the error is that of the last one."""
         with pytest.raises(AsyncUDFError, match="attempt 3"):
             run_rows(Flaky(3), ["a"], retry=FIXED)
 
@@ -158,6 +160,7 @@ class TestRetry:
             run_rows(Flaky(3), ["a"], retry=retrying)
 
     def test_tenacitys_clock_is_the_loops(self) -> None:
+        """A limit in seconds of tenacity's counts virtual time, too."""
         flaky = Flaky(99)
         retry = RetryStrategy(stop=tenacity.stop_after_delay(3.5), wait=tenacity.wait_fixed(1))
         with pytest.raises(AsyncUDFError, match=r"attempt 5, .*ValueError: busy"):

@@ -175,6 +175,7 @@ def test_an_interrupt_in_a_check_fails_the_task_under_every_policy() -> None:
 
 
 def test_a_misfit_is_checked_once() -> None:
+    """Validating a result calls code of the user, so it is not done again for the message."""
     looks = []
 
     class Looked:
@@ -212,6 +213,7 @@ class TestOldAttempts:
         assert run_rows(Twice(), [1], retry=retry) == ["of the second"]
 
     def test_nor_does_its_failure(self) -> None:
+        """A late `complete_exceptionally` on the future of an attempt before is ignored."""
         futures: list[ResultFuture] = []
 
         class Twice(AsyncFunction):

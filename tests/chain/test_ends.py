@@ -133,6 +133,7 @@ class TestEnds:
         )
 
     def test_no_rows_at_all(self) -> None:
+        """A chain without input ends at once, with an empty output."""
         log: list[str] = []
         assert run_stream(self.chain(log), [], "n int") == []
 

@@ -83,6 +83,7 @@ class TestPlans:
         ],
     )
     def test_an_option_that_cannot_work(self, options: Any, said: str) -> None:
+        """Options of the chain are checked as those of a function are."""
         with pytest.raises(OptionError, match=said):
             run_stream(lambda s: s, numbers(1), "n int", **options)
 

@@ -41,6 +41,8 @@ class Place(TypedDict):
 
 class TestDecorator:
     def test_without_parentheses(self) -> None:
+        """`@async_pandas_udf` alone keeps name, docstring and coroutine of the function."""
+
         @async_pandas_udf
         async def call(x: int) -> int:
             """Doubles."""
@@ -51,6 +53,8 @@ class TestDecorator:
         assert run_rows(call, [1]) == [2]
 
     def test_with_empty_parentheses(self) -> None:
+        """`@async_pandas_udf()` infers the type as well."""
+
         @async_pandas_udf()
         async def call(x: int) -> int:
             return x
@@ -58,6 +62,8 @@ class TestDecorator:
         assert call.spec.returns == "bigint"
 
     def test_the_return_type_comes_first(self) -> None:
+        """By position, as in `pandas_udf`, with options behind it."""
+
         @async_pandas_udf("temp double, sky string", capacity=5)
         async def call(x: int) -> dict[str, Any]:
             return {"temp": 1.0, "sky": "clear"}
@@ -66,6 +72,8 @@ class TestDecorator:
         assert call.options.capacity == 5
 
     def test_as_a_function(self) -> None:
+        """`async_pandas_udf(f, type)` is the same as the decorator."""
+
         async def call(x: int) -> int:
             return x
 

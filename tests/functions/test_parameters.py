@@ -58,6 +58,8 @@ class TestOptionalParametersWithAGap:
         assert found == [{**CITIES[0], "plain": "metric, no"}]
 
     def test_vectors_stay_with_their_parameters(self) -> None:
+        """A parameter without a column is None, and the next one still gets its own."""
+
         async def call(city: pd.Series, units: pd.DataFrame = None, lang: pd.Series = None) -> pd.Series:  # type: ignore[assignment]
             assert units is None
             return city + lang
@@ -173,6 +175,8 @@ class TestContextAndResources:
         assert run_rows(in_keywords, ["x"], **options) == [("x", {"client": "client"})]
 
     def test_with_both_and_a_gap(self) -> None:
+        """Context, resource and columns, by position only, and one parameter without a column."""
+
         async def call(context: RuntimeContext, city: str, client: str, units: str = "m", lang: str = "en", /) -> str:
             return f"{context.attempt_number} {city} {client} {units} {lang}"
 
@@ -269,6 +273,7 @@ class TestDecorators:
 
 class TestRefused:
     def test_arguments_by_name(self) -> None:
+        """Refused: a required one that is missing, an unknown one, one given twice."""
         call = async_pandas_udf(by_keyword)
         with pytest.raises(FunctionError, match=r"takes the columns \(city, units, lang\); there is none for city"):
             call.spec.placed([], {"lang": "x"})
@@ -295,6 +300,7 @@ class TestRefused:
                 )
 
     def test_rows_without_columns(self) -> None:
+        """Refused, as an input and as what a function gives."""
         with pytest.raises(FunctionError, match="the DataFrame has no columns"):
             run_stream(lambda s: s.filter(bool), [], StructType())
         with pytest.raises(FunctionError, match="what map gives has no columns"):

@@ -66,11 +66,14 @@ class TestRefusedWhenPlanning:
         "function", [known, functools.partial(known), functools.partial(functools.partial(numbers))]
     )
     def test_an_async_def(self, method: str, function: Any) -> None:
+        """Refused where a plain function is needed; the error names `ordered_wait`."""
         with pytest.raises(FunctionError, match=f"{method} takes a plain def; for an async def use ordered_wait"):
             run_stream(lambda s: getattr(s, method)(function), ROWS, "x int")
 
     @pytest.mark.parametrize("method", ["filter", "map"])
     def test_a_function_that_yields(self, method: str) -> None:
+        """Refused where one value is needed; the error names `flat_map`."""
+
         def keeps(row: dict[str, Any]) -> Iterator[bool]:
             yield True
 
@@ -78,6 +81,8 @@ class TestRefusedWhenPlanning:
             run_stream(lambda s: getattr(s, method)(keeps), ROWS, "x int")
 
     def test_a_process_element_that_would_not_run(self) -> None:
+        """An `async def` or a generator would be made and never run."""
+
         class Coroutine(ProcessFunction):
             async def process_element(self, value: Any, context: Any, collector: Any) -> None:  # type: ignore[override]
                 await asyncio.sleep(0)
@@ -102,4 +107,5 @@ def test_a_result_without_truth_names_the_function() -> None:
 
 @pytest.mark.parametrize(("kept", "count"), [(True, 1), (1, 1), ("x", 1), (None, 0), (0, 0), (np.True_, 1), ([], 0)])
 def test_what_counts_as_true(kept: Any, count: int) -> None:
+    """`filter` keeps what Python takes for true."""
     assert len(run_stream(lambda s: s.filter(lambda row: kept), ROWS, "x int")) == count

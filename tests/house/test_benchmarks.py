@@ -61,6 +61,7 @@ def test_the_figures_of_a_page_are_those_of_the_results_file(page: Path) -> None
 
 
 def test_an_edited_figure_is_seen() -> None:
+    """A figure on a page that is not the run's own is replaced, and nothing else changes."""
     outcomes, cases = load(LATEST), {case.id: case for case in CASES}
     page = "x\n<!-- figures P2: us/row; column -->\n| column | 0.001 |\n<!-- end -->\ny"
     made = filled(page, outcomes, cases)

@@ -23,6 +23,7 @@ class TestResults:
         assert run_rows(self._pairs, [2, 0, 3]) == [0, 1, 0, 1, 2]
 
     def test_none_is_a_null_result(self) -> None:
+        """Not a row that is missing."""
         assert run_rows(instant, [None, 1]) == [None, 1]
 
     def test_several_parameters_take_a_tuple(self) -> None:
@@ -146,6 +147,7 @@ class TestThreads:
         assert all(n.startswith("asyncudf-call") for n in names)
 
     def test_capacity_bounds_the_threads(self) -> None:
+        """As many calls at once as capacity says, no fewer and no more."""
         import threading
 
         barrier = threading.Barrier(3, timeout=10)

@@ -162,6 +162,7 @@ class TestContract:
             make_queue(1).try_put("a")  # type: ignore[arg-type]
 
     def test_capacity_is_told(self, make_queue: type[StreamElementQueue]) -> None:
+        """An operator asks the queue for its bound."""
         assert make_queue(7).capacity == 7
 
     def test_records_that_are_complete_take_their_place_in_line(self, make_queue: type[StreamElementQueue]) -> None:

@@ -39,6 +39,7 @@ def trips(spark):
 
 
 def test_a_gap_at_every_entry_point(spark, trips):
+    """An optional parameter in the middle may be left out, by name or by position."""
     udf = async_pandas_udf(greet)
     udf.with_options(output_mode="unordered").register(spark, "greet_table")
     udf.register(spark, "greet")

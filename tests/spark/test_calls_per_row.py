@@ -44,6 +44,7 @@ QUERIES = {
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_as_many_calls_as_rows_under(spark, called, journal, query):
+    """Each plan around the column leaves it at one call for each row."""
     df = spark.range(0, ROWS, 1, 2).select("id", called("id").alias("r"))
     assert QUERIES[query](df).collect()
     assert sorted(journal.lines) == sorted(f"called {i}" for i in range(ROWS))

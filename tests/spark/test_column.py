@@ -40,6 +40,7 @@ async def describe(name: str, age: int = -1, suffix: str = "") -> str:
     ids=["a name", "columns", "parameters by name in any order", "one of each", "expressions"],
 )
 def test_a_column_is_made_of(people, column, expected):
+    """Names, columns and expressions, by position or by name."""
     assert people.select(column()).first()[0] == expected
 
 

@@ -67,6 +67,7 @@ def function(hint, value):
 
 @pytest.mark.parametrize(("hint", "ddl", "value"), VALUES, ids=[str(hint) for hint, *_ in VALUES])
 def test_the_type_of(spark, hint, ddl, value):
+    """The DDL of each annotation, as Spark's own schema has it."""
     assert spark.range(1).select(function(hint, value)("id").alias("r")).schema["r"].dataType.simpleString() == ddl
 
 

@@ -154,6 +154,8 @@ def test_an_async_function_is_closed_when_a_row_fails(spark, journal, spark_erro
 
 
 def test_the_context_of_a_plain_function(spark):
+    """It tells Spark's partition and task, the attempt, what remains, and a key that is the same in every run."""
+
     @async_pandas_udf("partition int, attempt int, task int, remaining double, key string", timeout=50.0)
     async def told(id: int, context: RuntimeContext):
         return {

@@ -123,6 +123,8 @@ def test_a_plain_function_needs_only_a_return_type(trips):
 
 
 def test_options_given_here_win(trips):
+    """Over those of the decorator, which keeps its own."""
+
     @async_pandas_udf("string", output_mode="unordered", on_error="raise", timeout=100.0)
     async def stuck(city):
         await asyncio.Event().wait()

@@ -156,6 +156,7 @@ PLANS = {
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_the_driver_refuses(spark, trips, no_job, plan):
+    """Each with its message, and before Spark runs any job."""
     make, message = PLANS[plan]
     with no_job, pytest.raises(AsyncUDFError, match=message):
         make(spark, trips)

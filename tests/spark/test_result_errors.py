@@ -128,11 +128,13 @@ def test_under_null_the_bad_rows_are_null_and_the_others_are_not(rows):
 
 @pytest.mark.parametrize("wait", [ordered_wait, unordered_wait])
 def test_in_the_operator_form_too(rows, wait):
+    """Only the bad rows are null, beside the columns of the input."""
     found = wait(rows, result, on_error="null").select("id", "s").collect()
     assert {row.id: row.s for row in found} == {id: None if id % 2 else "x" for id in range(2 * len(BAD))}
 
 
 def test_at_the_table_function_too(spark, rows):
+    """Only the bad rows are null in SQL, too."""
     rows.createOrReplaceTempView("result_rows")
     result.with_options(output_mode="unordered", on_error="null").register(spark, "result_of")
     found = spark.sql("SELECT id, s FROM result_of(TABLE(result_rows))").collect()

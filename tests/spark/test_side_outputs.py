@@ -258,6 +258,7 @@ def test_latencies_tell_how_long_rows_take_up_to_each_operator(spark, stream_of,
 
 
 def test_latencies_of_two_branches(spark, stream_of):
+    """Each branch has the latencies of its own operators."""
     stream = stream_of(spark.range(0, 4, 1, 1), latency_interval=0.001)
     left, right = stream.ordered_wait(halved), stream.map(lambda row: row)
     frames = AsyncStream.collect(left=left.side_output(LATENCIES), right=right.side_output(LATENCIES))

@@ -29,6 +29,7 @@ ENTRY_POINTS = {
 
 @pytest.mark.parametrize("entry_point", ENTRY_POINTS)
 def test_a_stream_is_enriched(spark, lines, tmp_path, entry_point):
+    """The column and both operator forms work over an unbounded table."""
     df = ENTRY_POINTS[entry_point](lines)
     assert df.isStreaming
     name = f"sink_{entry_point}"

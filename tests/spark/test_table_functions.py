@@ -46,6 +46,7 @@ def test_without_columns_those_called_like_the_parameters_are_read(sql):
 
 
 def test_columns_are_named_by_parameter(sql):
+    """`parameter => column`, in any order."""
     query = "SELECT sky FROM weather_at(TABLE(trips), day => 'city', city => 'day') WHERE id = 1"
     assert sql(query) == [("clear over Monday on Oslo",)]
 

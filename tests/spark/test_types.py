@@ -120,18 +120,21 @@ def assert_seen(rows) -> None:
 
 @ZONES
 def test_a_column_function_sees(everything, conf, zone):
+    """Each type, exact, whatever the zone of the session."""
     conf("spark.sql.session.timeZone", zone)
     assert_seen({row[0]: row[1] for row in everything.select("row", look(*COLUMNS)).collect()})
 
 
 @ZONES
 def test_an_operator_function_sees(everything, conf, zone):
+    """The same values as a column function does."""
     conf("spark.sql.session.timeZone", zone)
     assert_seen({row.row: row.look for row in ordered_wait(everything, look, *COLUMNS).select("row", "look").collect()})
 
 
 @ZONES
 def test_a_table_function_sees(spark, everything, conf, zone):
+    """The same values as the other two do."""
     conf("spark.sql.session.timeZone", zone)
     look.with_options(output_mode="unordered").register(spark, "look_at")
     names = ", ".join(f"'{name}'" for name in COLUMNS)
@@ -165,16 +168,19 @@ def assert_echoed(df) -> None:
 
 @ELSEWHERE
 def test_a_column_function_gives_back(everything):
+    """Each type comes out as it went in."""
     assert_echoed(everything.withColumn("e", echo_for(everything)(*COLUMNS)).select("row", *COLUMNS, "e.*"))
 
 
 @ELSEWHERE
 def test_an_operator_function_gives_back(everything):
+    """Each type comes out as it went in."""
     assert_echoed(ordered_wait(everything, echo_for(everything), *COLUMNS))
 
 
 @ELSEWHERE
 def test_a_table_function_gives_back(spark, everything):
+    """Each type comes out as it went in."""
     echo_for(everything).with_options(output_mode="unordered").register(spark, "echo_of")
     names = ", ".join(f"'{name}'" for name in COLUMNS)
     assert_echoed(spark.sql(f"SELECT * FROM echo_of(TABLE(everything), {names})"))

@@ -212,6 +212,7 @@ FENCES = {
 
 @pytest.mark.parametrize("fences", FENCES)
 def test_no_row_passes_a_watermark(timed, fences):
+    """In a chain, wherever the watermarks are made."""
     assert ids(FENCES[fences](AsyncStream(timed))) == FENCED
 
 
