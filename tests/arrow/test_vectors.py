@@ -37,7 +37,7 @@ def in_a_chain(*columns: str) -> list[str]:
     ids=["one column is a frame of it", "a struct's fields", "a struct beside another column"],
 )
 def test_a_frame_in_a_chain(columns: list[str], frames: list[str]) -> None:
-    """A `pd.DataFrame` parameter alone gets the named columns, or all."""
+    """A `pd.DataFrame` parameter alone has the named columns, or the fields of the one struct that is named."""
     assert in_a_chain(*columns) == frames
 
 

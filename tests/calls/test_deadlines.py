@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 
 from asyncudf import AsyncFunction, AsyncTimeoutError, AsyncUDFError, ResultFuture, RetryStrategy
+from asyncudf._calls.deadlines import Deadlines
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
 from tests.kit.clocks import HandClock
 from tests.kit.functions import FIXED, Flaky, hangs
@@ -278,3 +280,26 @@ def test_a_coroutine_that_never_ends_after_its_result_ends_with_the_task_when_th
     function = Eternal(0)
     assert run_rows(function, ["a", "b"], timeout=None) == ["a", "b"]
     assert function.ended == [5.0, 5.0], "after the grace period"
+
+
+def test_rounding_cannot_make_the_timer_of_the_deadlines_spin() -> None:
+    """A timer may fire a hair before its time; scheduling it again for the same time would go on for ever."""
+
+    class Loop:
+        def __init__(self) -> None:
+            self.now, self.timers = 0.1, []  # type: ignore[var-annotated]
+
+        def time(self) -> float:
+            return self.now
+
+        def call_at(self, when: float, callback: Any, **context: Any) -> None:
+            self.timers.append((when, callback))
+
+    loop, expired = Loop(), []  # type: ignore[var-annotated]
+    deadlines: Deadlines[str] = Deadlines(loop, 0.2, expired.append)  # type: ignore[arg-type]
+    deadlines.start("row", loop.time())
+    when, fire = loop.timers.pop()
+    loop.now = math.nextafter(when, 0)
+    fire()
+    assert expired == ["row"]
+    assert loop.timers == []

@@ -28,8 +28,6 @@ LOG = OutputTag("log", "n int")
 
 
 class TestPlans:
-    """What cannot work is said when the chain is written down."""
-
     def build(self, wrong: Any) -> None:
         run_stream(wrong, numbers(1), "n int, xs array<int>")
 

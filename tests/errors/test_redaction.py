@@ -1,4 +1,4 @@
-"""`redact=`: what is shown of a failed row never has its values in it, however the error came about."""
+"""What is shown of a failed row: nothing of its values with `redact=`, and never the secrets of a URL."""
 
 from __future__ import annotations
 

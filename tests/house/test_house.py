@@ -204,3 +204,13 @@ def test_no_module_is_longer_than_one_idea() -> None:
     for path in FILES.values():
         assert len(path.read_text().splitlines()) <= 300, f"{path.name} is too long"
     assert 60 <= lengths[len(lengths) // 2] <= 140
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
+def test_each_test_file_has_one_promise_and_says_it_first(path: Path) -> None:
+    """The first line tells what is broken if the file fails; a file of more than 400 lines has a second promise."""
+    promise = ast.get_docstring(ast.parse(path.read_text())) or ""
+    assert promise.partition("\n")[0].endswith("."), "one sentence in one line"
+    assert len(path.read_text().splitlines()) <= 400

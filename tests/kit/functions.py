@@ -53,6 +53,7 @@ async def nothing() -> None: ...
 
 
 async def swallow() -> None:
+    """Never ends, and takes no cancellation for one."""
     while True:
         try:
             await asyncio.sleep(1e9)

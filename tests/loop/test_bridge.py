@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import threading
 import traceback
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,6 @@ import pytest
 
 from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture
 from asyncudf._arrow.rows import records_of
-from asyncudf._calls.deadlines import Deadlines
 from asyncudf._loop import shutdown
 from asyncudf._loop.bridge import Bridge
 from tests.kit.bridges import start
@@ -272,29 +270,6 @@ def test_a_result_future_completed_after_the_end_is_ignored() -> None:
 
     list(start(Forgets(), timeout=0.05, on_error="null").pipe(iter([records_of([1], [None])])))
     kept[0].complete(["late"])
-
-
-def test_rounding_cannot_make_the_timer_of_the_deadlines_spin() -> None:
-    """A timer may fire a hair before its time; scheduling it again for the same time would go on for ever."""
-
-    class Loop:
-        def __init__(self) -> None:
-            self.now, self.timers = 0.1, []  # type: ignore[var-annotated]
-
-        def time(self) -> float:
-            return self.now
-
-        def call_at(self, when: float, callback: Any, **context: Any) -> None:
-            self.timers.append((when, callback))
-
-    loop, expired = Loop(), []  # type: ignore[var-annotated]
-    deadlines: Deadlines[str] = Deadlines(loop, 0.2, expired.append)  # type: ignore[arg-type]
-    deadlines.start("row", loop.time())
-    when, fire = loop.timers.pop()
-    loop.now = math.nextafter(when, 0)
-    fire()
-    assert expired == ["row"]
-    assert loop.timers == []
 
 
 @contextlib.contextmanager
