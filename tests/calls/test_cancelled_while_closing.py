@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,47 +14,9 @@ from asyncudf import AsyncUDFError
 from asyncudf._arrow.rows import records_of
 from asyncudf.testing import run_rows
 from tests.kit.bridges import start
+from tests.kit.resources import Manager, breaks_after, closing_with, ends_after
 
 PATIENCE = 20.0  # seconds for what is bound to happen
-
-Manager = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
-
-
-def ends_after(seconds: float) -> Manager:
-    """Cancels the task so many seconds after it was opened."""
-
-    @contextlib.asynccontextmanager
-    async def limit() -> AsyncIterator[None]:
-        async with asyncio.timeout(seconds):
-            yield
-
-    return limit
-
-
-def breaks_after(seconds: float) -> Manager:
-    """The same, by a task of its own."""
-
-    async def lost() -> None:
-        await asyncio.sleep(seconds)
-        raise OSError("lost the feed")
-
-    @contextlib.asynccontextmanager
-    async def pump() -> AsyncIterator[None]:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(lost())
-            yield
-
-    return pump
-
-
-def closing_with(close: Callable[[], Any]) -> Manager:
-    class Client:
-        async def __aenter__(self) -> None: ...
-
-        async def __aexit__(self, *error: object) -> None:
-            await close()
-
-    return Client
 
 
 async def instant(x: int, other: Any, it: Any) -> int:

@@ -14,6 +14,7 @@ from asyncudf import AsyncFunction, AsyncUDFError, ProcessFunction, ResultFuture
 from asyncudf._calls.resources import CLOSE_LIMIT, OPEN_LIMIT
 from asyncudf.testing import run_rows, run_stream
 from tests.kit.functions import hang, nothing, swallow
+from tests.kit.resources import breaks_after, ends_after
 
 NOT_ENDED = "TimeoutError: not done within {:g} s, and not ended when it was cancelled"
 Step = Callable[[], Any]
@@ -152,22 +153,7 @@ def test_a_plain_close_has_the_same_rules() -> None:
             run_stream(lambda stream: stream.process(Plain(), "x int"), [{"x": x}], "x int")
 
 
-async def lost() -> None:
-    await asyncio.sleep(1)
-    raise OSError("lost the feed")
-
-
-@contextlib.asynccontextmanager
-async def pump() -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as group:
-        group.create_task(lost())
-        yield
-
-
-@contextlib.asynccontextmanager
-async def patient() -> AsyncIterator[None]:
-    async with asyncio.timeout(1):
-        yield
+pump, patient = breaks_after(1), ends_after(1)
 
 
 @contextlib.asynccontextmanager

@@ -14,6 +14,16 @@ from asyncudf.queues import Watermark
 from asyncudf.testing import OperatorHarness, run_rows
 
 
+def noting(batches: list[list[int]]) -> Any:
+    """Gives back what it gets, and notes each batch."""
+
+    async def same(x: pa.Array) -> pa.Array:
+        batches.append(x.to_pylist())
+        return x
+
+    return same
+
+
 class TestVectorized:
     def test_batches_are_full_and_the_last_one_is_sent_at_the_end(self) -> None:
         sizes = []
@@ -39,10 +49,7 @@ class TestVectorized:
 
     def test_a_partial_batch_is_sent_after_the_linger(self) -> None:
         batches: list[list[int]] = []
-
-        async def same(x: pa.Array) -> pa.Array:
-            batches.append(x.to_pylist())
-            return x
+        same = noting(batches)
 
         with OperatorHarness(same, batch_size=3, batch_linger=5.0) as harness:
             harness.put(1)
@@ -60,10 +67,7 @@ class TestVectorized:
 
     def test_a_full_queue_sends_a_partial_batch_also_while_more_may_come(self) -> None:
         batches: list[list[int]] = []
-
-        async def same(x: pa.Array) -> pa.Array:
-            batches.append(x.to_pylist())
-            return x
+        same = noting(batches)
 
         with OperatorHarness(same, batch_size=8, capacity=2, queue_size=4) as harness:
             harness.put(*range(4))
@@ -71,10 +75,7 @@ class TestVectorized:
 
     def test_the_linger_of_one_batch_does_not_touch_the_next(self) -> None:
         batches: list[list[int]] = []
-
-        async def same(x: pa.Array) -> pa.Array:
-            batches.append(x.to_pylist())
-            return x
+        same = noting(batches)
 
         with OperatorHarness(same, batch_size=2, batch_linger=5.0) as harness:
             harness.put(1)
