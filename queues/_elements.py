@@ -5,14 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any, ClassVar, Final, NamedTuple
 
-__all__ = (
-    "ELEMENT_TYPES",
-    "LatencyMarker",
-    "StreamElement",
-    "StreamRecord",
-    "Watermark",
-    "WatermarkStatus",
-)
+__all__ = ("ELEMENT_TYPES", "LatencyMarker", "StreamElement", "StreamRecord", "Watermark", "WatermarkStatus")
 
 _new = tuple.__new__  # half the cost of calling a NamedTuple, which counts once per row
 

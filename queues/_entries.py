@@ -7,12 +7,7 @@ from typing import Any, Protocol
 
 from ._elements import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
 
-__all__ = (
-    "Entry",
-    "MarkerEntry",
-    "Output",
-    "RecordEntry",
-)
+__all__ = ("Entry", "MarkerEntry", "Output", "RecordEntry")
 
 
 class Output(Protocol):

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple, Optional, TypedDict
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql import types as spark
 
 from asyncudf import RetryStrategy, async_pandas_udf
 from asyncudf._functions.annotations import UnknownTypeError, from_annotation
 from asyncudf._functions.signature import FunctionKind
 from asyncudf._functions.vector_hints import Vector
 from asyncudf._spark.ddl import to_json
+from asyncudf._spark.types import parsed_offline
 from asyncudf.testing import run_rows
 
 
@@ -192,6 +194,33 @@ def field(name: str, spark_type: Any, nullable: bool = True) -> dict[str, Any]:
 )
 def test_everyday_ddl_is_read_without_spark(ddl: str, json: Any) -> None:
     assert to_json(ddl) == json
+
+
+SPARKS_OWN_NAMES = [
+    spark.BooleanType(),
+    spark.ByteType(),
+    spark.ShortType(),
+    spark.IntegerType(),
+    spark.LongType(),
+    spark.FloatType(),
+    spark.DoubleType(),
+    spark.DecimalType(12, 3),
+    spark.StringType(),
+    spark.BinaryType(),
+    spark.DateType(),
+    spark.TimestampType(),
+    spark.TimestampNTZType(),
+    spark.NullType(),
+]
+
+
+@pytest.mark.parametrize("declared", SPARKS_OWN_NAMES, ids=str)
+def test_each_simple_type_is_read_by_the_name_that_spark_gives_it(declared: spark.DataType) -> None:
+    """An executor, and a thread without a session, read the DDL of side outputs themselves."""
+    assert parsed_offline(declared.simpleString()) == declared
+    assert parsed_offline(f"a {declared.simpleString()}") == spark.StructType().add("a", declared)
+    assert parsed_offline(f"array<{declared.simpleString()}>") == spark.ArrayType(declared)
+    assert parsed_offline(str(declared.jsonValue()).replace("timestamp_ltz", "timestamp")) == declared
 
 
 @pytest.mark.parametrize("ddl", ["", "blabla", "array<int", "a int,", "int)", "a int default 5", "struct<a>"])

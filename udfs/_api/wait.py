@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = (
-    "ordered_wait",
-    "unordered_wait",
-)
+__all__ = ("ordered_wait", "unordered_wait")
 
 
 def ordered_wait(

@@ -16,12 +16,7 @@ from .results import ResultWriter
 from .rows import source_columns
 from .sizes import estimated_size, may_be_large
 
-__all__ = (
-    "ColumnGroup",
-    "Projection",
-    "RowLayout",
-    "WatermarkColumnGroup",
-)
+__all__ = ("ColumnGroup", "Projection", "RowLayout", "WatermarkColumnGroup")
 
 
 Getter = Callable[[StreamRecord], Any]

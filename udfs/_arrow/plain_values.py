@@ -11,12 +11,7 @@ import pyarrow as pa
 
 from .._errors.misfits import MisfitError
 
-__all__ = (
-    "Fit",
-    "is_bool",
-    "is_missing",
-    "plain_fit",
-)
+__all__ = ("Fit", "is_bool", "is_missing", "plain_fit")
 
 
 Fit = Callable[[Any], Any]

@@ -8,10 +8,7 @@ import pyarrow as pa
 
 from .._errors.records import ERROR_FIELDS
 
-__all__ = (
-    "capture_type",
-    "error_type",
-)
+__all__ = ("capture_type", "error_type")
 
 
 def capture_type(value: pa.DataType) -> pa.DataType:

@@ -9,10 +9,7 @@ import pyarrow as pa
 from .._functions.side_outputs import SideRecord
 from .rows import fields_of
 
-__all__ = (
-    "estimated_size",
-    "may_be_large",
-)
+__all__ = ("estimated_size", "may_be_large")
 
 
 def may_be_large(arrow_type: pa.DataType) -> bool:

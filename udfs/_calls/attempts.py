@@ -34,7 +34,7 @@ from .copies import copied, with_own_arguments
 from .deadlines import ROUNDING, Deadlines
 from .error_policy import ErrorPolicy
 from .invokers import Invoker
-from .slots import CallSlot
+from .slots import CallSlot, SlotPool
 
 __all__ = ("Calls",)
 
@@ -64,6 +64,7 @@ class Calls:
         policy: ErrorPolicy,
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
+        pool: SlotPool,
         hooks: CallHooks,
     ) -> None:
         self._invoker: Invoker
@@ -73,6 +74,7 @@ class Calls:
         self._rng = rng
         self._loop = loop
         self._clock = loop.time
+        self._pool = pool
         self._hooks = hooks
         self._deadlines: Deadlines[Call] = Deadlines(loop, options.timeout, partial(self._due, self._expire))
         self._attempts: Deadlines[Call] = Deadlines(
@@ -177,7 +179,7 @@ class Calls:
         self._attempts.stop(call)
         if not call.done:
             self._time_out(call)
-        self._hooks.wake()
+        self._pool.wake()
 
     def _attempt_expired(self, call: Call) -> None:
         """The attempt's own limit has come: an outcome like an exception, which may be tried again."""
@@ -188,11 +190,11 @@ class Calls:
         self._attempts.stop(call)
         limit = self._options.attempt_timeout
         self._outcome(call, None, AsyncTimeoutError(f"attempt {call.attempt} gave no result within {limit:g} s"))
-        self._hooks.wake()
+        self._pool.wake()
 
     def _abandon_slots(self, call: Call) -> None:
         for slot in call.slots:
-            self._hooks.abandon(slot)
+            self._pool.abandon(slot)
         call.slots.clear()
 
     def _time_out(self, call: Call) -> None:
@@ -268,7 +270,7 @@ class Calls:
 
     def _retry(self, call: Call) -> None:
         self.ready.append(call)
-        self._hooks.wake()
+        self._pool.wake()
 
     def _conclude(self, call: Call, outcomes: Sequence[Results | BaseException]) -> None:
         """No attempt follows: errors go the way of `on_error`, row by row."""

@@ -9,10 +9,7 @@ from asyncudf.queues import Entry, StreamRecord
 
 from .slots import CallSlot
 
-__all__ = (
-    "Call",
-    "CallHooks",
-)
+__all__ = ("Call", "CallHooks")
 
 
 class Call:
@@ -42,5 +39,3 @@ class CallHooks:
     finished: Callable[[], None]  # entries were completed
     failed: Callable[[BaseException], None]  # the task must fail
     runs_on: Callable[[], None]  # a row is done, its coroutine not
-    wake: Callable[[], None]  # a slot is free or a retry is ready
-    abandon: Callable[[CallSlot], None]  # a slot's call must end, another takes its turn

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = (
-    "copied",
-    "with_own_arguments",
-)
+__all__ = ("copied", "with_own_arguments")
 
 
 # Not copy.deepcopy: it takes many times as long, and remembers what it has seen, which values of a column do not need.

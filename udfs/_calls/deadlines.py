@@ -7,10 +7,7 @@ import contextvars
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = (
-    "ROUNDING",
-    "Deadlines",
-)
+__all__ = ("ROUNDING", "Deadlines")
 
 
 T = TypeVar("T")

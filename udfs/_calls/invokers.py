@@ -15,11 +15,7 @@ from .._functions.context import RuntimeContext
 from .._functions.parameters import bound, parameters_of
 from .._functions.signature import FunctionKind, FunctionSpec
 
-__all__ = (
-    "BatchCodec",
-    "Invoker",
-    "invoker_of",
-)
+__all__ = ("BatchCodec", "Invoker", "invoker_of")
 
 
 class BatchCodec(Protocol):

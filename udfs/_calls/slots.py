@@ -17,11 +17,7 @@ from .._functions.context import CURRENT_CALL, CallState
 from .._loop import shutdown
 from .._loop.shutdown import end_tasks
 
-__all__ = (
-    "CallSlot",
-    "SlotPool",
-    "notify_on_suspend",
-)
+__all__ = ("CallSlot", "SlotPool", "notify_on_suspend")
 
 
 @coroutine

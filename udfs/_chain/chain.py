@@ -16,10 +16,7 @@ from .._operators.operator import Operator
 from .._operators.outputs import Output
 from .plan import StreamNode
 
-__all__ = (
-    "Chain",
-    "Sinks",
-)
+__all__ = ("Chain", "Sinks")
 
 
 class Sinks(Protocol):

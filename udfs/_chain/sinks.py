@@ -20,11 +20,7 @@ from .._operators.writer import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
 from .plan import StreamNode
 from .result_plan import ResultPlan, encoders_of
 
-__all__ = (
-    "ArrowSinks",
-    "OutputSink",
-    "without_rows",
-)
+__all__ = ("ArrowSinks", "OutputSink", "without_rows")
 
 
 UNDECLARED_ROWS = 1000  # rows of a side output that nobody has named yet, kept as one value

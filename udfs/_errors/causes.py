@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = (
-    "leaves",
-    "related",
-)
+__all__ = ("leaves", "related")
 
 
 # Asked of the base classes themselves: a user's class may have an attribute of that name, which fails or is none.

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = (
-    "AsyncTimeoutError",
-    "AsyncUDFError",
-    "FatalError",
-    "FunctionError",
-    "OptionError",
-    "ResultError",
-)
+__all__ = ("AsyncTimeoutError", "AsyncUDFError", "FatalError", "FunctionError", "OptionError", "ResultError")
 
 
 class AsyncUDFError(Exception):

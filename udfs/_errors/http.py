@@ -10,10 +10,7 @@ from typing import Any
 
 from .causes import related
 
-__all__ = (
-    "retry_after",
-    "status_of",
-)
+__all__ = ("retry_after", "status_of")
 
 
 # By the names of attributes and not by classes: no client has to be imported, and unknown ones are read as well.

@@ -12,13 +12,7 @@ from .._text.safe import safe_repr, safe_str, type_name
 from .exceptions import ResultError
 from .records import misfit_error
 
-__all__ = (
-    "MisfitError",
-    "check_awaited",
-    "fields_misfit",
-    "told_misfit",
-    "unchecked",
-)
+__all__ = ("MisfitError", "check_awaited", "fields_misfit", "told_misfit", "unchecked")
 
 
 SHOWN_FIELDS = 8

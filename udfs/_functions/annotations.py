@@ -12,10 +12,7 @@ from typing import Any
 
 from .hints import class_hints, without_none
 
-__all__ = (
-    "UnknownTypeError",
-    "from_annotation",
-)
+__all__ = ("UnknownTypeError", "from_annotation")
 
 
 class UnknownTypeError(Exception):

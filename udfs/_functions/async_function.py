@@ -13,12 +13,7 @@ from .._errors.misfits import check_awaited
 from .._errors.records import misfit_error
 from .context import RuntimeContext
 
-__all__ = (
-    "AsyncFunction",
-    "Deliver",
-    "ResultFuture",
-    "Results",
-)
+__all__ = ("AsyncFunction", "Deliver", "ResultFuture", "Results")
 
 
 Results = Sequence[Any]

@@ -12,11 +12,7 @@ from asyncudf.queues import StreamRecord
 from .._errors.exceptions import AsyncUDFError
 from .side_outputs import OutputTag, SideRecord, SideTypes, check_own_tag
 
-__all__ = (
-    "CURRENT_CALL",
-    "CallState",
-    "RuntimeContext",
-)
+__all__ = ("CURRENT_CALL", "CallState", "RuntimeContext")
 
 
 NO_RECORD = StreamRecord(())

@@ -14,11 +14,7 @@ from typing import Any
 
 from .context import RuntimeContext
 
-__all__ = (
-    "class_hints",
-    "function_hints",
-    "without_none",
-)
+__all__ = ("class_hints", "function_hints", "without_none")
 
 
 class _Unimported:

@@ -11,14 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
-__all__ = (
-    "BY_POSITION",
-    "behind_decorators",
-    "bound",
-    "called",
-    "is_coroutine_function",
-    "parameters_of",
-)
+__all__ = ("BY_POSITION", "behind_decorators", "bound", "called", "is_coroutine_function", "parameters_of")
 
 
 BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)

@@ -21,13 +21,7 @@ from .hints import function_hints, without_none
 from .parameters import BY_POSITION, behind_decorators, called, is_coroutine_function, parameters_of
 from .vector_hints import Vector, vector_of, vectors_of
 
-__all__ = (
-    "FunctionKind",
-    "FunctionSpec",
-    "batch_rows",
-    "read_function",
-    "refuse_dead_letters",
-)
+__all__ = ("FunctionKind", "FunctionSpec", "batch_rows", "read_function", "refuse_dead_letters")
 
 
 EXAMPLE = "async def f(city: str) -> str: ..."

@@ -10,11 +10,7 @@ from typing import Any
 
 from .._errors.exceptions import FunctionError
 
-__all__ = (
-    "Vector",
-    "vector_of",
-    "vectors_of",
-)
+__all__ = ("Vector", "vector_of", "vectors_of")
 
 
 # Made of rows as well, but not what a call is given: known here to be refused, or they would pass for scalars.

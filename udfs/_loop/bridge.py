@@ -18,11 +18,7 @@ from . import shutdown
 from .event_loops import run_to_end
 from .watchdog import watched
 
-__all__ = (
-    "Bridge",
-    "Reader",
-    "pipe",
-)
+__all__ = ("Bridge", "Reader", "pipe")
 
 
 In = TypeVar("In")

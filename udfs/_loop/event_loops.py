@@ -15,10 +15,7 @@ from . import shutdown
 from .shutdown import discard, end_tasks
 from .threads import CallThreads
 
-__all__ = (
-    "new_event_loop",
-    "run_to_end",
-)
+__all__ = ("new_event_loop", "run_to_end")
 
 ROUNDS = 3  # in which what ends may start something new, or break off the winding up
 

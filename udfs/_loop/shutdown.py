@@ -10,13 +10,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-__all__ = (
-    "GRACE",
-    "discard",
-    "end_tasks",
-    "forget",
-    "pauses",
-)
+__all__ = ("GRACE", "discard", "end_tasks", "forget", "pauses")
 
 
 GRACE = 5.0  # seconds that a cancelled coroutine has to clean up

@@ -16,10 +16,7 @@ from types import FrameType
 
 from .._text.safe import printable
 
-__all__ = (
-    "BlockedTime",
-    "watched",
-)
+__all__ = ("BlockedTime", "watched")
 
 
 INTERVAL = 0.25  # seconds between two looks

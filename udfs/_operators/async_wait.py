@@ -91,8 +91,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._pool = SlotPool(loop, options.capacity, self._work, self._has_work)
         batch = MicroBatch(batch_rows(spec, options), options.batch_linger, loop, self._pool.wake)
         self._intake = Intake(self._input, self._queue, batch, self._push)
-        hooks = CallHooks(self._push, self._fail, self._look_past_slots, self._pool.wake, self._pool.abandon)
-        self._calls = Calls(spec, options, validate, may_edit, policy, rng, loop, hooks)
+        hooks = CallHooks(self._push, self._fail, self._look_past_slots)
+        self._calls = Calls(spec, options, validate, may_edit, policy, rng, loop, self._pool, hooks)
 
     @property
     def room(self) -> int:

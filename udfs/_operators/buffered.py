@@ -15,10 +15,7 @@ from .input_buffer import InputBuffer, InputElement
 from .operator import Operator, emit_marker
 from .outputs import UNLIMITED, Output
 
-__all__ = (
-    "BufferedOperator",
-    "SourceOperator",
-)
+__all__ = ("BufferedOperator", "SourceOperator")
 
 
 class BufferedOperator(Operator):

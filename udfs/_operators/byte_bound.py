@@ -9,10 +9,7 @@ from asyncudf.queues import Entry, StreamElement, StreamElementQueue, StreamReco
 
 from .outputs import ForwardingOutput, Output
 
-__all__ = (
-    "ByteBoundedQueue",
-    "UnloadingOutput",
-)
+__all__ = ("ByteBoundedQueue", "UnloadingOutput")
 
 
 class ByteBoundedQueue(StreamElementQueue):

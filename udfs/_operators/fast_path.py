@@ -13,12 +13,7 @@ from .._functions.async_function import Results
 from .input_buffer import InputElement
 from .outputs import Output
 
-__all__ = (
-    "BURST",
-    "ImmediateResults",
-    "Pace",
-    "run_fast_path",
-)
+__all__ = ("BURST", "ImmediateResults", "Pace", "run_fast_path")
 
 
 BURST = 200  # rows that are taken together

@@ -9,11 +9,7 @@ from typing import Any
 
 from asyncudf.queues import StreamElement, StreamRecord
 
-__all__ = (
-    "InputBuffer",
-    "InputElement",
-    "record_of",
-)
+__all__ = ("InputBuffer", "InputElement", "record_of")
 
 
 # Whole batches come as plain tuples of value, timestamp and origin: most rows never need to be records.

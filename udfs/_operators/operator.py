@@ -9,12 +9,7 @@ from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkSta
 
 from .outputs import Downstream, Output
 
-__all__ = (
-    "ChainedOperator",
-    "Marker",
-    "Operator",
-    "emit_marker",
-)
+__all__ = ("ChainedOperator", "Marker", "Operator", "emit_marker")
 
 Marker = Watermark | WatermarkStatus | LatencyMarker
 

@@ -16,11 +16,7 @@ from .._functions.process_function import ProcessContext, ProcessFunction, at_ha
 from .operator import ChainedOperator, Marker, emit_marker
 from .outputs import Output, TimestampedCollector
 
-__all__ = (
-    "FilterOperator",
-    "ProcessOperator",
-    "SynchronousOperator",
-)
+__all__ = ("FilterOperator", "ProcessOperator", "SynchronousOperator")
 
 
 class SynchronousOperator(ChainedOperator):

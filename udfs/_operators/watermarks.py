@@ -14,11 +14,7 @@ from .operator import Marker
 from .outputs import Output
 from .synchronous import SynchronousOperator
 
-__all__ = (
-    "UnionOperator",
-    "WatermarkColumnOperator",
-    "WatermarkOperator",
-)
+__all__ = ("UnionOperator", "WatermarkColumnOperator", "WatermarkOperator")
 
 
 class WatermarkOperator(SynchronousOperator):

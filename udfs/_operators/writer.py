@@ -12,11 +12,7 @@ from asyncudf.queues import StreamRecord
 from .._functions.side_outputs import OutputTag
 from .outputs import UNLIMITED, Output
 
-__all__ = (
-    "OUTPUT_BYTES",
-    "OUTPUT_LINGER",
-    "RecordWriterOutput",
-)
+__all__ = ("OUTPUT_BYTES", "OUTPUT_LINGER", "RecordWriterOutput")
 
 
 OUTPUT_LINGER = 0.05  # seconds that a finished row waits for company

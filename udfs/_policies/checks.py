@@ -14,17 +14,7 @@ from .._errors.exceptions import OptionError
 from .._errors.records import Redact, only_types
 from .._text.safe import safe_repr
 
-__all__ = (
-    "Seconds",
-    "anything",
-    "choice",
-    "flag",
-    "optional",
-    "positive_int",
-    "redaction",
-    "seconds",
-    "unknown_name",
-)
+__all__ = ("Seconds", "anything", "choice", "flag", "optional", "positive_int", "redaction", "seconds", "unknown_name")
 
 
 Seconds = float | timedelta

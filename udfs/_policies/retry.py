@@ -17,10 +17,7 @@ from .._errors.exceptions import OptionError
 from .._errors.http import retry_after
 from .._text.safe import safe_repr
 
-__all__ = (
-    "Attempt",
-    "RetryStrategy",
-)
+__all__ = ("Attempt", "RetryStrategy")
 
 
 _RETRYING = tenacity.Retrying()  # tenacity's call states want an owner

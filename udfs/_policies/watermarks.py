@@ -15,11 +15,7 @@ from .._errors.exceptions import OptionError
 from .._text.safe import safe_repr
 from .checks import positive_int, seconds
 
-__all__ = (
-    "WatermarkGenerator",
-    "WatermarkSource",
-    "WatermarkStrategy",
-)
+__all__ = ("WatermarkGenerator", "WatermarkSource", "WatermarkStrategy")
 
 
 DEFAULT_INTERVAL = 1000

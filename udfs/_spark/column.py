@@ -22,11 +22,7 @@ from .errors import Telling
 from .planner import plan_function
 from .worker import start_function
 
-__all__ = (
-    "COLUMN_EVAL_TYPE",
-    "ColumnTask",
-    "column",
-)
+__all__ = ("COLUMN_EVAL_TYPE", "ColumnTask", "column")
 
 FEW_ROWS = 1000  # of results, which are written together whatever Spark's input batches have
 COLUMN_EVAL_TYPE = PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF

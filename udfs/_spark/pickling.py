@@ -11,10 +11,7 @@ from pyspark import cloudpickle
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import FunctionError
 
-__all__ = (
-    "check_function_picklable",
-    "check_picklable",
-)
+__all__ = ("check_function_picklable", "check_picklable")
 
 
 _dumps: Callable[[Any], bytes] = cloudpickle.dumps

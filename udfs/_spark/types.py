@@ -17,13 +17,7 @@ from .._functions.side_outputs import OutputTag
 from .._text.safe import safe_repr
 from .ddl import to_json
 
-__all__ = (
-    "arrow_type",
-    "parsed",
-    "parsed_offline",
-    "side_output_type",
-    "timestamp_type",
-)
+__all__ = ("arrow_type", "parsed", "parsed_offline", "side_output_type", "timestamp_type")
 
 
 # Up to PySpark 4.2 UTC is the default, since then it must be said.

@@ -24,10 +24,7 @@ from .._operators.input_buffer import InputElement
 from .._operators.writer import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
 from .connection import settler
 
-__all__ = (
-    "start_bridge",
-    "start_function",
-)
+__all__ = ("start_bridge", "start_function")
 
 Emit = Callable[[Any], None]
 

@@ -7,13 +7,7 @@ from typing import Any
 
 from .urls import without_secrets
 
-__all__ = (
-    "printable",
-    "safe_repr",
-    "safe_str",
-    "shortened",
-    "type_name",
-)
+__all__ = ("printable", "safe_repr", "safe_str", "shortened", "type_name")
 
 
 LENGTH = 80

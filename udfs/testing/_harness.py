@@ -16,10 +16,7 @@ from ._clock import VirtualClockLoop as VirtualClockLoop
 from ._operators import ListOutput, chain_of, elements_of
 from ._run_apart import is_loop_running
 
-__all__ = (
-    "ManualFunction",
-    "OperatorHarness",
-)
+__all__ = ("ManualFunction", "OperatorHarness")
 
 
 class ManualFunction:

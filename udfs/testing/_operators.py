@@ -22,11 +22,7 @@ from .._operators.outputs import Output
 from .._spark.planner import plan_function_offline
 from .._spark.types import side_output_type
 
-__all__ = (
-    "ListOutput",
-    "chain_of",
-    "elements_of",
-)
+__all__ = ("ListOutput", "chain_of", "elements_of")
 
 
 class ListOutput(Output):

@@ -13,10 +13,7 @@ from typing import Any
 from .._loop import shutdown
 from .._loop.event_loops import run_to_end
 
-__all__ = (
-    "is_loop_running",
-    "run_apart",
-)
+__all__ = ("is_loop_running", "run_apart")
 
 
 def is_loop_running() -> bool:
