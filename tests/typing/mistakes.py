@@ -97,6 +97,7 @@ def operator_forms(df: DataFrame) -> None:
     ordered_wait(df, upper, output_mode="unordered")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     unordered_wait(df, upper, timeout="5 s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     unordered_wait(df, upper, watermark="ts")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    unordered_wait(df, upper, retry=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     unordered_wait(df, upper, retryy=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 

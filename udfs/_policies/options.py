@@ -21,7 +21,7 @@ from .checks import (
     seconds,
     unknown_name,
 )
-from .retry import RetryStrategy
+from .retry import BaseRetrying, RetryStrategy
 
 __all__ = (
     "DEFAULT_BATCH_SIZE",
@@ -86,7 +86,7 @@ class CallOptions(TypedDict, total=False):
     timeout: Seconds | None
     attempt_timeout: Seconds | None
     on_timeout: Any
-    retry: RetryStrategy | Any
+    retry: RetryStrategy | BaseRetrying | None
     on_error: OnError | Literal["raise", "null", "capture", "dead_letter"]
     extra_fields: ExtraFields | Literal["error", "drop"]
     redact: bool | Redact | None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 import tenacity
+from tenacity import BaseRetrying
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
@@ -17,11 +18,11 @@ from .._errors.exceptions import OptionError
 from .._errors.http import retry_after
 from .._text.safe import safe_repr
 
-__all__ = ("Attempt", "RetryStrategy")
+__all__ = ("Attempt", "BaseRetrying", "RetryStrategy")
 
 
 _RETRYING = tenacity.Retrying()  # tenacity's call states want an owner
-ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
+ExceptionTypes = type[BaseException] | Collection[type[BaseException]]
 RetryOn = ExceptionTypes | Callable[[BaseException], bool] | tenacity.retry_base
 
 
@@ -146,7 +147,7 @@ class RetryStrategy:
         """What the option `retry=` accepts: a strategy, one of tenacity's retrying objects, or None."""
         if value is None or isinstance(value, RetryStrategy):
             return value
-        if isinstance(value, tenacity.BaseRetrying):
+        if isinstance(value, BaseRetrying):
             return cls(stop=value.stop, wait=value.wait, retry=value.retry)  # type: ignore[arg-type]
         raise OptionError(
             f"retry must be a RetryStrategy or a tenacity retrying object, not {safe_repr(value)}; "
