@@ -17,7 +17,7 @@ from asyncudf import AsyncUDF, async_pandas_udf
 from ._harness import Sample
 from ._peers import TIMEOUT, Values
 from ._spark import arrow_column, batches_of, configured, seconds_of_calls, sized
-from ._work import BATCH, CAPACITY, Loop, bare, rates, run
+from ._work import BATCH, CAPACITY, Loop, bare, rates, run, settle_collector
 
 __all__ = ("Calls", "gathered")
 
@@ -64,6 +64,7 @@ class Calls:
                 await asyncio.sleep(latency)
             return start
 
+        settle_collector()
         return self._sample(run(bare(call, self.latencies, self._capacity), loop))
 
     def column(self) -> Sample:

@@ -16,7 +16,7 @@ from asyncudf._operators.async_wait import AsyncWaitOperator
 from asyncudf._operators.outputs import CountingOutput
 from asyncudf._operators.writer import RecordWriterOutput
 
-from ._work import BATCH, Loop, batches, run
+from ._work import BATCH, Loop, batches, run, settle_collector
 
 __all__ = ("engine_seconds", "gather_seconds")
 
@@ -28,6 +28,7 @@ def engine_seconds(
     function: Callable[[int], Awaitable[int]], rows: int, mode: str, loop: Loop = asyncio.new_event_loop
 ) -> float:
     """Seconds to bring rows through the operator into a writer that throws its batches away."""
+    settle_collector()
     written: list[int] = []
     seconds = run(_drive(function, range(rows), mode, written), loop)
     assert sum(written) == rows
@@ -43,6 +44,7 @@ def gather_seconds(function: Callable[[int], Awaitable[int]], rows: int, loop: L
             await asyncio.gather(*map(function, batch))
         return time.perf_counter() - start
 
+    settle_collector()
     return run(gathered(), loop)
 
 

@@ -26,7 +26,7 @@ from .._http_server import http_server
 from .._meter import Meter, metered
 from .._peers import TIMEOUT
 from .._spark import arrow_column, local_spark, seconds_of_calls
-from .._work import BARE, CAPACITY, SAME_LOOP, Loop, bare, run
+from .._work import BARE, CAPACITY, SAME_LOOP, Loop, bare, run, settle_collector
 
 __all__ = ("P5", "P5B")
 
@@ -58,6 +58,7 @@ def bare_client(rows: int, url: str, loop: Loop) -> Sample:
         async with session_of() as session:
             return await bare(lambda x: request(session, url), range(rows), CAPACITY)
 
+    settle_collector()
     with metered() as used:
         seconds = run(main(), loop)
     return sample(rows, seconds, used)

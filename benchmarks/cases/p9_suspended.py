@@ -17,7 +17,7 @@ import uvloop
 
 from .._engine import engine_seconds, gather_seconds
 from .._harness import Case, Sample, Settings, System, Target
-from .._work import CAPACITY, Loop, pulled, run, suspends_once
+from .._work import CAPACITY, Loop, pulled, run, settle_collector, suspends_once
 
 __all__ = ("P9",)
 
@@ -51,6 +51,7 @@ def on_loop(name: str, loop: Loop, rows: int) -> list[System]:
 
 
 def bare_seconds(rows: int, loop: Loop) -> float:
+    settle_collector()
     start = time.perf_counter()
     assert len(run(pulled(suspends_once, range(rows), CAPACITY), loop)) == rows
     return time.perf_counter() - start
