@@ -16,12 +16,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ._harness import Case, Figure, Outcome
-from ._report import caption, number, spread, table, verdict_rows
+from ._harness import AT_ITS_BEST, Case, Figure, Outcome
+from ._report import caption, spread, table, verdict_rows
 
 __all__ = ("PAGES", "filled", "write")
 
-AT_ITS_BEST = "-best"  # a peer in the same environment, so of the same version
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 BLOCK = re.compile(
@@ -107,7 +106,7 @@ def _figures(outcome: Outcome, wanted: str) -> list[list[str]]:
 def _growth(figures: Sequence[Figure], quantities: Sequence[str]) -> list[list[str]]:
     """A line for each system, a column for each place on the axis."""
     places = sorted({figure.at for figure in figures if figure.at is not None})
-    found = {(figure.quantity, figure.system, figure.at): number(figure.median) for figure in figures}
+    found = {(figure.quantity, figure.system, figure.at): spread(figure) for figure in figures}
     lines = dict.fromkeys((figure.quantity, figure.system) for figure in figures)
     ordered = sorted(lines, key=lambda line: quantities.index(line[0]))
     return [

@@ -8,8 +8,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .peers import PEERS as SET_UPS
+
 __all__ = (
+    "AT_ITS_BEST",
     "BEST_PEER",
+    "PEERS",
     "Case",
     "Figure",
     "Kind",
@@ -28,6 +32,7 @@ Kind = Literal["ours", "reference", "peer", "peer at its best"]
 Tell = Callable[[str], None]
 BEST_PEER = "the best peer at its best"
 PEERS: tuple[Kind, ...] = ("peer", "peer at its best")
+AT_ITS_BEST = "-best"  # ends the names of such peers
 
 
 class UnavailableError(Exception):
@@ -93,9 +98,15 @@ class Figure:
     def median(self) -> float:
         return statistics.median(self.values)
 
-    def ratio_to(self, other: Figure) -> float:
-        """The median of the rounds' ratios: what slows down a whole round does not count."""
-        return statistics.median(a / b for a, b in zip(self.values, other.values, strict=True))
+    @property
+    def worst(self) -> float:
+        """The value of the worst round."""
+        return min(self.values) if higher_is_better(self.quantity) else max(self.values)
+
+    def ratio_to(self, other: Figure) -> Figure:
+        """The ratio of each round, as a figure, whose median counts: what slows down a whole round does not."""
+        ratios = tuple(a / b for a, b in zip(self.values, other.values, strict=True))
+        return Figure(self.system, self.quantity, ratios)
 
 
 @dataclass(frozen=True)
@@ -110,6 +121,7 @@ class Verdict:
     why: str = ""
     best_peer: str = ""
     ratio_to_peer: float | None = None
+    ratios: tuple[float, ...] = ()  # of the rounds
 
 
 @dataclass(frozen=True)
@@ -117,7 +129,7 @@ class Target:
     """A bound on a quantity of ours, or with `against` on its ratio to another system's. No bound: only compare.
 
     `against` may be BEST_PEER: whichever peer does best in a run that has peers at their best. `id` is what the target
-    is called, if not as its case.
+    is called, if not as its case. `worst`: the worst round is judged, not the median.
     """
 
     quantity: str
@@ -125,26 +137,37 @@ class Target:
     bound: float | None = None
     against: str = ""
     id: str = ""
+    worst: bool = False
 
     def __str__(self) -> str:
         if self.bound is None:
             return f"{self.quantity}: {self.ours} beside {self.against} (no target)"
         least = "at least" if higher_is_better(self.quantity) else "at most"
-        return f"{self.quantity}: {self.ours} {least} {self.bound:g}" + (f" x {self.against}" if self.against else "")
+        to = f" x {self.against}" if self.against else ""
+        return f"{self.quantity}: {self.ours} {least} {self.bound:g}{to}{' in each round' if self.worst else ''}"
 
-    def judge(self, figures: Sequence[Figure], unavailable: Mapping[str, str]) -> Verdict:
+    def judge(
+        self, figures: Sequence[Figure], unavailable: Mapping[str, str], not_asked: Sequence[str] = ()
+    ) -> Verdict:
+        """`not_asked`: the peers, and their set-ups, that the run was told to leave out."""
         found = {figure.label: figure for figure in figures if figure.quantity == self.quantity}
         ours, best = found.get(self.ours), self._best_peer(list(found.values()))
-        other = _if_any_is_at_its_best(best, figures) if self.against == BEST_PEER else found.get(self.against)
+        gap = _missing_peers(figures, unavailable, not_asked) if self.against == BEST_PEER else ""
+        other = found.get(self.against) if self.against != BEST_PEER else None if gap else best
         if ours is None:
             return Verdict(str(self), self.quantity, why=f"{self.ours} is not part of this run")
-        peer = ("", None) if best is None else (best.label, ours.ratio_to(best))
+        value = self._judged(ours)
+        peer = ("", None) if best is None else (best.label, ours.ratio_to(best).median)
         if self.against and other is None:
-            why = unavailable.get(self.against, f"{self.against} is not part of this run")
-            return Verdict(str(self), self.quantity, ours.median, None, None, why, *peer)
-        ratio = None if other is None else ours.ratio_to(other)
-        met = self._is_met(ours.median if ratio is None else ratio)
-        return Verdict(str(self), self.quantity, ours.median, ratio, met, "", *peer)
+            why = gap or unavailable.get(self.against, f"{self.against} is not part of this run")
+            return Verdict(str(self), self.quantity, value, None, None, why, *peer)
+        ratios = None if other is None else ours.ratio_to(other)
+        ratio = None if ratios is None else self._judged(ratios)
+        met = self._is_met(value if ratio is None else ratio)
+        return Verdict(str(self), self.quantity, value, ratio, met, "", *peer, () if ratios is None else ratios.values)
+
+    def _judged(self, figure: Figure) -> float:
+        return figure.worst if self.worst else figure.median
 
     def _is_met(self, value: float) -> bool | None:
         if self.bound is None:
@@ -157,9 +180,13 @@ class Target:
         return choose(peers, key=lambda figure: figure.median, default=None)
 
 
-def _if_any_is_at_its_best(best: Figure | None, figures: Sequence[Figure]) -> Figure | None:
-    """Who wins among peers that are set up as documented is not the best peer."""
-    return best if any(figure.kind == "peer at its best" for figure in figures) else None
+def _missing_peers(figures: Sequence[Figure], unavailable: Mapping[str, str], not_asked: Sequence[str]) -> str:
+    """Why the winner is not the best peer: one that might have been better was not there. Nothing if all were."""
+    if all(figure.kind != "peer at its best" for figure in figures):
+        return f"{BEST_PEER} is not part of this run"
+    missing = dict.fromkeys(not_asked, "was not asked for") | dict.fromkeys(unavailable, "could not be measured")
+    reasons = [f"{name} {reason}" for name, reason in missing.items() if name.endswith(AT_ITS_BEST)]
+    return ", ".join(reasons)
 
 
 @dataclass(frozen=True)
@@ -182,6 +209,11 @@ class Case:
     plots: tuple[str, ...] = ()
     loop: str = "ours on uvloop"
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether it can be run beside them."""
+        return any(target.against == BEST_PEER for target in self.targets)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -198,20 +230,27 @@ class Outcome:
     machine: Mapping[str, str] = field(default_factory=dict)
     started: str = ""
     commit: str = ""  # nothing: it was not recorded
+    peers: tuple[str, ...] = ()  # that were asked for
+
+    @property
+    def not_asked(self) -> list[str]:
+        """The set-ups of peers that the run was told to leave out."""
+        return [name for name in SET_UPS if name not in self.peers]
 
     def verdicts(self, case: Case) -> list[Verdict]:
-        return [target.judge(self.figures, self.unavailable) for target in case.targets]
+        return [target.judge(self.figures, self.unavailable, self.not_asked) for target in case.targets]
 
 
 def measured(case: Case, settings: Settings, tell: Tell) -> Outcome:
     """Run a case."""
     repetitions = settings.repetitions or case.repetitions
     with case.systems(settings) as systems:
+        peers = tuple(system.name for system in systems if system.kind in PEERS)
         samples, unavailable = interleaved(systems, repetitions, tell)
     figures = tuple(figure for system, taken in samples.items() for figure in figures_of(system, taken))
     versions = {system.name: taken[-1].version for system, taken in samples.items() if taken[-1].version}
     notes = {system.name: taken[-1].note for system, taken in samples.items() if taken[-1].note}
-    return Outcome(case.id, case.title, settings.scale, repetitions, figures, unavailable, versions, notes)
+    return Outcome(case.id, case.title, settings.scale, repetitions, figures, unavailable, versions, notes, peers=peers)
 
 
 def interleaved(
@@ -226,7 +265,7 @@ def interleaved(
             try:
                 sample = system.measure()
             except UnavailableError as reason:
-                unavailable[system.label] = str(reason)
+                unavailable[system.label] = f"{reason} (in round {repetition})" if repetition else str(reason)
                 del samples[system]
                 continue
             if repetition:

@@ -1,67 +1,81 @@
-"""The peers of `benchmarks/peers` as systems of a case; they are imported only with --peers."""
+"""The peers of `benchmarks/peers` as systems of a case."""
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from ._harness import Kind, Sample, Settings, System, UnavailableError
+from ._harness import AT_ITS_BEST, Kind, Sample, Settings, System, UnavailableError
+from .peers import PEERS, Mode, PeerUnavailable, Workload, run
 
-__all__ = ("TIMEOUT", "Values", "peer_systems")
+__all__ = ("PEER_BUDGET", "ROOM", "TIMEOUT", "Values", "peer_systems")
 
 WARM_UP = 20  # the share of the rows
+PEER_BUDGET = 20.0  # seconds of a round
+ROOM = Workload.room
+ALLOWANCE = 1.5  # budgets that a peer may need for all rows before it gets fewer: an estimate from few rows is rough
 TIMEOUT = 60.0  # seconds; a deadline for every row, as ours has
 Values = Callable[[Sequence[float], float], Mapping[str, float]]  # of the latencies and the seconds that it took
 
 
 def peer_systems(
-    settings: Settings, latencies: Sequence[float], mode: str, values: Values, budget: float | None = None
+    settings: Settings,
+    latencies: Sequence[float],
+    mode: Mode,
+    values: Values,
+    *,
+    budget: float = PEER_BUDGET,
+    room: int = ROOM,
 ) -> list[System]:
     """The peers that were asked for, each with these calls to make.
 
     Args:
-        budget: seconds that a round may take, as far as the warm-up tells: among peers with an instant function
-            some are a thousand times slower than others.
+        budget: seconds that a round may take, as far as the warm-up tells: some peers are a thousand times slower
+            than others. Who needs more makes fewer calls, and its note says so.
+        room: how many times the capacity the rows are that a peer at its best holds, where it can be told.
     """
     if settings.peers is None:
         return []
-    peers: Any = importlib.import_module("benchmarks.peers")
-    unknown = set(settings.peers) - set(peers.PEERS)
-    if unknown:
-        raise SystemExit(f"there is no peer {', '.join(sorted(unknown))}; there are {', '.join(peers.PEERS)}")
-    chosen = [name for name in peers.PEERS if not settings.peers or name in settings.peers]
-    return [System(name, PeerRun(peers, name, latencies, mode, values, budget), _kind(name)) for name in chosen]
+    chosen = [name for name in PEERS if not settings.peers or name in settings.peers]
+    workload = Workload(latencies, mode, timeout=TIMEOUT, room=room)
+    return [System(name, PeerRun(name, workload, values, budget), _kind(name)) for name in chosen]
 
 
 def _kind(peer: str) -> Kind:
-    return "peer at its best" if peer.endswith("-best") else "peer"
+    return "peer at its best" if peer.endswith(AT_ITS_BEST) else "peer"
 
 
 class PeerRun:
     """Measures a peer, each time in a process of its own: its just-in-time compiler starts cold, unlike Spark's.
 
     So there is nothing to warm up; the first round, of a twentieth of the rows, shows that it can run, and how fast.
+    From it the rows of all rounds follow, so that they are alike.
     """
 
-    def __init__(
-        self, peers: Any, name: str, latencies: Sequence[float], mode: str, values: Values, budget: float | None
-    ) -> None:
-        self._peers = peers
+    def __init__(self, name: str, workload: Workload, values: Values, budget: float) -> None:
         self._name = name
-        self._latencies = latencies
-        self._mode = mode
+        self._workload = workload
         self._values = values
         self._budget = budget
-        self._rows = max(1, len(latencies) // WARM_UP)
+        self._rows: int | None = None  # of a round; not known yet
 
     def __call__(self) -> Sample:
-        latencies = self._latencies[: self._rows]
+        all_rows = len(self._workload.latencies)
+        latencies = self._workload.latencies[: self._rows or max(1, all_rows // WARM_UP)]
         try:
-            done = self._peers.run(self._name, self._peers.Workload(latencies, mode=self._mode, timeout=TIMEOUT))
-        except self._peers.PeerUnavailable as reason:
+            done = run(self._name, dataclasses.replace(self._workload, latencies=latencies))
+        except PeerUnavailable as reason:
             raise UnavailableError(str(reason)) from reason
-        budget = float("inf") if self._budget is None else self._budget
-        self._rows = int(min(len(self._latencies), 1 + budget * done.rows / done.seconds))
-        fewer = "" if done.rows == len(self._latencies) else f"; {done.rows:,} rows, as many as a round has time for"
+        fewer = "" if done.rows == all_rows else f"; {done.rows:,} rows, as many as a round has time for"
+        if self._rows is None:
+            self._rows = rows_within(self._budget, latencies, done.seconds, all_rows)
         return Sample(self._values(latencies, done.seconds), done.version, done.note + fewer)
+
+
+def rows_within(budget: float, latencies: Sequence[float], seconds: float, most: int) -> int:
+    """How many rows a round has time for, if these few took so many seconds.
+
+    The longest of them does not count: many rows have it beside each other, where few only wait for it.
+    """
+    rate = len(latencies) / max(seconds - max(latencies), 1e-9)
+    return most if most <= ALLOWANCE * budget * rate else 1 + int(budget * rate)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ._harness import Case, Figure, Outcome, Verdict, higher_is_better
 
-__all__ = ("caption", "list_cases", "number", "show", "spread", "table", "verdict_rows")
+__all__ = ("asked", "beside", "caption", "list_cases", "number", "show", "spread", "table", "verdict_rows")
 
 
 def show(outcome: Outcome, case: Case) -> None:
@@ -27,7 +27,15 @@ def caption(outcome: Outcome, case: Case) -> str:
     size = [] if outcome.scale == 1 else [f"**{outcome.scale:g} of the rows**"]
     times = f"{rounds(outcome, case)} {'round' if outcome.repetitions == case.repetitions == 1 else 'rounds'}"
     commit = f"commit {outcome.commit}" if outcome.commit else "the commit was not recorded"
-    return ", ".join([*size, times, case.loop, commit])
+    return ", ".join([*size, times, case.loop, commit]) + (asked(outcome) if case.has_peers else "")
+
+
+def asked(outcome: Outcome) -> str:
+    """Which peers the run was asked for, and which of them could not be measured."""
+    few = ", ".join(outcome.peers) or "none"
+    text = f"; peers asked for: {few if outcome.not_asked else f'all {len(outcome.peers)} set-ups'}"
+    missing = [name for name in outcome.peers if name in outcome.unavailable]
+    return text + (f"; **could not be measured: {', '.join(missing)}**" if missing else "")
 
 
 def rounds(outcome: Outcome, case: Case) -> str:
@@ -46,9 +54,9 @@ def verdict_rows(
     outcomes: Iterable[Outcome], cases: Mapping[str, Case], *, with_bound: bool = False
 ) -> list[list[str]]:
     """The table of targets; with `with_bound` only those that can be missed."""
-    header = ["", "target", "ours", "ratio", "met", "best peer", "ours / best peer", "rounds"]
+    header = ["", "target", "ours", "ratio (of the rounds)", "met", "best peer measured", "ours / best peer", "rounds"]
     rows = [
-        [target.id or outcome.id, *_judged(verdict), rounds(outcome, cases[outcome.id])]
+        [target.id or outcome.id, *_judged(verdict, target.bound), rounds(outcome, cases[outcome.id])]
         for outcome in outcomes
         for target, verdict in zip(cases[outcome.id].targets, outcome.verdicts(cases[outcome.id]), strict=True)
         if target.bound is not None or not with_bound
@@ -63,13 +71,18 @@ def list_cases(cases: Iterable[Case]) -> None:
             print(f"{'':9s} - {target}")
 
 
-def _judged(verdict: Verdict) -> list[str]:
+def _judged(verdict: Verdict, bound: float | None) -> list[str]:
     met = {True: "yes", False: "**no**", None: verdict.why or "-"}[verdict.met]
-    ours = "" if verdict.ours is None else f"{number(verdict.ours)} {verdict.quantity}"
-    to_peer = _ratio(verdict.ratio_to_peer)
+    absolute = bound if verdict.ratio is None else None
+    ours = "" if verdict.ours is None else f"{beside(verdict.ours, absolute)} {verdict.quantity}"
+    ratio = "" if verdict.ratio is None else f"{beside(verdict.ratio, bound)}x"
+    least, most = (f"{choose(verdict.ratios, default=0):.3g}" for choose in (min, max))
+    if least != most:
+        ratio += f" ({least} .. {most})"
+    to_peer = "" if verdict.ratio_to_peer is None else f"{verdict.ratio_to_peer:.3g}x"
     if to_peer:
         to_peer += f", {'more' if higher_is_better(verdict.quantity) else 'less'} is better"
-    return [verdict.target, ours, _ratio(verdict.ratio), met, verdict.best_peer, to_peer]
+    return [verdict.target, ours, ratio, met, verdict.best_peer, to_peer]
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -84,9 +97,14 @@ def _joined(facts: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
-def _ratio(value: float | None) -> str:
-    """Nothing for None."""
-    return "" if value is None else f"{value:.3g}x"
+def beside(value: float, bound: float | None) -> str:
+    """The value with as many digits as show on which side of the bound it is."""
+    text = number(value)
+    for digits in range(3, 16):
+        if bound is None or value == bound or float(text.replace(",", "")) != bound:
+            break
+        text = f"{value:.{digits}g}"
+    return text
 
 
 def number(value: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ._harness import Case, Figure, Outcome
+from ._harness import PEERS, Case, Figure, Outcome
 
 __all__ = ("LATEST", "RESULTS", "load", "require_one_commit", "save")
 
@@ -68,4 +68,6 @@ def _outcome(entry: dict[str, Any]) -> Outcome:
         for each in entry["figures"]
     )
     names = {each.name for each in dataclasses.fields(Outcome)} & entry.keys()
-    return Outcome(**{**{name: entry[name] for name in names}, "figures": figures})
+    measured = dict.fromkeys(figure.system for figure in figures if figure.kind in PEERS)
+    peers = tuple(entry.get("peers", (*measured, *entry["unavailable"])))  # a file that is older does not name them
+    return Outcome(**{**{name: entry[name] for name in names}, "figures": figures, "peers": peers})

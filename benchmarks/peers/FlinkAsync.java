@@ -16,10 +16,10 @@ import org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink;
 /**
  * A sequence of row numbers, AsyncDataStream, and a sink that counts; one task. Counted is the time from the first
  * asyncInvoke to the last row at the sink; the program prints it as JSON. As documented, `capacity` alone bounds the
- * calls; at its best the operator has a hundred times the capacity, and the client bounds the calls.
+ * calls; at its best the operator has a hundred times the capacity or more, and the client bounds the calls.
+ * If calls return at once, a first job over the same rows warms up the compiler.
  */
 public final class FlinkAsync {
-    private static final int ROOM = 100;
     private static double[] latencies;
     private static int calls;
     // Only the one task writes these; main reads them when the job has ended.
@@ -62,9 +62,27 @@ public final class FlinkAsync {
         long timeout = (long) (workload.get("timeout").asDouble() * 1000);
         boolean best = arguments.length > 2;
         int wanted = workload.get("capacity").asInt();
-        int capacity = best ? ROOM * wanted : wanted;
+        int capacity = best ? workload.get("room").asInt() * wanted : wanted;
         calls = best ? wanted : Client.UNBOUNDED;
 
+        boolean instant = true;
+        for (double latency : latencies) {
+            instant &= latency == 0;
+        }
+        if (instant) {
+            job(workload, timeout, capacity);
+        }
+        job(workload, timeout, capacity);
+
+        String note = "capacity=" + capacity + (best ? ", a client of at most " + wanted + " calls" : "")
+                + (instant ? ", after a pass to warm up" : "");
+        String line = "{\"seconds\": %.9f, \"rows\": %d, \"version\": \"%s\", \"note\": \"%s\"}%n";
+        System.out.printf(Locale.ROOT, line, (last - first) / 1e9, arrived, arguments[1], note);
+    }
+
+    private static void job(JsonNode workload, long timeout, int capacity) throws Exception {
+        first = 0;
+        arrived = 0;
         StreamExecutionEnvironment environment = StreamExecutionEnvironment.createLocalEnvironment(1);
         DataStream<Long> rows = environment.fromSequence(0, latencies.length - 1);
         DataStream<Double> results = workload.get("mode").asText().equals("ordered")
@@ -76,9 +94,5 @@ public final class FlinkAsync {
             return result;
         }).returns(Types.DOUBLE).sinkTo(new DiscardingSink<>());
         environment.execute();
-
-        String note = "capacity=" + capacity + (best ? ", a client of at most " + wanted + " calls" : "");
-        String line = "{\"seconds\": %.9f, \"rows\": %d, \"version\": \"%s\", \"note\": \"%s\"}%n";
-        System.out.printf(Locale.ROOT, line, (last - first) / 1e9, arrived, arguments[1], note);
     }
 }

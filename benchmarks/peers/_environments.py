@@ -31,7 +31,7 @@ class Peer:
 
 
 def _twice(name: str, program: str, requirement: str = "", *arguments: str) -> dict[str, Peer]:
-    """A peer as its documentation has it, and set up as those would who know it best."""
+    """A peer as its documentation has it, and in the best set-up that we found."""
     best = f"{name}-best"
     return {
         name: Peer(name, program, requirement, arguments),

@@ -23,12 +23,15 @@ class Workload:
         mode: Whether results must come in the order of the rows.
         capacity: How many calls may be in flight.
         timeout: Seconds allowed per call, for the peers that have a timeout.
+        room: How many times the capacity the rows are that a peer at its best holds: calls in flight and finished
+            rows that wait for their turn. Who knows the latencies makes it larger than a slow call by a usual one.
     """
 
     latencies: Sequence[float]
     mode: Mode = "ordered"
     capacity: int = 100
     timeout: float = 60.0
+    room: int = 100
 
     @classmethod
     def instant(cls, rows: int, mode: Mode = "ordered", capacity: int = 100, timeout: float = 60.0) -> Workload:
@@ -53,8 +56,8 @@ class Measurement:
 def serve(measure: Callable[[Workload, bool], Measurement]) -> None:
     """A program's main: reads the workload from the file that is the first argument, prints the result as JSON.
 
-    `measure` is also told whether the last argument is `best`: whether the peer is to be set up as those would who know
-    it best, not as its documentation has it.
+    `measure` is also told whether the last argument is `best`: whether the peer is to be set up in the best way that we
+    found, not as its documentation has it.
     """
     workload = Workload(**json.loads(Path(sys.argv[1]).read_text()))
     print(json.dumps(asdict(measure(workload, sys.argv[-1] == "best"))), flush=True)

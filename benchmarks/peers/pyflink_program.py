@@ -2,7 +2,8 @@
 function behind it, which counts rows in a Python worker; the one row that it gives out is the time.
 
 At the end of a bundle (1,000 rows or a second, unless set) PyFlink waits for all calls in flight. At its best one
-bundle has them all, and in order the operator has fifty times the capacity, with a semaphore that bounds the calls.
+bundle has them all, and in order the operator has fifty times the capacity or more, with a semaphore that bounds the
+calls.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from pyflink.datastream import (
 
 from benchmarks.peers._workload import Measurement, Workload, serve
 
-ROOM = 50
 BUNDLE = {"python.fn-execution.bundle.size": "100000", "python.fn-execution.bundle.time": "100000"}  # rows; ms
 
 
@@ -64,7 +64,7 @@ class Arrivals(FlatMapFunction):
 def measure(workload: Workload, best: bool) -> Measurement:
     ordered = workload.mode == "ordered"
     two_bounds = best and ordered
-    capacity = ROOM * workload.capacity if two_bounds else workload.capacity
+    capacity = workload.room // 2 * workload.capacity if two_bounds else workload.capacity
     environment = StreamExecutionEnvironment.get_execution_environment(_configuration(BUNDLE if best else {}))
     environment.set_parallelism(1)
     environment.set_python_executable(sys.executable)

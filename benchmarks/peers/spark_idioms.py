@@ -30,17 +30,17 @@ from benchmarks._work import BATCH, run
 from benchmarks.peers._workload import Measurement, Workload, serve
 
 WARM_UP = 100  # rows
-ROOM = 100  # how many times the capacity the sliding window is
 LEVEL = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
 
 
-def gather(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
+def gather(df: DataFrame, workload: Workload, batch_rows: int) -> DataFrame:
     """`asyncio.gather` over each Arrow batch, under a semaphore."""
-    return df.select(gathered(capacity, batch_rows)("latency").alias("started"))
+    return df.select(gathered(workload.capacity, batch_rows)("latency").alias("started"))
 
 
-def pullers(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
+def pullers(df: DataFrame, workload: Workload, batch_rows: int) -> DataFrame:
     """As many tasks as may be in flight, which take the next row of the batch each, on uvloop."""
+    capacity = workload.capacity  # all that travels to the worker
 
     def batches(given: Iterator[pa.Array]) -> Iterator[pa.Array]:
         async def every(latencies: list[float]) -> list[float]:
@@ -62,8 +62,9 @@ def pullers(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
     return df.select(arrow_column(batches, "double")("latency").alias("started"))
 
 
-def threads(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
+def threads(df: DataFrame, workload: Workload, batch_rows: int) -> DataFrame:
     """`ThreadPoolExecutor.map` over each batch of `mapInPandas`."""
+    capacity = workload.capacity
     one = blocking_call()
 
     def batches(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -74,8 +75,9 @@ def threads(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
     return df.mapInPandas(batches, "started double")
 
 
-def window(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
-    """A pool of `capacity` threads and a window of a hundred times as many calls, of which the oldest is waited for."""
+def window(df: DataFrame, workload: Workload, batch_rows: int) -> DataFrame:
+    """A pool of threads and a window of many more calls, of which the oldest is waited for."""
+    capacity, length = workload.capacity, workload.room * workload.capacity
     one = blocking_call()
 
     def batches(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -85,7 +87,7 @@ def window(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
                 done = []
                 for latency in frame["latency"].tolist():
                     calls.append(pool.submit(one, latency))
-                    if len(calls) > ROOM * capacity:
+                    if len(calls) > length:
                         done.append(calls.popleft().result())
                 yield pd.DataFrame({"started": done}, dtype="float64")
             yield pd.DataFrame({"started": [call.result() for call in calls]}, dtype="float64")
@@ -93,12 +95,21 @@ def window(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
     return df.mapInPandas(batches, "started double")
 
 
-def concurrency(df: DataFrame, capacity: int, batch_rows: int) -> DataFrame:
+def concurrency(df: DataFrame, workload: Workload, batch_rows: int) -> DataFrame:
     """A plain function, which Spark calls in a pool of threads that it makes for each Arrow batch."""
-    del batch_rows  # the function sees no batches
-    df.sparkSession.conf.set(LEVEL, str(capacity))
+    require_batches(df, batch_rows)  # the function sees none
+    df.sparkSession.conf.set(LEVEL, str(workload.capacity))
     call = sf.udf(blocking_call(), "double", useArrow=True)
     return df.select(call("latency").alias("started"))
+
+
+def require_batches(df: DataFrame, batch_rows: int) -> None:
+    """Look at the batches that a column over the table gets: they must have so many rows."""
+
+    def same(given: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        yield from sized(given, batch_rows)
+
+    df.select(arrow_column(same, "double")("latency").alias("latency")).agg(sf.count("latency")).first()
 
 
 def blocking_call() -> Callable[[float], float]:
@@ -115,9 +126,9 @@ def blocking_call() -> Callable[[float], float]:
 
 @dataclass(frozen=True)
 class Idiom:
-    """What is done with a table, given the capacity and the size of batches. `whole`: all rows are in one batch."""
+    """What is done with a table, given the workload and the size of batches. `whole`: all rows are in one batch."""
 
-    call: Callable[[DataFrame, int, int], DataFrame]
+    call: Callable[[DataFrame, Workload, int], DataFrame]
     note: str
     whole: bool = False
 
@@ -126,7 +137,7 @@ IDIOMS = {
     "gather": Idiom(gather, "gather per batch of 10,000 rows"),
     "gather best": Idiom(pullers, "tasks that take the next row each, all rows in one batch, uvloop", whole=True),
     "threads": Idiom(threads, "ThreadPoolExecutor.map per batch of 10,000 rows"),
-    "threads best": Idiom(window, "a sliding window of calls on a thread pool, across batches"),
+    "threads best": Idiom(window, "a sliding window of {length:,} calls on a thread pool, across batches"),
     "concurrency": Idiom(concurrency, "a plain function, batches of 10,000 rows"),
     "concurrency best": Idiom(concurrency, "a plain function, all rows in one batch", whole=True),
 }
@@ -140,13 +151,14 @@ def measure(workload: Workload, best: bool) -> Measurement:
         for latencies in (workload.latencies[:WARM_UP], workload.latencies):
             df = session.createDataFrame(pd.DataFrame({"latency": list(latencies)})).coalesce(1).cache()
             df.count()
-            results = idiom.call(df, workload.capacity, batch_rows)
+            results = idiom.call(df, workload, batch_rows)
             row = results.agg(sf.min("started"), sf.count("started")).first()
             last = time.time()
     finally:
         session.stop()
     assert row is not None
-    return Measurement(last - row[0], row[1], pyspark.__version__, f"ordered only; no timeout; {idiom.note}")
+    how = idiom.note.format(length=workload.room * workload.capacity)
+    return Measurement(last - row[0], row[1], pyspark.__version__, f"ordered only; no timeout; {how}")
 
 
 if __name__ == "__main__":
