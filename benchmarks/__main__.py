@@ -17,8 +17,13 @@ from ._harness import Case, Outcome, Settings, measured
 from ._machine import commit, machine, versions
 from ._plots import draw, require_matplotlib
 from ._report import list_cases, show, table, verdict_rows
-from ._store import LATEST, RESULTS, load, require_one_commit, save
-from .cases import CASES
+from ._store import LATEST, RESULTS, load, require_a_commit, require_one_commit, save
+from .peers import PEERS
+
+try:
+    from .cases import CASES
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing.name} is not installed: pip install -e '.[benchmarks]'") from missing
 
 QUICK = 0.2
 
@@ -34,17 +39,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         require_matplotlib()
     outcomes = _loaded(options.load, chosen) if options.load else _run(chosen, options)
     print("\n" + table(verdict_rows(outcomes, cases)))
+    if options.docs:  # before drawing, which may fail
+        write(load(options.load or options.json), cases, commit())
     for outcome in outcomes if options.plot else ():
         draw(outcome, cases[outcome.id], options.plot)
-    if options.docs:
-        write(load(LATEST), cases)
 
 
 def _run(chosen: Sequence[Case], options: argparse.Namespace) -> list[Outcome]:
     settings = Settings(options.scale, options.repetitions, options.peers)
     measured_commit = commit()
+    facts = {**machine(), **versions()}
     if options.json:
-        require_one_commit(options.json, measured_commit, [case.id for case in chosen])
+        require_a_commit(options.json, measured_commit)
+        require_one_commit(options.json, measured_commit, [case.id for case in chosen], facts)
     outcomes = []
     for case in chosen:
         started = datetime.now(UTC).isoformat(timespec="seconds")
@@ -80,12 +87,14 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=_positive(float), default=1.0, help="share of the rows, 0.01 for a smoke test")
     parser.add_argument("--quick", dest="scale", action="store_const", const=QUICK, help=f"the same as --scale {QUICK}")
     parser.add_argument("--repetitions", type=_positive(int), metavar="N", help="rounds that count")
-    parser.add_argument("--peers", nargs="*", type=str, metavar="NAME", help="with all peers, or with these")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, metavar="NAME", help="with all peers, or with these")
     parser.add_argument("--json", nargs="?", type=Path, const=LATEST, metavar="FILE", help="write the figures")
     parser.add_argument("--plot", nargs="?", type=Path, const=RESULTS, metavar="FOLDER", help="draw them (matplotlib)")
-    parser.add_argument("--docs", action="store_true", help="write them into the README and docs/performance.md")
+    parser.add_argument("--docs", action="store_true", help="write what --json or --load holds into the pages")
     parser.add_argument("--load", nargs="?", type=Path, const=LATEST, metavar="FILE", help="show a file; runs nothing")
     options = parser.parse_args(argv)
+    if options.docs and not (options.json or options.load):
+        parser.error("--docs writes what a file holds: it goes with --json, which writes one, or with --load")
     options.peers = None if options.peers is None else tuple(options.peers)
     return options
 

@@ -35,8 +35,10 @@ class Calls:
         capacity: int = CAPACITY,
         values: Values | None = None,
         batch_rows: int = BATCH,
+        note: str = "",
     ) -> None:
         self.latencies = latencies
+        self._note = note
         self._capacity = capacity
         self._values = values or partial(rates, capacity=capacity)
         self._session = session
@@ -49,7 +51,10 @@ class Calls:
 
     def fifth(self) -> Calls:
         """The first fifth of the calls, for what is slow."""
-        return Calls(self._session, self.latencies[: max(1, len(self.latencies) // 5)], self._capacity, self._values)
+        few = self.latencies[: max(1, len(self.latencies) // 5)]
+        return Calls(
+            self._session, few, self._capacity, self._values, note=f"{len(few):,} calls, a fifth of the others'"
+        )
 
     def in_batches_of(self, rows: int) -> Calls:
         """The same calls; Spark hands over so many rows at once."""
@@ -93,7 +98,7 @@ class Calls:
         return self._sample(seconds_of_calls(plan(self._table), len(self.latencies)))
 
     def _sample(self, seconds: float) -> Sample:
-        return Sample(self._values(self.latencies, seconds))
+        return Sample(self._values(self.latencies, seconds), note=self._note)
 
 
 def gathered(capacity: int, batch_rows: int) -> Callable[[str], Column]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .peers import PEERS as SET_UPS
@@ -157,14 +157,17 @@ class Target:
         if ours is None:
             return Verdict(str(self), self.quantity, why=f"{self.ours} is not part of this run")
         value = self._judged(ours)
-        peer = ("", None) if best is None else (best.label, ours.ratio_to(best).median)
+        verdict = Verdict(str(self), self.quantity, value)
+        if best is not None:
+            verdict = replace(verdict, best_peer=best.label, ratio_to_peer=ours.ratio_to(best).median)
         if self.against and other is None:
             why = gap or unavailable.get(self.against, f"{self.against} is not part of this run")
-            return Verdict(str(self), self.quantity, value, None, None, why, *peer)
-        ratios = None if other is None else ours.ratio_to(other)
-        ratio = None if ratios is None else self._judged(ratios)
-        met = self._is_met(value if ratio is None else ratio)
-        return Verdict(str(self), self.quantity, value, ratio, met, "", *peer, () if ratios is None else ratios.values)
+            return replace(verdict, why=why)
+        if other is None:
+            return replace(verdict, met=self._is_met(value))
+        ratios = ours.ratio_to(other)
+        ratio = self._judged(ratios)
+        return replace(verdict, ratio=ratio, ratios=ratios.values, met=self._is_met(ratio))
 
     def _judged(self, figure: Figure) -> float:
         return figure.worst if self.worst else figure.median

@@ -11,10 +11,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-__all__ = ("commit", "machine", "versions")
+__all__ = ("CHANGES", "MEASURED", "UNKNOWN", "commit", "machine", "versions")
 
 # What a figure depends on: a run writes tables and results, and they are no change of what it measures.
 MEASURED = ("udfs", "queues", "benchmarks", ":!benchmarks/results", "pyproject.toml")
+CHANGES, UNKNOWN = "with changes", "unknown"
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("asyncudf", "pyspark", "pyarrow", "pandas", "aiohttp", "uvloop")
 
@@ -23,8 +24,8 @@ def commit(root: Path = ROOT) -> str:
     """The last commit that changed what is measured; whether there are changes since; or `unknown`."""
     hashed = _git(root, "log", "-1", "--format=%h", "--", *MEASURED)
     if not hashed:
-        return "unknown"
-    return f"{hashed} with changes" if _git(root, "status", "--porcelain", "--", *MEASURED) else hashed
+        return UNKNOWN
+    return f"{hashed} {CHANGES}" if _git(root, "status", "--porcelain", "--", *MEASURED) else hashed
 
 
 @functools.cache
@@ -69,7 +70,9 @@ def _system() -> str:
 
 def _java() -> str:
     home = os.environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else shutil.which("java")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if home and java is None:
+        raise SystemExit(f"JAVA_HOME is {home}, which has no bin/java: correct it, or unset it")
     if java is None:
         return "none"
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr

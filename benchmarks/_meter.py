@@ -55,11 +55,12 @@ class Meter:
 
 
 def _peak() -> float:
+    # In MB, of a million bytes.
     # Not ru_maxrss where it can be helped: after an exec it still counts the process from which the worker came.
     status = Path("/proc/self/status")
     if status.exists():
         found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE)
         assert found
-        return int(found[1]) / 1024
+        return int(found[1]) * 1024 / 1e6
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

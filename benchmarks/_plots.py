@@ -33,16 +33,19 @@ def require_matplotlib() -> None:
         SystemExit: it is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise SystemExit("--plot needs matplotlib: pip install matplotlib")
+        raise SystemExit("--plot needs matplotlib: pip install -e '.[benchmarks]'")
 
 
 def draw(outcome: Outcome, case: Case, folder: Path) -> None:
-    """Write `<id>.svg`, with a panel for each quantity that the case shows."""
+    """Write `<id>.svg`, with a panel for each quantity that the case shows and has; nothing if there is none."""
+    of_each = [[each for each in outcome.figures if each.quantity == quantity] for quantity in case.plots]
+    shown = [figures for figures in of_each if figures]
+    if not shown:
+        return
     matplotlib: Any = importlib.import_module("matplotlib")
     figures: Any = importlib.import_module("matplotlib.figure")
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
-        shown = [[each for each in outcome.figures if each.quantity == quantity] for quantity in case.plots]
         page = figures.Figure(figsize=(7, _height(case, shown)), layout="constrained")
         page.suptitle(outcome.title, fontsize=10)
         for panel, of_one in zip(page.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
@@ -79,7 +82,7 @@ def _lines(panel: Any, figures: Sequence[Figure], case: Case) -> None:
 
 
 def _scale_y(panel: Any, values: Sequence[float]) -> None:
-    if max(values) > WIDE * min(values):
+    if max(values) > WIDE * min(values) > 0:
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter("{x:,.0f}")
     else:

@@ -35,7 +35,7 @@ def local_spark(conf: dict[str, str] | None = None, cores: int = 1) -> Iterator[
 
 def spark(cores: int = 1, conf: dict[str, str] | None = None) -> SparkSession:
     """A quiet local session whose workers run this Python."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # another might have another asyncudf, and no uvloop
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(f"local[{cores}]").appName("asyncudf benchmarks")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")

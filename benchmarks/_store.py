@@ -9,20 +9,47 @@ from pathlib import Path
 from typing import Any
 
 from ._harness import PEERS, Case, Figure, Outcome
+from ._machine import CHANGES, MEASURED, UNKNOWN
 
-__all__ = ("LATEST", "RESULTS", "load", "require_one_commit", "save")
+__all__ = ("LATEST", "RESULTS", "load", "require_a_commit", "require_one_commit", "save")
 
 RESULTS = Path(__file__).parent / "results"
 LATEST = RESULTS / "latest.json"
 
 
-def require_one_commit(path: Path, commit: str, chosen: Collection[str]) -> None:
-    """Refuse a run that would leave figures of another commit beside its own; say so before the cases run.
+def require_a_commit(path: Path, commit: str) -> None:
+    """Refuse to write what the pages show from code that nobody can get; any other file may hold what it likes.
 
     Raises:
-        SystemExit: The file has cases of another commit that are not among the chosen ones.
+        SystemExit: The commit is not known, or there are changes since.
+    """
+    if path.resolve() == LATEST and (commit == UNKNOWN or commit.endswith(CHANGES)):
+        raise SystemExit(
+            f"{path.name} is what the pages show, and the commit is {commit!r}: commit what is measured "
+            f"({', '.join(MEASURED)}), or give another file to --json"
+        )
+
+
+def require_one_commit(
+    path: Path, commit: str, chosen: Collection[str], facts: Mapping[str, str] | None = None
+) -> None:
+    """Refuse a run that would leave figures of another commit beside its own; say so before the cases run.
+
+    Args:
+        facts: the machine and the versions, which must be the same too.
+
+    Raises:
+        SystemExit: The file has such cases that are not among the chosen ones.
     """
     outcomes = load(path) if path.exists() else []
+    for outcome in outcomes:
+        known = {**outcome.machine, **outcome.versions}
+        for name, fact in (facts or {}).items():
+            if outcome.id not in chosen and known.get(name, fact) != fact:
+                raise SystemExit(
+                    f"{path.name} has figures of {name} {known[name]} (this is {fact}) for {outcome.id}: "
+                    "run this case too, or give another file to --json"
+                )
     others = [outcome for outcome in outcomes if outcome.commit != commit and outcome.id not in chosen]
     if others:
         found = ", ".join(sorted({outcome.commit or "one that was not recorded" for outcome in others}))
@@ -44,6 +71,13 @@ def save(path: Path, outcome: Outcome, cases: Mapping[str, Case]) -> None:
 
 
 def load(path: Path) -> list[Outcome]:
+    """What a file holds.
+
+    Raises:
+        SystemExit: There is no such file.
+    """
+    if not path.exists():
+        raise SystemExit(f"there is no file {path}: `python -m benchmarks --json {path}` writes one")
     return [_outcome(entry) for entry in _entries(path).values()]
 
 

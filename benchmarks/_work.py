@@ -14,6 +14,7 @@ import uvloop
 __all__ = (
     "BARE",
     "CAPACITY",
+    "LOOPS",
     "SAME_LOOP",
     "Loop",
     "bare",
@@ -38,6 +39,7 @@ BATCH = 10_000  # rows in Spark's Arrow batches
 # The plain program is measured on both loops; ours runs on uvloop where it is installed, and is judged by that one.
 BARE: dict[str, Loop] = {"bare asyncio": asyncio.new_event_loop, "bare asyncio on uvloop": uvloop.new_event_loop}
 SAME_LOOP = "bare asyncio on uvloop"
+LOOPS = "ours on uvloop, gather on asyncio's loop"  # of a case with a gather, which `asyncio.run` runs
 
 
 async def instant(x: int) -> int:

@@ -6,11 +6,17 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from asyncudf._operators.writer import OUTPUT_BYTES
+from benchmarks import _machine
+from benchmarks.__main__ import main
+from benchmarks._docs import filled
 from benchmarks._engine import engine_seconds, gather_seconds
 from benchmarks._harness import (
     BEST_PEER,
@@ -25,10 +31,15 @@ from benchmarks._harness import (
     interleaved,
 )
 from benchmarks._peers import PEER_BUDGET, rows_within
+from benchmarks._plots import draw
 from benchmarks._report import beside, caption, verdict_rows
+from benchmarks._store import LATEST, load, require_a_commit, require_one_commit, save
 from benchmarks._work import instant
+from benchmarks.cases import CASES
 from benchmarks.cases.p9_suspended import bare_seconds
-from benchmarks.peers import PEERS
+from benchmarks.cases.payload import HELD, HELD_ROWS, HELD_SIZE, LIMITS
+from benchmarks.peers import PEERS, PeerUnavailable, Workload
+from benchmarks.peers._run import start
 
 ROWS = 100
 
@@ -130,3 +141,120 @@ def test_a_bound_on_each_round_is_judged_by_the_worst() -> None:
 )
 def test_a_peer_gets_as_many_rows_as_a_round_has_time_for(latencies: list[float], seconds: float, rows: int) -> None:
     assert rows_within(PEER_BUDGET, latencies, seconds, 30_000) == rows
+
+
+def test_the_memory_to_plan_with_is_more_than_any_peak_of_a_worker() -> None:
+    [found] = [outcome for outcome in load(LATEST) if outcome.id == HELD.id]
+    batch_rows, capacity = 1_000, 100
+    waiting = {name: HELD_ROWS * HELD_SIZE if limit is None else limit for name, limit in LIMITS.items()}
+    for figure in found.figures:
+        if figure.quantity == "peak MB":
+            held = capacity * HELD_SIZE + waiting[figure.system] + OUTPUT_BYTES + 2 * batch_rows * HELD_SIZE
+            assert max(figure.values) * 1e6 <= 2 * held + 200 * 2**20
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_every_case_can_be_drawn(case: Case, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    at = (100.0, 10_000.0) if case.axis else (None,)
+    figures = [Figure("ours", quantity, (1.0, 2.0), "ours", place) for quantity in case.plots for place in at]
+    draw(Outcome(case.id, "a title", 1.0, 2, (*figures, Figure("ours", "no plot", (1.0,)))), case, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == ({f"{case.id.lower()}.svg"} if case.plots else set())
+
+
+def test_a_results_file_has_figures_of_one_machine_and_of_the_same_versions(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    save(found, dataclasses.replace(outcome({}), machine={"cpu": "fast"}, versions={"pyarrow": "1"}), {"A": CASE})
+    require_one_commit(found, "1234567", ["B"], {"cpu": "fast", "pyarrow": "1", "uvloop": "2"})
+    for facts in ({"cpu": "slow"}, {"cpu": "fast", "pyarrow": "2"}):
+        with pytest.raises(SystemExit, match=r"figures of \w+ \w+ \(this is \w+\) for A: run this case too"):
+            require_one_commit(found, "1234567", ["B"], facts)
+        require_one_commit(found, "1234567", ["A"], facts)
+
+
+@pytest.mark.parametrize("commit", ["unknown", "1234567 with changes"])
+def test_what_the_pages_show_is_not_written_from_code_that_nobody_can_get(commit: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="give another file to --json"):
+        require_a_commit(LATEST, commit)
+    require_a_commit(LATEST, "1234567")
+    require_a_commit(tmp_path / "latest.json", commit)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--docs"], "--docs writes what a file holds"),
+        (["--peers", "dafd"], "invalid choice: 'dafd'"),
+        (["--load", "nowhere.json"], "there is no file nowhere.json"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_told_before_anything_runs(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as mistake:
+        main(arguments)
+    assert said in f"{mistake.value} {capsys.readouterr().err}"
+
+
+def test_docs_are_written_from_the_file_that_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, found = tmp_path / "page.md", tmp_path / "found.json"
+    page.write_text("<!-- figures P1: us/row -->\n<!-- end -->")
+    ours = dataclasses.replace(outcome({}), id="P1", figures=(Figure("ordered", "us/row", (12.5,)),))
+    save(found, ours, {case.id: case for case in CASES})
+    monkeypatch.setattr("benchmarks._docs.PAGES", (page,))
+    main(["--load", str(found), "--docs"])
+    assert "12.5" in page.read_text()
+
+
+def test_a_java_home_without_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SystemExit, match="which has no bin/java: correct it, or unset it"):
+        _machine._java()
+
+
+AGE = "<!-- age -->\n\nas before\n\n<!-- end -->"
+
+
+def test_a_page_says_when_the_code_has_changed_since_it_was_measured() -> None:
+    measured = [outcome({})]
+    assert filled(AGE, measured, {"A": CASE}) == AGE
+    assert "Measured at commit 1234567. `git log 1234567.. -- udfs" in filled(AGE, measured, {"A": CASE}, "1234567")
+    assert "**the code has changed since** (it is 765 now)" in filled(AGE, measured, {"A": CASE}, "765")
+    assert "was not recorded" in filled(AGE, [dataclasses.replace(outcome({}), commit="")], {"A": CASE}, "765")
+
+
+def test_missed_targets_and_those_that_were_not_judged_stand_on_the_page() -> None:
+    cases = {"A": CASE, "B": dataclasses.replace(CASE, id="B")}
+
+    def page(block: str, found: Outcome) -> str:
+        return filled(f"<!-- {block} -->\n<!-- end -->", [found], cases)
+
+    assert "it is 0.97996x." in page("missed", outcome(ALL, ours=97.996))
+    assert "No target that was judged in this run is missed.\n- Not judged in this run: B." in page(
+        "missed", outcome(ALL)
+    )
+    assert "Not judged in this run: A, B." in page("missed", outcome({}))
+    assert "- A, ours: 0.99x the calls/s of flink-java (more is better)" in page("claims", outcome(ALL))
+    assert "- A, ours: not judged: the best peer at its best is not part of this run" in page("claims", outcome({}))
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("print('hello')", "daft said 'hello' and not what it measured"),
+        ("print('{\"rows\": 1}')", "and not what it measured"),
+        (
+            "import sys; sys.exit('no module in /usr/lib/x/y.py, line 3')",
+            "daft ended with 1: no module in y.py, line 3",
+        ),
+        ("raise SystemExit(3)", "daft ended with 3: it said nothing"),
+    ],
+    ids=["no JSON", "another JSON", "its last words", "silent"],
+)
+def test_a_peer_that_fails_says_why_in_one_line_without_folders(
+    program: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.peers._run.arguments", lambda *_: [sys.executable, "-c", program])
+    with pytest.raises(PeerUnavailable) as failed:
+        start("daft", Workload([0.0]), 60.0)
+    assert str(failed.value).endswith(reason)

@@ -17,7 +17,7 @@ from .._calls import Calls
 from .._harness import BEST_PEER, Case, Settings, System, Target
 from .._peers import ROOM, peer_systems
 from .._spark import local_spark
-from .._work import BARE, CAPACITY, SAME_LOOP, mix, rates
+from .._work import BARE, CAPACITY, LOOPS, SAME_LOOP, mix, rates
 
 __all__ = ("P3B", "P3C")
 
@@ -55,7 +55,7 @@ def with_room(calls: Calls, room: int) -> list[System]:
 def case(case_id: str, percent: float, slow: float, room: int) -> Case:
     title = f"calls of 20 ms of which {percent:g}% take {slow:g} s, 100 in flight"
     run = partial(systems, percent / 100, slow, room)
-    return Case(case_id, title, run, TARGETS, repetitions=3, plots=("% of the ideal",))
+    return Case(case_id, title, run, TARGETS, repetitions=3, plots=("% of the ideal",), loop=LOOPS)
 
 
 P3B = case("P3b", 1, 1.0, ROOM)

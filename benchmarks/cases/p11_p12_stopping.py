@@ -2,8 +2,9 @@
 
 P11 has calls of 50 ms to a server that counts them, 20 in flight in each of 2 tasks. It counts those that begin after
 `cancelAllJobs()`, the seconds until the last of them, and all calls of a `filter(...).limit(5)`. P12 is a
-`filter(...).limit(5)` over a million rows, in seconds more than over 100 rows. `buffered` is a column as Spark's worker
-would have it: nothing is flushed, and nobody looks whether Spark still reads.
+`filter(...).limit(5)` over a million rows, in seconds more than over 100 rows. The bounds hold for the worst round.
+`buffered` is our column without its connection to Spark: results leave when Spark's buffer is full, and nobody looks
+whether Spark still reads.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ TASKS = 2
 CAPACITY = 20
 LATENCY = 0.05
 ROWS = 8_000
+FEWEST = 1_000  # rows: fewer are done before a cancel
 MANY, FEW = 1_000_000, 100
 SILENCE = 5.0  # seconds without a call, after which none is expected; Spark's monitor kills a worker after 4
 EntryPoint = Callable[[DataFrame, AsyncUDF[..., Any]], DataFrame]
@@ -126,7 +128,8 @@ class Service:
 
 
 def stopping(session: SparkSession, service: Service, settings: Settings, entry_point: EntryPoint, call: Any) -> Sample:
-    df = entry_point(session.range(0, settings.rows(ROWS), 1, TASKS), call)
+    rows = max(FEWEST, settings.rows(ROWS))
+    df = entry_point(session.range(0, rows, 1, TASKS), call)
     return Sample({**after_a_cancel(session, service, df), **of_a_limit(service, df)})
 
 
@@ -134,7 +137,7 @@ def after_a_cancel(session: SparkSession, service: Service, df: DataFrame) -> di
     before, _ = service.at_rest()
     job = threading.Thread(target=partial(cancelled, df))
     job.start()
-    while service.calls()[0] - before < 10 * CAPACITY:
+    while job.is_alive() and service.calls()[0] - before < 10 * CAPACITY:
         time.sleep(0.01)
     session.sparkContext.cancelAllJobs()
     cancelled_at, (calls, _) = time.time(), service.calls()
@@ -168,12 +171,14 @@ def first_rows(
         return time.perf_counter() - start
 
     few, many = seconds(FEW), seconds(settings.rows(MANY))
-    return Sample({"s": many, "s more than 100 rows": many - few})
+    return Sample({"s": many, "s more than 100 rows": max(0.0, many - few)})
 
 
 def targets(bounds: dict[str, float]) -> tuple[Target, ...]:
     return tuple(
-        Target(quantity, entry_point, bound) for quantity, bound in bounds.items() for entry_point in ENTRY_POINTS
+        Target(quantity, entry_point, bound, worst=True)
+        for quantity, bound in bounds.items()
+        for entry_point in ENTRY_POINTS
     )
 
 

@@ -25,6 +25,7 @@ from .._calls import Calls
 from .._harness import BEST_PEER, Case, Sample, Settings, System, Target
 from .._peers import peer_systems
 from .._spark import arrow_column, local_spark
+from .._work import LOOPS
 
 __all__ = ("P2", "P2B")
 
@@ -104,6 +105,7 @@ P2 = Case(
         Target("us/row", "column", 0.25, against="gather"),
     ),
     plots=("us/row",),
+    loop=LOOPS,
 )
 P2B = Case(
     "P2b",
@@ -116,4 +118,5 @@ P2B = Case(
     ),
     repetitions=3,
     plots=("us/row",),
+    loop=LOOPS,
 )

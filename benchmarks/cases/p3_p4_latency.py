@@ -21,7 +21,7 @@ from .._calls import Calls
 from .._harness import BEST_PEER, Case, Settings, System, Target
 from .._peers import peer_systems
 from .._spark import local_spark
-from .._work import BARE, CAPACITY, SAME_LOOP, lognormal, rates
+from .._work import BARE, CAPACITY, LOOPS, SAME_LOOP, lognormal, rates
 
 __all__ = ("P3", "P4")
 
@@ -67,6 +67,7 @@ P3 = Case(
     ),
     repetitions=REPETITIONS,
     plots=("% of the ideal",),
+    loop=LOOPS,
 )
 P4 = Case(
     "P4",

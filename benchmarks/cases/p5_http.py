@@ -26,7 +26,7 @@ from .._http_server import http_server
 from .._meter import Meter, metered
 from .._peers import TIMEOUT
 from .._spark import arrow_column, local_spark, seconds_of_calls
-from .._work import BARE, CAPACITY, SAME_LOOP, Loop, bare, run, settle_collector
+from .._work import BARE, CAPACITY, LOOPS, SAME_LOOP, Loop, bare, run, settle_collector
 
 __all__ = ("P5", "P5B")
 
@@ -122,7 +122,7 @@ def targets(quantity: str, bound: float, target_id: str = "") -> tuple[Target, .
 
 def case(case_id: str, title: str, latency: float, judged: tuple[Target, ...]) -> Case:
     plots = ("requests/s", "CPU us/request")
-    return Case(case_id, title, partial(systems, latency), judged, REPETITIONS, plots=plots)
+    return Case(case_id, title, partial(systems, latency), judged, REPETITIONS, plots=plots, loop=LOOPS)
 
 
 P5 = case(

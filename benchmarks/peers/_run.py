@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -15,6 +16,8 @@ from benchmarks.peers._environments import ROOT, PeerUnavailable, arguments, ver
 from benchmarks.peers._workload import Measurement, Workload
 
 __all__ = ("run", "start")
+
+MOST = 300  # letters of a reason
 
 
 def run(peer: str, workload: Workload, limit: float = 900.0) -> Measurement:
@@ -39,12 +42,24 @@ def start(peer: str, workload: Workload, limit: float) -> Measurement:
             raise PeerUnavailable(f"{peer} was not done after {limit:g} s")
         lines = output.strip().splitlines()
         if code or not lines:
-            reason = errors.read_text(errors="replace").strip().splitlines()[-5:]
-            raise PeerUnavailable(f"{peer} ended with {code}: " + " | ".join(reason))
-    measurement = Measurement(**json.loads(lines[-1]))
+            raise PeerUnavailable(f"{peer} ended with {code}: {last_line(errors.read_text(errors='replace'))}")
+    try:
+        measurement = Measurement(**json.loads(lines[-1]))
+    except (TypeError, ValueError) as error:
+        raise PeerUnavailable(f"{peer} said {without_folders(lines[-1])!r} and not what it measured") from error
     if measurement.rows != len(workload.latencies):
         raise PeerUnavailable(f"{peer} gave {measurement.rows} of {len(workload.latencies)} rows")
     return measurement
+
+
+def last_line(errors: str) -> str:
+    """What a program said last, for a page that others read."""
+    return without_folders("".join(errors.strip().splitlines()[-1:])) or "it said nothing"
+
+
+def without_folders(line: str) -> str:
+    """A line whose absolute paths are only the names of their files."""
+    return re.sub(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+", "", line)[:MOST]
 
 
 def _output(command: list[str], stderr: int, limit: float) -> tuple[int | None, str]:
