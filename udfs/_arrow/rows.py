@@ -33,7 +33,7 @@ def warm_up() -> None:
     """Do before the first call, once in a worker, what all calls in flight would have to wait for."""
     pa.array([0])  # pyarrow imports pandas
     if not gc.get_freeze_count():
-        # A full collection, one in 100,000 rows, would look at all that is imported: more than 50 ms each time.
+        # A full collection, one in 100,000 rows, would look at all that is imported, each time.
         gc.collect()
         gc.freeze()
 
