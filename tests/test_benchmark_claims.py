@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -25,22 +26,24 @@ from benchmarks._harness import (
     Kind,
     Outcome,
     Sample,
+    Settings,
     System,
     Target,
     UnavailableError,
     interleaved,
 )
-from benchmarks._peers import PEER_BUDGET, rows_within
+from benchmarks._peers import PEER_BUDGET, peer_systems, rows_within
 from benchmarks._plots import draw
 from benchmarks._report import beside, caption, verdict_rows
 from benchmarks._store import LATEST, load, require_a_commit, require_one_commit, save
-from benchmarks._work import instant
+from benchmarks._work import instant, rates
 from benchmarks.cases import CASES
 from benchmarks.cases.p9_suspended import bare_seconds
 from benchmarks.cases.payload import HELD, HELD_ROWS, HELD_SIZE, LIMITS
-from benchmarks.peers import PEERS, PeerUnavailable, Workload
+from benchmarks.peers import PEERS, Measurement, PeerUnavailable, Workload
 from benchmarks.peers._run import start
 
+ROOT = Path(__file__).parent.parent
 ROWS = 100
 
 
@@ -258,3 +261,25 @@ def test_a_peer_that_fails_says_why_in_one_line_without_folders(
     with pytest.raises(PeerUnavailable) as failed:
         start("daft", Workload([0.0]), 60.0)
     assert str(failed.value).endswith(reason)
+
+
+def test_every_round_gives_a_peer_the_same_calls_and_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Workload] = []
+
+    def run(_: str, workload: Workload) -> Measurement:
+        given.append(workload)
+        return Measurement(len(workload.latencies) * 0.01, len(workload.latencies), "1", "a note")
+
+    monkeypatch.setattr("benchmarks._peers.run", run)
+    [system] = peer_systems(Settings(peers=("daft-best",)), [0.0] * 10_000, "ordered", rates, room=500)
+    notes = [system.measure().note for _ in range(3)]
+    assert [len(workload.latencies) for workload in given] == [500, 2_001, 2_001]
+    assert {workload.room for workload in given} == {500}
+    assert notes[1:] == ["a note; 2,001 rows, as many as a round has time for"] * 2
+
+
+def test_without_what_the_benchmarks_need_they_say_how_to_install_it() -> None:
+    program = "import runpy, sys; sys.modules['uvloop'] = None; runpy.run_module('benchmarks', run_name='__main__')"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert ran.returncode == 1
+    assert ran.stderr == "uvloop is not installed: pip install -e '.[benchmarks]'\n"
