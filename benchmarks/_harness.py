@@ -187,9 +187,9 @@ def _missing_peers(figures: Sequence[Figure], unavailable: Mapping[str, str], no
     """Why the winner is not the best peer: one that might have been better was not there. Nothing if all were."""
     if all(figure.kind != "peer at its best" for figure in figures):
         return f"{BEST_PEER} is not part of this run"
-    missing = dict.fromkeys(not_asked, "was not asked for") | dict.fromkeys(unavailable, "could not be measured")
-    reasons = [f"{name} {reason}" for name, reason in missing.items() if name.endswith(AT_ITS_BEST)]
-    return ", ".join(reasons)
+    gaps = {"not asked for": not_asked, "could not be measured": unavailable}
+    missing = {gap: [name for name in names if name.endswith(AT_ITS_BEST)] for gap, names in gaps.items()}
+    return "; ".join(f"{gap}: {', '.join(names)}" for gap, names in missing.items() if names)
 
 
 @dataclass(frozen=True)

@@ -89,9 +89,9 @@ def test_the_best_peer_is_found_only_among_all_peers_at_their_best() -> None:
     assert (verdict.met, verdict.why) == (True, "")
     few = {name: rate for name, rate in ALL.items() if name != "daft-best"}
     [verdict] = outcome(few).verdicts(CASE)
-    assert (verdict.met, verdict.ratio, verdict.why) == (None, None, "daft-best was not asked for")
+    assert (verdict.met, verdict.ratio, verdict.why) == (None, None, "not asked for: daft-best")
     [verdict] = outcome(few, {"daft-best": "it fell (in round 2)"}).verdicts(CASE)
-    assert (verdict.met, verdict.why) == (None, "daft-best could not be measured")
+    assert (verdict.met, verdict.why) == (None, "could not be measured: daft-best")
 
 
 def test_a_table_names_the_peers_that_were_asked_for_and_those_that_failed() -> None:
