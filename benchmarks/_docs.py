@@ -94,20 +94,25 @@ def _judged(outcomes: Sequence[Outcome], cases: Mapping[str, Case]) -> Iterator[
 
 
 def _missed(outcomes: Sequence[Outcome], cases: Mapping[str, Case]) -> list[str]:
-    """A line for each target that was missed, and one for what was not judged, so that no gap looks like a success."""
-    missed, unjudged = [], []
+    """A line for each bound that was missed, and one for what was not judged, so that no gap looks like a success."""
+    missed: dict[str, list[str]] = {}
+    ran, unjudged = set(), []
     for name, target, verdict in _judged(outcomes, cases):
+        ran.add(name)
         if verdict.met is False:
             value = verdict.ours if verdict.ratio is None else verdict.ratio
             found = beside(value or 0.0, target.bound) + ("" if verdict.ratio is None else "x")
-            missed.append(f"- **{name} is missed.** {target}; it is {found}.")
+            bound = str(target).replace(f"{target.ours} ", "", 1)
+            missed.setdefault(f"- **{name} is missed** ({bound})", []).append(f"{target.ours} {found}")
         elif verdict.met is None and target.bound is not None:
-            unjudged.append(name)
-    left_out = [target.id or case.id for case in cases.values() for target in case.targets if target.bound is not None]
-    ran = {name for name, *_ in _judged(outcomes, cases)}
-    unjudged += [name for name in left_out if name not in ran]
-    lines = missed or ["- No target that was judged in this run is missed."]
-    return [*lines, *([f"- Not judged in this run: {', '.join(dict.fromkeys(unjudged))}."] if unjudged else [])]
+            unjudged.append(f"{name} beside {target.against}" if target.against else name)
+    for case in cases.values():
+        bounded = (target.id or case.id for target in case.targets if target.bound is not None)
+        unjudged += [name for name in bounded if name not in ran]
+    lines = [f"{bound}: {', '.join(found)}." for bound, found in missed.items()]
+    if unjudged:
+        lines.append(f"- Not judged in this run: {', '.join(dict.fromkeys(unjudged))}.")
+    return lines if missed else ["- No target that was judged in this run is missed.", *lines]
 
 
 def _claims(outcomes: Sequence[Outcome], cases: Mapping[str, Case]) -> list[str]:

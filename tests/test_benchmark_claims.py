@@ -232,11 +232,12 @@ def test_missed_targets_and_those_that_were_not_judged_stand_on_the_page() -> No
     def page(block: str, found: Outcome) -> str:
         return filled(f"<!-- {block} -->\n<!-- end -->", [found], cases)
 
-    assert "it is 0.97996x." in page("missed", outcome(ALL, ours=97.996))
+    missed = "- **A is missed** (calls/s: at least 0.98 x the best peer at its best): ours 0.97996x."
+    assert missed in page("missed", outcome(ALL, ours=97.996))
     assert "No target that was judged in this run is missed.\n- Not judged in this run: B." in page(
         "missed", outcome(ALL)
     )
-    assert "Not judged in this run: A, B." in page("missed", outcome({}))
+    assert "Not judged in this run: A beside the best peer at its best, B." in page("missed", outcome({}))
     assert "- A, ours: 0.99x the calls/s of flink-java (more is better)" in page("claims", outcome(ALL))
     assert "- A, ours: not judged: the best peer at its best is not part of this run" in page("claims", outcome({}))
 
