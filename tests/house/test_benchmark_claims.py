@@ -43,7 +43,7 @@ from benchmarks.cases.payload import HELD, HELD_ROWS, HELD_SIZE, LIMITS
 from benchmarks.peers import PEERS, Measurement, PeerUnavailable, Workload
 from benchmarks.peers._run import start
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 ROWS = 100
 
 
