@@ -9,12 +9,11 @@ Plain data: no thread, no clock, no event loop, standard library only.
     _unordered  emission in completion order between watermarks
 """
 
-from types import FunctionType
-
 from ._base import StreamElementQueue
 from ._elements import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
 from ._entries import Entry, Output
 from ._ordered import OrderedStreamElementQueue
+from ._public import publish as _publish
 from ._unordered import UnorderedStreamElementQueue
 
 __all__ = (
@@ -30,7 +29,4 @@ __all__ = (
     "WatermarkStatus",
 )
 
-for _name in __all__:  # tracebacks and pickles then say where it is found, and survive a move
-    _public = globals()[_name]
-    if isinstance(_public, (type, FunctionType)):
-        _public.__module__ = __name__
+_publish(__name__, [globals()[name] for name in __all__])

@@ -30,7 +30,7 @@ Read on in `help(asyncudf.async_pandas_udf)` (every kind of function and every o
 `help(asyncudf.AsyncStream)`, `help(asyncudf.RetryStrategy)` and `help(asyncudf.testing)`.
 """
 
-from types import FunctionType
+from asyncudf.queues._public import publish as _publish
 
 from ._api.decorator import AsyncUDF, async_pandas_udf
 from ._api.stream import AsyncStream
@@ -69,7 +69,4 @@ __all__ = (
     "unordered_wait",
 )
 
-for _name in __all__:  # tracebacks and pickles then say where it is found, and survive a move
-    _public = globals()[_name]
-    if isinstance(_public, (type, FunctionType)):
-        _public.__module__ = __name__
+_publish(__name__, [globals()[name] for name in __all__])

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from asyncudf import AsyncUDFError, async_pandas_udf
+from asyncudf import AsyncUDFError, OptionError, async_pandas_udf
 from asyncudf.queues import StreamRecord
-from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
+from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 from asyncudf.testing._operators import ListOutput
 from tests.kit.functions import sleepy
 
@@ -77,3 +77,14 @@ class TestTestKit:
 
         with pytest.raises(OSError, match="disk"):
             run_rows(sleepy, rows())
+
+
+@pytest.mark.parametrize("built", [5, {}, {"a": None}])
+def test_a_build_that_returns_no_stream_is_told_so(built: Any) -> None:
+    with pytest.raises(OptionError, match="build must return a stream, or several by name, not"):
+        run_stream(lambda stream: built, [{"n": 1}], "n int")
+
+
+def test_rows_with_two_columns_of_one_name_are_refused() -> None:
+    with pytest.raises(OptionError, match="two columns called 'a'"):
+        run_stream(lambda stream: stream, [{"a": 1}], "a int, a int")

@@ -13,6 +13,7 @@ from asyncudf import (
     AsyncFunction,
     AsyncStream,
     AsyncTimeoutError,
+    AsyncUDFError,
     OutputTag,
     ResultFuture,
     RetryStrategy,
@@ -324,3 +325,17 @@ class TestTime:
             on_timeout=lambda n: times.append(loop().time()),
         )
         assert times == [pytest.approx(1.0, abs=0.11)], "of row 0: two blocking calls later at most"
+
+
+def test_an_attempt_of_a_function_of_any_number_of_values_gets_its_arguments_as_they_were() -> None:
+    row = [0]
+
+    async def edits(*values: list[int]) -> int:
+        values[0].append(1)
+        if len(values[0]) < 4:
+            raise ValueError("again")
+        return len(values[0])
+
+    with pytest.raises(AsyncUDFError, match=r"attempt 3, partition 0, for the input \(\[0\],\)"):
+        run_rows(edits, [row], retry=RetryStrategy.fixed_delay(attempts=3, delay=1.0))
+    assert row == [0]

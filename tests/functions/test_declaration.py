@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from asyncudf import RetryStrategy, async_pandas_udf
+from asyncudf import FunctionError, RetryStrategy, async_pandas_udf
 from asyncudf._functions.annotations import UnknownTypeError, from_annotation
 from asyncudf._functions.signature import FunctionKind
 from asyncudf._functions.vector_hints import Vector
 from asyncudf._spark.ddl import to_json
 from asyncudf._spark.types import parsed_offline
-from asyncudf.testing import run_rows
+from asyncudf.testing import run_rows, run_stream
 
 
 @dataclasses.dataclass
@@ -227,3 +227,12 @@ def test_each_simple_type_is_read_by_the_name_that_spark_gives_it(declared: spar
 def test_other_ddl_is_left_to_spark(ddl: str) -> None:
     with pytest.raises(UnknownTypeError, match=f"{re.escape(repr(ddl))} is not understood"):
         to_json(ddl)
+
+
+@pytest.mark.parametrize("declared", ["a int, a int", "s struct<a: int, a: string>", "array<struct<a: int, a: int>>"])
+def test_two_fields_of_one_name_are_refused(declared: str) -> None:
+    async def call(n: int) -> dict[str, int]:
+        return {"a": n}
+
+    with pytest.raises(FunctionError, match="the type of call has two fields called 'a'; give each its own name"):
+        run_stream(lambda stream: stream.ordered_wait(call, "n", returnType=declared, as_="r"), [{"n": 1}], "n int")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import enum
 import functools
 import importlib
 import inspect
 import sys
 import tomllib
+import typing
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -136,7 +139,9 @@ def test_other_folders_are_imported_by_their_full_name() -> None:
     for module, path in FILES.items():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("asyncudf"):
-                assert node.module == "asyncudf.queues", f"{module} imports {node.module} by its full name"
+                assert node.module in ("asyncudf.queues", "asyncudf.queues._public"), (
+                    f"{module} imports {node.module} by its full name"
+                )
                 assert room_of(module) != "queues"
 
 
@@ -214,3 +219,13 @@ def test_each_test_file_has_one_promise_and_says_it_first(path: Path) -> None:
     promise = ast.get_docstring(ast.parse(path.read_text())) or ""
     assert promise.partition("\n")[0].endswith("."), "one sentence in one line"
     assert len(path.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("package", [asyncudf, asyncudf.queues], ids=lambda package: package.__name__)
+def test_the_annotations_of_public_classes_can_be_read(package: ModuleType) -> None:
+    """They are texts in the private module, and would be looked up in the public one; so would a subclass's."""
+    for name in package.__all__:
+        public = getattr(package, name)
+        if inspect.isclass(public):
+            typing.get_type_hints(public)
+            typing.get_type_hints(type("Own", (public,), {}) if not issubclass(public, enum.Enum) else public)

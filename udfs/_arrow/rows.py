@@ -18,7 +18,7 @@ __all__ = (
     "SourceRows",
     "as_key",
     "fields_of",
-    "in_utc",
+    "normalized",
     "read_back",
     "records_of",
     "rows_of",
@@ -40,7 +40,7 @@ def warm_up() -> None:
 
 def values_of(column: pa.Array) -> list[Any]:
     """The values of a column: NULL is None, whole numbers stay whole, timestamps know their zone (UTC)."""
-    arrow_type = in_utc(column.type)
+    arrow_type = normalized(column.type)
     if arrow_type != column.type:
         column = column.cast(arrow_type)
     # pyarrow alone needs microseconds for each date, and for each value of any type if it is asked for dicts.
@@ -103,19 +103,22 @@ def as_key(value: Any) -> Any:
     return value
 
 
-def in_utc(arrow_type: pa.DataType) -> pa.DataType:
-    """The type with UTC as the zone of each timestamp."""
+def normalized(arrow_type: pa.DataType) -> pa.DataType:
+    """The type with UTC as the zone of each timestamp, and with nulls allowed everywhere inside."""
+    # pyarrow cannot cast a null struct whose fields are declared not null, though it makes such arrays itself.
     # The instant is what counts; a session's zone may be one that Python does not know by that name.
     if pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None:
         return pa.timestamp(arrow_type.unit, "UTC")
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
-        item = arrow_type.value_field.with_type(in_utc(arrow_type.value_type))
+        item = arrow_type.value_field.with_type(normalized(arrow_type.value_type)).with_nullable(True)
         return pa.list_(item) if pa.types.is_list(arrow_type) else pa.large_list(item)
     if pa.types.is_struct(arrow_type):
-        return pa.struct([field.with_type(in_utc(field.type)) for field in fields_of(arrow_type)])
+        return pa.struct(
+            [field.with_type(normalized(field.type)).with_nullable(True) for field in fields_of(arrow_type)]
+        )
     if pa.types.is_map(arrow_type):
         key, item = arrow_type.key_field, arrow_type.item_field
-        return pa.map_(key.with_type(in_utc(key.type)), item.with_type(in_utc(item.type)))
+        return pa.map_(key.with_type(normalized(key.type)), item.with_type(normalized(item.type)).with_nullable(True))
     return arrow_type
 
 

@@ -11,7 +11,7 @@ from .._errors.exceptions import ResultError
 from .._errors.misfits import check_awaited
 from .._functions.vector_hints import Vector
 from .._text.safe import safe_repr
-from .rows import fields_of, in_utc, read_back
+from .rows import fields_of, normalized, read_back
 
 __all__ = ("VectorCodec",)
 
@@ -38,7 +38,7 @@ class VectorCodec:
         self._function = function
         self._vectors = vectors
         is_declared = None not in arrow_types
-        self._arrow_types = [in_utc(arrow_type) for arrow_type in arrow_types] if is_declared else None
+        self._arrow_types = [normalized(arrow_type) for arrow_type in arrow_types] if is_declared else None
         self._names = names
 
     def encode(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:

@@ -113,6 +113,6 @@ class Chain:
 
     def report_latency(self, operator: str, outputs: list[Output], marker: LatencyMarker) -> None:
         """A marker has left an operator."""
-        latency = self._loop.time() - marker.marked_time
         for output in outputs:
+            latency = self._loop.time() - marker.marked_time
             output.collect(StreamRecord({"operator": operator, "partition": marker.subtask, "latency": latency}))

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from .._arrow.rows import normalized
 from .._arrow.validation import validator
 from .._functions.side_outputs import OutputTag
 from .plan import StreamNode
@@ -89,7 +90,7 @@ def are_ambiguous(names: Sequence[str]) -> bool:
 
 
 def _numbered(struct_type: pa.DataType) -> pa.DataType:
-    return pa.struct([(str(i), struct_type.field(i).type) for i in range(struct_type.num_fields)])
+    return pa.struct([(str(i), normalized(struct_type.field(i).type)) for i in range(struct_type.num_fields)])
 
 
 class SideOutputValidators:

@@ -188,7 +188,8 @@ def plain_function(function: Any, method: str) -> str:
     if not callable(function) or inspect.isclass(function):
         raise FunctionError(f"{method} takes a function of one row (a dict of its columns), not {safe_repr(function)}")
     target = called(function)
-    if is_coroutine_function(function) or inspect.isasyncgenfunction(target):
+    is_udf = hasattr(type(function), "evalType")  # ours, for which the driver would be needed, or one of Spark's
+    if is_udf or is_coroutine_function(function) or inspect.isasyncgenfunction(target):
         raise FunctionError(f"{method} takes a plain def; for an async def use ordered_wait or unordered_wait")
     if method != "flat_map" and inspect.isgeneratorfunction(target):
         raise FunctionError(f"{method} takes a function that returns one value; for one that yields rows use flat_map")

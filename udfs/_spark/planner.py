@@ -32,6 +32,7 @@ from .schemas import (
     arguments,
     arrow_type_or_none,
     check_columns,
+    check_names,
     joined_schema,
     loosened,
     mark_position,
@@ -68,6 +69,7 @@ def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[F
         )
     if not isinstance(declared, spark.DataType):
         declared = parsed(declared)
+    check_names(declared, spec.name)
     function_plan = FunctionPlan(spec, options, arrow_type(declared, spec.name))
     check_picklable(function_plan)
     return function_plan, _captured(declared) if function_plan.captures else declared

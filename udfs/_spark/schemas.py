@@ -20,6 +20,7 @@ __all__ = (
     "arguments",
     "arrow_type_or_none",
     "check_columns",
+    "check_names",
     "joined_schema",
     "loosened",
     "mark_position",
@@ -34,6 +35,22 @@ def check_columns(schema: spark.StructType, what: str) -> None:
         raise FunctionError(f"{what} has no columns, and Spark loses count of such rows; give it at least one")
 
 
+def check_names(data_type: spark.DataType, who: str) -> None:
+    """Raises FunctionError for a struct, also deep inside, with two fields of one name: no mapping can have both."""
+    match data_type:
+        case spark.ArrayType():
+            check_names(data_type.elementType, who)
+        case spark.MapType():
+            check_names(data_type.keyType, who)
+            check_names(data_type.valueType, who)
+        case spark.StructType():
+            for name in data_type.names:
+                if data_type.names.count(name) > 1:
+                    raise FunctionError(f"the type of {who} has two fields called {name!r}; give each its own name")
+            for field in data_type.fields:
+                check_names(field.dataType, who)
+
+
 def arrow_type_or_none(field: spark.StructField) -> Any:
     """The Arrow type of a column; None if Arrow knows none, which Spark says itself, unless nobody reads it."""
     try:
@@ -46,6 +63,7 @@ def rows_type(declared: Any, name: str) -> tuple[spark.StructType, ColumnGroup]:
     """The type of whole rows: a struct's fields, anything else as one column `value`, as in createDataFrame."""
     if not isinstance(declared, spark.DataType):
         declared = parsed(declared)
+    check_names(declared, name)
     group = ColumnGroup.of(name, arrow_type(declared, name), "value")
     if isinstance(declared, spark.StructType):
         check_columns(declared, f"what {name} gives")

@@ -85,6 +85,6 @@ def side_output_type(tag: OutputTag, timestamp: str = "timestamp") -> pa.DataTyp
     if not isinstance(schema, spark.DataType):
         try:
             schema = parsed_offline(schema, timestamp)
-        except UnknownTypeError as error:
-            raise FunctionError(f"the schema of {tag!r} cannot be read on an executor; give a StructType") from error
+        except UnknownTypeError:
+            raise FunctionError(f"the schema of {tag!r} cannot be read on an executor; give a StructType") from None
     return arrow_type(schema, f"side output {tag.name!r}")

@@ -15,7 +15,7 @@ clock, as an event loop for tests of your own.
 [{'temp': 12.5}]
 """
 
-from types import FunctionType
+from asyncudf.queues._public import publish as _publish
 
 from ._clock import VirtualClockLoop as VirtualClockLoop  # help() would list all that asyncio's loop has
 from ._harness import ManualFunction, OperatorHarness
@@ -24,7 +24,4 @@ from ._stream import run_stream
 
 __all__ = ("ManualFunction", "OperatorHarness", "run_rows", "run_stream")
 
-for _name in __all__:  # tracebacks and pickles then say where it is found, and survive a move
-    _public = globals()[_name]
-    if isinstance(_public, (type, FunctionType)):
-        _public.__module__ = __name__
+_publish(__name__, [globals()[name] for name in __all__])

@@ -64,7 +64,7 @@ def chain_of(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEven
     plan = dataclasses.replace(plan_function_offline(udf.spec, udf.options, udf.returns), keeps_results=True)
     names = udf.spec.parameters
     environment = TaskEnvironment(loop, random.Random(0), side_types=SideOutputValidators(side_output_type))
-    return start_chain(ChainPlan.of_function(plan, names, [None] * len(names)), environment, OutputSink(output))
+    return start_chain(ChainPlan.of_function(plan, names, [None] * max(1, len(names))), environment, OutputSink(output))
 
 
 def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamElement]:

@@ -71,9 +71,13 @@ def run_stream(
     if not hasattr(columns, "fields"):
         raise OptionError(f"the schema of the rows has columns, such as 'word string', and is not {safe_repr(schema)}")
     check_columns(columns, "the DataFrame")
+    if twice := [name for name in columns.names if columns.names.count(name) > 1]:
+        raise OptionError(f"rows as dicts cannot have two columns called {twice[0]!r}")
     source = StreamSource.of(None, object_reuse, latency_interval, redact)
     built = build(AsyncStream._at(source, rows_node(columns)))
     wanted = dict(built) if isinstance(built, Mapping) else {"": built}
+    if not wanted or not all(isinstance(one, AsyncStream) for one in wanted.values()):
+        raise OptionError(f"build must return a stream, or several by name, not {safe_repr(built)}")
     for one in wanted.values():
         if one._source is not source:
             raise OptionError(f"{one!r} does not begin with the rows; run_stream runs one chain")

@@ -1,0 +1,45 @@
+"""A null struct comes through, though its fields are declared not null and Spark has a null in them all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from asyncudf._arrow.rows import values_of
+from asyncudf._chain.result_plan import ResultPlan, encoders_of
+
+ID = pa.field("id", pa.int64(), nullable=False)
+
+
+def spark_array() -> pa.Array:
+    """`[None, {"id": 2}]` as Spark hands it over: under a null struct, a null in a field that has none."""
+    valid = pa.array([None, 1]).buffers()[0]
+    return pa.StructArray.from_buffers(pa.struct([ID]), 2, [valid], children=[pa.array([None, 2])])
+
+
+def planned(column: pa.Array) -> ResultPlan:
+    node: Any = None
+    return ResultPlan(node, None, False, None, pa.struct([("x", column.type)]), None)
+
+
+def test_one_of_several_results_is_written() -> None:
+    """Its columns become the fields of a struct, for which pyarrow casts each to its declared type."""
+    column = spark_array()
+    batch = encoders_of([planned(column), planned(column)])[1]([column])
+    assert batch.column("r1").to_pylist() == [{"0": None}, {"0": {"id": 2}}]
+    assert batch.column("r0").to_pylist() == [None, None]
+
+
+def test_a_list_of_such_structs_is_written() -> None:
+    column = pa.ListArray.from_arrays(pa.array([0, 2]), spark_array())
+    batch = encoders_of([planned(column), planned(column)])[0]([column])
+    assert batch.column("r0").to_pylist() == [{"0": [None, {"id": 2}]}]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Oslo", "UTC"])
+def test_values_are_read_in_a_session_of_any_zone(zone: str) -> None:
+    """Moments are read in UTC, so what has one beside it is cast."""
+    column = pa.StructArray.from_arrays([spark_array(), pa.nulls(2, pa.timestamp("us", zone))], ["s", "t"])
+    assert values_of(column) == [{"s": None, "t": None}, {"s": {"id": 2}, "t": None}]
