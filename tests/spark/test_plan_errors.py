@@ -8,7 +8,16 @@ import pandas as pd
 import pytest
 from pyspark.sql import functions as sf
 
-from asyncudf import AsyncFunction, AsyncUDFError, WatermarkStrategy, async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import (
+    AsyncFunction,
+    AsyncStream,
+    AsyncUDFError,
+    FunctionError,
+    WatermarkStrategy,
+    async_pandas_udf,
+    ordered_wait,
+    unordered_wait,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -315,3 +324,14 @@ def test_delays_are_read_as_spark_writes_them(no_job):
     for wrong in ("ten seconds", "10", "10 parsecs", -1, None, True):
         with no_job, pytest.raises(ValueError, match="delay must be"):
             WatermarkStrategy.for_bounded_out_of_orderness("ts", wrong)
+
+
+@pytest.mark.parametrize("column", ["INTERVAL '1-2' YEAR TO MONTH", "array(struct(INTERVAL '3' MONTH AS m))"])
+def test_a_column_that_pyarrow_cannot_read_is_refused_though_nobody_reads_it(spark, column):
+    df = spark.range(2).select("id", sf.expr(column).alias("span"))
+    refused = "column 'span' is .*interval.*, which pyarrow does not know; leave it out, or cast it to a string"
+    with pytest.raises(FunctionError, match=refused):
+        AsyncStream(df)
+    with pytest.raises(FunctionError, match=refused):
+        ordered_wait(df, total, "id")
+    assert df.select(total("id").alias("n")).count() == 2  # a column reads its own arguments only

@@ -33,6 +33,7 @@ from .schemas import (
     arrow_type_or_none,
     check_columns,
     check_names,
+    check_readable,
     joined_schema,
     loosened,
     mark_position,
@@ -101,9 +102,10 @@ def source_node(df: DataFrame) -> StreamNode:
     """The rows of a DataFrame.
 
     Raises:
-        FunctionError: it has no columns.
+        FunctionError: it has no columns, or one that cannot be read.
     """
     check_columns(df.schema, "the DataFrame")
+    check_readable(df.schema)
     return rows_node(df.schema)
 
 

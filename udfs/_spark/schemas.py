@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import types as spark
@@ -21,6 +21,7 @@ __all__ = (
     "arrow_type_or_none",
     "check_columns",
     "check_names",
+    "check_readable",
     "joined_schema",
     "loosened",
     "mark_position",
@@ -35,20 +36,37 @@ def check_columns(schema: spark.StructType, what: str) -> None:
         raise FunctionError(f"{what} has no columns, and Spark loses count of such rows; give it at least one")
 
 
-def check_names(data_type: spark.DataType, who: str) -> None:
-    """Raises FunctionError for a struct, also deep inside, with two fields of one name: no mapping can have both."""
+def check_readable(schema: spark.StructType) -> None:
+    """Raises FunctionError for a column that pyarrow cannot even take out of a batch, though nobody may read it."""
+    for field in schema.fields:
+        if spark.YearMonthIntervalType in map(type, _inside(field.dataType)):
+            raise FunctionError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, which pyarrow does not know; leave it out, "
+                "or cast it to a string"
+            )
+
+
+def _inside(data_type: spark.DataType) -> Iterator[spark.DataType]:
+    """A type, and those of its items and fields."""
+    yield data_type
     match data_type:
         case spark.ArrayType():
-            check_names(data_type.elementType, who)
+            yield from _inside(data_type.elementType)
         case spark.MapType():
-            check_names(data_type.keyType, who)
-            check_names(data_type.valueType, who)
+            yield from _inside(data_type.keyType)
+            yield from _inside(data_type.valueType)
         case spark.StructType():
-            for name in data_type.names:
-                if data_type.names.count(name) > 1:
-                    raise FunctionError(f"the type of {who} has two fields called {name!r}; give each its own name")
             for field in data_type.fields:
-                check_names(field.dataType, who)
+                yield from _inside(field.dataType)
+
+
+def check_names(data_type: spark.DataType, who: str) -> None:
+    """Raises FunctionError for a struct, also deep inside, with two fields of one name: no mapping can have both."""
+    for struct in _inside(data_type):
+        names = struct.names if isinstance(struct, spark.StructType) else []
+        for name in names:
+            if names.count(name) > 1:
+                raise FunctionError(f"the type of {who} has two fields called {name!r}; give each its own name")
 
 
 def arrow_type_or_none(field: spark.StructField) -> Any:
