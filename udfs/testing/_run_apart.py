@@ -7,13 +7,15 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 from .._loop import shutdown
 from .._loop.event_loops import run_to_end
 
 __all__ = ("is_loop_running", "run_apart")
+
+INTERRUPTIBLE = 0.5  # seconds after which KeyboardInterrupt is raised at the latest
 
 
 def is_loop_running() -> bool:
@@ -45,6 +47,8 @@ def run_apart(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(serve,), name="asyncudf-kit", daemon=True)
     try:
         thread.start()
+        while not ended.done():  # a signal that comes just before a wait begins does not interrupt it
+            wait([ended], timeout=INTERRUPTIBLE)
         ended.result()
     except BaseException:
         if not ended.done():  # KeyboardInterrupt in the caller's thread
