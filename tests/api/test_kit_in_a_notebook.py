@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextvars
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -63,11 +65,34 @@ def test_context_variables_of_the_caller_are_seen() -> None:
     assert in_a_notebook(cell) == ["Ada"]
 
 
-def test_an_interrupt_ends_the_calls_and_leaves_no_thread() -> None:
+def wakes() -> None:
+    """Ctrl-C while the main thread waits: the signal interrupts the wait."""
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
+
+
+def wakes_nobody() -> None:
+    """Ctrl-C just before the main thread waits: it is noted, and interrupts no wait that begins after it."""
+    _thread.interrupt_main()
+
+
+def main_thread_waits() -> bool:
+    """For the calls to end, not for their thread to start."""
+    frame, names = sys._current_frames().get(threading.main_thread().ident or 0), []
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return names[0] == "wait" and "run_apart" in names and "start" not in names
+
+
+@pytest.mark.parametrize("interrupt", [wakes, wakes_nobody])
+def test_an_interrupt_ends_the_calls_and_leaves_no_thread(interrupt: Callable[[], None]) -> None:
     cancelled: list[int] = []
+    timed_out: list[int] = []
 
     async def interrupted(x: int) -> int:
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # which wakes one that waits, too
+        while not main_thread_waits():
+            await asyncio.sleep(0)
+        interrupt()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -77,10 +102,10 @@ def test_an_interrupt_ends_the_calls_and_leaves_no_thread() -> None:
 
     def cell() -> None:
         with pytest.raises(KeyboardInterrupt):
-            run_rows(interrupted, [1], clock="real", timeout=30)
+            run_rows(interrupted, [1], clock="real", timeout=10, on_timeout=timed_out.append)
 
     in_a_notebook(cell)
-    assert cancelled == [1]
+    assert (cancelled, timed_out) == ([1], [])
     assert [t.name for t in threading.enumerate() if t.name.startswith("asyncudf")] == []
 
 
