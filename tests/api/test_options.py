@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import json
 import re
 import types
 import typing
@@ -50,6 +51,7 @@ BAD: dict[str, Any] = {
     "resources": 5,
     "deterministic": "yes",
     "loop": "trio",
+    "spans": 1,
 }
 
 
@@ -246,3 +248,12 @@ class TestDocstring:
         """Everything else: a default that is no number and no choice needs no words."""
         rest = {f.default for f in FIELDS.values() if type(f.default) not in (int, float)}
         assert {one for one in rest if not isinstance(one, enum.Enum)} == {None, False}
+
+
+@pytest.mark.parametrize("value", ["a customer's name", float("nan"), 0, True, {"a": 1}, call])
+def test_what_users_give_as_data_is_not_told(value: Any) -> None:
+    """The configuration of a run goes to logs and pages; it is strict JSON too."""
+    told = Options.of({"on_timeout": value, "timeout": 5}).to_plain()
+    assert (told["on_timeout"], told["timeout"], told["on_error"]) == ("given", 5.0, "raise")
+    assert Options().to_plain()["on_timeout"] is None
+    json.dumps(told, allow_nan=False)

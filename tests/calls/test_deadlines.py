@@ -296,7 +296,7 @@ def test_rounding_cannot_make_the_timer_of_the_deadlines_spin() -> None:
             self.timers.append((when, callback))
 
     loop, expired = Loop(), []  # type: ignore[var-annotated]
-    deadlines: Deadlines[str] = Deadlines(loop, 0.2, expired.append)  # type: ignore[arg-type]
+    deadlines: Deadlines[str] = Deadlines(loop, loop.time, 0.2, expired.append)  # type: ignore[arg-type]
     deadlines.start("row", loop.time())
     when, fire = loop.timers.pop()
     loop.now = math.nextafter(when, 0)

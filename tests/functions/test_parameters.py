@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from asyncudf import AsyncFunction, FunctionError, ResultFuture, RuntimeContext, async_pandas_udf
 from asyncudf._calls.invokers import invoker_of
+from asyncudf._policies.options import Options
 from asyncudf.testing import run_rows, run_stream
 
 CITIES = [{"city": "Oslo", "lang": "no"}, {"city": "Bergen", "lang": "nn"}]
@@ -185,9 +186,9 @@ class TestContextAndResources:
     def test_a_function_of_columns_alone_is_called_itself(self) -> None:
         spec = async_pandas_udf(by_keyword).spec
         context = RuntimeContext("by_keyword", lambda: 0.0)
-        assert invoker_of(spec, None, {}, context, None).direct is by_keyword
+        assert invoker_of(spec, Options(), {}, context, None).direct is by_keyword
         narrowed = spec.reading(["city", "units"])
-        assert invoker_of(narrowed, None, {}, context, None).direct is by_keyword
+        assert invoker_of(narrowed, Options(), {}, context, None).direct is by_keyword
 
 
 def counted(function: Any) -> Any:

@@ -9,6 +9,7 @@ from unittest import mock
 from asyncudf import async_pandas_udf
 from asyncudf._loop.bridge import Bridge
 from asyncudf._spark import worker
+from asyncudf._spark.metrics import Metering
 from asyncudf._spark.planner import plan_function_offline
 from asyncudf._spark.worker import start_function
 
@@ -36,4 +37,4 @@ def start(
     udf = async_pandas_udf(function, **options)
     plan, names = plan_function_offline(udf.spec, udf.options, None), udf.spec.parameters
     with mock.patch.object(worker, "settler", return_value=settle):
-        return start_function(plan, write, names, [None] * len(names), 100)
+        return start_function(plan, write, names, [None] * len(names), 100, Metering("column"))

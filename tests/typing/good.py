@@ -195,6 +195,7 @@ def every_option_has_its_types() -> None:
         resources={"client": client},
         deterministic=False,
         loop="uvloop",
+        spans=False,
     )
     with_resource.with_options(redact=len, on_error="dead_letter", timeout=None, retry=None)
 

@@ -172,6 +172,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
             once for a row, or push filters past it. It saves calls only where one SELECT names the function twice.
         loop: the event loop of the calls: "auto", which is uvloop on executors that have it, "asyncio", or "uvloop"
             (the extra `asyncudf[fast]`).
+        spans: whether each attempt of a call is a span of OpenTelemetry, where an SDK is set up in the workers (the
+            extra `asyncudf[otel]`). It costs some 20 us a call. Metrics go there without it.
 
     Raises:
         OptionError: a value that cannot work. It is also a ValueError.

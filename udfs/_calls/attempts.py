@@ -12,10 +12,9 @@ The order of wrapping, outermost first, with the piece of code that does it:
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,22 +23,22 @@ from asyncudf.queues import Entry, StreamRecord
 from .._errors.exceptions import AsyncTimeoutError
 from .._errors.records import is_fatal
 from .._functions.async_function import Results
-from .._functions.context import CURRENT_CALL, CallState
+from .._functions.context import RuntimeContext
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
+from .._metrics.counters import TaskCounters
 from .._policies.options import Options
 from .._policies.retry import Attempt
+from .answers import Answers, Validate
 from .call import Call, CallHooks
 from .copies import copied, with_own_arguments
+from .counting import CallCounts
 from .deadlines import ROUNDING, Deadlines
 from .error_policy import ErrorPolicy
 from .invokers import Invoker
 from .slots import CallSlot, SlotPool
 
 __all__ = ("Calls",)
-
-
-Validate = Callable[[Any], Any]
 
 
 class Calls:
@@ -61,31 +60,38 @@ class Calls:
         options: Options,
         validate: Validate | None,
         may_edit: bool,
-        policy: ErrorPolicy,
+        context: RuntimeContext,
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
         pool: SlotPool,
+        counters: TaskCounters,
         hooks: CallHooks,
     ) -> None:
         self._invoker: Invoker
         self._options = options
-        self._validate = validate
-        self._policy = policy
+        self._policy = ErrorPolicy(options, spec.name, context.partition)
         self._rng = rng
         self._loop = loop
-        self._clock = loop.time
+        self._clock = counters.clock
         self._pool = pool
+        self._latencies = counters.latencies
+        is_even = not (spec.many_results or spec.has_context or spec.vectorized)
+        self.counts = CallCounts(counters, options.redact, self._begun, is_even=is_even)
+        self._answers = Answers(validate)
         self._hooks = hooks
-        self._deadlines: Deadlines[Call] = Deadlines(loop, options.timeout, partial(self._due, self._expire))
-        self._attempts: Deadlines[Call] = Deadlines(
-            loop, options.attempt_timeout, partial(self._due, self._attempt_expired)
+        self._deadlines: Deadlines[Call] = Deadlines(
+            loop, self._clock, options.timeout, partial(self._due, self._expire)
         )
-        self._context = contextvars.copy_context()  # without any row's variables
+        self._attempts: Deadlines[Call] = Deadlines(
+            loop, self._clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
+        )
         self.ready: deque[Call] = deque()  # whose back-off is over
+        self._backing_off: set[Call] = set()
         self._limits_attempts = options.attempt_timeout is not None
-        self.asks = spec.has_context  # whether the function can ask which row it works on
+        # Whether the function can ask which row it works on, or its span which attempt it is of.
+        self.asks = spec.has_context or options.spans
         # Whether an attempt gets copies of its arguments, which are seen again later; an AsyncFunction's is a dict.
-        is_seen_again = self.asks or options.retry is not None or options.on_timeout is not None
+        is_seen_again = spec.has_context or options.retry is not None or options.on_timeout is not None
         self._copies = is_seen_again and (may_edit or spec.takes_mapping)
         self._takes_any_result = options.retry is None or not options.retry.checks_results
 
@@ -136,6 +142,7 @@ class Calls:
             if self._is_over(call):
                 self._expire(call)
             elif not call.done:
+                self.counts.begins_again(call)
                 return call
         return None
 
@@ -161,6 +168,9 @@ class Calls:
             slot.call = None
             self._outcome(call, None if results is None else [results], error, slot.state.side)
             self._hooks.runs_on()
+
+    def _begun(self) -> Iterable[Call]:
+        return {*self._pool.calls, *self._backing_off, *self.ready}
 
     def close(self) -> None:
         """Watch no deadline any more."""
@@ -188,6 +198,7 @@ class Calls:
             return
         self._abandon_slots(call)
         self._attempts.stop(call)
+        self.counts.attempt_timed_out(call)
         limit = self._options.attempt_timeout
         self._outcome(call, None, AsyncTimeoutError(f"attempt {call.attempt} gave no result within {limit:g} s"))
         self._pool.wake()
@@ -199,21 +210,9 @@ class Calls:
 
     def _time_out(self, call: Call) -> None:
         error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
-        self._conclude(call, [self._timed_out(call, record, error) for record in call.records])
-
-    def _timed_out(self, call: Call, record: StreamRecord, error: BaseException) -> Results | BaseException:
-        """What the function, or `on_timeout`, answers for a row that was not done in time; else the error."""
-        state = CallState(record, call.attempt)  # the function's own answer may ask its context too
-        state.deadline = call.deadline
-
-        def answer() -> Results:
-            CURRENT_CALL.set(state)
-            return [*self._validated(self._invoker.timed_out(record.value, error)), *state.side]
-
-        try:
-            return self._context.copy().run(answer)
-        except BaseException as own:
-            return own
+        answers = [self._answers.late(self._invoker, call, record, error) for record in call.records]
+        self.counts.timed_out(call, answers)
+        self._conclude(call, answers)
 
     def _outcome(
         self,
@@ -233,25 +232,21 @@ class Calls:
             return
         if call.done:
             return
-        outcomes: list[Results | BaseException] = []
-        validate, misfit = self._validate, None
-        for result in results or ():
-            try:
-                outcomes.append([*(result if validate is None else map(validate, result)), *side])
-                side = ()  # those of a micro-batch go with the first of its rows that fits
-            except BaseException as own:  # a ResultError, or whatever code of the user's a check has run
-                outcomes.append(own)
-                misfit = own if misfit is None else misfit
+        outcomes, misfit = self._answers.checked(results or (), side)
         failure = misfit if error is None else error
         if failure is None and self._takes_any_result:
-            self._complete(call, outcomes)  # type: ignore[arg-type]
+            self._complete(call, outcomes, now)  # type: ignore[arg-type]
             return
+        if failure is not None:
+            self.counts.error(failure)
         try:
             delay = self._next_delay(call, failure, results)
         except BaseException as own:  # a predicate of the retry strategy failed
             error, delay = own, None
         if delay is not None:
             call.waited += delay
+            self.counts.retries(call)
+            self._backing_off.add(call)
             self._loop.call_later(delay, self._retry, call)
         else:
             self._conclude(call, outcomes if error is None else [error] * len(call.records))
@@ -269,6 +264,7 @@ class Calls:
         return None if late else delay
 
     def _retry(self, call: Call) -> None:
+        self._backing_off.discard(call)
         self.ready.append(call)
         self._pool.wake()
 
@@ -279,20 +275,23 @@ class Calls:
             if isinstance(outcome, BaseException):
                 if self._policy.fails_task(outcome):
                     rows = [record.value for record in call.records]
+                    self.counts.failed_task(call)
                     self._hooks.failed(self._policy.task_error(outcome, call.attempt, rows))
                     return
-                completed.append((self._policy.result(outcome, call.attempt, self._clock() - call.started),))
+                result = self._policy.result(outcome, call.attempt, self._clock() - call.started)
+                self.counts.failed(result)
+                completed.append((result,))
             else:
                 completed.append(outcome)
-        self._complete(call, completed)
+        self._complete(call, completed, self._clock())
 
-    def _complete(self, call: Call, completed: Sequence[Results]) -> None:
+    def _complete(self, call: Call, completed: Sequence[Results], now: float) -> None:
         call.done = True
+        self._latencies.append(now - call.started)
+        if not self.counts.is_even:
+            self.counts.completed(call, completed)
         if not call.slots:
             self._deadlines.stop(call)
         for entry, results in zip(call.entries, completed, strict=True):
             entry.complete(results)
         self._hooks.finished()
-
-    def _validated(self, results: Results) -> Results:
-        return results if self._validate is None else [self._validate(result) for result in results]

@@ -19,7 +19,8 @@ class Call:
     # slots: those inside the function for this call; more than one when a ResultFuture has ended an attempt whose
     # coroutine runs on while the next attempt is made
     # waited: seconds of back-off so far, which a strategy may have a limit for
-    __slots__ = ("attempt", "deadline", "done", "entries", "records", "slots", "started", "waited")
+    # parked: when the last attempt ended; until the next one begins, after the back-off and in a free slot
+    __slots__ = ("attempt", "deadline", "done", "entries", "parked", "records", "slots", "started", "waited")
 
     def __init__(self, records: Sequence[StreamRecord], entries: Sequence[Entry], started: float) -> None:
         self.records = records
@@ -28,6 +29,7 @@ class Call:
         self.deadline: float | None = None
         self.attempt = 0
         self.waited = 0.0
+        self.parked: float | None = None
         self.done = False
         self.slots: list[CallSlot] = []
 

@@ -18,7 +18,8 @@ class Deadlines(Generic[T]):
     """Things watched by one timer. All have the same delay, so the order of arrival is that of the deadlines.
 
     Args:
-        delay: seconds; None watches nothing.
+        clock: seconds.
+        delay: in seconds; None watches nothing.
         expire: called with each thing whose time has passed; must not raise.
     """
 
@@ -28,8 +29,16 @@ class Deadlines(Generic[T]):
     #
     # _line: what is watched, with its deadline, the next one first; _timer fires no later than the first of them
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, delay: float | None, expire: Callable[[T], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        delay: float | None,
+        expire: Callable[[T], None],
+    ) -> None:
         self._loop = loop
+        self._clock = clock
+        self._offset = loop.time() - clock()  # of the loop's own time, where the two differ
         self._delay = delay
         self._expire = expire
         # A dict and not a deque: what ends leaves at once, and nothing keeps its results alive.
@@ -38,7 +47,7 @@ class Deadlines(Generic[T]):
         self._context = contextvars.copy_context()
 
     def start(self, thing: T, now: float) -> float | None:
-        """Watch it from now on; returns its deadline on the loop's clock, None if there is no limit."""
+        """Watch it from now on; returns its deadline, None if there is no limit."""
         if self._delay is None:
             return None
         when = self._line[thing] = now + self._delay
@@ -58,11 +67,11 @@ class Deadlines(Generic[T]):
 
     def _watch_for(self, when: float) -> None:
         # Not in the context of the call that happens to be the first in line.
-        self._timer = self._loop.call_at(when, self._fire, context=self._context)
+        self._timer = self._loop.call_at(when + self._offset, self._fire, context=self._context)
 
     def _fire(self) -> None:
         self._timer = None
-        now = self._loop.time() + ROUNDING  # or rounding lets the timer fire just before its time, for ever
+        now = self._clock() + ROUNDING  # or rounding lets the timer fire just before its time, for ever
         due = []
         for thing, when in self._line.items():
             if when > now:

@@ -14,6 +14,8 @@ from .._functions.async_function import AsyncFunction, Deliver, ResultFuture, Re
 from .._functions.context import RuntimeContext
 from .._functions.parameters import bound, parameters_of
 from .._functions.signature import FunctionKind, FunctionSpec
+from .._policies.options import Options
+from .spans import Attempt, Spans
 
 __all__ = ("BatchCodec", "Invoker", "invoker_of")
 
@@ -131,14 +133,63 @@ class _Rich(Invoker):
         return list(results[0])
 
 
+class _Traced(Invoker):
+    """Any of these, with a span around each attempt."""
+
+    def __init__(self, inner: Invoker, spans: Spans) -> None:
+        super().__init__(inner.name, None)
+        self._inner = inner
+        self._spans = spans
+        if (function := inner.direct) is not None:
+
+            async def call(*row: Any) -> Any:
+                with Attempt(spans, 1):
+                    return await function(*row)
+
+            self.direct = call
+
+    async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results] | None:
+        with Attempt(self._spans, len(rows)) as attempt:
+
+            def delivered(results: Results | None, error: BaseException | None) -> None:
+                if error is not None:
+                    attempt.failed(error)
+                deliver(results, error)
+
+            return await self._inner.invoke(rows, delivered)
+
+    def timed_out(self, row: Any, error: BaseException) -> Results:
+        return self._inner.timed_out(row, error)
+
+    def seen_by_retry(self, results: Sequence[Results]) -> Any:
+        return self._inner.seen_by_retry(results)
+
+
 def invoker_of(
+    spec: FunctionSpec,
+    options: Options,
+    resources: Mapping[str, Any],
+    context: RuntimeContext,
+    codec: BatchCodec | None,
+) -> Invoker:
+    """Bind a function to the resources and the context of its task.
+
+    Raises:
+        AsyncUDFError: there shall be spans, and OpenTelemetry is not installed here.
+    """
+    invoker = _bound(spec, options.on_timeout, resources, context, codec)
+    if not options.spans:
+        return invoker
+    return _Traced(invoker, Spans(spec.name, spec.full_name, context.partition, options.redact))
+
+
+def _bound(
     spec: FunctionSpec,
     on_timeout: Any,
     resources: Mapping[str, Any],
     context: RuntimeContext,
     codec: BatchCodec | None,
 ) -> Invoker:
-    """Bind a function to the resources and the context of its task."""
     if spec.kind is FunctionKind.ASYNC_FUNCTION:
         return _Rich(spec.name, on_timeout, spec.function)
     given, parameters = dict(resources), parameters_of(spec.function)

@@ -16,6 +16,7 @@ from typing import Any
 from .._functions.context import CURRENT_CALL, CallState
 from .._loop import shutdown
 from .._loop.shutdown import end_tasks
+from .._metrics.time_account import State, TimeAccount
 
 __all__ = ("CallSlot", "SlotPool", "notify_on_suspend")
 
@@ -104,6 +105,8 @@ class SlotPool:
     Args:
         work: the life of a slot; it calls `done_pulling` before it waits for a call.
         has_work: whether a slot would find something to do.
+        why_idle: what free slots wait for, where there is nothing to do.
+        account: told whenever that changes.
     """
 
     # One slot pulls at a time, so rows enter the queue in their order. It lets the next one pull just before its own
@@ -114,6 +117,7 @@ class SlotPool:
     # _active: of these, those that are not abandoned; _active <= capacity
     # _puller: the one that pulls, or is about to; after each wake() there is one if has_work() and _active < capacity
     # _context: None before open() and after close(), when none may start
+    # most: calls that were in flight together
 
     def __init__(
         self,
@@ -121,11 +125,16 @@ class SlotPool:
         capacity: int,
         work: Callable[[CallSlot], Coroutine[Any, Any, None]],
         has_work: Callable[[], bool],
+        why_idle: Callable[[], State],
+        account: TimeAccount,
     ) -> None:
         self._loop = loop
         self._capacity = capacity
         self._work = work
         self._has_work = has_work
+        self._why_idle = why_idle
+        self._account = account
+        self.most = 0
         self._slots: set[CallSlot] = set()
         self._active = 0
         self._puller: CallSlot | None = None
@@ -140,20 +149,37 @@ class SlotPool:
         """Whether no slot is free."""
         return self._active >= self._capacity
 
+    @property
+    def in_flight(self) -> int:
+        """How many calls are waited for."""
+        return self._active - (self._puller is not None)
+
+    @property
+    def calls(self) -> list[Any]:
+        """The calls whose attempts are undecided."""
+        return [slot.call for slot in self._slots if slot.call is not None and not slot.abandoned]
+
     def wake(self) -> None:
         """Start a slot if there is work, the capacity for it and no other on the way."""
         # Asked after each row: what costs most comes last.
-        if self._puller is None and self._active < self._capacity and self._context is not None and self._has_work():
-            slot = self._puller = CallSlot(self._context.copy())
-            self._active += 1
-            self._slots.add(slot)
-            slot.task = _SlotTask(slot, self._work(slot), self._loop)
-            slot.task.add_done_callback(lambda _: self._leave(slot))  # also if it was cancelled before it began
+        if self._puller is not None or self._active >= self._capacity or self._context is None:
+            return
+        if not self._has_work():
+            self._account.enter(self._why_idle())
+            return
+        self._account.enter(State.CALLS_BUSY)  # until it turns out that slots are left
+        slot = self._puller = CallSlot(self._context.copy())
+        self._active += 1
+        self._slots.add(slot)
+        slot.task = _SlotTask(slot, self._work(slot), self._loop)
+        slot.task.add_done_callback(lambda _: self._leave(slot))  # also if it was cancelled before it began
 
     def done_pulling(self, slot: CallSlot) -> None:
         """The slot is going to wait for its call: let another one pull."""
         if self._puller is slot:
             self._puller = None
+            if self._active > self.most:
+                self.most = self._active
         self.wake()
 
     def _leave(self, slot: CallSlot) -> None:
@@ -174,6 +200,7 @@ class SlotPool:
     async def close(self, *, patient: bool) -> None:
         """End all slots; with `patient`, calls whose rows are done may first finish what they do after it."""
         self._context = None
+        self._account.enter(State.WINDING_DOWN)
         running = {slot.task for slot in self._slots if not slot.abandoned}
         if patient and running:
             await asyncio.wait(running, timeout=shutdown.GRACE)

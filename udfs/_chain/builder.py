@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain, count
 
+from .._operators.async_wait import AsyncWaitOperator
 from .._operators.buffered import BufferedOperator, SourceOperator
 from .._operators.operator import ChainedOperator
 from .._operators.outputs import (
@@ -20,6 +22,7 @@ from .._operators.outputs import (
 from .chain import Chain, Sinks
 from .environment import TaskEnvironment
 from .plan import ChainPlan, StreamNode
+from .sampler import Sampler
 
 __all__ = ("start_chain",)
 
@@ -29,13 +32,15 @@ def start_chain(plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks) -> 
 
     Operators are made from the tail to the head, each with its output to those made before it.
     """
-    chain = Chain(environment.loop, environment.partition, plan.latency_interval)
-    builder = _Builder(plan, dataclasses.replace(environment, fail=chain.fail), sinks, chain)
-    chain.head = builder.build()
-    chain.operators = [*builder.operators.values(), *([] if plan.head else [chain.head])]
-    chain.upstream = builder.upstream()
-    chain.at_end = sinks.close
-    return chain
+    made = Chain(environment.loop, environment.partition, plan.latency_interval)
+    builder = _Builder(plan, dataclasses.replace(environment, fail=made.fail), sinks, made)
+    made.head = builder.build()
+    made.operators = [*builder.operators.values(), *([] if plan.head else [made.head])]
+    made.upstream = builder.upstream()
+    made.at_end = sinks.close
+    made.counted = builder.counted()
+    made.sampler = Sampler(environment.loop, environment.clock, environment.spark_thread)
+    return made
 
 
 class _Builder:
@@ -75,6 +80,11 @@ class _Builder:
     def upstream(self) -> dict[BufferedOperator, list[BufferedOperator]]:
         """Each operator that waits, with those that push rows to it."""
         return {operator: list(self._before(node)) for node, operator in self._buffered.items()}
+
+    def counted(self) -> dict[str, AsyncWaitOperator]:
+        """The operators that make calls, by their names, from the head to the tail."""
+        made = ((self._names[node], self.operators.get(node)) for node in self._plan.nodes)
+        return {name: operator for name, operator in made if isinstance(operator, AsyncWaitOperator)}
 
     def _operator(self, node: StreamNode, request_batch: Callable[[], None]) -> ChainedOperator:
         factory = node.factory
@@ -123,6 +133,6 @@ def _names(plan: ChainPlan) -> dict[StreamNode, str]:
     names: dict[StreamNode, str] = {}
     for node in plan.nodes:
         name = "source" if node.factory is None else node.factory.name
-        again = sum(other.factory is not None and other.factory.name == name for other in names)
-        names[node] = f"{name} {again + 1}" if again else name
+        numbered = (f"{name} {number}" for number in count(2))
+        names[node] = next(one for one in chain((name,), numbered) if one not in names.values())
     return names

@@ -10,11 +10,13 @@ from typing import Protocol
 
 from asyncudf.queues import LatencyMarker, StreamRecord
 
+from .._operators.async_wait import AsyncWaitOperator
 from .._operators.buffered import BufferedOperator
 from .._operators.input_buffer import InputElement
 from .._operators.operator import Operator
 from .._operators.outputs import Output
 from .plan import StreamNode
+from .sampler import Sampler
 
 __all__ = ("Chain", "Sinks")
 
@@ -55,6 +57,8 @@ class Chain:
         self.operators: Sequence[Operator] = ()  # from the tail to the head
         self.upstream: Mapping[BufferedOperator, Sequence[BufferedOperator]] = {}  # each with who pushes to it
         self.at_end: Callable[[], None] = lambda: None  # once all operators have ended
+        self.counted: Mapping[str, AsyncWaitOperator] = {}  # those that make calls, from the head to the tail
+        self.sampler: Sampler
 
     def feed(self, elements: Iterable[InputElement]) -> None:
         """Hand over a batch."""
@@ -72,12 +76,15 @@ class Chain:
         Raises:
             AsyncUDFError: a row failed, or an operator could not be opened or closed.
         """
+        self.sampler.operators = [*self.counted.values()]
+        self.sampler.start()
         try:
             async with contextlib.AsyncExitStack() as stack:
                 for operator in self.operators:
                     await stack.enter_async_context(operator.running())
             self.at_end()
         finally:
+            self.sampler.stop()
             if self._timer is not None:
                 self._timer.cancel()
 

@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable
 
 from .._functions.side_outputs import SideTypes
+from .._metrics.counters import TaskCounters
+from .._metrics.spark_thread import SparkThread
 
 __all__ = ("TaskEnvironment",)
 
@@ -28,6 +30,8 @@ class TaskEnvironment:
         side_types: the checks of what is written to side outputs; those that nobody reads have none.
         request_batch: asks for the next batch of elements.
         fail: ends the chain with an error.
+        own_clock: seconds; the loop's time unless given.
+        spark_thread: tells when Spark's thread was away.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -37,3 +41,14 @@ class TaskEnvironment:
     side_types: SideTypes = lambda tag: None
     request_batch: Callable[[], None] = lambda: None
     fail: Callable[[BaseException], None] = _raise
+    own_clock: Callable[[], float] | None = None
+    spark_thread: SparkThread | None = None
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The time that everything in the chain goes by, in seconds."""
+        return self.own_clock or self.loop.time
+
+    def counters(self) -> TaskCounters:
+        """The counters of one operator, from now on."""
+        return TaskCounters(self.clock, self.spark_thread)

@@ -133,9 +133,10 @@ class WaitFactory(OperatorFactory):
         if plan.spec.vectorized:
             arrow_types = [before.arrow_types[position] for position in self.positions]
             codec = VectorCodec(self.name, plan.spec.vectors, self.names, arrow_types)
+        counters = environment.counters()
         context = RuntimeContext(
             self.name,
-            environment.loop.time,
+            counters.clock,
             partition=environment.partition,
             task_attempt_number=environment.attempt,
             timeout=plan.options.timeout,
@@ -152,6 +153,7 @@ class WaitFactory(OperatorFactory):
             codec=codec,
             weigh=plan.weigh,
             may_edit=self.may_edit(before),
+            counters=counters,
             request_batch=request_batch,
             fail=environment.fail,
         )

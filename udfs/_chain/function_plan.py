@@ -11,7 +11,7 @@ from .._arrow.schemas import capture_type
 from .._arrow.sizes import estimated_size, may_be_large
 from .._arrow.validation import validator
 from .._errors.misfits import check_awaited
-from .._functions.signature import FunctionSpec
+from .._functions.signature import FunctionSpec, batch_rows
 from .._policies.options import ExtraFields, OnError, Options
 
 __all__ = ("FunctionPlan",)
@@ -61,6 +61,11 @@ class FunctionPlan:
     def threads(self) -> int:
         """How many calls may want a thread at the same time."""
         return self.options.capacity
+
+    def told_options(self) -> dict[str, Any]:
+        """The options as people are shown them, with what a call has by default."""
+        told = self.options.to_plain()
+        return {**told, "batch_size": batch_rows(self.spec, self.options)} if self.spec.vectorized else told
 
     def result_validator(self) -> Callable[[Any], Any]:
         """What is done to each result: validate it against the declared type, wrap it if captured."""

@@ -55,6 +55,11 @@ class ChainPlan:
         return max(1, sum(node.factory.threads for node in self.nodes if node.factory is not None))
 
     @property
+    def functions(self) -> list[FunctionPlan]:
+        """The functions that make calls, from the head to the tail."""
+        return [node.factory.function_plan for node in self.nodes if isinstance(node.factory, WaitFactory)]
+
+    @property
     def loop(self) -> EventLoop:
         """The event loop that the operators ask for.
 

@@ -17,6 +17,7 @@ __all__ = (
     "LETTER_FIELDS",
     "Redact",
     "as_exception",
+    "error_message",
     "error_record",
     "error_text",
     "is_fatal",

@@ -55,6 +55,13 @@ class FunctionSpec:
     returns: str | None  # DDL, as far as the annotation tells
 
     @property
+    def full_name(self) -> str:
+        """With that of its module, as far as it has one: `jobs.weather`."""
+        named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
+        is_own = named is self.function or self.has_life_cycle  # and not what wraps it, such as a partial
+        return f"{named.__module__}.{named.__qualname__}" if is_own else self.name
+
+    @property
     def vectorized(self) -> bool:
         """Whether one call takes many rows."""
         return bool(self.vectors)

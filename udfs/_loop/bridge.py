@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from .._errors.exceptions import AsyncUDFError
 from .._errors.records import as_exception
+from .._metrics.spark_thread import SparkThread
 from . import shutdown
 from .event_loops import run_to_end
 from .watchdog import watched
@@ -44,10 +45,14 @@ class Reader(Generic[Out]):
     Args:
         settle: brings it what has been handed over so far; raises OSError if it reads no more.
         nothing: makes an empty batch, for one that is told to stop only when it next gets something. None: it waits.
+        spark_thread: told when Spark's thread is away with a batch, or waits for the loop.
+        ended: told once how it ended: "succeeded", "failed", or "stopped" by the reader.
     """
 
     settle: Callable[[], None] = lambda: None
     nothing: Callable[[], Out] | None = None
+    spark_thread: SparkThread = dataclasses.field(default_factory=lambda: SparkThread(time.monotonic))
+    ended: Callable[[str], None] = lambda how: None
 
 
 class Bridge(Generic[In, Out]):
@@ -85,6 +90,7 @@ class Bridge(Generic[In, Out]):
         self._loop = loop
         self._reader = reader or Reader()
         self._heard = time.monotonic()  # when something came out last
+        self._how: str | None = "stopped"  # it ends, unless it is said otherwise; None: it has been told
         self._loop_task: LoopTask[In]
         self._main: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -130,6 +136,9 @@ class Bridge(Generic[In, Out]):
         # Spark's worker goes on. Winding up has several graces of its own, one after another.
         self._send(self._stop)
         self._thread.join(timeout=10 * shutdown.GRACE)
+        how, self._how = self._how, None
+        if how is not None:
+            self._reader.ended(how)
 
     def _until(self, last: str) -> Iterator[Out]:
         """Batches, up to what is waited for, or to the end of all."""
@@ -137,14 +146,20 @@ class Bridge(Generic[In, Out]):
             what, content = self._next()
             if what == "batch":
                 self._heard = time.monotonic()
-                yield content
+                self._reader.spark_thread.leave()
+                try:
+                    yield content
+                finally:
+                    self._reader.spark_thread.come_back()
             elif what == "request_batch":
                 if last == "request_batch":
                     return
             else:  # it is over; whoever asks again hears it again
                 self._outbox.put((what, content))
                 if what == "error":
+                    self._how = self._how and "failed"
                     raise content
+                self._how = self._how and "succeeded"
                 return
 
     def _next(self) -> tuple[str, Any]:
@@ -152,12 +167,16 @@ class Bridge(Generic[In, Out]):
         with contextlib.suppress(queue.Empty):
             return self._outbox.get_nowait()
         nothing = self._reader.nothing
-        while True:
-            self._reader.settle()
-            if nothing is not None and time.monotonic() - self._heard >= SILENCE:
-                return "batch", nothing()
-            with contextlib.suppress(queue.Empty):
-                return self._outbox.get(timeout=WATCH)
+        self._reader.spark_thread.wait()
+        try:
+            while True:
+                self._reader.settle()
+                if nothing is not None and time.monotonic() - self._heard >= SILENCE:
+                    return "batch", nothing()
+                with contextlib.suppress(queue.Empty):
+                    return self._outbox.get(timeout=WATCH)
+        finally:
+            self._reader.spark_thread.go_on()
 
     def _send(self, action: Callable[[], Any]) -> None:
         # A loop that is closed takes nothing: the outbox holds the reason, and whoever reads it next sees that.

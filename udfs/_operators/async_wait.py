@@ -14,7 +14,6 @@ from asyncudf.queues import StreamElement
 
 from .._calls.attempts import Calls
 from .._calls.call import Call, CallHooks
-from .._calls.error_policy import ErrorPolicy
 from .._calls.invokers import BatchCodec, invoker_of
 from .._calls.micro_batch import MicroBatch
 from .._calls.resources import closing, opened
@@ -22,10 +21,12 @@ from .._calls.slots import CallSlot, SlotPool, notify_on_suspend
 from .._functions.async_function import Results
 from .._functions.context import RuntimeContext
 from .._functions.signature import FunctionSpec, batch_rows
+from .._metrics.counters import TaskCounters
 from .._policies.options import Options
 from .buffered import BufferedOperator
 from .emission import Emission
 from .fast_path import BURST, ImmediateResults, Pace, run_fast_path
+from .gauges import Gauges
 from .input_buffer import InputElement, record_of
 from .intake import Intake
 from .operator import ChainedOperator
@@ -48,6 +49,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         weigh: how many bytes a result has, where they may be so large that `options.max_buffered_bytes` matters.
         may_edit: whether arguments may be lists or dicts, which an attempt could edit under the next one's feet.
         rng: for the jitter of delays.
+        counters: of what is done here; their clock is the operator's.
     """
 
     # Rows come by `feed` or `process`, slots ask for them, calls end: whatever happens first notes it where it belongs
@@ -71,28 +73,31 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         codec: BatchCodec | None = None,
         weigh: Callable[[Any], int] | None = None,
         may_edit: bool = True,
+        counters: TaskCounters | None = None,
         request_batch: Callable[[], None] = lambda: None,
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
         super().__init__(output, loop, request_batch, fail)
         self.name, self._spec = spec.name, spec
-        self._on_timeout = options.on_timeout
-        self._context = context
-        self._validate = validate
-        self._codec = codec
+        self.counters = counters or TaskCounters(loop.time)
+        self._options, self._context = options, context
+        self._validate, self._codec = validate, codec
         self._queue, self._output, self._bytes = queue_of(options, output, weigh)
         self._weigh = None if self._bytes is None else weigh
         self._emission = Emission(self._queue, self._output, self._is_bounded)
-        self._wanted_rows = max(options.capacity, batch_rows(spec, options))
-        policy = ErrorPolicy(options, spec.name, context.partition)
-        self._pace = Pace(loop.time, options.timeout, options.attempt_timeout)
+        self._wanted_rows = max(options.capacity, rows := batch_rows(spec, options))
+        self._pace = Pace(self.counters.clock, options.timeout, options.attempt_timeout)
         self._immediate = ImmediateResults()
         self._fast_function: Callable[..., Coroutine[Any, Any, Any]] | None = None
-        self._pool = SlotPool(loop, options.capacity, self._work, self._has_work)
-        batch = MicroBatch(batch_rows(spec, options), options.batch_linger, loop, self._pool.wake)
+        self.gauges: Gauges
+        why_idle = lambda: self.gauges.why_idle(self._held_back)  # noqa: E731
+        self._pool = SlotPool(loop, options.capacity, self._work, self._has_work, why_idle, self.counters.account)
+        self.gauges = Gauges(self.counters, self._pool, self._queue, self._bytes, self._input)
+        batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake)
         self._intake = Intake(self._input, self._queue, batch, self._push)
         hooks = CallHooks(self._push, self._fail, self._look_past_slots)
-        self._calls = Calls(spec, options, validate, may_edit, policy, rng, loop, self._pool, hooks)
+        self._calls = Calls(spec, options, validate, may_edit, context, rng, loop, self._pool, self.counters, hooks)
+        self.gauges.count_open = self._calls.counts.count_open
 
     @property
     def room(self) -> int:
@@ -121,7 +126,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """
         async with contextlib.AsyncExitStack() as stack:
             resources = await stack.enter_async_context(opened(self._spec, self._context))
-            invoker = invoker_of(self._spec, self._on_timeout, resources, self._context, self._codec)
+            invoker = invoker_of(self._spec, self._options, resources, self._context, self._codec)
             self._fast_function = self._calls.use(invoker)
             stack.callback(self._calls.close)
             stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
@@ -134,6 +139,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._end_output()
 
     async def _end_calls(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        self._calls.counts.abandon()
         await self._pool.close(patient=exc_type is None)
 
     def _look_past_slots(self) -> None:
@@ -267,6 +273,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def _take_immediate(self) -> None:
         """Take the rows that were done at once: emit them, if they need not wait in the queue."""
         immediate = self._immediate
+        self.counters.done_at_once(immediate.since, immediate.times)
+        immediate.times.clear()
         try:
             self._emission.emit_immediate(immediate)
         except BaseException as error:  # a call that has just begun must not be lost with it

@@ -35,6 +35,7 @@ class ByteBoundedQueue(StreamElementQueue):
         self._limit = limit
         self._weigh = weigh
         self._held = 0
+        self.most = 0  # that it ever was
 
     @property
     def places(self) -> int:
@@ -57,6 +58,7 @@ class ByteBoundedQueue(StreamElementQueue):
     def load(self, results: Sequence[Any]) -> None:
         """These wait in the queue from now on."""
         self._held += sum(map(self._weigh, results))
+        self.most = max(self.most, self._held)
 
     def unload(self, result: Any) -> None:
         """This one leaves."""

@@ -27,14 +27,17 @@ class ImmediateResults:
     # len(records) == len(results), in the order of the rows; none of them is in the queue
     # may_leave: nothing before them waits, so they may be emitted without ever having been in the queue
     # spare: counts down while rows are noted; the burst ends when it is used up
+    # times: when each of them was done, of those not counted yet; the first began at `since`
 
-    __slots__ = ("may_leave", "records", "results", "spare")
+    __slots__ = ("may_leave", "records", "results", "since", "spare", "times")
 
     def __init__(self) -> None:
         self.may_leave = False
         self.spare = 0  # bytes, where results are weighed
         self.records: list[InputElement] = []
         self.results: list[Any] = []
+        self.since = 0.0
+        self.times: list[float] = []
 
     def leave(self, output: Output, is_bounded: bool) -> None:
         """Emit what may leave; what the output has no room for is still there."""
@@ -114,13 +117,15 @@ async def run_fast_path(
     # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
     state, context, clean = slot.state, slot.context, slot.clean
     clock, pause = pace.clock, pace.pause
-    note_record, note_value = immediate.records.append, immediate.results.append
+    note_record, note_value, note_time = immediate.records.append, immediate.results.append, immediate.times.append
     end = 0.0  # when timers and the mailbox get their turn; 0: they have just had it
     for _ in range(PASSES):
         if (elements := operator.next_rows(slot)) is None:
             return False
         element = None
         started = clock()
+        if not immediate.times:
+            immediate.since = started
         if not end:
             end = started + pause
         elif started > end:
@@ -157,10 +162,12 @@ async def run_fast_path(
                     break
                 note_record(element)
                 note_value(value)
+                note_time(now)
                 return True
             started = now
             note_record(element)
             note_value(value)
+            note_time(now)
             if weigh is not None:
                 immediate.spare -= weigh(value)
                 if immediate.spare <= 0:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import enum
+import importlib.util
 import inspect
 import math
 from collections.abc import Callable, Iterable
@@ -14,7 +16,18 @@ from .._errors.exceptions import OptionError
 from .._errors.records import Redact, only_types
 from .._text.safe import safe_repr
 
-__all__ = ("Seconds", "anything", "choice", "flag", "optional", "positive_int", "redaction", "seconds", "unknown_name")
+__all__ = (
+    "Seconds",
+    "anything",
+    "choice",
+    "flag",
+    "optional",
+    "positive_int",
+    "redaction",
+    "seconds",
+    "traced",
+    "unknown_name",
+)
 
 
 Seconds = float | timedelta
@@ -82,6 +95,16 @@ def flag(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
         raise OptionError(f"{name} must be True or False, not {safe_repr(value)}")
     return value
+
+
+def traced(value: Any, name: str) -> bool:
+    """True or False, and True only where OpenTelemetry is installed."""
+    if not flag(value, name):
+        return False
+    with contextlib.suppress(ImportError):  # of what is above it
+        if importlib.util.find_spec("opentelemetry.trace") is not None:
+            return True
+    raise OptionError(f'{name}=True needs OpenTelemetry: pip install "asyncudf[otel]", here and on every executor')
 
 
 def anything(value: Any, name: str) -> Any:

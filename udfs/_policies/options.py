@@ -19,6 +19,7 @@ from .checks import (
     positive_int,
     redaction,
     seconds,
+    traced,
     unknown_name,
 )
 from .retry import BaseRetrying, RetryStrategy
@@ -74,6 +75,9 @@ class EventLoop(enum.Enum):
     UVLOOP = "uvloop"
 
 
+PLAIN = (type(None), bool, int, float, str)  # types of options that may be shown
+
+
 class CallOptions(TypedDict, total=False):
     """The options that every entry point takes, with the types that users may give; `Options` has what is made of them.
 
@@ -95,6 +99,7 @@ class CallOptions(TypedDict, total=False):
     resources: Resources | None
     deterministic: bool
     loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
+    spans: bool
 
 
 class FunctionOptions(CallOptions, total=False):
@@ -131,6 +136,7 @@ class Options:
     resources: Resources | None = field(default=None, metadata=_by(anything))
     deterministic: bool = field(default=False, metadata=_by(flag))
     loop: EventLoop = field(default=EventLoop.AUTO, metadata=_by(choice(EventLoop)))
+    spans: bool = field(default=False, metadata=_by(traced))
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -158,6 +164,17 @@ class Options:
         if self.queue_size is not None:
             return self.queue_size
         return self.capacity * max(QUEUE_ROWS_PER_CALL, self.batch_size or 1)
+
+    def to_plain(self) -> dict[str, Any]:
+        """What people are shown of them: plain values as they are, of others that they are given."""
+        plain: dict[str, Any] = {}
+        for one in dataclasses.fields(self):
+            value = getattr(self, one.name)
+            value = value.value if isinstance(value, enum.Enum) else value
+            # What is not checked here is the user's own data, such as a result for rows that are late.
+            is_shown = value is None or (type(value) in PLAIN and one.metadata["check"] is not anything)
+            plain[one.name] = value if is_shown else "given"
+        return plain
 
     def _check_combinations(self) -> None:
         if self.queue_rows < self.capacity:

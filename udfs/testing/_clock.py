@@ -12,6 +12,9 @@ from .._errors.exceptions import AsyncUDFError
 __all__ = ("VirtualClockLoop",)
 
 
+ROUNDING = 1e-9  # seconds
+
+
 class VirtualClockLoop(asyncio.SelectorEventLoop):
     """An event loop whose time jumps to the next timer instead of passing.
 
@@ -53,8 +56,10 @@ class _VirtualSelector(selectors.SelectSelector):
     """The clock: where a selector would wait, it sets itself to the end of the wait."""
 
     # beside: timers that do not count as something that can still happen, such as those of latency markers
+    # _end: of the wait that such a timer has cut in two; what is left of it ends there, whatever rounding says
 
     now = 0.0
+    _end = 0.0
     call_soon: Callable[..., object]
 
     def __init__(self) -> None:
@@ -73,10 +78,13 @@ class _VirtualSelector(selectors.SelectSelector):
         return ready
 
     def _pass(self, end: float) -> None:
+        end = self._end if abs(end - self._end) < ROUNDING else end
         self.beside = sorted(handle for handle in self.beside if not handle.cancelled())
-        if self.beside and self.beside[0].when() <= end:
-            handle = self.beside.pop(0)
-            self.now = max(self.now, handle.when())
-            self.call_soon(handle._run)
+        if self.beside and self.beside[0].when() <= end - ROUNDING:
+            self._end = end
+            self.now = limit = max(self.now, self.beside[0].when())
         else:
-            self.now = end
+            # Those that are due there all go before the timer that is: a hair earlier they would let it fire too soon.
+            self.now, limit = end, end + ROUNDING
+        while self.beside and self.beside[0].when() <= limit:
+            self.call_soon(self.beside.pop(0)._run)

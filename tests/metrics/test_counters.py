@@ -1,0 +1,364 @@
+"""What the engine counts: calls, rows, errors, and where the time went, on the virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture, RetryStrategy, RuntimeContext, async_pandas_udf
+from asyncudf._metrics.time_account import State
+from asyncudf.testing import VirtualClockLoop
+from asyncudf.testing._operators import ListOutput, chain_of, elements_of
+from tests.kit.figures import figures
+
+MODES = pytest.mark.parametrize("mode", ["ordered", "unordered"])
+
+
+async def slow(x: int) -> int:
+    await asyncio.sleep(0.05)
+    return x
+
+
+async def instant(x: int) -> int:
+    return x
+
+
+def block(seconds: float) -> None:
+    loop: Any = asyncio.get_running_loop()
+    loop.block(seconds)
+
+
+@MODES
+def test_calls_that_wait(mode: str) -> None:
+    """Rows, results, calls, attempts, how long they took, how many were in flight."""
+    found = figures(slow, range(1000), capacity=20, output_mode=mode)
+    assert (found.rows, found.results, found.calls, found.attempts, found.retries) == (1000, 1000, 1000, 1000, 0)
+    assert found.latency.quantile(0.5) == pytest.approx(0.05, rel=0.01)
+    assert (found.in_flight_peak, found.in_flight) == (20, pytest.approx(20))
+    assert found.time[State.CALLS_BUSY] == pytest.approx(2.5)
+    assert found.seconds == pytest.approx(2.5)
+
+
+@MODES
+def test_calls_that_return_at_once(mode: str) -> None:
+    """They are counted like all others, though no one of them is looked at."""
+    found = figures(instant, range(1001), capacity=20, output_mode=mode)
+    assert (found.rows, found.results, found.calls, found.attempts) == (1001,) * 4
+    assert (found.latency.count, found.in_flight_peak) == (1001, 1)
+
+
+def test_calls_that_return_late_without_waiting_are_told_apart() -> None:
+    """Of calls that block each has its own latency, though they are taken in bursts."""
+
+    async def blocking(x: int) -> int:
+        block(0.001 * (x % 10))
+        return x
+
+    found = figures(blocking, range(1000))
+    assert found.latency.quantile(0.5) == pytest.approx(0.0045, rel=0.15)
+    assert found.latency.longest == pytest.approx(0.009)
+    assert found.latency.seconds == pytest.approx(4.5)
+
+
+def test_both_kinds_of_calls_in_one_run() -> None:
+    """A function that sometimes has its answer at hand."""
+
+    async def cached(x: int) -> int:
+        if x % 10 == 0:
+            await asyncio.sleep(1)
+        return x
+
+    found = figures(cached, range(1000), capacity=5)
+    assert (found.rows, found.calls, found.results) == (1000, 1000, 1000)
+    assert found.latency.longest == pytest.approx(1)
+
+
+def test_errors_retries_and_dead_rows() -> None:
+    """Each attempt that failed counts, with its type and one message; a row only when it has failed for good."""
+
+    async def flaky(x: int, context: RuntimeContext) -> int:
+        await asyncio.sleep(0.01)
+        if x % 4 == 0 and context.attempt_number < 3:
+            raise ConnectionError(f"https://user:secret@example.com/{x}?key=secret")
+        if x % 4 == 1:
+            raise KeyError("never")
+        return x
+
+    retry = RetryStrategy.fixed_delay(3, 0.1)
+    found = figures(flaky, range(100), on_error="null", retry=retry)
+    assert (found.rows, found.results, found.calls) == (100, 100, 100)
+    assert (found.attempts, found.retries) == (100 + 2 * 25 + 2 * 25, 100)
+    assert found.errors == {"ConnectionError": 50, "KeyError": 75}
+    assert found.failures == 25
+    assert "secret" not in found.examples["ConnectionError"]
+    assert found.waited == pytest.approx(10)
+    assert found.in_flight == pytest.approx(200 * 0.01 / found.seconds)
+
+
+def test_what_waits_for_a_slot_after_its_back_off_is_not_in_flight() -> None:
+    """However many rows wait for their next attempt: never more calls than slots are in flight."""
+    loop_time: list[float] = []
+
+    async def down_at_first(x: int) -> int:
+        await asyncio.sleep(0.1)
+        loop_time.append(asyncio.get_running_loop().time())
+        if loop_time[-1] < 5:
+            raise ConnectionError
+        return x
+
+    retry = RetryStrategy.fixed_delay(50, 6.0)
+    found = figures(down_at_first, range(600), capacity=10, retry=retry, timeout=1000.0)
+    assert found.retries > 300
+    assert found.in_flight == pytest.approx(0.1 * found.attempts / found.seconds, rel=0.01)
+    assert found.in_flight <= 10
+
+
+def test_a_call_whose_deadline_comes_while_it_waits_is_not_in_flight_either() -> None:
+    """Its back-off, as far as it came, was no time of the service's."""
+
+    async def fails(x: int) -> int:
+        await asyncio.sleep(0.1)
+        if x:
+            raise ConnectionError
+        await asyncio.sleep(1.9)
+        return x
+
+    retry = RetryStrategy.fixed_delay(2, 0.9)
+    found = figures(fails, range(20), capacity=2, retry=retry, timeout=2.0, on_error="null")
+    assert found.in_flight <= 2
+
+
+def test_a_redacted_input_is_in_no_example() -> None:
+    """With `redact` a result that does not fit is told without the value."""
+
+    async def wrong(x: int) -> int:
+        return "4111 1111"  # type: ignore[return-value]
+
+    found = figures(async_pandas_udf("int", on_error="null", redact=True)(wrong), [1])
+    assert "4111" not in found.examples["ResultError"]
+    assert (found.failures, found.results) == (1, 1)
+
+
+def test_rows_and_attempts_that_take_too_long() -> None:
+    """A deadline and an attempt's own limit are timeouts; without an answer for them they are errors too."""
+
+    async def hangs(x: int) -> int:
+        await asyncio.sleep(100)
+        return x
+
+    found = figures(hangs, range(10), timeout=1.0, on_error="null")
+    assert (found.timeouts, found.failures, found.errors) == (10, 10, {"AsyncTimeoutError": 10})
+    found = figures(hangs, range(10), timeout=1.0, on_timeout=0)
+    assert (found.timeouts, found.failures, found.errors) == (10, 0, {})
+    found = figures(hangs, range(10), attempt_timeout=1.0, on_error="null", retry=RetryStrategy.fixed_delay(2, 0.1))
+    assert (found.timeouts, found.attempts, found.failures) == (20, 20, 10)
+    assert found.latency.seconds == pytest.approx(21)
+
+
+def test_micro_batches_are_calls_of_many_rows() -> None:
+    """A vectorized call is one call, with all its rows and results."""
+
+    async def vectorized(xs: pd.Series) -> pd.Series:
+        await asyncio.sleep(0.1)
+        return xs
+
+    late = async_pandas_udf("long", batch_size=100, timeout=0.05, on_error="null")(vectorized)
+    found = figures(late, range(950))
+    assert (found.timeouts, found.errors, found.failures) == (10, {"AsyncTimeoutError": 10}, 950)
+    found = figures(async_pandas_udf("long", batch_size=100)(vectorized), range(950))
+    assert (found.calls, found.attempts, found.rows, found.results) == (10, 10, 950, 950)
+    assert found.latency.count == 10
+
+
+def test_rows_with_any_number_of_results() -> None:
+    """Results are counted, not rows, where a row may have none or many."""
+
+    async def repeated(x: int) -> AsyncIterator[int]:
+        await asyncio.sleep(0.1)
+        for _ in range(x):
+            yield x
+
+    found = figures(async_pandas_udf("long")(repeated), [0, 1, 2, 3])
+    assert (found.rows, found.calls, found.results) == (4, 4, 6)
+
+
+def test_an_async_function_with_a_result_future() -> None:
+    """A row is done when its future is, though the coroutine runs on."""
+
+    class Late(AsyncFunction):
+        async def async_invoke(self, row: Any, result: ResultFuture) -> None:
+            result.complete([row, row])
+            await asyncio.sleep(1)
+
+    found = figures(async_pandas_udf("long")(Late()), [1, 2, 3])
+    assert (found.rows, found.calls, found.results, found.abandoned) == (3, 3, 6, 0)
+
+
+def test_calls_that_nobody_waits_for_any_more() -> None:
+    """When a row fails the task, the calls that were under way are paid for: they count as begun, and abandoned."""
+    counted = []
+
+    async def one_fails(x: int) -> int:
+        counted.append(x)
+        await asyncio.sleep(1 if x == 5 else 2)
+        if x == 5:
+            raise ValueError("no")
+        return x
+
+    with pytest.raises(AsyncUDFError) as raised:
+        figures(one_fails, range(100), capacity=10)
+    assert raised
+    assert len(counted) == 10
+
+
+def test_each_call_of_a_task_that_fails_counts_once() -> None:
+    """Also where the others clean up for longer than their deadline."""
+    begun = 0
+
+    async def one_fails(x: int) -> int:
+        nonlocal begun
+        begun += 1
+        try:
+            await asyncio.sleep(0.5 if x == 5 else 100)
+        finally:
+            if x != 5:
+                await asyncio.sleep(3)
+        raise ValueError(x)
+
+    for limits in ({"timeout": 1.0}, {"timeout": 1.0, "attempt_timeout": 1.0}):
+        loop, begun = VirtualClockLoop(), 0
+        udf = async_pandas_udf(one_fails, capacity=10, **limits)  # type: ignore[call-overload]
+        chain = chain_of(udf, ListOutput(), loop)
+        chain.feed(elements_of(udf, range(100)))
+        with pytest.raises(AsyncUDFError, match="5"):
+            loop.run_until_complete(chain.run())
+        loop.close()
+        found = chain.counted["one_fails"].counters.totals
+        assert (found.calls, found.attempts, found.abandoned, found.timeouts) == (begun, begun, begun, 0)
+        assert found.in_flight == pytest.approx(begun * 0.5 / found.seconds, rel=0.01)
+
+
+def test_calls_that_go_on_count_as_far_as_they_are() -> None:
+    """While a task runs its mean of calls in flight has those that are not done, and none that wait for a retry."""
+
+    async def long(x: int) -> int:
+        await asyncio.sleep(0.1)
+        if x % 2:
+            raise ConnectionError
+        await asyncio.sleep(60)
+        return x
+
+    loop = VirtualClockLoop()
+    udf = async_pandas_udf(long, capacity=100, retry=RetryStrategy.fixed_delay(2, 50.0))
+    chain = chain_of(udf, ListOutput(), loop)
+    chain.feed(elements_of(udf, range(100)))
+    operator = chain.counted["long"]
+    seen = []
+
+    def look() -> None:
+        operator.gauges.count_open()
+        operator.gauges.look(was_blocked=False)
+        seen.append(operator.counters.totals.in_flight)
+
+    async def main() -> None:
+        loop.call_at(40.0, look)
+        running = asyncio.create_task(chain.run())
+        await asyncio.sleep(41)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert seen == [pytest.approx((50 * 40 + 50 * 0.1) / 40, rel=0.01)]
+    assert operator.counters.totals.in_flight == pytest.approx((50 * 41 + 50 * 0.1) / 41, rel=0.01)
+
+
+def test_where_the_time_goes() -> None:
+    """A slow head of the line, no input, and the last rows of a task, each by its own name."""
+
+    async def with_a_slow_one(x: int) -> int:
+        await asyncio.sleep(5 if x == 300 else 0.05)
+        return x
+
+    found = figures(with_a_slow_one, range(1000), capacity=20, queue_size=40)
+    assert found.time[State.HEAD_OF_LINE] == pytest.approx(4.9, abs=0.1)
+    assert found.queued_peak == 40
+    found = figures(slow, range(20), capacity=20, batches=[(1.0, range(20)), (2.0, range(20))])
+    assert found.time[State.INPUT] == pytest.approx(1.9)
+    assert found.time[State.CALLS_BUSY] == pytest.approx(0.15)
+    found = figures(with_a_slow_one, range(301), capacity=20)
+    assert found.time[State.WINDING_DOWN] == pytest.approx(5, abs=0.1)
+
+
+def test_a_blocked_loop() -> None:
+    """Calls that do not give way, whether they wait later or never."""
+
+    async def blocks(x: int) -> int:
+        block(0.06)
+        return x
+
+    async def blocks_later(x: int) -> int:
+        await asyncio.sleep(0.01)
+        block(0.06)
+        return x
+
+    for function in (blocks, blocks_later):
+        found = figures(function, range(100))
+        assert found.time[State.BLOCKED_LOOP] == pytest.approx(6, rel=0.1)
+
+
+@st.composite
+def jobs(draw: Any) -> dict[str, Any]:
+    """A function's ways, and its options."""
+    capacity = draw(st.integers(1, 8))
+    return {
+        "ways": draw(st.lists(st.tuples(st.sampled_from("iwbfh"), st.floats(0, 2)), min_size=1, max_size=60)),
+        "batches": sorted(draw(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 9)), max_size=4))),
+        "options": {
+            "capacity": capacity,
+            "queue_size": draw(st.integers(capacity, 30)),
+            "output_mode": draw(st.sampled_from(["ordered", "unordered"])),
+            "timeout": draw(st.sampled_from([0.5, 3.0, 180.0])),
+            "retry": draw(st.sampled_from([None, RetryStrategy.fixed_delay(3, 0.2)])),
+            "on_error": draw(st.sampled_from(["null", "capture"])),
+        },
+    }
+
+
+@given(jobs())
+@settings(max_examples=150)
+def test_whatever_a_job_does_its_account_adds_up(job: dict[str, Any]) -> None:
+    """Over random jobs: all time is accounted for to the millisecond, all rows and calls are counted, bounds hold."""
+    ways, begun = job["ways"], 0
+
+    async def varied(x: int) -> int:
+        nonlocal begun
+        begun += 1
+        how, seconds = ways[x % len(ways)]
+        if how == "w":
+            await asyncio.sleep(seconds)
+        if how == "b":
+            block(seconds / 10)
+        if how == "f":
+            await asyncio.sleep(seconds / 10)
+            raise ValueError(x)
+        if how == "h":
+            await asyncio.sleep(1000)
+        return x
+
+    batches = [(when, range(count)) for when, count in job["batches"]]
+    found = figures(async_pandas_udf("long", **job["options"])(varied), range(len(ways)), batches=batches)
+    rows = len(ways) + sum(count for _, count in job["batches"])
+    assert (found.rows, found.results, found.calls) == (rows, rows, rows)
+    assert found.attempts == begun
+    assert sum(found.time.values()) == pytest.approx(found.seconds, abs=1e-3)
+    assert min(found.time.values()) >= -1e-9
+    assert found.in_flight_peak <= job["options"]["capacity"]
+    assert found.queued_peak <= job["options"]["queue_size"]
+    assert found.latency.count == rows

@@ -1,0 +1,79 @@
+"""Latencies in a sketch: 1% of error, and parts that add up to the whole."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf._metrics.latency_sketch import LatencySketch
+
+LATENCIES = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=200)
+
+
+def sketch_of(latencies: list[float]) -> LatencySketch:
+    sketch = LatencySketch()
+    sketch.add(latencies)
+    return sketch
+
+
+@given(LATENCIES, st.floats(0, 1))
+def test_a_quantile_is_within_one_percent(latencies: list[float], share: float) -> None:
+    """Each quantile is at most 1% away from that of the sorted latencies."""
+    exact = sorted(latencies)[math.floor(share * (len(latencies) - 1))]
+    found = sketch_of(latencies).quantile(share)
+    assert found is not None
+    assert abs(found - exact) <= exact * 0.0201  # 1% of what is shown, and the 10 ns that keep a logarithm finite
+
+
+@given(LATENCIES, st.integers(0, 200))
+def test_parts_add_up_to_the_whole(latencies: list[float], cut: int) -> None:
+    """Two sketches merged are the sketch of all their calls, whatever way they came."""
+    first, second = sketch_of(latencies[:cut]), sketch_of(latencies[cut:])
+    second.merge(first)
+    travelled = LatencySketch.from_plain(json.loads(json.dumps(second.to_plain())))
+    whole = sketch_of(latencies)
+    assert travelled.histogram() == whole.histogram()
+    assert (travelled.count, travelled.shortest, travelled.longest) == (whole.count, whole.shortest, whole.longest)
+    assert math.isclose(travelled.seconds, whole.seconds)
+
+
+def test_the_extremes_and_the_mean_are_exact() -> None:
+    """The shortest, the longest and the mean are those of the calls, and no quantile lies outside."""
+    sketch = sketch_of([0.1, 0.2, 0.6])
+    assert (sketch.shortest, sketch.longest, sketch.count) == (0.1, 0.6, 3)
+    assert sketch.mean is not None
+    assert math.isclose(sketch.mean, 0.3)
+    assert (sketch.quantile(0.0), sketch.quantile(1.0)) == (0.1, 0.6)
+
+
+def test_without_calls_there_is_nothing_to_tell() -> None:
+    """No call: no mean, no quantile, an empty histogram; merged into another it changes nothing."""
+    empty = LatencySketch.from_plain(LatencySketch().to_plain())
+    assert (empty.count, empty.mean, empty.quantile(0.5), empty.histogram()) == (0, None, None, [])
+    other = sketch_of([1.0])
+    other.merge(empty)
+    assert (other.count, other.shortest, other.longest) == (1, 1.0, 1.0)
+
+
+def test_calls_of_no_duration() -> None:
+    """On a clock that did not move a call took no time."""
+    sketch = sketch_of([0.0, 0.0])
+    assert sketch.quantile(0.5) == 0.0
+
+
+def test_less_than_no_duration_is_none() -> None:
+    """A clock's rounding cannot make a sketch fail."""
+    sketch = sketch_of([-1e-9, 0.5])
+    sketch.add_equal(1, -1e-9)
+    assert (sketch.shortest, sketch.longest, sketch.count) == (0.0, 0.5, 3)
+
+
+def test_calls_of_equal_duration_count_each() -> None:
+    """Of calls of which the sum is known each is as long as the others."""
+    sketch = LatencySketch()
+    sketch.add_equal(4, 2.0)
+    sketch.add_equal(0, 0.0)
+    assert (sketch.count, sketch.seconds, sketch.quantile(0.5)) == (4, 2.0, 0.5)

@@ -1,0 +1,162 @@
+"""Messages of tasks become the figures of a run: in any order, told twice, of ten thousand tasks."""
+
+from __future__ import annotations
+
+import json
+import random
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf._metrics.function_metrics import ERROR_TYPES, OTHERS, FunctionMetrics
+from asyncudf._metrics.run_metrics import RunMetrics
+from asyncudf._metrics.time_account import State
+
+
+def message(number: int, status: str = "succeeded", *, rows: int = 10, name: str = "f", use: int = 1) -> dict[str, Any]:
+    """What the n-th task tells of one function, as it arrives."""
+    metrics = FunctionMetrics(tasks=1, seconds=float(rows), rows=rows, results=rows, calls=rows, attempts=rows + 1)
+    metrics.latency.add([0.01 * (1 + number % 7)] * rows)
+    metrics.time[State.CALLS_BUSY] = float(rows)
+    metrics.note_error("ValueError", lambda: "no")
+    task = {"stage": 1, "partition": number, "attempt": 0, "batch": None, "host": "h", "began": 100.0 + number}
+    about = {"name": name, "entry_point": "column", "order": [use, 0], "options": {"capacity": 5}}
+    told = {"about": about, "metrics": metrics.to_plain(), "timeline": [[1.0, rows, 5.0, 5.0]]}
+    whole = {
+        "id": f"{use}/{number}",
+        "runs": ["r"],
+        "task": {**task, "status": status},
+        "functions": {f"{use}:0": told},
+    }
+    found: dict[str, Any] = json.loads(json.dumps(whole))
+    return found
+
+
+def run_of(*messages: dict[str, Any]) -> RunMetrics:
+    run = RunMetrics()
+    for one in messages:
+        run.add(one)
+    return run
+
+
+def rounded(run: RunMetrics) -> Any:
+    """Its figures; floats, whose sums depend on the order by a hair, to the microsecond."""
+    return json.loads(json.dumps(run.to_plain()), parse_float=lambda text: round(float(text), 6))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["running", "succeeded", "failed", "stopped"]))), st.randoms()
+)
+def test_neither_order_nor_repetition_matters(told: list[tuple[int, str]], rng: random.Random) -> None:
+    """A task has one end; what comes after it, or again, changes nothing."""
+    ends: dict[int, str] = {}
+    for number, status in told:
+        if status != "running":
+            ends.setdefault(number, status)
+    messages = [message(number, ends.get(number, "running")) for number in dict(told)]
+    late = [message(number, "running", rows=3) for number, _ in told if number in ends]
+    first = run_of(*messages, *late, *messages)
+    rng.shuffle(messages)
+    second = run_of(*messages)
+    assert rounded(first) == rounded(second)
+    if told:
+        (found,) = first.to_plain()
+        assert found["rows"] == 10 * sum(ends.get(number) != "failed" for number in dict(told))
+        assert found["failed_attempts"]["rows"] == 10 * sum(end == "failed" for end in ends.values())
+
+
+def test_a_task_that_runs_is_counted_as_far_as_it_is() -> None:
+    """Each message replaces the one before, until the last."""
+    run = run_of(message(1, "running", rows=3), message(1, "running", rows=5))
+    assert run.is_running
+    assert run.to_plain()[0]["rows"] == 5
+    run.add(message(1, rows=8))
+    assert not run.is_running
+    assert run.to_plain()[0]["rows"] == 8
+
+
+def test_a_task_that_is_not_heard_of_again() -> None:
+    """It is lost, and kept apart like one that failed; if its end is told in another way after all, that counts."""
+    run = run_of(message(1, "running", rows=3))
+    run.lose("1/1")
+    run.lose("unknown")
+    (found,) = run.to_plain()
+    assert (found["tasks"]["lost"], found["rows"], found["failed_attempts"]["rows"]) == (1, 0, 3)
+    assert not run.is_running
+    run.add(message(1, rows=8))
+    (found,) = run.to_plain()
+    assert (found["tasks"]["lost"], found["tasks"]["succeeded"], found["rows"]) == (0, 1, 8)
+    run.lose("1/1")
+    assert run.to_plain() == [found]
+
+
+def test_a_task_that_ended_well_is_proven_by_spark() -> None:
+    """What comes behind the function may still fail: without a second word from Spark it has."""
+    told = {**message(1), "awaits_proof": True}
+    run = run_of(told, {**message(2), "awaits_proof": True}, message(2))
+    assert not run.is_running
+    assert run.to_plain()[0]["tasks"]["succeeded"] == 2
+    run.lose("1/1")
+    run.settle()
+    (found,) = run.to_plain()
+    assert (found["tasks"]["succeeded"], found["tasks"]["failed"]) == (1, 1)
+    assert (found["rows"], found["failed_attempts"]["rows"]) == (10, 10)
+    run.add(message(1))
+    assert run.to_plain()[0]["rows"] == 20
+
+
+def test_functions_stand_in_the_order_of_their_plans_with_labels_of_their_own() -> None:
+    """Whoever tells first: a label is that of the plan's place, and no other function has it."""
+    run = run_of(message(1, name="g", use=3), message(1, name="f", use=2), message(1, name="g", use=1))
+    assert [one["function"] for one in run.to_plain()] == ["g", "f", "g #2"]
+
+
+def test_a_label_that_looks_like_a_number_is_given_once() -> None:
+    """Also where a function is itself called like the label of another."""
+    run = run_of(message(1, name="g", use=1), message(1, name="g", use=2), message(1, name="g #2", use=3))
+    assert len({one["function"] for one in run.to_plain()}) == 3
+
+
+def test_ten_thousand_tasks_need_little_memory() -> None:
+    """All count; two hundred are kept, and those are the longest."""
+    tracemalloc.start()
+    run = RunMetrics()
+    for number in range(10_000):
+        run.add(message(number, rows=1 + number % 500))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    (found,) = run.to_plain()
+    assert found["tasks"]["succeeded"] == 10_000
+    assert found["rows"] == sum(1 + number % 500 for number in range(10_000))
+    assert found["latency"]["count"] == found["rows"]
+    assert (len(found["per_task"]), found["per_task_left_out"]) == (200, 9_800)
+    assert min(task["seconds"] for task in found["per_task"]) >= 490
+    assert peak < 20e6
+
+
+def test_the_figures_of_tasks_add_up() -> None:
+    """Sums, peaks, means and quantiles of the whole are those of its tasks together."""
+    (found,) = run_of(message(1, rows=10), message(2, rows=30), message(3, "failed", rows=5)).to_plain()
+    assert (found["calls"], found["attempts"], found["retries"], found["seconds"]) == (40, 42, 2, 40.0)
+    assert found["time"]["calls_busy"] == 40.0
+    assert found["latency"]["mean"] == pytest.approx((10 * 0.02 + 30 * 0.03) / 40)
+    assert found["in_flight"]["mean"] == pytest.approx((10 * 0.02 + 30 * 0.03) / 40)
+    assert (found["began"], found["ended"]) == (101.0, 132.0)
+    assert sorted(task["status"] for task in found["per_task"]) == ["failed", "succeeded", "succeeded"]
+
+
+def test_a_class_for_each_error_does_not_fill_the_memory() -> None:
+    """Beyond some types errors are counted together."""
+    metrics = FunctionMetrics()
+    for number in range(1000):
+        metrics.note_error(f"Error{number}", lambda: "text" * 1000)
+    assert len(metrics.errors) == ERROR_TYPES + 1
+    assert metrics.errors[OTHERS] == 1000 - ERROR_TYPES
+    assert max(map(len, metrics.examples.values())) <= 500
+    twice = FunctionMetrics.from_plain(json.loads(json.dumps(metrics.to_plain())))
+    twice.merge(metrics)
+    assert twice.errors.total() == 2000
+    assert len(twice.errors) == ERROR_TYPES + 1

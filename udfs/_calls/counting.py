@@ -1,0 +1,104 @@
+"""What is counted of calls beyond that they ended: errors, and what is not one row with one result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from .._errors.records import Redact, error_message
+from .._functions.async_function import Results
+from .._functions.side_outputs import SideRecord
+from .._metrics.counters import TaskCounters
+from .._text.safe import type_name
+from .call import Call
+
+__all__ = ("CallCounts",)
+
+
+class CallCounts:
+    """Counts the calls of an operator.
+
+    Args:
+        begun: gives all calls that have begun, and some that are done.
+        is_even: whether each call that succeeds is of one row and gives one result; then only errors need be counted.
+    """
+
+    # What nearly all calls share is counted by the length of a list of latencies, see TaskCounters.
+
+    def __init__(
+        self, counters: TaskCounters, redact: Redact | None, begun: Callable[[], Iterable[Call]], *, is_even: bool
+    ) -> None:
+        self._counters = counters
+        self._redact = redact
+        self._begun = begun
+        self.is_even = is_even
+
+    def error(self, error: BaseException) -> None:
+        """An attempt has ended with it."""
+        self._counters.totals.note_error(type_name(error), partial(error_message, error, self._redact))
+
+    def attempt_timed_out(self, call: Call) -> None:
+        self._counters.totals.timeouts += not call.done
+
+    def timed_out(self, call: Call, answers: Sequence[Results | BaseException]) -> None:
+        """A call has not ended in time; these are the answers for its rows."""
+        self._counters.totals.timeouts += 1
+        error = next((answer for answer in answers if isinstance(answer, BaseException)), None)
+        if call.parked is not None:  # its last attempt has ended before
+            self._unpark(call)
+        elif error is not None:
+            self.error(error)
+
+    def failed(self, result: object) -> None:
+        """A row ends with an error, for which the error policy gave this result."""
+        self._counters.totals.failures += 1
+        if isinstance(result, SideRecord):
+            self._counters.totals.dead_letters += 1
+            self._counters.more_results -= self.is_even
+
+    def retries(self, call: Call) -> None:
+        """Another attempt follows."""
+        call.parked = self._counters.clock()
+
+    def begins_again(self, call: Call) -> None:
+        """Another attempt begins."""
+        self._counters.totals.attempts += 1
+        self._unpark(call)
+
+    def _unpark(self, call: Call) -> None:
+        """What it has waited for another attempt is no time of the service's, however long it took."""
+        if call.parked is not None:
+            self._counters.totals.waited += self._counters.clock() - call.parked
+            call.parked = None
+
+    def completed(self, call: Call, completed: Sequence[Results]) -> None:
+        """A call has ended that may be of several rows or results."""
+        self._counters.more_rows += len(call.records) - 1
+        results = sum(not isinstance(result, SideRecord) for results in completed for result in results)
+        self._counters.more_results += results - len(completed)
+
+    def count_open(self) -> None:
+        """Bring up to date for how long the calls have taken that are not done."""
+        now = self._counters.clock()
+        ends = [(now if call.parked is None else call.parked) - call.started for call in self._open]
+        self._counters.totals.open_seconds = sum(ends)
+
+    def abandon(self) -> None:
+        """The operator ends, and nobody waits for the calls any more that are not done."""
+        self._abandon(self._open)
+        self._counters.totals.open_seconds = 0.0
+
+    def failed_task(self, call: Call) -> None:
+        """The call ends the task."""
+        self._abandon([call])
+
+    def _abandon(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            self._unpark(call)
+            call.done = True  # whatever its deadline would make of it yet, it is counted
+        now = self._counters.clock()
+        self._counters.abandon(len(calls), sum(now - call.started for call in calls))
+
+    @property
+    def _open(self) -> list[Call]:
+        return [call for call in self._begun() if not call.done]

@@ -1,0 +1,1 @@
+"""Numbers that merge: what a function did in a task, how long its calls took, and where the time went."""

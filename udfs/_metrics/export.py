@@ -1,0 +1,134 @@
+"""OpenTelemetry: what a function does in a task, for the SDK that its process has set up."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from .function_metrics import OTHERS, FunctionMetrics
+from .latency_sketch import LatencySketch
+
+__all__ = ("Exporter",)
+
+
+# Names and units as the semantic conventions want them: a plural for what is counted, braces around what is no unit.
+COUNTERS = {
+    "rows": ("row", "Rows taken from the input."),
+    "results": ("result", "Results given."),
+    "calls": ("call", "Calls begun."),
+    "attempts": ("attempt", "Attempts of calls, retries included."),
+    "abandoned": ("call", "Calls that had not ended when their task did."),
+    "timeouts": ("timeout", "Attempts, and calls, that did not end in time."),
+    "failures": ("row", "Rows that ended with an error under on_error."),
+    "dead_letters": ("row", "Rows that went to the side output of those that failed."),
+}
+NAMES = {"abandoned": "abandoned_calls", "failures": "failed_rows"}
+LOOKUPS = {"store_hits": "hit", "store_misses": "miss", "shared_flights": "shared"}
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60)  # seconds
+RECORDS = 1_000  # latencies in a second of a task, at most
+AT_ONCE = 100  # and at its start
+
+
+class Exporter:
+    """Hands the figures of one function in one task on to OpenTelemetry, if somebody has set up an SDK.
+
+    Else it does nothing, and imports nothing. What goes wrong in it ends it, and never reaches the task.
+
+    Args:
+        function: its full name, with that of its module.
+        entry_point: "column", "table function" or "operator".
+    """
+
+    # Counters get what came since the last time. So they are right however many tasks, one after another or at once,
+    # use a Python worker, and an SDK that is set up while a task runs gets all of it.
+    #
+    # A histogram takes 4 us for each latency, and cannot take a number of them at once; a call of ours may cost 0.3 us.
+    # So up to `RECORDS` in a second are recorded: all of most services, in less than 1% of the time. Of more it is a
+    # sample, with its share of each bucket of the sketch. The counters tell how many calls there were.
+
+    def __init__(self, function: str, entry_point: str) -> None:
+        self._attributes = {"code.function.name": function, "asyncudf.entry_point": entry_point}
+        self._instruments: dict[str, Any] | None = None
+        self._before = FunctionMetrics().to_plain()
+        self._now = {"call.active": 0, "row.queued": 0}
+        self._records = float(AT_ONCE)
+        self._rest = 0.5  # of a latency, left over by the sample
+        self._failed = False
+
+    def export(self, totals: FunctionMetrics, in_flight: int, queued: int) -> None:
+        """Add what came since the last time: best about once a second.
+
+        Args:
+            totals: of the task until now.
+            in_flight, queued: calls, and rows in the queue, now; 0 at the end of the task.
+        """
+        metrics = sys.modules.get("opentelemetry.metrics")
+        if metrics is None or self._failed:
+            return
+        try:
+            if self._instruments is None:
+                self._instruments = _instruments(metrics)
+            if self._instruments is not None:
+                self._export(self._instruments, totals, {"call.active": in_flight, "row.queued": queued})
+        except Exception:
+            self._failed = True
+            logging.getLogger("asyncudf").warning("metrics cannot be handed to OpenTelemetry", exc_info=True)
+
+    def _export(self, instruments: Mapping[str, Any], totals: FunctionMetrics, now: dict[str, int]) -> None:
+        told = totals.to_plain()
+        before, self._before = self._before, told
+        for name in COUNTERS:
+            self._add(instruments[name], told[name] - before[name])
+        for name, outcome in LOOKUPS.items():
+            self._add(instruments["lookups"], told[name] - before[name], {"asyncudf.store.outcome": outcome})
+        for kind, count in told["errors"].items():
+            error = "_OTHER" if kind == OTHERS else kind
+            self._add(instruments["errors"], count - before["errors"].get(kind, 0), {"error.type": error})
+        for state, seconds in told["time"].items():
+            self._add(instruments["time"], seconds - before["time"][state], {"asyncudf.state": state})
+        for name, number in now.items():
+            self._add(instruments[name], number - self._now[name])
+        self._now = now
+        self._records = min(RECORDS, self._records + RECORDS * (told["seconds"] - before["seconds"]))
+        for latency in self._sample(told["latency"], before["latency"]):
+            instruments["duration"].record(latency, self._attributes)
+
+    def _add(self, instrument: Any, number: float, more: Mapping[str, str] | None = None) -> None:
+        if number:
+            instrument.add(number, {**self._attributes, **more} if more else self._attributes)
+
+    def _sample(self, told: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[float]:
+        """Latencies that were noted since: all, or of each length its share."""
+        new = {bucket: count - before["buckets"].get(bucket, 0) for bucket, count in told["buckets"].items()}
+        sketch = LatencySketch.from_plain({**told, "buckets": {one: count for one, count in new.items() if count}})
+        share = min(1.0, int(self._records) / sketch.count) if sketch.count else 0.0
+        self._records -= sketch.count * share
+        for latency, count in sketch.histogram():
+            whole, self._rest = (count, self._rest) if share == 1 else divmod(self._rest + count * share, 1)
+            yield from [latency] * int(whole)
+
+
+def _instruments(metrics: ModuleType) -> dict[str, Any] | None:
+    """What is counted with; None if no SDK is set up: then the provider is one of the API's own, which do nothing."""
+    provider = metrics.get_meter_provider()
+    if type(provider).__module__.startswith(metrics.__name__):
+        return None
+    meter = provider.get_meter("asyncudf")  # an SDK gives the same for the same name, and the same instruments
+    instruments = {
+        name: meter.create_counter(f"asyncudf.{NAMES.get(name, name)}", f"{{{unit}}}", description)
+        for name, (unit, description) in COUNTERS.items()
+    }
+    return instruments | {
+        "lookups": meter.create_counter("asyncudf.store.lookups", "{lookup}", "Rows that a store was asked for."),
+        "errors": meter.create_counter("asyncudf.errors", "{error}", "Attempts that ended with an error."),
+        "time": meter.create_counter("asyncudf.time", "s", "What the time of the tasks went to."),
+        "call.active": meter.create_up_down_counter("asyncudf.call.active", "{call}", "Calls in progress."),
+        "row.queued": meter.create_up_down_counter("asyncudf.row.queued", "{row}", "Rows that wait for their turn."),
+        "duration": meter.create_histogram(
+            "asyncudf.call.duration", "s", "From the first attempt of a call to its result; with many calls a sample.",
+            explicit_bucket_boundaries_advisory=BOUNDS,
+        ),
+    }  # fmt: skip

@@ -1,0 +1,138 @@
+"""What one function did, in one task or in many: the tasks' figures add up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .latency_sketch import LatencySketch
+from .time_account import State
+
+__all__ = ("OTHERS", "FunctionMetrics")
+
+
+ERROR_TYPES = 50  # that are told apart; somebody may make a class for each error
+OTHERS = "others"
+EXAMPLE = 500  # characters of a message
+
+
+class FunctionMetrics:
+    """What a function did.
+
+    Attributes:
+        tasks: how many these figures are of.
+        seconds: of all tasks together, from when the function was opened until it was closed.
+        rows, results: that are done, and what they gave.
+        calls: begun, each for one row, or for a micro-batch; each has one attempt at least.
+        attempts: of calls, retries included.
+        abandoned: calls that had not ended when the task did: it failed, was cancelled, or enough rows had been read.
+        abandoned_seconds: how long these had taken by then, all together.
+        open_seconds: how long those have taken that are not done yet, of tasks that run.
+        timeouts: attempts, and calls with all their attempts, that did not end in time.
+        failures: rows that ended with an error under `on_error`.
+        dead_letters: of these, the rows that went to the side output.
+        store_hits, store_misses, shared_flights: rows answered from a store, rows that were asked for in vain, and
+            rows answered by the call of another row.
+        in_flight_peak, queued_peak, bytes_peak: calls, rows in the queue, and bytes of results there, in the task that
+            had most.
+        queued_seconds: how long the rows were in the queue, all together.
+        waited: seconds that calls spent in the back-off before another attempt.
+        errors: how many attempts ended with an error, by its type.
+        examples: a message for each of these types.
+        latency: of calls, from the first attempt to the result.
+        time: seconds in each state, which add up to `seconds`.
+    """
+
+    # All counts are sums but for the peaks. What is a mean is kept as a sum, and divided when it is asked for.
+
+    SUMS = (
+        "tasks", "seconds", "rows", "results", "calls", "attempts", "abandoned", "abandoned_seconds", "open_seconds",
+        "timeouts", "failures", "dead_letters", "store_hits", "store_misses", "shared_flights", "queued_seconds",
+        "waited",
+    )  # fmt: skip
+    PEAKS = ("in_flight_peak", "queued_peak", "bytes_peak")
+
+    tasks: int
+    seconds: float
+    rows: int
+    results: int
+    calls: int
+    attempts: int
+    abandoned: int
+    abandoned_seconds: float
+    open_seconds: float
+    timeouts: int
+    failures: int
+    dead_letters: int
+    store_hits: int
+    store_misses: int
+    shared_flights: int
+    queued_seconds: float
+    waited: float
+    in_flight_peak: int
+    queued_peak: int
+    bytes_peak: int
+
+    def __init__(self, **counts: float) -> None:
+        vars(self).update(dict.fromkeys((*self.SUMS, *self.PEAKS), 0), **counts)
+        self.errors: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
+        self.latency = LatencySketch()
+        self.time = dict.fromkeys(State, 0.0)
+
+    @property
+    def retries(self) -> int:
+        """Attempts after the first of their call."""
+        return self.attempts - self.calls
+
+    @property
+    def in_flight(self) -> float:
+        """Calls in progress, in the mean over the time of all tasks: by Little's law, their time in it."""
+        in_calls = self.latency.seconds + self.abandoned_seconds + self.open_seconds - self.waited
+        return in_calls / self.seconds if self.seconds else 0.0
+
+    @property
+    def queued(self) -> float:
+        """Rows in the queue, in the mean over the time of all tasks."""
+        return self.queued_seconds / self.seconds if self.seconds else 0.0
+
+    def note_error(self, kind: str, message: Callable[[], str]) -> None:
+        """Count an attempt that ended with an error; of the first of its kind the message is kept."""
+        kind = kind if kind in self.errors or len(self.errors) < ERROR_TYPES else OTHERS
+        self.errors[kind] += 1
+        if kind not in self.examples:
+            self.examples[kind] = message()[:EXAMPLE]
+
+    def merge(self, other: FunctionMetrics) -> None:
+        """Add what the function did in other tasks."""
+        for name in self.SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in self.PEAKS:
+            setattr(self, name, max(getattr(self, name), getattr(other, name)))
+        for kind, count in other.errors.items():
+            kind = kind if kind in self.errors or len(self.errors) < ERROR_TYPES else OTHERS
+            self.errors[kind] += count
+            self.examples.setdefault(kind, other.examples.get(kind, ""))
+        self.latency.merge(other.latency)
+        for state, seconds in other.time.items():
+            self.time[state] += seconds
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain values, for JSON; `from_plain` makes the same of them."""
+        return {
+            **{name: getattr(self, name) for name in (*self.SUMS, *self.PEAKS)},
+            "errors": dict(self.errors),
+            "examples": self.examples,
+            "latency": self.latency.to_plain(),
+            "time": {state.name.lower(): seconds for state, seconds in self.time.items()},
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> FunctionMetrics:
+        metrics = cls(**{name: plain[name] for name in (*cls.SUMS, *cls.PEAKS)})
+        metrics.errors.update(plain["errors"])
+        metrics.examples.update(plain["examples"])
+        metrics.latency = LatencySketch.from_plain(plain["latency"])
+        metrics.time.update({State[name.upper()]: seconds for name, seconds in plain["time"].items()})
+        return metrics

@@ -1,0 +1,111 @@
+"""Latencies in few numbers: quantiles with a relative error of 1%, over calls, tasks and jobs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = ("LatencySketch",)
+
+
+ERROR = 0.01  # relative, of each quantile
+_RATIO = (1 + ERROR) / (1 - ERROR)  # between the bounds of a bucket, as in DDSketch (Masson, Rim, Lee, 2019)
+_PER_LOG = 1 / math.log(_RATIO)
+_LEAST = 1e-8  # seconds, added to each: the logarithm of none is none; of a microsecond it is the 1%
+
+
+class LatencySketch:
+    """How many calls took how long, in buckets that grow by 2%.
+
+    Sketches of parts add up to that of the whole: it does not matter in which order, or how calls were spread.
+
+    >>> sketch = LatencySketch()
+    >>> sketch.add([0.1] * 98 + [2.0, 3.0])
+    >>> round(sketch.quantile(0.5), 2), round(sketch.quantile(0.99), 1), sketch.count
+    (0.1, 2.0, 100)
+    """
+
+    # Twenty buckets from 10 to 15 ms, 2,000 from a nanosecond to a year: so no bound on their number is needed.
+    #
+    # count == sum of _buckets; shortest <= longest, both exact
+
+    __slots__ = ("_buckets", "count", "longest", "seconds", "shortest")
+
+    def __init__(self) -> None:
+        self._buckets: Counter[int] = Counter()
+        self.count = 0
+        self.seconds = 0.0  # of all calls together
+        self.shortest = math.inf
+        self.longest = 0.0
+
+    def add(self, latencies: Sequence[float]) -> None:
+        """Count calls that took so many seconds each; less than none, by the rounding of a clock, is none."""
+        if latencies:
+            log, ceil = math.log, math.ceil
+            if min(latencies) < 0:
+                latencies = [max(0.0, latency) for latency in latencies]
+            self._note(latencies, len(latencies), sum(latencies))
+            self._buckets.update([ceil(log(latency + _LEAST) * _PER_LOG) for latency in latencies])
+
+    def add_equal(self, count: int, seconds: float) -> None:
+        """Count calls of which only the sum is known: each as long as the others."""
+        if count:
+            seconds = max(0.0, seconds)
+            self._note((seconds / count,), count, seconds)
+            self._buckets[math.ceil(math.log(seconds / count + _LEAST) * _PER_LOG)] += count
+
+    def _note(self, latencies: Iterable[float], count: int, seconds: float) -> None:
+        latencies = [*latencies]
+        self.count += count
+        self.seconds += seconds
+        self.shortest = min(self.shortest, *latencies)
+        self.longest = max(self.longest, *latencies)
+
+    def merge(self, other: LatencySketch) -> None:
+        """Add what another sketch has seen."""
+        self._buckets.update(other._buckets)
+        self.count += other.count
+        self.seconds += other.seconds
+        self.shortest = min(self.shortest, other.shortest)
+        self.longest = max(self.longest, other.longest)
+
+    @property
+    def mean(self) -> float | None:
+        """Seconds, exact; None without calls."""
+        return self.seconds / self.count if self.count else None
+
+    def quantile(self, share: float) -> float | None:
+        """The latency that this share of the calls did not exceed, in seconds; None without calls."""
+        rank, seen = share * (self.count - 1), 0
+        for bucket in sorted(self._buckets):
+            seen += self._buckets[bucket]
+            if seen > rank:
+                return self._middle(bucket)
+        return None
+
+    def histogram(self) -> list[tuple[float, int]]:
+        """The buckets, from short to long: a latency that stands for all in it, and how many calls."""
+        return [(self._middle(bucket), count) for bucket, count in sorted(self._buckets.items())]
+
+    def _middle(self, bucket: int) -> float:
+        """What is at most `ERROR` away from everything in the bucket, and never outside of what was seen."""
+        middle = 2 * math.exp(bucket / _PER_LOG) / (_RATIO + 1) - _LEAST
+        return min(max(middle, self.shortest), self.longest)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain values, for JSON; `from_plain` makes the same sketch of them."""
+        extremes = [self.shortest, self.longest] if self.count else []
+        buckets = {str(bucket): count for bucket, count in sorted(self._buckets.items())}
+        return {"buckets": buckets, "seconds": self.seconds, "extremes": extremes}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> LatencySketch:
+        sketch = cls()
+        sketch._buckets.update({int(bucket): count for bucket, count in plain["buckets"].items()})
+        sketch.count = sketch._buckets.total()
+        sketch.seconds = plain["seconds"]
+        if sketch.count:
+            sketch.shortest, sketch.longest = plain["extremes"]
+        return sketch

@@ -1,0 +1,196 @@
+"""What all functions of a run did: the messages of its tasks, added up in bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any, NamedTuple
+
+from .function_metrics import FunctionMetrics
+
+__all__ = ("COUNTS", "RunMetrics")
+
+
+DETAILED = 200  # tasks of a function that are shown one by one
+COUNTS = (
+    "rows", "results", "calls", "attempts", "retries", "abandoned", "timeouts", "failures", "dead_letters",
+    "store_hits", "store_misses", "shared_flights",
+)  # fmt: skip
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+IN_VAIN = ("failed", "lost")  # how a task may end whose results nobody has got
+
+
+class _Part(NamedTuple):
+    """What one function did in one task, as it came in a message."""
+
+    task: Mapping[str, Any]
+    metrics: FunctionMetrics
+    timeline: list[list[float]]
+
+
+class _Function:
+    """What is known of one use of a function."""
+
+    # A part is in `totals` or `in_vain` once its task has ended, and in `details` as long as it is among the longest.
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        self.about = about
+        self.totals = FunctionMetrics()
+        self.in_vain = FunctionMetrics()
+        self.states: Counter[str] = Counter()
+        self.stages: set[int] = set()
+        self.details: list[_Part] = []
+        self.left_out = 0
+        self.began, self.ended = float("inf"), 0.0
+
+    def add(self, part: _Part) -> None:
+        self._note(part)
+        (self.in_vain if part.task["status"] in IN_VAIN else self.totals).merge(part.metrics)
+        self.details.append(part)
+        if len(self.details) > 2 * DETAILED:
+            self.details.sort(key=lambda part: -part.metrics.seconds)
+            self.left_out += len(self.details) - DETAILED
+            del self.details[DETAILED:]
+
+    def _note(self, part: _Part) -> None:
+        self.states[part.task["status"]] += 1
+        self.stages.add(part.task["stage"])
+        self.began = min(self.began, part.task["began"])
+        self.ended = max(self.ended, part.task["began"] + part.metrics.seconds)
+
+    def with_running(self, parts: list[_Part]) -> _Function:
+        """A copy in which those that still run are counted as they are now."""
+        copy = _Function(self.about)
+        copy.totals.merge(self.totals)
+        copy.in_vain.merge(self.in_vain)
+        copy.states.update(self.states)
+        copy.stages.update(self.stages)
+        copy.details, copy.left_out, copy.began, copy.ended = [*self.details], self.left_out, self.began, self.ended
+        for part in parts:
+            copy.add(part)
+        return copy
+
+    def to_plain(self, label: str) -> dict[str, Any]:
+        details = sorted(self.details, key=lambda part: -part.metrics.seconds)
+        shown = sorted(details[:DETAILED], key=lambda part: (part.task["began"], part.task["partition"]))
+        return {
+            "function": label,
+            "name": self.about["name"],
+            "entry_point": self.about["entry_point"],
+            "options": dict(self.about["options"]),
+            "tasks": {status: self.states[status] for status in ("succeeded", "stopped", "running", *IN_VAIN)},
+            "stages": sorted(self.stages),
+            "began": self.began,
+            "ended": self.ended,
+            **_plain(self.totals),
+            "failed_attempts": _plain(self.in_vain),
+            "per_task": [{**part.task, **_plain(part.metrics), "timeline": part.timeline} for part in shown],
+            "per_task_left_out": self.left_out + len(details) - len(shown),
+        }
+
+
+class RunMetrics:
+    """Adds up the messages of tasks; the order in which they come does not matter, nor that one comes twice.
+
+    A message has an `id`, the `status` of its task ("running", "succeeded", "stopped" by a reader that needed no more,
+    "failed", or "lost": it was not heard of again), where and when the task ran, and what each function did so far.
+    One that `awaits_proof` says that the functions ended well; if Spark does not confirm it by a second message, what
+    came after them in the task has failed.
+    """
+
+    # Of a task that has ended only its id is kept, beside sums and the details of the longest: 10,000 tasks are 1 MB.
+    #
+    # an id is in _running or in _ended
+
+    def __init__(self) -> None:
+        self._functions: dict[str, _Function] = {}
+        self._running: dict[str, Mapping[str, Any]] = {}
+        self._ended: set[str] = set()
+
+    def add(self, message: Mapping[str, Any]) -> None:
+        """Take what a task tells of itself."""
+        number = message["id"]
+        if number in self._ended:
+            return
+        if message["task"]["status"] == "running" or message.get("awaits_proof"):
+            self._running[number] = message
+            return
+        self._running.pop(number, None)
+        self._ended.add(number)
+        for use, part in _parts(message):
+            self._function(use, message).add(part)
+
+    def lose(self, number: str) -> None:
+        """The task of this message is not heard of any more; its last one may still come another way."""
+        message = self._running.get(number)
+        if message is not None and not message.get("awaits_proof"):
+            del self._running[number]
+            self._running[number] = {**message, "task": {**message["task"], "status": "lost"}}
+            lost = [one for one, told in self._running.items() if told["task"]["status"] == "lost"]
+            if len(lost) > DETAILED:  # of the first nobody will hear in any way
+                self.add(self._running[lost[0]])
+
+    def settle(self) -> None:
+        """The run is over: what Spark has not confirmed has failed."""
+        for number, message in list(self._running.items()):
+            if message.get("awaits_proof"):
+                self._running[number] = {**message, "task": {**message["task"], "status": "failed"}}
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there are tasks that have not told how they ended."""
+        return any(message["task"]["status"] == "running" for message in self._running.values())
+
+    def _function(self, use: str, message: Mapping[str, Any]) -> _Function:
+        if use not in self._functions:
+            self._functions[use] = _Function(message["functions"][use]["about"])
+        return self._functions[use]
+
+    def to_plain(self) -> list[dict[str, Any]]:
+        """What each function did until now, in the order in which they were planned."""
+        running: dict[str, list[_Part]] = {use: [] for use in self._functions}
+        for message in list(self._running.values()):
+            for use, part in _parts(message):
+                running.setdefault(use, []).append(part)
+                self._function(use, message)
+        plain, labels, numbers = [], set[str](), dict[str, Iterator[int]]()
+        for use in sorted(self._functions, key=lambda use: self._functions[use].about["order"]):
+            function = self._functions[use].with_running(running[use])
+            name = function.about["name"]
+            label = name
+            while label in labels:
+                label = f"{name} #{next(numbers.setdefault(name, count(2)))}"
+            labels.add(label)
+            plain.append(function.to_plain(label))
+        return plain
+
+
+def _parts(message: Mapping[str, Any]) -> list[tuple[str, _Part]]:
+    return [
+        (use, _Part(message["task"], FunctionMetrics.from_plain(told["metrics"]), told["timeline"]))
+        for use, told in message["functions"].items()
+    ]
+
+
+def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
+    sketch = metrics.latency
+    return {
+        "seconds": metrics.seconds,
+        "waited": metrics.waited,
+        **{name: getattr(metrics, name) for name in COUNTS},
+        "errors": dict(metrics.errors.most_common()),
+        "examples": dict(metrics.examples),
+        "in_flight": {"mean": metrics.in_flight, "peak": metrics.in_flight_peak},
+        "queued": {"mean": metrics.queued, "peak": metrics.queued_peak},
+        "bytes_peak": metrics.bytes_peak,
+        "latency": {
+            "count": sketch.count,
+            "mean": sketch.mean,
+            "min": sketch.shortest if sketch.count else None,
+            **{name: sketch.quantile(share) for name, share in QUANTILES.items()},
+            "max": sketch.longest if sketch.count else None,
+            "histogram": [[seconds, count] for seconds, count in sketch.histogram()],
+        },
+        "time": {state.name.lower(): seconds for state, seconds in metrics.time.items()},
+    }

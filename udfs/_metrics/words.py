@@ -1,0 +1,49 @@
+"""A task in one line, for its log."""
+
+from __future__ import annotations
+
+from .._text.figures import number, rate, seconds, share, things
+from .._text.safe import shortened
+from .function_metrics import FunctionMetrics
+
+__all__ = ("task_line",)
+
+
+LEAST = 0.05  # share of the time that is worth a word
+COUNTED = {
+    "retries": ("retry", "retries"),
+    "timeouts": ("timeout", ""),
+    "failures": ("failed row", ""),
+    "dead_letters": ("dead letter", ""),
+    "store_hits": ("store hit", ""),
+}
+
+
+def task_line(name: str, totals: FunctionMetrics) -> str:
+    """What a function did in a task, in plain characters whatever its name is.
+
+    >>> task_line("weather", FunctionMetrics(rows=3, calls=3, attempts=4, seconds=1.5))
+    'weather: 3 rows in 1.5 s (2/s), 3 calls, 1 retry'
+    """
+    words = [f"{_one_line(name)}: {things(totals.rows, 'row')} in {seconds(totals.seconds)}"]
+    if totals.rows and totals.seconds:
+        words[0] += f" ({rate(totals.rows / totals.seconds)})"
+    if totals.calls:
+        words.append(things(totals.calls, "call"))
+    if totals.latency.count:
+        half, most = totals.latency.quantile(0.5), totals.latency.quantile(0.95)
+        words[-1] += f" (p50 {seconds(half)}, p95 {seconds(most)})"
+        words.append(f"{number(totals.in_flight)} in flight")
+    if errors := sum(totals.errors.values()):
+        words.append(things(errors, "error"))
+    words += [things(value, *nouns) for key, nouns in COUNTED.items() if (value := getattr(totals, key))]
+    words += [
+        f"{share(spent / totals.seconds)} {state.value}"
+        for state, spent in sorted(totals.time.items(), key=lambda item: -item[1])
+        if spent > LEAST * totals.seconds
+    ]
+    return ", ".join(words)
+
+
+def _one_line(name: str) -> str:
+    return " ".join("".join(one if one.isprintable() else " " for one in shortened(name)).split())

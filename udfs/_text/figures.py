@@ -1,0 +1,123 @@
+"""Figures as people read them: two or three digits, a unit, and never more than is known."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+__all__ = ("bytes_", "count", "noun", "number", "rate", "seconds", "share", "things")
+
+
+NOTHING = "—"  # stands for what is not known
+_SMALL = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
+_LARGE = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
+
+def seconds(value: float | None) -> str:
+    """A span of time.
+
+    >>> [seconds(value) for value in (0.048, 1.24, 59.6, 200, 7500)]
+    ['48 ms', '1.2 s', '1 min', '3 min 20 s', '2 h 5 min']
+    """
+    if value is None or not isfinite(value):
+        return NOTHING
+    if value < 5e-10:
+        return "0 s"
+    if value >= 59.5:
+        return _long(value)
+    for unit, name in _SMALL:
+        if value < 999.5 * unit:
+            return f"{_digits(value / unit)} {name}"
+    raise AssertionError(value)
+
+
+def _long(value: float) -> str:
+    for unit, name, smaller, smaller_name in _LARGE:
+        parts = round(value / smaller)
+        if parts * smaller >= unit:
+            whole, rest = divmod(parts, unit // smaller)
+            return f"{whole:,} {name}" + (f" {rest} {smaller_name}" if rest and whole < 1000 else "")
+    raise AssertionError(value)
+
+
+def count(value: float | None) -> str:
+    """How many.
+
+    >>> count(12345)
+    '12,345'
+    """
+    return NOTHING if value is None or not isfinite(value) else f"{round(value):,}"
+
+
+def things(value: float | str | None, one: str, many: str = "") -> str:
+    """How many of what; the number may be a text already.
+
+    >>> things(1, "row"), things(1234, "row"), things("0.5", "retry", "retries")
+    ('1 row', '1,234 rows', '0.5 retries')
+    """
+    return f"{value if isinstance(value, str) else count(value)} {noun(value, one, many)}"
+
+
+def noun(value: float | str | None, one: str, many: str = "") -> str:
+    """What there are so many of.
+
+    >>> noun(1, "call"), noun(2, "call")
+    ('call', 'calls')
+    """
+    return one if value in (1, "1") else many or f"{one}s"
+
+
+def number(value: float | None) -> str:
+    """A mean, or whatever need not be whole.
+
+    >>> [number(value) for value in (0.042, 7.43, 20.0, 312.4)]
+    ['0.042', '7.4', '20', '312']
+    """
+    return NOTHING if value is None or not isfinite(value) else _digits(value, 100)
+
+
+def rate(value: float | None) -> str:
+    """How many in a second.
+
+    >>> [rate(value) for value in (0.25, 3.14, 12345.6)]
+    ['0.25/s', '3.1/s', '12,346/s']
+    """
+    return NOTHING if value is None or not isfinite(value) else f"{_digits(value)}/s"
+
+
+def share(value: float | None) -> str:
+    """A part of the whole; 0% and 100% are nothing and all, and not nearly so.
+
+    >>> [share(value) for value in (0, 0.0004, 0.007, 0.931, 0.9996, 1)]
+    ['0%', '<0.1%', '0.7%', '93%', '>99.9%', '100%']
+    """
+    if value is None or not isfinite(value):
+        return NOTHING
+    if 0 < value < 0.0005:
+        return "<0.1%"
+    if 0.9995 <= value < 1:
+        return ">99.9%"
+    is_near = 0 < value < 0.0095 or 0.995 <= value < 1
+    return f"{100 * value:.{1 if is_near else 0}f}%"
+
+
+def bytes_(value: float | None) -> str:
+    """An amount of memory.
+
+    >>> [bytes_(value) for value in (320, 1536, 64 << 20)]
+    ['320 B', '1.5 KiB', '64 MiB']
+    """
+    if value is None or not isfinite(value):
+        return NOTHING
+    for power, name in enumerate(("B", "KiB", "MiB", "GiB")):
+        if value < 1023.5 * 1024**power:
+            return f"{_digits(value / 1024**power)} {name}"
+    return f"{_digits(value / 1024**4)} TiB"
+
+
+def _digits(value: float, whole: float = 10) -> str:
+    """Two digits at least; from `whole` on none behind the point."""
+    if abs(value) >= whole - 0.05:
+        return f"{value:,.0f}"
+    if abs(value) >= 0.95 or value == 0:
+        return f"{value:.1f}".removesuffix(".0")
+    return f"{float(f'{value:.2g}'):f}".rstrip("0").rstrip(".") if abs(value) >= 1e-6 else "0"
