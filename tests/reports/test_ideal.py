@@ -1,0 +1,88 @@
+"""The ideal beside what was achieved: never less, and shown only where the figures tell it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf._reports.ideal import ideal_of
+
+
+def function_of(
+    *,
+    capacity: Any = 20,
+    mean: float = 10.0,
+    peak: int = 20,
+    calls: int = 1000,
+    rows: int = 1000,
+    wall: float = 10.0,
+    tasks: int = 4,
+) -> dict[str, Any]:
+    """Four tasks side by side."""
+    return {
+        "began": 100.0, "ended": 100.0 + wall, "seconds": 4 * wall, "rows": rows, "options": {"capacity": capacity},
+        "in_flight": {"mean": mean, "peak": peak}, "latency": {"count": calls},
+        "tasks": {"succeeded": tasks - 1, "stopped": 0, "running": 1, "failed": 9, "lost": 0},
+    }  # fmt: skip
+
+
+def test_with_half_of_the_slots_in_use_twice_as_much_is_possible() -> None:
+    """Four tasks of 20 slots, of which 10 were in use: a call had its slot for 0.4 s."""
+    ideal = ideal_of(function_of())
+    assert (ideal.achieved, ideal.parallel, ideal.in_slot) == (100.0, 4.0, pytest.approx(0.4))
+    assert ideal.possible == pytest.approx(20 * 4.0 / 0.4) == pytest.approx(200.0)
+
+
+def test_a_task_has_no_use_for_more_slots_than_it_has_rows() -> None:
+    """100 rows in four tasks: a capacity of 100,000 would not make 2,000,000 a second of them."""
+    ideal = ideal_of(function_of(capacity=100_000, rows=100, calls=100, mean=2.0, peak=20))
+    assert ideal.slots == 25
+    assert ideal.possible == pytest.approx(10.0 * 25 / 2)
+
+
+def test_slots_that_were_in_use_are_not_denied() -> None:
+    """One of four tasks may have had nearly all rows."""
+    assert ideal_of(function_of(capacity=100_000, rows=100, calls=100, mean=20.0, peak=97)).slots == 97
+
+
+def test_rows_of_a_micro_batch_are_one_call() -> None:
+    """Fifty rows for each call stay fifty."""
+    ideal = ideal_of(function_of(calls=20))
+    assert ideal.in_slot == pytest.approx(20.0)
+    assert ideal.possible == pytest.approx(200.0)
+
+
+@given(st.integers(2, 500), st.floats(0.01, 1), st.integers(1, 10**9), st.floats(1e-3, 1e6), st.integers(1, 10**4))
+def test_nobody_does_more_than_the_ideal(capacity: int, used: float, rows: int, wall: float, tasks: int) -> None:
+    """Achieved is the part of it that the slots were in use."""
+    told = function_of(capacity=capacity, mean=capacity * used, peak=capacity, rows=rows, wall=wall, tasks=tasks)
+    ideal = ideal_of(told)
+    assert ideal.achieved is not None
+    assert ideal.possible is not None
+    assert ideal.achieved == pytest.approx(ideal.possible * used)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        function_of(capacity=None),
+        function_of(capacity="auto"),
+        function_of(peak=1, mean=1.0),
+        function_of(calls=0, mean=0.0),
+        function_of(wall=0.0),
+        function_of(wall=float("inf")),
+    ],
+    ids=["capacity not known", "capacity by itself", "one call at a time", "no calls", "no time", "never ended"],
+)
+def test_where_the_figures_do_not_tell_it_there_is_none(function: dict[str, Any]) -> None:
+    """Calls that never overlap may be of a kind that cannot."""
+    assert ideal_of(function).possible is None
+
+
+def test_one_slot_that_was_always_in_use_was_ideal() -> None:
+    """With a capacity of 1 calls cannot overlap, and that is known."""
+    ideal = ideal_of(function_of(capacity=1, mean=1.0, peak=1))
+    assert ideal.possible == ideal.achieved

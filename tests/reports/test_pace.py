@@ -1,0 +1,143 @@
+"""How far a run is, how fast, and for how long still, is told of its figures and never pretended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf._reports.pace import Pace, Progress, Snapshot
+
+
+def figures(rows: int = 0, **others: Any) -> dict[str, Any]:
+    """What `RunMetrics.to_plain` tells of a function, as far as progress reads it."""
+    tasks = {"succeeded": 0, "stopped": 0, "running": 0, "failed": 0, "lost": 0} | others.pop("tasks", {})
+    return {
+        "function": "weather", "tasks": tasks, "began": 100.0, "ended": 100.0, "rows": rows, "retries": 0,
+        "errors": {}, "failed_attempts": {"rows": 0, "retries": 0, "errors": {}},
+        "latency": {"p50": None, "p95": None}, "per_task": [],
+        **others,
+    }  # fmt: skip
+
+
+def running(rows: int, in_flight: float = 0) -> dict[str, Any]:
+    return {"status": "running", "rows": rows, "timeline": [[1.0, rows, 99, 0], [2.0, 0, in_flight, 0]]}
+
+
+def progress(function: dict[str, Any], done: int = 0, total: int | None = None, **others: Any) -> Progress:
+    (told,) = Pace().of(Snapshot([function], done, total, others.pop("seconds", 10.0)), **others)
+    return told
+
+
+class TestRows:
+    def test_rows_of_tasks_that_ended_are_scaled_to_all_tasks(self) -> None:
+        told = progress(figures(3_000, tasks={"succeeded": 2, "running": 1}, per_task=[running(1_000)]), 2, 8)
+        assert (told.rows, told.expected, told.is_estimated, told.share) == (3_000, 8_000, True, 0.375)
+
+    def test_before_a_task_has_ended_nothing_is_expected(self) -> None:
+        """The share is that of the tasks then."""
+        told = progress(figures(1_000, tasks={"running": 1}, per_task=[running(1_000)]), 0, 8)
+        assert (told.expected, told.is_estimated, told.share, told.left) == (None, False, 0.0, None)
+
+    def test_where_spark_tells_no_number_of_tasks_nothing_is_expected(self) -> None:
+        told = progress(figures(1_000, tasks={"succeeded": 2}), 2, None)
+        assert (told.expected, told.share) == (None, None)
+
+    def test_a_reader_that_has_stopped_a_task_may_stop_others(self) -> None:
+        assert progress(figures(1_000, tasks={"succeeded": 2, "stopped": 1}), 3, 8).expected is None
+
+    def test_empty_partitions_that_tell_nothing_count_as_tasks(self) -> None:
+        assert progress(figures(1_000, tasks={"succeeded": 1}), 4, 8).expected == 2_000
+
+    def test_running_tasks_that_are_not_listed_are_taken_for_the_listed_ones(self) -> None:
+        """Of thousands at once only some are."""
+        told = progress(figures(5_000, tasks={"succeeded": 1, "running": 4}, per_task=[running(1_000)] * 2), 1, 10)
+        assert told.expected == 10_000
+
+    def test_when_all_tasks_are_done_the_number_is_no_estimate(self) -> None:
+        told = progress(figures(1_234, tasks={"succeeded": 8}), 8, 8)
+        assert (told.expected, told.is_estimated, told.share) == (1_234, False, 1.0)
+
+    @given(st.integers(0, 10**7), st.integers(0, 10**7), st.integers(0, 300), st.integers(0, 300), st.integers(0, 300))
+    def test_no_more_is_done_than_expected(self, ended: int, rest: int, succeeded: int, done: int, total: int) -> None:
+        """Whatever the figures are, which come from two places that need not agree."""
+        function = figures(ended + rest, tasks={"succeeded": succeeded, "running": 1}, per_task=[running(rest)])
+        told = progress(function, done, total)
+        assert told.expected is None or told.expected >= told.rows
+        assert told.share is None or 0 <= told.share <= 1
+        assert told.left is None or told.left >= 0
+
+
+class TestSpeed:
+    def moments(self, *moments: tuple[float, int], **others: Any) -> Progress:
+        """The last of these snapshots: seconds, and rows at that time."""
+        pace = Pace()
+        for seconds, rows in moments:
+            function = figures(rows, tasks={"running": 1}, per_task=[running(rows)], ended=100.0 + seconds) | others
+            (told,) = pace.of(Snapshot([function], 0, None, seconds))
+        return told
+
+    def test_it_is_that_of_the_last_seconds_not_since_the_start(self) -> None:
+        assert self.moments(*[(t / 10, min(t, 100) * 10) for t in range(400)]).rate == 0
+        assert self.moments(*[(t / 10, max(0, t - 300) * 10) for t in range(400)]).rate == 100
+
+    def test_a_pause_of_a_second_or_two_does_not_show(self) -> None:
+        """Rows come in batches."""
+        told = self.moments(*[(t / 10, t // 40 * 400) for t in range(320)]).rate
+        assert told is not None
+        assert 70 <= told <= 130
+
+    def test_the_first_snapshot_knows_the_mean(self) -> None:
+        assert self.moments((20.0, 1_000)).rate == 50
+
+    def test_snapshots_that_are_far_apart_are_compared_with_each_other(self) -> None:
+        assert self.moments((20.0, 1_000), (60.0, 5_000)).rate == 100
+
+    def test_rows_of_a_failed_task_were_work_and_the_speed_is_not_negative(self) -> None:
+        pace = Pace()
+        pace.of(Snapshot([figures(1_000, tasks={"running": 1}, per_task=[running(1_000)])], 0, None, 10.0))
+        function = figures(0, tasks={"running": 1}, failed_attempts={"rows": 1_500, "retries": 2, "errors": {"E": 3}})
+        (told,) = pace.of(Snapshot([function], 0, None, 20.0))
+        assert (told.rate, told.errors, told.retries) == (50, 3, 2)
+
+    def test_where_only_ended_tasks_tell_it_is_the_mean(self) -> None:
+        """Else it would be 0 most of the time, and far too much for a moment."""
+        pace = Pace()
+        for second in range(100):
+            function = figures(1_000 * (second // 20), tasks={"succeeded": second // 20}, ended=100.0 + second)
+            (told,) = pace.of(Snapshot([function], second // 20, 10, float(second)))
+        assert told.rate is not None
+        assert abs(told.rate - 4_000 / 99) < 0.01
+        assert told.left is not None
+        assert abs(told.left - 6_000 / told.rate) < 1
+
+    def test_time_left_is_that_of_the_rows_left(self) -> None:
+        pace = Pace()
+        for second in range(61):
+            tasks = {"succeeded": 1, "running": 1}
+            function = figures(1_000 + second * 10, tasks=tasks, per_task=[running(second * 10)])
+            (told,) = pace.of(Snapshot([function], 1, 4, float(second)))
+        assert (told.rate, told.expected, told.left) == (10, 4_000, 240)
+
+    def test_a_run_that_is_over_tells_the_mean_and_how_long_it_took(self) -> None:
+        told = progress(figures(1_000, ended=108.0), 2, 8, is_over=True, seconds=12.0)
+        assert (told.rate, told.took, told.left, told.share) == (125, 8.0, None, 1)
+
+
+class TestTheRest:
+    def test_calls_in_flight_are_those_of_running_tasks_now(self) -> None:
+        ended = running(10, 7) | {"status": "succeeded"}
+        assert progress(figures(per_task=[running(1, 20), running(2, 12), ended])).in_flight == 32
+
+    def test_a_task_that_has_told_nothing_yet_does_no_harm(self) -> None:
+        assert progress(figures(per_task=[running(1) | {"timeline": []}])).in_flight == 0
+
+    def test_errors_and_retries_of_failed_tasks_count_too(self) -> None:
+        told = progress(
+            figures(
+                errors={"A": 2, "B": 1}, retries=4, tasks={"failed": 1, "lost": 1},
+                failed_attempts={"rows": 0, "retries": 2, "errors": {"A": 5}},
+            )
+        )  # fmt: skip
+        assert (told.errors, told.retries, told.failed_tasks) == (8, 6, 2)

@@ -1,0 +1,43 @@
+"""The words of the progress are right for one as for many."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from asyncudf._reports.pace import Progress, Snapshot
+from asyncudf._reports.progress_words import details, heading, tasks
+
+ONE = Progress(
+    label="weather", rows=1, expected=1, is_estimated=False, share=None, rate=1.0, in_flight=1, errors=1, retries=1,
+    failed_tasks=1, p50=None, p95=None, left=None, took=None,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(1, ["1 error", "1 retry", "1 failed task"]), (2, ["2 errors", "2 retries", "2 failed tasks"])],
+)
+def test_what_went_wrong_is_counted(number: int, words: list[str]) -> None:
+    """1 retry, 2 retries."""
+    told = [text for text, _ in details(dataclasses.replace(ONE, errors=number, retries=number, failed_tasks=number))]
+    assert told == ["1 in flight", *words]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected", "words"),
+    [(1, None, "1 row"), (0, None, "0 rows"), (1, 5, "1 of ~5 rows"), (1, 1, "1 of ~1 row")],
+)
+def test_rows_are_those_that_were_named_last(rows: int, expected: int | None, words: str) -> None:
+    """1 of ~5 rows."""
+    one = dataclasses.replace(ONE, rows=rows, expected=expected, is_estimated=expected is not None)
+    assert heading(one)[0] == words
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "words"), [(1, None, "1 task, 0:05"), (1, 1, "1 of 1 task, 0:05"), (1, 8, "1 of 8 tasks, 0:05")]
+)
+def test_tasks_are_those_that_were_named_last(done: int, total: int | None, words: str) -> None:
+    """1 of 8 tasks."""
+    assert tasks(Snapshot([], done, total, 5.0)) == words

@@ -1,0 +1,209 @@
+"""The verdict is of the state that cost most, as sure as the figures allow, whatever they are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf._metrics.time_account import State
+from asyncudf._reports.reading import rounded_up
+from asyncudf._reports.verdict import verdict
+from tests.kit.plain_figures import figures, latencies, task
+
+BUSY = {"calls_busy": 9.3, "winding_down": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
+FULL = {"mean": 20, "peak": 20}
+ONE_SLOW = latencies(1000, 0.05, 5.0)
+
+
+def test_every_state_has_a_sentence_of_its_own() -> None:
+    """None of the nine falls back on another's words."""
+    texts = {verdict(figures(**{state.name.lower(): 10.0})).text for state in State}
+    assert len(texts) == len(State)
+
+
+SURENESS = {
+    "sure": figures(**BUSY),
+    "likely": figures(calls_busy=5.0, input=3.0, output=2.0, in_flight={"mean": 10, "peak": 20}),
+    "not clear": figures(input=3.0, output=2.0, store=2.0, limit=2.0, calls_busy=1.0),
+}
+
+
+@pytest.mark.parametrize("sureness", SURENESS)
+def test_sureness_follows_the_share(sureness: str) -> None:
+    """One state alone is the answer; of many none is."""
+    assert verdict(SURENESS[sureness]).sureness == sureness
+
+
+DOUBTFUL = {
+    "a thread that is busy": figures(**BUSY, latency=latencies(100_000, 0.002)),
+    "two that cost about the same": figures(input=5.2, output=4.8),
+    "retries": figures(**BUSY, retries=500),
+    "one thread": figures(calls_busy=10.0, latency=latencies(60_000, 0.001)),
+    "Spark, which is not much faster": figures(calls_busy=9.0, output=1.0, in_flight={"mean": 18.5, "peak": 20}),
+    "Spark, behind a small queue": figures(
+        calls_busy=9.0, input=1.0, options={"queue_size": 100, "batch_size": 50}, in_flight={"mean": 2.0, "peak": 2}
+    ),
+    "a loop that threads keep busy": figures(blocked_loop=9.0, input=1.0),
+}
+
+
+@pytest.mark.parametrize("case", DOUBTFUL)
+def test_another_possible_cause_makes_it_likely_at_most(case: str) -> None:
+    """Also where nearly all the time went to one state."""
+    assert verdict(DOUBTFUL[case]).sureness == "likely"
+
+
+TOO_LITTLE = {
+    "calls": figures(calls_busy=9.0, input=1.0, latency=latencies(49, 1.5)),
+    "time": figures(calls_busy=0.9, latency=latencies(5000, 0.001)),
+    "of all": figures(seconds=0, latency=latencies(0, 0.0)),
+}
+
+
+@pytest.mark.parametrize("what", TOO_LITTLE)
+def test_too_little_is_not_clear_and_promises_nothing(what: str) -> None:
+    """A job of a second tells nothing of one of an hour."""
+    found = verdict(TOO_LITTLE[what])
+    assert found.sureness == "not clear"
+    assert "would" not in found.text
+
+
+def hanging(*points: list[float], **given: Any) -> dict[str, Any]:
+    """Figures of a task that runs for 10 minutes, the last of these points included."""
+    running = {**task(600.0, status="running", **given), "timeline": [*points, [600.0, 0, 20.0, 20.0]]}
+    return {"tasks": {"running": 1}, "per_task": [running]}
+
+
+@pytest.mark.parametrize("state", ["calls_busy", "head_of_line", "input", "winding_down"])
+def test_calls_that_never_come_back_are_the_answer(state: str) -> None:
+    """Whatever else waits for them, and whatever calls took that did come back."""
+    none = verdict(figures(**{state: 600.0}, latency=latencies(0, 0.0), **hanging()))
+    assert "no call has come back in 10 min, 20 are in flight; attempt_timeout= tells which" in none.text
+    some = verdict(figures(**{state: 600.0}, latency=latencies(400, 0.05), **hanging([60.0, 400, 20.0, 20.0])))
+    assert "no call has come back for 9 min, where the longest took 50 ms, 20 are in flight" in some.text
+    assert {none.sureness, some.sureness} == {"likely"}
+
+
+def test_calls_that_come_back_are_not_said_to_hang() -> None:
+    """Neither those that are no longer than others, nor those that wait for something of ours."""
+    for last in (595.0, 300.0):
+        long = figures(calls_busy=600.0, latency=latencies(400, 35.0), **hanging([last, 400, 20.0, 20.0]))
+        assert "come back" not in verdict(long).text
+    assert "come back" not in verdict(figures(limit=600.0, latency=latencies(0, 0.0), **hanging())).text
+    assert "come back" not in verdict(figures(input=600.0, latency=latencies(0, 0.0), in_flight={"peak": 0})).text
+
+
+def test_few_calls_tell_enough_in_ten_times_the_longest() -> None:
+    """40 calls of two minutes are no short run."""
+    assert "all 20 slots" in verdict(figures(calls_busy=1200.0, latency=latencies(40, 119.0), in_flight=FULL)).text
+    assert "too short" in verdict(figures(calls_busy=1200.0, latency=latencies(40, 121.0), in_flight=FULL)).text
+
+
+def test_calls_that_still_run_are_not_taken_for_idle_slots() -> None:
+    """They are in no latency yet, so a running task seems to have fewer in flight than it has."""
+    started = {**BUSY, "in_flight": {"mean": 3.0, "peak": 20}}
+    assert "all 20 slots" in verdict(figures(**started, tasks={"running": 1})).text
+    assert "all 20 slots" in verdict(figures(**started, abandoned=15)).text
+    assert "all 20 slots" not in verdict(figures(**started)).text
+
+
+def test_a_running_task_that_winds_down_is_not_opening_resources() -> None:
+    """Its last call is in no latency yet."""
+    running = task(30.0, longest=0.1, status="running", winding_down=28.0)
+    text = verdict(figures(winding_down=28.0, calls_busy=2.0, tasks={"running": 1}, per_task=[running])).text
+    assert "opened" not in text
+
+
+def test_an_attempt_timeout_that_is_shorter_already_is_not_advised() -> None:
+    """The change is one that changes something."""
+    slow = figures(winding_down=4.9, calls_busy=2.5, latency=ONE_SLOW, options={"attempt_timeout": 0.1})
+    assert "attempt_timeout=" not in verdict(slow).text
+
+
+def test_plain_values() -> None:
+    """What `run.metrics` holds of it, for JSON."""
+    plain = verdict(figures(**BUSY)).to_plain()
+    assert json.loads(json.dumps(plain)) == plain
+    assert (plain["state"], plain["share"]) == ("calls_busy", pytest.approx(0.93))
+
+
+def test_long_names_of_errors_stay_within_a_line() -> None:
+    """Somebody's error has a name of a thousand characters, and a line break."""
+    text = verdict(figures(**BUSY, retries=500, errors={"Long\n" * 200: 400})).text
+    assert len(text) <= 320
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(("value", "rounded"), [(0, 0), (0.0961, 0.097), (118, 120), (120, 120), (2000, 2000), (7, 7)])
+def test_numbers_to_write_down_have_two_digits(value: float, rounded: float) -> None:
+    """And are never less than what is needed."""
+    assert rounded_up(value) == pytest.approx(rounded)
+
+
+amounts = st.one_of(st.just(0.0), st.floats(1e-9, 1e9))
+wholes = st.one_of(st.just(0), st.integers(0, 10**12))
+maybe = st.one_of(st.none(), amounts)
+times = st.dictionaries(st.sampled_from([state.name.lower() for state in State]), amounts)
+some_options = st.dictionaries(
+    st.sampled_from(["capacity", "queue_size", "batch_size", "timeout", "attempt_timeout", "max_buffered_bytes"]),
+    st.one_of(st.none(), st.integers(1, 10**6)),
+)
+some_latency = st.fixed_dictionaries(
+    {"count": wholes, **dict.fromkeys(("mean", "p50", "p90", "p95", "p99", "max"), maybe)},
+    optional={"histogram": st.lists(st.tuples(amounts, wholes).map(list), max_size=3)},
+)
+statuses = st.dictionaries(st.sampled_from(["succeeded", "stopped", "running", "failed", "lost"]), wholes)
+some_points = st.lists(st.tuples(amounts, wholes, amounts, amounts).map(list), max_size=3)
+some_tasks = st.lists(
+    st.fixed_dictionaries(
+        {"status": st.sampled_from(["succeeded", "running", "failed"])},
+        optional={
+            "seconds": amounts,
+            "rows": wholes,
+            "time": times,
+            "latency": some_latency,
+            "partition": wholes,
+            "timeline": some_points,
+        },
+    ),
+    max_size=4,
+)
+in_mean = st.fixed_dictionaries({"mean": amounts, "peak": wholes})
+anything = st.fixed_dictionaries(
+    {"time": times},
+    optional={
+        "options": some_options,
+        "latency": some_latency,
+        "tasks": statuses,
+        "per_task": some_tasks,
+        "in_flight": in_mean,
+        "queued": in_mean,
+        "failed_attempts": st.fixed_dictionaries({"seconds": amounts, "calls": wholes}),
+        "errors": st.dictionaries(st.text(max_size=90), wholes, max_size=3),
+        "began": amounts,
+        "ended": amounts,
+        "waited": amounts,
+        **dict.fromkeys(("rows", "calls", "attempts", "retries", "timeouts", "abandoned", "bytes_peak"), wholes),
+        **dict.fromkeys(("store_hits", "store_misses", "per_task_left_out"), wholes),
+        "entry_point": st.sampled_from(["column", "operator"]),
+    },
+)
+
+
+@given(anything)
+def test_any_figures_have_a_verdict(function: dict[str, Any]) -> None:
+    """However odd or incomplete they are; the share is the account's."""
+    found = verdict(function)
+    account, total = function["time"], sum(function["time"].values())
+    if total:
+        assert found.state is not None
+        assert account[found.state] == max(account.values())
+        assert found.share == pytest.approx(account[found.state] / total)
+    else:
+        assert (found.state, found.share) == (None, 0.0)
+    assert 0 < len(found.text) <= 330
+    assert "\n" not in found.text

@@ -1,0 +1,186 @@
+"""What shows progress: a terminal, a notebook, and a log."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from .pace import Pace, Progress, Snapshot
+from .progress_words import details, heading, line, printable, tasks
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+__all__ = ("Display", "LogDisplay", "NotebookDisplay", "TerminalDisplay")
+
+
+REDRAWN = 0.1  # seconds between two pictures in a terminal, at least
+UPDATED = 0.5  # and in a notebook, where each goes through the browser
+LOGGED = 10.0  # and between two lines about a function in a log
+# What is told of a function in one line, from wide terminals to narrow ones: the width of the bar, and which of share,
+# rows, speed and time left.
+LAYOUTS = (
+    (30, (0, 1, 2, 3)), (20, (0, 1, 2, 3)), (10, (0, 1, 2, 3)), (0, (0, 1, 2, 3)), (0, (0, 1, 3)), (0, (0, 3)),
+)  # fmt: skip
+
+
+class Display(ABC):
+    """Shows how far a run is; called by one thread at a time, as often as there is news."""
+
+    often = 0.0  # seconds between two pictures, at least
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+        self._shown: float | None = None
+
+    def show(self, snapshot: Snapshot) -> None:
+        """The run goes on."""
+        functions = self._pace.of(snapshot)
+        if self._shown is None or snapshot.seconds - self._shown >= self.often:
+            self._shown = snapshot.seconds
+            self._draw(functions, snapshot)
+
+    def close(self, snapshot: Snapshot) -> None:
+        """The run is over: this is what remains to be seen."""
+        self._draw(self._pace.of(snapshot, is_over=True), snapshot)
+
+    @abstractmethod
+    def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None: ...
+
+    def give_up(self) -> None:
+        """Let go of what the display holds, in whatever state it is."""
+
+
+class TerminalDisplay(Display):
+    """Redraws a few lines below what the program prints."""
+
+    # Drawn here and not by rich's own thread: an error in that would be printed, and end nothing.
+
+    often = REDRAWN
+
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live
+
+        super().__init__()
+        self._console = console
+        # rich takes what is printed, to show it above. What goes to a file must not come out here.
+        self._live = Live(
+            console=console,
+            auto_refresh=False,
+            redirect_stdout=_is_terminal(sys.stdout),
+            redirect_stderr=_is_terminal(sys.stderr),
+        )
+
+    def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
+        if not self._live.is_started:
+            self._live.start()
+        self._live.update(self._picture(functions, snapshot), refresh=True)
+
+    def _picture(self, functions: Sequence[Progress], snapshot: Snapshot) -> Text:
+        from rich.text import Text
+
+        titles = [Text(printable(one.label, self._console.encoding)) for one in functions]
+        indent = min(max((title.cell_len for title in titles), default=0), max(8, self._console.width // 4))
+        for title in titles:
+            title.truncate(indent, pad=True, overflow="crop")
+        pairs = zip(self._first_lines(titles, functions), functions, strict=True)
+        lines = [line for first, one in pairs for line in (first, self._second_line(indent, one))]
+        return Text("\n", no_wrap=True, overflow="crop").join([*lines, Text(tasks(snapshot), "dim")])
+
+    def _first_lines(self, titles: Sequence[Text], functions: Sequence[Progress]) -> list[Text]:
+        """What follows the names, in columns: as much as there is room for."""
+        from rich.text import Text
+
+        cells = [("" if one.share is None else f"{int(one.share * 100)}%", *heading(one)) for one in functions]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines: list[Text] = []
+        for bar, columns in LAYOUTS:
+            lines = []
+            for title, one, words in zip(titles, functions, cells, strict=True):
+                bars = [self._bar(one.share, bar)] if bar and widths[0] else []
+                told = [Text(words[column].rjust(widths[column])) for column in columns if widths[column]]
+                lines.append(Text("  ").join([title, *bars, *told]))
+            if all(line.cell_len <= self._console.width for line in lines):
+                break
+        return lines
+
+    def _second_line(self, indent: int, one: Progress) -> Text:
+        from rich.text import Text
+
+        text = Text(" " * indent)
+        for words, is_bad in details(one):
+            if text.cell_len + 2 + len(words) <= self._console.width:
+                text.append("  ").append(words, "red" if is_bad else "dim")
+        return text
+
+    def _bar(self, share: float | None, width: int) -> Text:
+        from rich.text import Text
+
+        if share is None:
+            return Text(" " * width)
+        done, has_colors = int(share * width), self._console.color_system and not self._console.no_color
+        full, rest = ("#", "-") if self._console.options.ascii_only else ("━", "━" if has_colors else "─")
+        return Text(full * done, "green").append(rest * (width - done), "bright_black")
+
+    def give_up(self) -> None:
+        self._live.stop()
+
+
+class NotebookDisplay(Display):
+    """A table below the cell, in its place for as long as the run goes on."""
+
+    often = UPDATED
+
+    def __init__(self) -> None:
+        from IPython import display as ipython
+
+        super().__init__()
+        display: Any = ipython.display  # without types
+        # Shown at once: later calls may come from a thread, which belongs to no cell.
+        self._handle = display({"text/plain": "", "text/html": ""}, raw=True, display_id=True)
+
+    def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
+        plain = "\n".join([*(printable(line(one), "utf-8") for one in functions), tasks(snapshot)])
+        page = (
+            f'<div style="font-variant-numeric: tabular-nums"><table>{"".join(map(_table_row, functions))}</table>'
+            f'<div style="opacity: 0.7">{tasks(snapshot)}</div></div>'
+        )
+        self._handle.update({"text/plain": plain, "text/html": page}, raw=True)
+
+
+def _table_row(one: Progress) -> str:
+    value, share = ("", "") if one.share is None else (f' value="{one.share:.3f}"', f"{int(one.share * 100)}%")
+    words = [share, *heading(one), *(words for words, _ in details(one))]
+    cells = "".join(f'<td style="text-align: left">{html.escape(word)}</td>' for word in words)
+    return (
+        f'<tr><th style="text-align: left">{html.escape(printable(one.label, "utf-8"))}</th>'
+        f"<td><progress{value}></progress></td>{cells}</tr>"
+    )
+
+
+class LogDisplay(Display):
+    """A line about each function now and then, and one at the end."""
+
+    often = LOGGED
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._encoding = getattr(stream, "encoding", None) or "utf-8"
+        self._shown = 0.0
+
+    def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
+        told = [f"asyncudf: {line(one)} ({tasks(snapshot)})" for one in functions]
+        self._stream.write("".join(f"{printable(one, self._encoding)}\n" for one in told))
+        self._stream.flush()
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    with contextlib.suppress(Exception):
+        return stream is not None and stream.isatty()
+    return False

@@ -1,0 +1,158 @@
+"""How far the functions of a run have come, how fast they go, and how long it may take still."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ("Pace", "Progress", "Snapshot")
+
+
+NOW = 5.0  # seconds; rows/s are those of the last few
+LATELY = 30.0  # seconds; the time left is told by these, as it would jump about with the others
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is known of a run at one moment.
+
+    Attributes:
+        functions: what each did until now, as `RunMetrics.to_plain` tells it.
+        tasks_done, tasks_total: of the stages in which the functions run; None where Spark does not tell.
+        seconds: since the start of the run, by a clock that is never set back.
+        tasks_of: the same counts for the stages of each function, by its label.
+    """
+
+    functions: Sequence[Mapping[str, Any]]
+    tasks_done: int
+    tasks_total: int | None
+    seconds: float
+    tasks_of: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+
+    def tasks(self, function: Mapping[str, Any]) -> tuple[int, int | None]:
+        """How many tasks of the function's stages are done, of how many."""
+        return self.tasks_of.get(function["function"], (self.tasks_done, self.tasks_total))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far one function is.
+
+    Attributes:
+        expected: rows in the end; None if it cannot be told yet.
+        is_estimated: whether that is an estimate.
+        share: of the work that is done, from 0 to 1; None if it cannot be told.
+        rate: rows in a second, lately, or of a run that is over in the mean; None if it cannot be told yet.
+        in_flight: calls, now.
+        errors, retries: of all attempts, also in tasks that failed.
+        failed_tasks: that Spark runs again, or gave up.
+        p50, p95: seconds that calls took; None without calls.
+        left: seconds, an estimate; None if it cannot be told.
+        took: seconds, of a run that is over, else None.
+    """
+
+    label: str
+    rows: int
+    expected: int | None
+    is_estimated: bool
+    share: float | None
+    rate: float | None
+    in_flight: int
+    errors: int
+    retries: int
+    failed_tasks: int
+    p50: float | None
+    p95: float | None
+    left: float | None
+    took: float | None
+
+
+class Pace:
+    """Makes `Progress` of the snapshots of one run, which come in their order."""
+
+    # Rows of tasks that failed count as work: their number only grows, and what they cost is time too.
+
+    def __init__(self) -> None:
+        self._worked: dict[str, deque[tuple[float, int]]] = {}
+        self._live: set[str] = set()  # functions whose tasks tell while they run; of others only the mean is known
+
+    def of(self, snapshot: Snapshot, *, is_over: bool = False) -> list[Progress]:
+        """How far each function is."""
+        return [self._progress(function, snapshot, is_over) for function in snapshot.functions]
+
+    def _progress(self, function: Mapping[str, Any], snapshot: Snapshot, is_over: bool) -> Progress:
+        rows, expected, is_estimated = _expected(function, snapshot)
+        if is_over:
+            expected, is_estimated = rows, False
+        in_vain, latency, tasks = function["failed_attempts"], function["latency"], function["tasks"]
+        rate, lately = self._rates(function, snapshot.seconds)
+        lasted = max(0.0, function["ended"] - function["began"])
+        return Progress(
+            label=function["function"],
+            rows=rows,
+            expected=expected,
+            is_estimated=is_estimated,
+            share=1.0 if is_over else _share(rows, expected, *snapshot.tasks(function)),
+            rate=rate if not is_over else rows / lasted if lasted else None,
+            in_flight=0 if is_over else round(sum(task["timeline"][-1][2] for task in _running(function))),
+            errors=sum(function["errors"].values()) + sum(in_vain["errors"].values()),
+            retries=function["retries"] + in_vain["retries"],
+            failed_tasks=tasks["failed"] + tasks["lost"],
+            p50=latency["p50"],
+            p95=latency["p95"],
+            left=(expected - rows) / lately if expected is not None and lately and not is_over else None,
+            took=lasted if is_over else None,
+        )
+
+    def _rates(self, function: Mapping[str, Any], now: float) -> tuple[float | None, float | None]:
+        """Rows in a second, of the last few seconds and of some more."""
+        label, worked = function["function"], function["rows"] + function["failed_attempts"]["rows"]
+        if label not in self._worked:
+            began = now - max(0.0, function["ended"] - function["began"])
+            self._worked[label] = deque([(max(0.0, began), 0)])
+        samples = self._worked[label]
+        samples.append((now, worked))
+        if function["tasks"]["running"]:
+            self._live.add(label)
+        if label not in self._live:
+            while len(samples) > 2:  # the first and the last are enough
+                del samples[1]
+            return (mean := _rate(samples[0], samples[-1])), mean
+        while len(samples) > 2 and samples[1][0] <= now - LATELY:
+            samples.popleft()
+        since = next((sample for sample in reversed(samples) if sample[0] <= now - NOW), samples[0])
+        return _rate(since, samples[-1]), _rate(samples[0], samples[-1])
+
+
+def _rate(first: tuple[float, int], last: tuple[float, int]) -> float | None:
+    return max(0.0, (last[1] - first[1]) / (last[0] - first[0])) if last[0] > first[0] else None
+
+
+def _running(function: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [task for task in function["per_task"] if task["status"] == "running" and task["timeline"]]
+
+
+def _expected(function: Mapping[str, Any], snapshot: Snapshot) -> tuple[int, int | None, bool]:
+    """Rows that are done, rows in the end, and whether that is an estimate."""
+    rows, tasks = function["rows"], function["tasks"]
+    told, total = snapshot.tasks(function)
+    # Empty partitions tell nothing of themselves: Spark's number of tasks that are done may be the higher one.
+    done = max(told, tasks["succeeded"])
+    listed = [task["rows"] for task in function["per_task"] if task["status"] == "running"]
+    ended = rows - (sum(listed) * tasks["running"] / len(listed) if listed else 0)  # not all tasks are listed
+    if total is not None and done >= total and not tasks["running"]:
+        return rows, rows, False
+    if not total or not done or ended <= 0 or tasks["stopped"]:  # of a reader that stops early nobody knows when
+        return rows, None, False
+    estimate = ended * total / done
+    digit = 10 ** max(0, math.floor(math.log10(estimate)) - 2)  # three digits: more would pretend to know more
+    return rows, max(math.ceil(estimate / digit) * digit, rows), True
+
+
+def _share(rows: int, expected: int | None, done: int, total: int | None) -> float | None:
+    if expected:
+        return min(1.0, rows / expected)
+    return min(1.0, done / total) if total else None

@@ -1,0 +1,132 @@
+"""A run in a few lines of text."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .._text.figures import bytes_, count, number, rate, seconds, share, things
+from .._text.safe import printable
+from .reading import Reading, one_line
+from .verdict import verdict
+
+__all__ = ("summary",)
+
+
+WIDTH = 100
+NAMED = 0.03  # of the time; states that took less are left out
+ERRORS = 5  # types that are named
+UNIT = re.compile(r"(?<=\d) (?=(µs|ms|s|min|h|d|[KMGT]?i?B)\b)")
+EXTRAS = {
+    "retries": ("retry", "retries"),
+    "timeouts": ("timeout", "timeouts"),
+    "failures": ("row failed", "rows failed"),
+    "dead_letters": ("dead letter", "dead letters"),
+    "abandoned": ("call given up", "calls given up"),
+    "store_hits": ("store hit", "store hits"),
+    "store_misses": ("store miss", "store misses"),
+    "shared_flights": ("row answered by another row's call", "rows answered by another row's call"),
+}
+
+
+def summary(metrics: Mapping[str, Any]) -> str:
+    """What `run.metrics` holds, in a few lines for each function; each at most 100 characters wide."""
+    functions = metrics.get("functions") or ()
+    so_far = "" if metrics.get("is_over") else ", so far"
+    names = "1 function" if len(functions) == 1 else f"{count(len(functions))} functions"
+    lines = [f"{names} in {seconds(metrics.get('seconds'))}{so_far}"]
+    for function in functions:
+        head = f"{one_line(function.get('function'))} ({function.get('entry_point')}): {_tasks(function)}"
+        lines += ["", *_wrapped("", head)]
+        for title, text in _facts(function):
+            lines += _wrapped(f"  {title:<10}", text)
+    return "\n".join(lines)
+
+
+def _wrapped(title: str, text: str) -> list[str]:
+    whole = UNIT.sub("\N{NO-BREAK SPACE}", text)  # a number stays with its unit
+    lines = textwrap.wrap(whole, WIDTH, initial_indent=title, subsequent_indent=" " * 12, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def _tasks(function: Mapping[str, Any]) -> str:
+    tasks = [f"{count(number)} {status}" for status, number in (function.get("tasks") or {}).items() if number]
+    return f"tasks: {', '.join(tasks)}" if tasks else "no tasks"
+
+
+def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Titles, and what is to be said of them; only where there is something."""
+    reading = Reading(function)
+    wall = reading.wall
+    if reading.tasks:
+        speed = f", {rate(reading.count('rows') / wall)}" if wall else ""
+        yield "rows", f"{count(reading.count('rows'))} in, {count(reading.count('results'))} out{speed}"
+    if reading.count("calls") or (reading.tasks and reading.peak):
+        yield "calls", _calls(reading)
+        yield "in flight", _in_flight(reading)
+    if reading.queued_peak:
+        mean = number((function.get("queued") or {}).get("mean"))
+        size = f"; {bytes_(reading.count('bytes_peak'))} of results" if reading.count("bytes_peak") else ""
+        yield "queued", f"{things(mean, 'row')} in the mean of a task, {count(reading.queued_peak)} at most{size}"
+    if extras := [things(reading.count(key), *words) for key, words in EXTRAS.items() if reading.count(key)]:
+        yield "also", ", ".join(extras)
+    if reading.errors:
+        yield "errors", _errors(reading.errors)
+    if in_vain := _in_vain(function):
+        yield "in vain", in_vain
+    if reading.seconds:
+        yield "time", _time(reading)
+    yield "verdict", _verdict(function)
+
+
+def _calls(reading: Reading) -> str:
+    told = count(reading.count("calls"))
+    if not reading.calls_ended:
+        return f"{told}: none has come back" if reading.count("calls") else "none has come back"
+    quantiles = [f"{name} {seconds(reading.latency(name))}" for name in ("p50", "p95", "p99")]
+    return f"{told}: {', '.join(quantiles)}, longest {seconds(reading.latency('max'))}"
+
+
+def _in_flight(reading: Reading) -> str:
+    of = "" if reading.capacity is None else f" of {count(reading.capacity)}"
+    now = f"{number(reading.flying)} now, " if reading.flying else ""
+    if not reading.calls_ended:  # calls count in the mean when they have come back
+        return f"{now}{count(reading.peak)}{of} at most in a task"
+    told = f"{now}{number(reading.in_flight)}{of} in the mean of a task, {count(reading.peak)} at most"
+    if reading.wall and reading.tasks > 1:
+        together = reading.seconds / reading.wall
+        calls = things(number(reading.in_flight * together), "call")
+        told += f"; {things(number(together), 'task')} at a time, {calls} in all"
+    return told
+
+
+def _errors(errors: Mapping[str, int]) -> str:
+    most = sorted(errors, key=lambda kind: -errors[kind])
+    told = [f"{one_line(kind)} {count(errors[kind])}" for kind in most[:ERRORS]]
+    if others := sum(errors[kind] for kind in most[ERRORS:]):
+        told.append(f"others {count(others)}")
+    return ", ".join(told)
+
+
+def _in_vain(function: Mapping[str, Any]) -> str:
+    tasks, failed = function.get("tasks") or {}, function.get("failed_attempts") or {}
+    number_of = (tasks.get("failed") or 0) + (tasks.get("lost") or 0)
+    if not number_of:
+        return ""
+    attempts = "1 task attempt" if number_of == 1 else f"{count(number_of)} task attempts"
+    they = "it" if number_of == 1 else "they"
+    calls = things(failed.get("calls") or 0, "call")
+    told = f"{attempts} failed; {they} made {calls} in {seconds(failed.get('seconds'))}"
+    return f"{told} ({_errors(failed['errors'])})" if failed.get("errors") else told
+
+
+def _time(reading: Reading) -> str:
+    shown = [state for state in reading.ranking if reading.share(state) >= NAMED]
+    return ", ".join(f"{state.value} {share(reading.share(state))}" for state in shown)
+
+
+def _verdict(function: Mapping[str, Any]) -> str:
+    told = function.get("verdict") or verdict(function).to_plain()
+    return f"{printable(told['text'])} ({told['sureness']})"
