@@ -18,6 +18,10 @@ Declare a function, and use it at one of the three entry points:
 
     AsyncStream(df).unordered_wait(geocode, "address").filter(known).ordered_wait(weather, "city").to_df()
 
+What a job does, live and afterwards, with a verdict on what limits it:
+
+    with asyncudf.monitor(spark, progress=True) as run: ...
+
 A function can be tried without Spark, on a clock that does not wait:
 
 >>> from asyncudf.testing import run_rows
@@ -30,9 +34,19 @@ Read on in `help(asyncudf.async_pandas_udf)` (every kind of function and every o
 `help(asyncudf.AsyncStream)`, `help(asyncudf.RetryStrategy)` and `help(asyncudf.testing)`.
 """
 
+import sys as _sys
+
+# A program that Python is embedded in may have no `argv`, and others set their own.
+if (_argv := getattr(_sys, "argv", None) or [])[:1] == ["-m"] and _sys.orig_argv[-len(_argv) :][:1] == [__name__]:
+    # `python -m asyncudf` comes by here first, and the doctor is for installations in which what follows fails.
+    from .__main__ import main as _main
+
+    raise SystemExit(_main(_argv[1:]))
+
 from asyncudf.queues._public import publish as _publish
 
 from ._api.decorator import AsyncUDF, async_pandas_udf
+from ._api.monitor import Run, monitor
 from ._api.stream import AsyncStream
 from ._api.wait import ordered_wait, unordered_wait
 from ._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FunctionError, OptionError, ResultError
@@ -62,9 +76,11 @@ __all__ = (
     "ResultError",
     "ResultFuture",
     "RetryStrategy",
+    "Run",
     "RuntimeContext",
     "WatermarkStrategy",
     "async_pandas_udf",
+    "monitor",
     "ordered_wait",
     "unordered_wait",
 )

@@ -19,6 +19,7 @@ from .._loop.bridge import Bridge, pipe
 from .._operators.input_buffer import InputElement
 from .._policies.options import Options
 from .errors import Telling
+from .metrics import Metering
 from .planner import plan_function
 from .worker import start_function
 
@@ -40,6 +41,7 @@ class ColumnTask:
         self.__name__ = function_plan.spec.name
         self._function_plan = function_plan
         self._telling = Telling()
+        self._metering = Metering("column")
 
     def __call__(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         with self._telling():
@@ -53,7 +55,12 @@ class ColumnTask:
         # The first batch may be a small one, which another column of ours below this has sent early.
         rows = max(len(columns[0]), FEW_ROWS)
         return start_function(
-            self._function_plan, lambda values, *_: writer.array(values), spec.parameters, arrow_types, rows
+            self._function_plan,
+            lambda values, *_: writer.array(values),
+            spec.parameters,
+            arrow_types,
+            rows,
+            self._metering,
         )
 
     def _read(self, batch: Any) -> Iterable[InputElement]:

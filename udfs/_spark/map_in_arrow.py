@@ -20,6 +20,7 @@ from .._chain.source import SourceReader
 from .._functions.side_outputs import OutputTag
 from .._loop.bridge import Bridge, pipe
 from .errors import Telling
+from .metrics import Metering
 from .types import arrow_type, side_output_type, timestamp_type
 from .worker import start_bridge
 
@@ -35,6 +36,7 @@ class ChainTask:
     timestamp: str  # what that word means in the DDL of side outputs that nobody has asked for yet
     token: str  # makes each evaluation one of its own: of equal ones Spark would keep a single one for both
     telling: Telling = dataclasses.field(default_factory=Telling)
+    metering: Metering = dataclasses.field(default_factory=lambda: Metering("operator"))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Another chain's sign of life comes as a batch without rows; as the first it would say how large batches are.
@@ -51,7 +53,8 @@ class ChainTask:
             return ArrowSinks(self.results, emit, first.num_rows, loop, self.side_output_type)
 
         nothing = partial(without_rows, self.results, first.schema)
-        return start_bridge(self.plan, sinks_of, nothing, SideOutputValidators(self.side_output_type, self.results))
+        side_types = SideOutputValidators(self.side_output_type, self.results)
+        return start_bridge(self.plan, sinks_of, nothing, self.metering, side_types)
 
 
 @dataclasses.dataclass(frozen=True)

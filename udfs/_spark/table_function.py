@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -26,6 +27,7 @@ from .._operators.input_buffer import InputElement
 from .._policies.options import Options
 from .._text.safe import type_name
 from .errors import Telling
+from .metrics import Metering
 from .planner import plan_function
 from .schemas import arguments, check_columns, joined_schema, result_fields
 from .types import arrow_type
@@ -45,6 +47,7 @@ class _Analyzed(AnalyzeResult):
     arguments: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     data_types: tuple[spark.DataType, ...] = ()  # the Spark types of all columns of the table
+    mention: str = ""  # tells this mention of the function from all others
 
 
 def _analyze(
@@ -80,6 +83,7 @@ def _analyzed(
         arguments=positions,
         names=tuple(fields[i].name for i in positions),
         data_types=tuple(field.dataType for field in fields),
+        mention=uuid.uuid4().hex,
     )
 
 
@@ -101,6 +105,7 @@ class TableFunction:
 
     function_plan: ClassVar[FunctionPlan]
     telling: ClassVar[Telling]
+    metering: ClassVar[Metering]
     width: ClassVar[int | None]  # how many columns a struct makes; None: the result is one column, not a struct
 
     def __init__(self, analyzed: _Analyzed) -> None:
@@ -140,8 +145,9 @@ class TableFunction:
             arrow_types = [
                 arrow_type(self._analyzed.data_types[i], self.function_plan.spec.name) for i in self._analyzed.arguments
             ]
+            metering = dataclasses.replace(self.metering, mention=self._analyzed.mention)
             self._bridge = start_function(
-                self._function_plan, self._write, self._analyzed.names, arrow_types, TABLE_ROWS
+                self._function_plan, self._write, self._analyzed.names, arrow_types, TABLE_ROWS, metering
             )
         with self.telling():
             yield from self._bridge.until_wanted()
@@ -204,6 +210,7 @@ def register_table_function(
     body = {
         "function_plan": function_plan,
         "telling": telling,
+        "metering": Metering("table function"),
         "width": len(added) if isinstance(data_type, spark.StructType) else None,
         "analyze": staticmethod(partial(_analyze, telling, function_plan, added)),
     }

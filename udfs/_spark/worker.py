@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,9 +21,11 @@ from .._chain.sinks import OutputSink
 from .._functions.side_outputs import SideTypes
 from .._loop.bridge import Bridge, Reader
 from .._loop.event_loops import new_event_loop
+from .._metrics.spark_thread import SparkThread
 from .._operators.input_buffer import InputElement
 from .._operators.writer import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
 from .connection import settler
+from .metrics import Metering, TaskReport
 
 __all__ = ("start_bridge", "start_function")
 
@@ -33,6 +36,7 @@ def start_bridge(
     plan: ChainPlan,
     sinks_of: Callable[[asyncio.AbstractEventLoop, Emit], Sinks],
     nothing: Callable[[], Any],
+    metering: Metering,
     side_types: SideTypes = lambda tag: None,
 ) -> Bridge[Iterable[InputElement], Any]:
     """The chain of the Spark task that this runs in, on a loop of its own.
@@ -40,6 +44,7 @@ def start_bridge(
     Args:
         sinks_of: makes what writes the results; its `emit` takes what Spark gets.
         nothing: makes what Spark gets of no rows.
+        metering: tells what is done.
         side_types: as in `TaskEnvironment`.
     """
     # On Spark's thread, before there is another: warming up would block the loop, and all calls with it. No seed: with
@@ -48,15 +53,34 @@ def start_bridge(
     task = TaskContext.get()
     partition, attempt = (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
 
-    def build(loop: asyncio.AbstractEventLoop, request_batch: Callable[[], None], emit: Emit) -> Chain:
-        environment = TaskEnvironment(loop, random.Random(), partition, attempt, side_types, request_batch)
-        return start_chain(plan, environment, sinks_of(loop, emit))
+    report, spark_thread = TaskReport(metering, plan), SparkThread(time.monotonic)
 
-    return Bridge(build, plan.threads, new_event_loop(plan.loop), Reader(settler(), nothing))
+    def build(loop: asyncio.AbstractEventLoop, request_batch: Callable[[], None], emit: Emit) -> Chain:
+        environment = TaskEnvironment(
+            loop,
+            random.Random(),
+            partition,
+            attempt,
+            side_types,
+            request_batch,
+            own_clock=time.monotonic,  # uvloop's own counts milliseconds
+            spark_thread=spark_thread,
+        )
+        chain = start_chain(plan, environment, sinks_of(loop, emit))
+        report.watch(chain)
+        return chain
+
+    reader = Reader(settler(), nothing, spark_thread, report.end)
+    return Bridge(build, plan.threads, new_event_loop(plan.loop), reader)
 
 
 def start_function(
-    plan: FunctionPlan, write: Callable[..., Any], names: Sequence[str], arrow_types: Sequence[pa.DataType], rows: int
+    plan: FunctionPlan,
+    write: Callable[..., Any],
+    names: Sequence[str],
+    arrow_types: Sequence[pa.DataType],
+    rows: int,
+    metering: Metering,
 ) -> Bridge[Iterable[InputElement], Any]:
     """The function of a column or of a table in the Spark task that this runs in.
 
@@ -78,7 +102,7 @@ def start_function(
         )
         return OutputSink(writer)
 
-    return start_bridge(ChainPlan.of_function(plan, names, arrow_types), sinks_of, lambda: write([], []))
+    return start_bridge(ChainPlan.of_function(plan, names, arrow_types), sinks_of, lambda: write([], []), metering)
 
 
 def _weigher(plan: FunctionPlan) -> Callable[[Any, Any], int] | None:

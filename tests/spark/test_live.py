@@ -1,0 +1,178 @@
+"""Figures of running tasks on their way to the driver: who may tell them, and that nobody waits for anybody."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from asyncudf._spark.live import LARGEST, NONCE, TAG, Beacon, LiveServer
+from asyncudf._spark.metrics import HUB, Metering, Wish, _Ways
+
+SECRET = b"s" * 32
+WAIT = 10.0  # seconds; only a failure takes so long
+
+
+class Driver:
+    """A server, and what it has heard."""
+
+    def __init__(self) -> None:
+        self.heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.lost: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.server = LiveServer("127.0.0.1", SECRET, self.heard.put, self.lost.put)
+        self.address = ("127.0.0.1", self.server.port)
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    driver = Driver()
+    yield driver
+    driver.server.close()
+
+
+@pytest.fixture(autouse=True)
+def _all_reachable() -> Iterator[None]:
+    yield
+    Beacon._unreachable.clear()
+
+
+def test_messages_arrive_in_their_order(driver: Driver) -> None:
+    """What a task tells is heard, the last word before `close` returns."""
+    beacon = Beacon(driver.address, SECRET)
+    for number in range(3):
+        beacon.send({"n": number})
+        assert driver.heard.get(timeout=WAIT) == {"n": number}
+    beacon.close({"n": "last"})
+    assert driver.heard.get_nowait() == {"n": "last"}
+    assert driver.lost.get(timeout=WAIT) == {"n": "last"}
+
+
+def test_a_message_may_be_large(driver: Driver) -> None:
+    """What the socket does not take at once follows with the next words."""
+    beacon = Beacon(driver.address, SECRET)
+    beacon.send({"text": "x" * 3_000_000})
+    beacon.close({"text": "y" * 3_000_000})
+    heard = [driver.heard.get(timeout=WAIT)["text"][0] for _ in "xy"]
+    assert heard == ["x", "y"]
+
+
+def test_who_does_not_know_the_secret_is_not_heard(driver: Driver) -> None:
+    """A message with another tag ends its connection, and is delivered to nobody."""
+    beacon = Beacon(driver.address, b"x" * 32)
+    beacon.close({"n": 1})
+    good = Beacon(driver.address, SECRET)
+    good.close({"n": 2})
+    assert driver.heard.get(timeout=WAIT) == {"n": 2}
+    assert driver.heard.empty()
+
+
+def recorded(driver: Driver) -> tuple[bytes, Callable[[], socket.socket]]:
+    """A true message as it goes over the wire, and how to connect anew."""
+    sent = []
+
+    class Tapped(Beacon):
+        def _framed(self, message: Any) -> bytes:
+            sent.append(super()._framed(message))
+            return sent[-1]
+
+    Tapped(driver.address, SECRET).close({"n": 1})
+    assert driver.heard.get(timeout=WAIT) == {"n": 1}
+    return sent[0], lambda: socket.create_connection(driver.address, timeout=WAIT)
+
+
+def test_a_message_that_was_overheard_is_worth_nothing(driver: Driver) -> None:
+    """Each connection has a number of its own in its tags: the same bytes prove nothing in another one."""
+    message, connect = recorded(driver)
+    with connect() as again:
+        assert len(again.recv(NONCE, socket.MSG_WAITALL)) == NONCE
+        again.sendall(message)
+        assert again.recv(1) == b""
+    assert driver.heard.empty()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"GET / HTTP/1.1\r\n\r\n" * 10, struct.pack("!I", LARGEST + 1), struct.pack("!I", 0) + b"t" * TAG, b"\0"],
+    ids=["http", "too large", "empty", "cut off"],
+)
+def test_garbage_ends_its_connection_alone(driver: Driver, garbage: bytes) -> None:
+    """Whatever comes in, the server goes on."""
+    other = Beacon(driver.address, SECRET)
+    with socket.create_connection(driver.address, timeout=WAIT) as stranger:
+        stranger.recv(NONCE, socket.MSG_WAITALL)
+        stranger.sendall(garbage)
+        stranger.shutdown(socket.SHUT_WR)
+        assert stranger.recv(1) == b""
+    other.close({"n": 1})
+    assert driver.heard.get(timeout=WAIT) == {"n": 1}
+    assert driver.heard.empty()
+
+
+def test_a_driver_that_cannot_be_reached_is_tried_once() -> None:
+    """Nobody listens: the worker goes on without, and the next task of its process does not try."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = bound.getsockname()
+    beacon = Beacon(address, SECRET)
+    beacon.send({"n": 1})
+    beacon.close({"n": 2})
+    with socket.create_server(address) as server:
+        server.settimeout(0)
+        Beacon(address, SECRET).close({"n": 3})
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_a_driver_that_does_not_read_holds_up_nobody() -> None:
+    """It accepts, says its number and reads no more: messages are left out, and the end comes after a moment."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(WAIT)
+        address = server.getsockname()
+
+        accepted: list[socket.socket] = []
+
+        def accept() -> None:
+            accepted.append(server.accept()[0])
+            accepted[0].sendall(b"n" * NONCE)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        beacon = Beacon(address, SECRET)
+        thread.join()
+        began = time.monotonic()
+        for _ in range(20):
+            beacon.send({"text": "x" * 1_000_000})
+        assert time.monotonic() - began < 1
+        beacon.close({"text": "x" * 10_000_000})
+        assert time.monotonic() - began < 5
+        accepted[0].close()
+
+
+def test_the_driver_closes_while_tasks_go_on(driver: Driver) -> None:
+    """A monitor that has ended is no fault of the task."""
+    beacon = Beacon(driver.address, SECRET)
+    beacon.send({"n": 1})
+    assert driver.heard.get(timeout=WAIT) == {"n": 1}
+    closing = LiveServer("127.0.0.1", SECRET, driver.heard.put, driver.lost.put)
+    other = Beacon(("127.0.0.1", closing.port), SECRET)
+    closing.close()
+    for _ in range(3):
+        other.send({"n": 2})
+    other.close({"n": 3})
+    assert driver.heard.empty()
+    beacon.close({"n": 4})
+    assert driver.heard.get(timeout=WAIT) == {"n": 4}
+
+
+def test_the_secret_is_in_no_message_and_no_property() -> None:
+    """What travels in the open, or is shown, says nothing of it."""
+    metering = Metering("column", ways=_Ways(b"accumulator", HUB.secret))
+    shown = repr(metering) + str(metering) + Wish(["run"], ("127.0.0.1", 1)).dumped()
+    assert repr(HUB.secret)[2:-1] not in shown
+    assert HUB.secret.hex() not in shown

@@ -1,0 +1,377 @@
+"""monitor: what the functions of a block did, through every entry point, live and afterwards."""
+
+# ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import json
+import threading
+
+import pytest
+from pyspark.sql.functions import udf
+
+import asyncudf
+from asyncudf import AsyncStream, AsyncUDFError, async_pandas_udf, monitor, ordered_wait, unordered_wait
+from asyncudf._spark.metrics import SESSION_CONF, THREAD_PROPERTY
+
+pytestmark = pytest.mark.spark
+
+COUNTED = ("rows", "results", "calls", "attempts")
+
+
+@async_pandas_udf(capacity=10)
+async def waits(id: int) -> int:
+    await asyncio.sleep(0.002)
+    return id
+
+
+@async_pandas_udf("twice long", output_mode="unordered")
+async def pairs(id):
+    for _ in range(2):
+        await asyncio.sleep(0.001)
+        yield {"twice": id}
+
+
+def sql(spark, df):
+    df.createOrReplaceTempView("monitored")
+    spark.udf.register("waits", waits)
+    return spark.sql("SELECT waits(id) FROM monitored")
+
+
+def table(spark, df):
+    df.createOrReplaceTempView("monitored")
+    pairs.register(spark, "pairs")
+    return spark.sql("SELECT * FROM pairs(TABLE(monitored), 'id')")
+
+
+ENTRY_POINTS = {
+    "column": (lambda spark, df: df.select(waits("id")), "column", 1),
+    "sql": (sql, "column", 1),
+    "table function": (table, "table function", 2),
+    "ordered_wait": (lambda spark, df: ordered_wait(df, waits), "operator", 1),
+    "unordered_wait": (lambda spark, df: unordered_wait(df, pairs), "operator", 2),
+}
+
+
+def only(run):
+    (function,) = run.metrics["functions"]
+    return function
+
+
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_every_entry_point_is_counted(spark, name):
+    """Rows, results, calls and the time of each task, whichever way a function is used."""
+    build, entry_point, results = ENTRY_POINTS[name]
+    with monitor(spark) as run:
+        assert build(spark, spark.range(0, 300, 1, 2)).count() >= 0
+        build(spark, spark.range(0, 300, 1, 2)).collect()
+    functions = [one for one in run.metrics["functions"] if one["rows"]]
+    found = functions[-1]
+    tasks = found["tasks"]["succeeded"]
+    assert found["entry_point"] == entry_point
+    assert found["results"] == results * found["rows"]
+    assert found["rows"] % 300 == 0
+    assert found["calls"] == found["attempts"] == found["rows"] == found["latency"]["count"]
+    assert tasks >= (1 if name == "table function" else 2)
+    assert sum(found["time"].values()) == pytest.approx(found["seconds"], abs=1e-3 * tasks)
+    for task in found["per_task"]:
+        assert sum(task["time"].values()) == pytest.approx(task["seconds"], abs=1e-3)
+        assert task["status"] == "succeeded"
+    assert json.loads(json.dumps(run.metrics)) == run.metrics
+
+
+def test_what_people_get(spark, tmp_path):
+    """A summary, a DataFrame of the tasks, and a report; a run that is asked twice says the same."""
+    with monitor(spark) as run:
+        spark.range(0, 300, 1, 2).select(waits("id")).collect()
+    assert "waits" in run.summary()
+    assert "300" in run.summary()
+    rows = run.to_df().collect()
+    assert [(row.function, row.status) for row in rows] == [("waits", "succeeded")] * 2
+    assert sum(row.rows for row in rows) == 300
+    assert sorted(row.partition for row in rows) == [0, 1]
+    run.report(tmp_path / "run.html")
+    assert "waits" in (tmp_path / "run.html").read_text()
+    assert run.metrics["is_over"]
+    assert run.metrics == run.metrics
+
+
+def test_two_uses_of_one_function_are_told_apart(spark):
+    """In one query and in one chain: each has a label of its own."""
+    with monitor(spark) as run:
+        spark.range(0, 100, 1, 1).select(waits("id"), waits("id").alias("b")).collect()
+    assert [(one["function"], one["rows"]) for one in run.metrics["functions"]] == [("waits", 100), ("waits #2", 100)]
+    with monitor(spark) as run, AsyncStream(spark.range(0, 100, 1, 1)) as stream:
+        stream.ordered_wait(waits, as_="a").filter(lambda row: row["id"] % 2 == 0).ordered_wait(
+            waits, as_="b"
+        ).to_df().collect()
+    found = run.metrics["functions"]
+    assert [one["rows"] for one in found] == [100, 50]
+    assert len({one["function"] for one in found}) == 2
+
+
+def test_two_mentions_of_a_table_function_are_told_apart(spark):
+    """Though all queries share the plan that was registered."""
+    spark.range(0, 40, 1, 1).createOrReplaceTempView("forty")
+    pairs.register(spark, "pairs")
+    with monitor(spark) as run:
+        once = "SELECT twice FROM pairs(TABLE(forty), 'id')"
+        spark.sql(f"{once} UNION ALL {once} WHERE twice < 100").collect()
+    assert sorted((one["function"], one["rows"]) for one in run.metrics["functions"]) == [
+        ("pairs", 40),
+        ("pairs #2", 40),
+    ]
+
+
+def test_operators_whose_names_meet(spark):
+    """A function may be called like the second of another one: each is counted, and the job does not mind."""
+
+    async def same(id: int) -> int:
+        await asyncio.sleep(0.001)
+        return id
+
+    async def other(id: int) -> int:
+        return id
+
+    other.__name__ = "same 2"
+    df = spark.range(0, 30, 1, 1)
+    with monitor(spark) as run, AsyncStream(df) as stream:
+        chain = stream.ordered_wait(same, "id", as_="a").ordered_wait(same, "id", as_="b")
+        assert len(chain.ordered_wait(other, "id", as_="c").to_df().collect()) == 30
+    assert [one["rows"] for one in run.metrics["functions"]] == [30, 30, 30]
+
+
+def test_a_query_planned_before_is_counted_and_one_run_after_is_not(spark):
+    """It matters when a job runs, not when it was planned."""
+    df = spark.range(0, 50, 1, 1).select(waits("id"))
+    with monitor(spark) as run:
+        df.collect()
+    df.collect()
+    assert only(run)["rows"] == 50
+    assert spark.sparkContext.getLocalProperty(THREAD_PROPERTY) is None
+    assert spark.conf.get(SESSION_CONF, None) is None
+
+
+def test_a_task_that_fails_is_kept_apart(spark):
+    """What a failed task did was paid for: it is told, and not mixed with what counts."""
+
+    @async_pandas_udf(capacity=5)
+    async def breaks(id: int) -> int:
+        await asyncio.sleep(0.001)
+        if id == 70:
+            raise ValueError("https://user:secret@example.com")
+        return id
+
+    with pytest.raises(Exception, match="breaks failed"), monitor(spark) as run:  # noqa: PT012
+        spark.range(0, 50, 1, 1).select(breaks("id")).collect()
+        spark.range(0, 100, 1, 1).select(breaks("id")).collect()
+    good, bad = run.metrics["functions"]
+    assert (good["rows"], good["tasks"]["succeeded"]) == (50, 1)
+    assert (bad["rows"], bad["tasks"]["failed"]) == (0, 1)
+    assert bad["failed_attempts"]["calls"] > 70
+    assert bad["failed_attempts"]["errors"] == {"ValueError": 1}
+    assert "secret" not in json.dumps(run.metrics)
+
+
+def test_a_task_that_fails_behind_the_function_is_kept_apart(spark):
+    """The function did all it should, and its results are lost all the same."""
+
+    @udf("long")
+    def breaks(value):
+        if value == 99:
+            raise ValueError("behind")
+        return value
+
+    with pytest.raises(Exception, match="behind"), monitor(spark) as run:
+        spark.range(0, 100, 1, 1).select(breaks(waits("id"))).collect()
+    found = only(run)
+    assert (found["tasks"]["succeeded"], found["tasks"]["failed"], found["rows"]) == (0, 1, 0)
+    assert found["failed_attempts"]["rows"] == 100
+
+
+def test_a_limit_stops_tasks_which_are_counted(spark, journal):
+    """Calls are told as they were made, also those that nobody waited for."""
+
+    @async_pandas_udf(capacity=4)
+    async def called(id: int) -> int:
+        journal.write(id)
+        await asyncio.sleep(0.02)
+        return id
+
+    with monitor(spark) as run:
+        assert len(ordered_wait(spark.range(0, 5000, 1, 1), called).filter("id >= 0").limit(5).collect()) == 5
+    found = only(run)
+    assert found["tasks"]["stopped"] == 1
+    assert found["calls"] == len(journal)
+    assert found["calls"] == found["rows"] + found["abandoned"]
+
+
+def test_monitors_in_one_another(spark):
+    """The outer one sees what is in the inner one; the inner one only its own."""
+    with monitor(spark) as outer:
+        spark.range(0, 10, 1, 1).select(waits("id")).collect()
+        with monitor(spark) as inner:
+            spark.range(0, 20, 1, 1).select(waits("id")).collect()
+        spark.range(0, 30, 1, 1).select(waits("id")).collect()
+    assert [one["rows"] for one in inner.metrics["functions"]] == [20]
+    assert [one["rows"] for one in outer.metrics["functions"]] == [10, 20, 30]
+
+
+def test_monitors_side_by_side(spark):
+    """Two threads with a monitor each: neither sees the other's jobs."""
+    both = threading.Barrier(2, timeout=60)
+
+    def work(rows):
+        with monitor(spark) as run:
+            both.wait()
+            spark.range(0, rows, 1, 1).select(waits("id")).collect()
+            both.wait()
+        return [one["rows"] for one in run.metrics["functions"]]
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(work, [11, 22])) == [[11], [22]]
+
+
+def test_threads_without_a_monitor_belong_to_that_of_their_session(spark):
+    """Jobs that a block hands to a pool of threads are counted."""
+    with monitor(spark) as run, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda rows: spark.range(0, rows, 1, 1).select(waits("id")).collect(), [11, 22]))
+    assert sorted(one["rows"] for one in run.metrics["functions"]) == [11, 22]
+
+
+def test_figures_of_a_task_that_runs(spark, tmp_path, until):
+    """While calls wait the driver knows how far the task is."""
+    gate = tmp_path / "gate"
+    path = str(gate)
+
+    @async_pandas_udf(capacity=3)
+    async def gated(id: int) -> int:
+        import os
+
+        while id >= 40 and not os.path.exists(path):
+            await asyncio.sleep(0.02)
+        return id
+
+    with monitor(spark) as run, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        job = pool.submit(spark.range(0, 60, 1, 1).select(gated("id")).collect)
+        until(lambda: run.metrics["functions"] and only(run)["rows"] == 40, "40 rows done")
+        found = only(run)
+        assert (found["tasks"]["running"], found["tasks"]["succeeded"]) == (1, 0)
+        assert found["per_task"][0]["timeline"][-1][2] == 3
+        assert not run.metrics["is_over"]
+        gate.touch()
+        job.result()
+    assert (only(run)["rows"], only(run)["tasks"]["running"], only(run)["tasks"]["succeeded"]) == (60, 0, 1)
+
+
+def test_without_a_connection_figures_come_with_the_end_of_tasks(spark):
+    """A worker that cannot reach the driver goes on without, and Spark's accumulators have the rest."""
+    with monitor(spark) as run:
+        run._watch._server.close()
+        run._watch._server = None
+        spark.range(0, 300, 1, 2).select(waits("id")).collect()
+    assert (only(run)["rows"], only(run)["tasks"]["succeeded"]) == (300, 2)
+
+
+def test_many_tasks(spark):
+    """Of hundreds of tasks all are counted, and the longest are shown."""
+    with monitor(spark) as run:
+        spark.range(0, 900, 1, 450).select(waits("id")).collect()
+    found = only(run)
+    assert (found["rows"], found["tasks"]["succeeded"]) == (900, 450)
+    assert (len(found["per_task"]), found["per_task_left_out"]) == (200, 250)
+
+
+def test_a_stream_is_counted_by_micro_batch(spark, lines_of, tmp_path):
+    """A query that begins in a block is counted until the block ends; `foreachBatch` may have a monitor of its own."""
+    runs = []
+
+    @async_pandas_udf
+    async def upper(line: str) -> str:
+        await asyncio.sleep(0.001)
+        return line.upper()
+
+    def each(df, number):
+        with monitor(spark) as run:
+            df.select(upper("line")).collect()
+        runs.append([one["rows"] for one in run.metrics["functions"]])
+
+    stream = lines_of("one\ntwo\n", "three\n")
+    with monitor(spark) as outer:
+        query = (
+            stream.writeStream.foreachBatch(each)
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+    assert sorted(runs) == [[1], [2]]
+    assert sum(one["rows"] for one in outer.metrics["functions"]) == 3
+    assert {task["batch"] for one in outer.metrics["functions"] for task in one["per_task"]} == {0, 1}
+
+
+def test_monitors_that_end_in_another_order_leave_nothing(spark):
+    """Whichever ends first: jobs afterwards tell nobody, and the session is as it was."""
+    first, second = monitor(spark), monitor(spark)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    spark.range(0, 20, 1, 1).select(waits("id")).collect()
+    second.__exit__(None, None, None)
+    spark.range(0, 30, 1, 1).select(waits("id")).collect()
+    assert [one["rows"] for one in second.metrics["functions"]] == [20]
+    assert first.metrics["functions"] == []
+    assert spark.sparkContext.getLocalProperty(THREAD_PROPERTY) is None
+    assert spark.conf.get(SESSION_CONF, None) is None
+
+
+def test_a_session_that_has_been_stopped(spark):
+    """It is told at once, and nothing is left open."""
+
+    class Stopped:
+        createDataFrame = None  # noqa: N815 - Spark's name
+
+        class conf:  # noqa: N801 - Spark's name
+            @staticmethod
+            def get(*_):
+                raise RuntimeError("the session was stopped")
+
+    with pytest.raises(asyncudf.OptionError, match=r"a session that runs.*stopped"), monitor(Stopped()):
+        pass
+    assert not [one for one in threading.enumerate() if one.name.startswith("asyncudf")]
+    with monitor(spark) as run:
+        spark.range(0, 20, 1, 1).select(waits("id")).collect()
+    assert only(run)["rows"] == 20
+
+
+def test_a_run_is_for_one_block(spark):
+    """Used twice it says so; before its block it has nothing to tell."""
+    run = monitor(spark)
+    assert run.metrics["functions"] == []
+    assert run.summary()
+    with run:
+        pass
+    with pytest.raises(AsyncUDFError, match="one block"), run:
+        pass
+
+
+@pytest.mark.parametrize("bad", [None, "spark", 1, dataclasses.field])
+def test_what_is_no_session(bad):
+    """A clear word at once."""
+    with pytest.raises(asyncudf.OptionError, match="takes the Spark session"):
+        monitor(bad)
+
+
+def test_progress_is_yes_or_no(spark):
+    """A clear word at once."""
+    with pytest.raises(asyncudf.OptionError, match="progress must be True or False"):
+        monitor(spark, progress="yes")
+
+
+def test_progress_is_shown_and_ends_with_the_block(spark, capsys):
+    """Where there is no terminal it is lines of text; no thread is left."""
+    with monitor(spark, progress=True):
+        spark.range(0, 300, 1, 2).select(waits("id")).collect()
+    assert "waits" in capsys.readouterr().err + capsys.readouterr().out
+    assert not [one for one in threading.enumerate() if one.name.startswith("asyncudf")]

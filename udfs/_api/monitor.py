@@ -1,0 +1,225 @@
+"""monitor: what the functions of a block do, live and afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from .._errors.exceptions import AsyncUDFError, OptionError
+from .._metrics.run_metrics import RunMetrics
+from .._reports.pace import Snapshot
+from .._reports.progress import progress_display
+from .._reports.run_report import run_report
+from .._reports.summary import summary
+from .._reports.verdict import verdict
+from .._spark.monitor import JobWatch
+from .._spark.run_frame import run_frame
+from .._text.safe import safe_repr
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ("Run", "monitor")
+
+
+REFRESH = 0.5  # seconds between two pictures of the progress
+REFRESH_LOGS = 5.0  # the same where each costs a query
+GRACE = 1.0  # seconds that tasks have to tell how they were stopped, once nobody needs them any more
+
+
+class Run:
+    """What all async functions did whose jobs ran in a `with monitor(spark) as run:` block.
+
+    Everything may be asked at any time: before the block has ended it is the state so far.
+    """
+
+    # Messages come in other threads and wait in a queue; whoever asks takes them out, under the lock.
+    #
+    # _began, _ended: None before
+
+    def __init__(self, spark: SparkSession, progress: bool) -> None:
+        self._spark = spark
+        self._watch = JobWatch(spark)
+        self._metrics = RunMetrics()
+        self._lock = threading.Lock()
+        self._began: float | None = None
+        self._since = 0.0
+        self._ended: float | None = None
+        self._progress = progress
+        self._shown: _Progress | None = None
+
+    def __enter__(self) -> Self:
+        if self._began is not None:
+            raise AsyncUDFError("a run is for one block; call monitor(spark) again for the next")
+        self._began, self._since = time.time(), time.monotonic()
+        self._watch.open()
+        if self._progress and not _Progress.is_shown:  # two pictures in one terminal would overwrite each other
+            self._shown = _Progress(self)
+            self._shown.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._began is not None
+        self._ended = time.monotonic()
+        try:
+            self._take_last()
+        finally:
+            self._watch.close()
+            self._take()
+            with self._lock:
+                self._metrics.settle()
+            if self._shown is not None:
+                self._shown.end()
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The figures, as plain values that JSON can hold; a copy.
+
+        `began` (seconds since 1970), `seconds`, `is_over`, and `functions`, for each:
+
+        - `function`, a label that no other has; `name`, `entry_point`, `options`; the `stages` that it ran in; when its
+          tasks `began` and `ended`.
+        - `tasks`: how many `succeeded`, were `stopped` (no more rows were needed, or the job was cancelled), are
+          `running`, have `failed`, or were `lost`, with their executor for example.
+        - `rows` and `results`; `calls` begun, `attempts` with `retries`, `abandoned` calls that had not ended when
+          their task did; `timeouts`, `failures` (rows that ended with an error), `dead_letters`; `errors` of attempts
+          by type, with `examples`.
+        - `in_flight` and `queued` (calls; rows in the queue) with `mean` and `peak` per task; `bytes_peak` of results.
+        - `latency` of calls in seconds: `count`, `mean`, `min`, `p50`, `p90`, `p95`, `p99`, `max` (quantiles with an
+          error of 1%), and a `histogram`.
+        - `seconds` of its tasks together, and in `time` where they went: nine states that add up to them.
+        - `verdict`: what was the limit, how sure that is, and what to change.
+        - `failed_attempts`: the same figures of tasks that failed or were lost; they are not in the others.
+        - `per_task`: the same figures of each task, of the 200 longest; `per_task_left_out` is how many more there are.
+        """
+        self._take()
+        with self._lock:
+            functions = self._metrics.to_plain()
+        for function in functions:
+            function["verdict"] = verdict(function).to_plain()
+        began = self._began or 0.0
+        seconds = 0.0 if self._began is None else (self._ended or time.monotonic()) - self._since
+        return {"began": began, "seconds": seconds, "is_over": self._ended is not None, "functions": functions}
+
+    def summary(self) -> str:
+        """A few lines of text for each function, with the verdict."""
+        return summary(self.metrics)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write everything into one HTML file, which needs nothing else to be looked at.
+
+        Raises:
+            OptionError: Jinja2 is missing (`pip install "asyncudf[report]"`), or the file cannot be written.
+        """
+        run_report(self.metrics, Path(path))
+
+    def to_df(self) -> DataFrame:
+        """A row for each function and task, of the 200 longest of each function."""
+        return run_frame(self._spark, self.metrics)
+
+    def _snapshot(self) -> Snapshot:
+        self._take()
+        with self._lock:
+            functions = self._metrics.to_plain()
+        tasks = {one["function"]: self._watch.task_count(one["stages"]) for one in functions}
+        done, total = self._watch.task_count({stage for one in functions for stage in one["stages"]})
+        return Snapshot(functions, done, total, time.monotonic() - self._since, tasks)
+
+    def _take(self) -> None:
+        """Add what has been told so far."""
+        with self._lock:
+            self._add(self._watch.messages())
+
+    def _take_logged(self) -> None:
+        with self._lock, contextlib.suppress(Exception):  # whatever a query may fail with: the figures stay as they are
+            self._add(self._watch.logged())
+
+    def _take_last(self) -> None:
+        """Wait a moment for tasks that are just being stopped."""
+        end = time.monotonic() + GRACE
+        self._take()
+        while self._is_running() and (left := end - time.monotonic()) > 0:
+            with self._lock:
+                self._add(self._watch.messages(left))
+        self._take_logged()
+
+    def _is_running(self) -> bool:
+        with self._lock:
+            return self._metrics.is_running
+
+    def _add(self, messages: Iterator[Any]) -> None:
+        for message in messages:
+            if message.get("is_lost"):
+                self._metrics.lose(message["id"])
+            else:
+                self._metrics.add(message)
+
+
+class _Progress(threading.Thread):
+    """Shows how far a run is, now and then."""
+
+    is_shown = False  # whether there is one
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(name="asyncudf-progress", daemon=True)
+        _Progress.is_shown = True
+        self._run = run
+        self._over = threading.Event()
+        self._display = progress_display()
+
+    def run(self) -> None:
+        logs_due = time.monotonic() + REFRESH_LOGS
+        with contextlib.suppress(Exception):  # a picture is never worth a job
+            while not self._over.wait(REFRESH):
+                if time.monotonic() >= logs_due:
+                    self._run._take_logged()
+                    logs_due = time.monotonic() + REFRESH_LOGS
+                self._display.show(self._run._snapshot())
+
+    def end(self) -> None:
+        """Show the end."""
+        self._over.set()
+        self.join()
+        _Progress.is_shown = False
+        with contextlib.suppress(Exception):
+            self._display.close(self._run._snapshot())
+
+
+def monitor(spark: SparkSession, progress: bool = False) -> Run:
+    """See what the async functions do whose jobs run in a block: live, and afterwards.
+
+        with asyncudf.monitor(spark, progress=True) as run:
+            df.withColumn("w", weather("city")).write.parquet("out")
+        print(run.summary())
+
+    It counts everything in the block that runs in its thread, and in threads of the same session that have no monitor
+    of their own; streaming queries that begin in it go on to be counted until it ends. Monitors may be nested, or run
+    in several threads: each sees what is in its own block. A block that ends with an error leaves the figures up to
+    then. It costs a function 0.05 us a row whose call returns at once and 0.3 us a call that waits, monitor or not.
+
+    With classic Spark tasks tell their figures each second, over a connection to the driver that only who knows a
+    secret can use; one that cannot reach the driver tells them when it ends. With Spark Connect tasks tell them when
+    they end, through the logs of Python workers, which the monitor turns on (Spark 4.1 or newer).
+
+    Args:
+        spark: the session.
+        progress: show live how far it is: in a terminal (with `pip install "asyncudf[progress]"`), in a notebook, or as
+            lines of text.
+
+    Raises:
+        OptionError: not a session, or `progress` is not a bool.
+    """
+    if not hasattr(spark, "createDataFrame") or not hasattr(spark, "conf") or isinstance(spark, type):
+        raise OptionError(f"monitor takes the Spark session, as in monitor(spark), not {safe_repr(spark)}")
+    if not isinstance(progress, bool):
+        raise OptionError(f"progress must be True or False, not {safe_repr(progress)}")
+    return Run(spark, progress)

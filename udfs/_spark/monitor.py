@@ -1,0 +1,167 @@
+"""The driver's side of a monitor: has the jobs of a session tell what they do, and takes what they tell."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from .._errors.exceptions import OptionError
+from .._errors.records import error_text
+from .live import Address, LiveServer
+from .metrics import HUB, METRICS_LOGGER, SESSION_CONF, THREAD_PROPERTY, Wish
+
+__all__ = ("JobWatch",)
+
+
+WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"
+LOCAL = "127.0.0.1"
+
+TaskCount = tuple[int, int | None]  # how many tasks have ended, of how many
+
+
+class JobWatch:
+    """Takes the messages of all tasks of jobs that begin while it is open.
+
+    Of the thread that opens it, and of threads without a monitor of their own in the same session. Classic Spark: while
+    the tasks run and when they end. Spark Connect: when they end.
+
+    Raises:
+        FunctionError: not a session.
+    """
+
+    # A job says by a property which monitors it belongs to. Properties go with the thread, and the configuration of the
+    # session with each query of whatever thread: a thread's own word counts more, so two monitors in two threads do not
+    # see each other's jobs.
+    #
+    # _open: the monitors that are open, the last one opened last
+    # _logs_before: of sessions of Spark Connect with a monitor, what they said about logs
+
+    _open: list[JobWatch] = []
+    _logs_before: dict[int, str | None] = {}
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self.run = uuid.uuid4().hex
+        self._messages: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+        self._is_classic = hasattr(spark, "_jsparkSession")
+        self._server: LiveServer | None = None
+        self._address: Address | None = None
+        self._ended_stages: dict[int, int] = {}  # with how many tasks they had
+
+    def open(self) -> None:
+        """From now on jobs tell what they do.
+
+        Raises:
+            OptionError: the session cannot be asked; it has been stopped.
+        """
+        self._open.append(self)
+        HUB.open(self.run, self._messages.put)
+        try:
+            if self._is_classic:
+                self._listen()
+                self._tell_thread([*self._told_thread(), self.run])
+            elif id(self._spark) not in self._logs_before:
+                self._logs_before[id(self._spark)] = self._spark.conf.get(WORKER_LOGS, None)
+                self._spark.conf.set(WORKER_LOGS, "true")
+            self._tell_session()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Exception):
+                raise OptionError(
+                    f"monitor takes a session that runs: this one fails with {error_text(error)}"
+                ) from error
+            raise
+
+    def close(self) -> None:
+        """Jobs that begin from now on tell nothing; those that run go on without."""
+        self._open.remove(self)
+        HUB.close(self.run)
+        with contextlib.suppress(Exception):  # the session has ended
+            self._tell_session()
+            if self._is_classic:
+                self._tell_thread(self._told_thread())
+            elif not self._of_session():
+                _set(self._spark, WORKER_LOGS, self._logs_before.pop(id(self._spark)))
+        if self._server is not None:
+            self._server.close()
+
+    def _listen(self) -> None:
+        host = self._host()
+        with contextlib.suppress(OSError):  # without figures of running tasks, then
+            self._server = LiveServer(host, HUB.secret, HUB.deliver, HUB.lose)
+            self._address = (host, self._server.port)
+
+    def _told_thread(self) -> list[str]:
+        """The monitors that this thread's jobs tell, without those that were closed, perhaps in another thread."""
+        told = Wish.loaded(self._spark.sparkContext.getLocalProperty(THREAD_PROPERTY)).runs
+        return [run for run in told if run in {watch.run for watch in self._open}]
+
+    def _tell_thread(self, runs: list[str]) -> None:
+        last = next((watch for watch in self._open if runs and watch.run == runs[-1]), None)
+        told = None if last is None else Wish(runs, last._address).dumped()
+        self._spark.sparkContext.setLocalProperty(THREAD_PROPERTY, told)  # type: ignore[arg-type]
+
+    def _of_session(self) -> list[JobWatch]:
+        return [watch for watch in self._open if watch._spark is self._spark]
+
+    def _tell_session(self) -> None:
+        watches = self._of_session()
+        runs = [watch.run for watch in watches]
+        told = Wish(runs, watches[-1]._address, not self._is_classic).dumped() if watches else None
+        _set(self._spark, SESSION_CONF, told)
+
+    def messages(self, timeout: float | None = None) -> Iterator[Mapping[str, Any]]:
+        """What has been told since the last time; with `timeout` it waits so many seconds for the first."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield self._messages.get(timeout is not None, timeout)
+                timeout = None
+
+    def logged(self) -> Iterator[Mapping[str, Any]]:
+        """What ended tasks have told to their log: all of it, each time."""
+        if self._is_classic:
+            return
+        logs = self._spark.tvf.python_worker_logs().where(sf.col("logger") == METRICS_LOGGER)
+        for row in logs.where(sf.col("msg").contains(self.run)).select("msg").collect():
+            with contextlib.suppress(ValueError):
+                yield json.loads(row.msg)
+
+    def task_count(self, stages: Collection[int]) -> TaskCount:
+        """How many tasks of these stages have ended, of how many; (0, None) where it cannot be told."""
+        counts = [count for stage in stages if (count := self._tasks_of(stage)) is not None]
+        return (sum(done for done, _ in counts), sum(total for _, total in counts)) if counts else (0, None)
+
+    def _tasks_of(self, stage: int) -> tuple[int, int] | None:
+        """Asked of Spark until the stage has ended: a stream has one for each micro-batch."""
+        if stage not in self._ended_stages:
+            found = None
+            with contextlib.suppress(Exception):  # with Spark Connect there is nobody to ask
+                found = self._spark.sparkContext.statusTracker().getStageInfo(stage)
+            if found is None:
+                return None
+            if found.numCompletedTasks < found.numTasks:
+                return found.numCompletedTasks, found.numTasks
+            self._ended_stages[stage] = found.numTasks
+        return self._ended_stages[stage], self._ended_stages[stage]
+
+    def _host(self) -> str:
+        """Where the executors reach the driver: on this machine alone, where they all are in its own process."""
+        context = self._spark.sparkContext
+        if (context.master or "").split("[")[0] == "local":
+            return LOCAL
+        host: str = context.getConf().get("spark.driver.host") or LOCAL
+        return host.removeprefix("[").removesuffix("]")
+
+
+def _set(spark: SparkSession, name: str, value: str | None) -> None:
+    if value is None:
+        spark.conf.unset(name)
+    else:
+        spark.conf.set(name, value)
