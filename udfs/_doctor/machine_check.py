@@ -1,0 +1,252 @@
+"""Does this machine let Spark and many calls work: open files, ports, its own name, room for Spark's files?"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .findings import Finding, clear, export
+
+__all__ = (
+    "Folder",
+    "Host",
+    "check_folder",
+    "check_host",
+    "check_open_files",
+    "check_ports",
+    "host_mend",
+    "host_settings",
+    "open_file_limits",
+    "port_count",
+    "read_folders",
+    "read_hosts",
+)
+
+OWN_FILES = 64  # what a worker has open besides its calls: libraries, pipes, its connections to Spark
+LITTLE = 1024**3  # bytes that a shuffle soon fills
+TOO_LITTLE = 64 * 1024**2
+SLOW = 5.0  # seconds: Java asks for the name several times before a first job
+LIMIT = 15.0  # seconds to wait for a name
+JAVA_OPTIONS, JAVA_FOLDER = "JDK_JAVA_OPTIONS", "-Djava.io.tmpdir="
+LOCAL_DIRS = "SPARK_LOCAL_DIRS"
+HOST_NAME, ADDRESS = "SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP"
+
+
+@dataclass(frozen=True)
+class Host:
+    """What is known of the name of this machine.
+
+    Attributes:
+        name: what Spark asks for.
+        setting: the variable that says so; empty if it is the machine's own name.
+        address: what it resolves to; empty if it does not.
+        problem: why it does not, or why nothing can listen there.
+        seconds: how long that took.
+    """
+
+    name: str
+    setting: str = ""
+    address: str = ""
+    problem: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that Spark writes to.
+
+    Attributes:
+        path: of it.
+        setting: the variable that may name another one.
+        problem: why nothing can be written there.
+        free: bytes.
+        runs_code: libraries in it can be loaded, if Java loads any from there.
+    """
+
+    path: str
+    setting: str
+    problem: str = ""
+    free: int = LITTLE
+    runs_code: bool = True
+
+
+def check_open_files(limits: tuple[float, float] | None, capacity: int) -> Finding:
+    """The limit of open files against the calls of one task.
+
+    Each task has a worker process of its own, and the limit is each process's own too.
+
+    Args:
+        limits: the one that counts and the one that it may be raised to; None where there are none.
+        capacity: calls in flight in each task.
+    """
+    if limits is None:
+        return Finding("open files", "ok", "no limit is known here")
+    soft, hard = limits
+    need = capacity + OWN_FILES
+    if soft >= need:
+        return Finding(
+            "open files", "ok", f"{_files(soft)} in a process; {capacity:,} calls in a task need about {need:,}"
+        )
+    if hard >= need:
+        # Java raises its own limit as far as it may when it starts, and Spark's workers inherit that.
+        there = f"{_files(soft)} in a process, more in Spark's workers"
+        found = f"{there}; without Spark {capacity:,} calls need about {need:,}"
+        return Finding("open files", "warn", found, f"ulimit -n {int(min(hard, 1 << (need - 1).bit_length()))}")
+    found = f"at most {_files(hard)} in a process, and {capacity:,} calls in a task need about {need:,}"
+    mend = f"capacity={max(1, int(hard) - OWN_FILES)}, or let root raise the limit of {_files(hard)}"
+    return Finding("open files", "fail", found, mend)
+
+
+def _files(limit: float) -> str:
+    return "no limit" if limit == float("inf") else f"{limit:,.0f}"
+
+
+def check_ports(ports: int | None, capacity: int, tasks: int) -> Finding:
+    """The ports of this machine against the calls of all its tasks: each call to one address may need one."""
+    total = capacity * tasks
+    if ports is None:
+        return Finding(
+            "ports", "ok", f"{capacity:,} calls in each of {tasks:,} tasks are {total:,}; no limit is known here"
+        )
+    found = f"{ports:,} to one address; {capacity:,} calls in each of {tasks:,} tasks need {total:,}"
+    if total <= ports:
+        return Finding("ports", "ok", found)
+    return Finding("ports", "warn", found, f"capacity={max(1, ports // tasks)}, or fewer tasks on each machine")
+
+
+def check_host(host: Host) -> Finding:
+    """Does the name of this machine lead to it? If not, Spark hangs or fails when it starts."""
+    mend = host_mend(host.setting)
+    shown = f"{host.setting} {host.name}" if host.setting else host.name
+    if host.problem:
+        return Finding("host name", "fail", f"{shown}: {host.problem}", mend)
+    if host.seconds > SLOW:
+        return Finding("host name", "warn", f"{shown} took {host.seconds:.0f} s to resolve", mend)
+    return Finding("host name", "ok", f"{shown} is {host.address}")
+
+
+def host_mend(setting: str) -> str:
+    """The line that mends a bad name, by the variable that says it; empty if it is the machine's own."""
+    # With a host name set Spark does not ask for the address: another address beside it would mend nothing.
+    return clear(HOST_NAME) if setting == HOST_NAME else export(ADDRESS, "127.0.0.1")
+
+
+def check_folder(folder: Folder) -> Finding:
+    """Can Spark write its files?"""
+    name = f"folder {folder.path}"
+    value = "/a/folder/with/space"
+    other = export(folder.setting, f"{JAVA_FOLDER}{value}" if folder.setting == JAVA_OPTIONS else value)
+    if folder.problem:
+        return Finding(name, "fail", f"cannot be written: {folder.problem}", other)
+    free = f"{folder.free / 1024**3:,.1f} GiB free"
+    # Shuffles need room; beside them a few small files are written, and libraries unpacked.
+    if folder.free < (LITTLE if folder.setting == LOCAL_DIRS else TOO_LITTLE):
+        return Finding(name, "fail" if folder.free < TOO_LITTLE else "warn", f"only {free}", other)
+    if not folder.runs_code:
+        found = f"{free}, but nothing in it can be run (noexec), and Java loads libraries from there"
+        return Finding(name, "warn", found, export(JAVA_OPTIONS, f"{JAVA_FOLDER}/another/folder"))
+    return Finding(name, "ok", f"can be written, {free}")
+
+
+def open_file_limits() -> tuple[float, float] | None:
+    """How many files a process may have open: now, and at most; None where there is no such limit, as on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    endless = resource.RLIM_INFINITY
+    return float("inf") if soft == endless else soft, float("inf") if hard == endless else hard
+
+
+def port_count() -> int | None:
+    """How many connections this machine may have to one address; None where that is not known."""
+    try:
+        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+        return int(last) - int(first) + 1
+    except (OSError, ValueError):
+        return None
+
+
+def host_settings(environment: Mapping[str, str]) -> list[str]:
+    """The variables that tell Spark a name of this machine: the first counts, and its web page takes the address."""
+    return [name for name in (HOST_NAME, ADDRESS) if environment.get(name)]
+
+
+def read_hosts(environment: Mapping[str, str]) -> list[Host]:
+    """Resolve each name that Spark will ask for, and listen there for a moment."""
+    settings = host_settings(environment)
+    return [_read_host(environment[name], name) for name in settings] or [_read_host(socket.gethostname(), "")]
+
+
+def _read_host(name: str, setting: str) -> Host:
+    found: list[Host] = []
+    begin = time.monotonic()
+    # In a thread, since nothing else can put an end to it.
+    thread = threading.Thread(target=lambda: found.append(_resolved(name, setting, begin)), daemon=True)
+    thread.start()
+    thread.join(LIMIT)
+    return found[0] if found else Host(name, setting, problem=f"not resolved in {LIMIT:g} s")
+
+
+def _resolved(name: str, setting: str, begin: float) -> Host:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        return Host(name, setting, problem=f"does not resolve: {error}", seconds=time.monotonic() - begin)
+    seconds = time.monotonic() - begin
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        try:
+            listener.bind(address)
+        except OSError as error:
+            problem = f"is {address[0]}, where nothing can listen: {error.strerror}"
+            return Host(name, setting, str(address[0]), problem, seconds)
+    return Host(name, setting, str(address[0]), seconds=seconds)
+
+
+def read_folders(environment: Mapping[str, str]) -> list[Folder]:
+    """Each folder that Spark writes to: those it is told, Java's for temporary files, and Python's."""
+    local = [path.strip() for path in environment.get(LOCAL_DIRS, "").split(",") if path.strip()]
+    of_java = _java_folder(environment)
+    # Where Spark is told no folder, its shuffles go to Java's.
+    settings = {
+        tempfile.gettempdir(): "TMPDIR",
+        of_java: JAVA_OPTIONS if local else LOCAL_DIRS,
+        **dict.fromkeys(local, LOCAL_DIRS),
+    }
+    return [_folder(path, setting, loads_code=path == of_java) for path, setting in settings.items()]
+
+
+def _java_folder(environment: Mapping[str, str]) -> str:
+    """Java's folder for temporary files: on Linux it does not read TMPDIR."""
+    # In the order in which Java reads them: the last one counts.
+    options = " ".join(environment.get(name, "") for name in ("JAVA_TOOL_OPTIONS", JAVA_OPTIONS, "_JAVA_OPTIONS"))
+    told = re.findall(rf"(?:^|\s)[\"']?{re.escape(JAVA_FOLDER)}[\"']?([^\s\"']+)", options)
+    if told:
+        return str(told[-1])
+    return tempfile.gettempdir() if sys.platform in ("win32", "darwin") else "/tmp"
+
+
+def _folder(path: str, setting: str, *, loads_code: bool) -> Folder:
+    # Spark makes a folder of its own that is missing, if it may.
+    above = path
+    while not os.path.exists(above) and os.path.dirname(above) != above:
+        above = os.path.dirname(above)
+    try:
+        with tempfile.NamedTemporaryFile(dir=above) as file:
+            file.write(b"asyncudf")
+            file.flush()
+        free = shutil.disk_usage(above).free
+    except OSError as error:
+        return Folder(path, setting, problem=error.strerror or str(error))
+    flags = os.statvfs(above).f_flag if loads_code and hasattr(os, "statvfs") else 0
+    return Folder(path, setting, free=free, runs_code=not flags & getattr(os, "ST_NOEXEC", 0))
