@@ -5,10 +5,12 @@
 
 The same function becomes a column, a SQL function, and an operator whose rows leave as soon as their call is done
 (unordered_wait). The service (_airport_service.py, a process of its own) is as slow and as unreliable as real ones:
-some answers are 500 or 429, some never come. For each way the program prints a few rows, the time beside the ideal
-(every call slot busy all the time), and what service and client have counted. Last comes what one writes without the
-library: a pandas UDF with an asyncio.gather for each batch, which waits for the batch's slowest call before it takes
-the next batch. (Spark's batches have 10,000 rows unless told otherwise: compare with --batch-rows 10000.)
+some answers are 500 or 429, some never come. For each way the program shows how far it is, then a few rows, what a
+monitor has seen of the function and which change would help most, the time beside the ideal (every call slot busy all
+the time), and what the service itself has counted. Last comes what one writes without the library: a pandas UDF with
+an asyncio.gather for each batch, which waits for the batch's slowest call before it takes the next batch. (Spark's
+batches have 10,000 rows unless told otherwise: compare with --batch-rows 10000.) All that the monitor has seen is
+written to an HTML file, build/enrich_flights.html.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -35,12 +38,13 @@ import tenacity
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as in PySpark's own documentation
 
-from asyncudf import AsyncUDF, RetryStrategy, async_pandas_udf, unordered_wait
+from asyncudf import AsyncUDF, OptionError, RetryStrategy, Run, async_pandas_udf, monitor, unordered_wait
 
 AIRPORT = "name string, city string, lat double, lon double, tz string"
 TASKS = 2
 ATTEMPT_TIMEOUT = 1.0  # seconds; more than fifty times the mean, so only calls that hang reach it
 ATTEMPTS = 4
+REPORT = Path(__file__).parents[1] / "build" / "enrich_flights.html"
 
 # --- the function and what it needs: nothing here knows about Spark ---------------------------------------------------
 
@@ -190,26 +194,32 @@ def read_flights(spark: SparkSession, rows: int | None) -> DataFrame:
     return spark.createDataFrame(flights).repartitionByRange(TASKS, "flight_id").cache()
 
 
-def run(title: str, service: Service, enriched: DataFrame, capacity: int) -> None:
+def run(title: str, service: Service, enriched: DataFrame, capacity: int, *, progress: bool = False) -> None:
     """Run one way to its end and print what came of it."""
+    print(f"\n{title}", flush=True)
     service.ask("POST", "/reset")
-    start = time.perf_counter()
-    rows = enriched.cache().count()
-    seconds = time.perf_counter() - start
+    with monitor(enriched.sparkSession, progress) as seen:
+        start = time.perf_counter()
+        rows = enriched.cache().count()
+        seconds = time.perf_counter() - start
     stats = service.stats()
     # A call that hangs keeps its slot until its timeout; a row that waits for its next attempt keeps none.
     busy = stats["seconds"] + stats["timeouts"] * ATTEMPT_TIMEOUT
     ideal = busy / (capacity * TASKS)
-    print(f"\n{title}")
     captured = "error" in enriched.columns
     (enriched.withColumn("error", F.col("error.message")) if captured else enriched).show(4, truncate=36)
-    print(f"  time:    {seconds:.1f} s for {rows} rows, {rows / seconds:.0f} rows/s; {seconds / ideal:.2f} x ideal")
+    functions = seen.metrics["functions"]  # none without the library
+    if functions:
+        print(textwrap.indent(seen.summary(), "  "), end="\n\n")
+    print(f"  ideal:   {seconds:.1f} s for {rows} rows is {seconds / ideal:.2f} x ideal")
     print(f"           (ideal: {busy:.1f} s of waiting / ({capacity} calls in flight x {TASKS} tasks) = {ideal:.1f} s)")
     answers = ", ".join(f"{stats[status]:.0f} x {status}" for status in ("200", "404", "500", "429"))
     print(
         f"  service: {stats['calls']:.0f} calls, {stats['retries']:.0f} of them retries; answered {answers}; "
         f"{stats['timeouts']:.0f} timeouts"
     )
+    for function in functions:
+        print(f"           {agreement(function, stats)}")
     found = enriched.where("city IS NOT NULL").count()
     print(f"  client:  {found} rows enriched, {rows - found} not")
     if captured:
@@ -218,6 +228,24 @@ def run(title: str, service: Service, enriched: DataFrame, capacity: int) -> Non
         for kind, why, attempts, count in failures.orderBy("attempts").collect():
             print(f"           {count} x {kind}: {why} (after {attempts} attempt{'s' * (attempts > 1)})")
     enriched.unpersist()
+
+
+def agreement(function: Mapping[str, Any], stats: Mapping[str, float]) -> str:
+    """Whether the monitor and the service, which know nothing of each other, have counted the same."""
+    seen = {name: function[name] for name in ("attempts", "retries", "timeouts")}
+    if list(seen.values()) == [stats["calls"], stats["retries"], stats["timeouts"]]:
+        return "the monitor has counted the same"
+    return f"the monitor has counted otherwise: {', '.join(f'{count} {name}' for name, count in seen.items())}"
+
+
+def write_report(seen: Run, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        seen.report(path)
+    except (OptionError, OSError) as error:  # Jinja2 is not installed, for one: the message has the line that does it
+        print(f"\nThere is no report: {error}")
+    else:
+        print(f"\nThe report of the three ways: {path}")
 
 
 def row_count(text: str) -> int | None:
@@ -231,6 +259,7 @@ def main() -> None:
     parser.add_argument("--capacity", type=int, default=32, help="calls in flight in each task")
     parser.add_argument("--batch-rows", type=int, default=1000, help="rows in each batch that Spark gives a worker")
     parser.add_argument("--seed", type=int, default=1, help="of the service's latencies and errors")
+    parser.add_argument("--report", type=Path, default=REPORT, help="the HTML file to write")
     args = parser.parse_args()
     with Service(args.seed) as service:
         spark = local_spark(args.batch_rows)
@@ -242,13 +271,15 @@ def main() -> None:
             ("2. In SQL", in_sql),
             ("3. With unordered_wait: each row leaves when its call is done", with_unordered_wait),
         ]
-        for title, way in ways:
-            run(title, service, way(flights, udf), args.capacity)
+        with monitor(spark) as all_ways:  # around those in run(), each of which sees one
+            for title, way in ways:
+                run(title, service, way(flights, udf), args.capacity, progress=sys.stderr.isatty())
         sample = flights.sample(fraction=min(1.0, args.sample / flights.count()), seed=args.seed)
         plain = gather_per_batch(sample, service.url, args.capacity)
         title = f"For comparison, a sample: a pandas UDF with asyncio.gather for each batch of {args.batch_rows} rows"
         run(title, service, plain, args.capacity)
         spark.stop()
+    write_report(all_ways, args.report)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ install() {
     # Extras are only ever added, so that demo and test do not undo each other's work.
     extras=$(printf '%s\n' "$@" "$old_extras" | tr , '\n' | sed '/^$/d' | LC_ALL=C sort -u | paste -s -d , -)
     # Names, not contents: the editable install is a tree of links under build/, one for each file.
-    sources=$(find udfs queues -name '*.py' -o -name py.typed | LC_ALL=C sort | cksum)
+    sources=$(find udfs queues -name '*.py' -o -name py.typed -o -path '*/templates/*' | LC_ALL=C sort | cksum)
 
     if [ "$project $extras" != "$old_project $old_extras" ]; then
         say "Installing asyncudf[$extras] (PySpark is large: the first time takes a while)"

@@ -16,6 +16,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.kit.pages import figures_in, read_page
+
 # Both come with the extra "examples", without which no example runs.
 airportsdata = pytest.importorskip("airportsdata")
 psutil = pytest.importorskip("psutil")
@@ -96,14 +98,19 @@ def column(file: str, name: str, rows: int | None = None) -> pd.Series:
     return pd.read_csv(Path(package.submodule_search_locations[0], "data", file), usecols=[name], nrows=rows)[name]
 
 
-def test_enrich_flights_finds_the_same_airports_in_all_ways_through_errors_and_timeouts(run: Run) -> None:
+def test_enrich_flights_finds_the_same_airports_in_all_ways_through_errors_and_timeouts(
+    run: Run, tmp_path: Path
+) -> None:
+    report = tmp_path / "reports" / "run.html"
     airports = airportsdata.load("IATA")
     outside = {"Puerto Rico", "Virgin Islands"}  # unknown to the service
     rows = 2000
     expected = sum(airports[dest]["subd"] not in outside for dest in column("flights.csv.zip", "dest", rows))
     assert 0 < expected < rows
 
-    output = run("enrich_flights", "--rows", rows, "--sample", 500, "--batch-rows", 500, "--seed", 6)
+    output = run(
+        "enrich_flights", "--rows", rows, "--sample", 500, "--batch-rows", 500, "--seed", 6, "--report", report
+    )
 
     assert re.findall(r"^(?:\d\. As|\d\. In|\d\. With|For)\b", output, re.MULTILINE) == [
         "1. As",
@@ -121,6 +128,11 @@ def test_enrich_flights_finds_the_same_airports_in_all_ways_through_errors_and_t
         assert calls == rows + retries
         assert retries >= errors + busy + timeouts
         assert (ok, not_found) >= (expected, rows - expected)
+    assert output.count("the monitor has counted the same") == 3
+    assert len(re.findall(r"^    verdict +\S", output, re.MULTILINE)) == 3
+    assert output.endswith(f"The report of the three ways: {report}\n")
+    figures = figures_in(read_page(report))
+    assert [figures[f"functions.{number}.attempts"][0] for number in range(3)] == [one[0] for one in services[:3]]
     # Only what cannot get better is an error in the end, and it is not tried again for that.
     assert {why for _, why in re.findall(r"(\d+) x ClientResponseError: (\d+)", output)} == {"404"}
     captured = numbers(r"# x ClientResponseError: 404 \(after # attempts?\)", output)

@@ -25,8 +25,9 @@ FOLDERS = {"asyncudf.queues": ROOT / "queues", "asyncudf": ROOT / "udfs"}
 
 # A room imports from those below it only; rooms on one line do not know each other.
 FLOORS = [
-    ["testing"],
+    ["testing", "__main__"],
     ["_api"],
+    ["_reports", "_doctor"],
     ["_spark"],
     ["_chain"],
     ["_operators"],
@@ -34,6 +35,7 @@ FLOORS = [
     ["_loop", "_arrow"],
     ["_functions"],
     ["_policies"],
+    ["_metrics"],
     ["_errors"],
     ["_text"],
     ["queues"],
@@ -51,6 +53,11 @@ ONLY_THERE = {
     "tenacity": {"_policies.retry"},
     "uvloop": {"_loop.event_loops"},
     "aiohttp": set(),
+    "rich": {"_reports.displays", "_reports.progress"},
+    "IPython": {"_reports.displays"},
+    "opentelemetry": {"_calls.spans"},
+    "jinja2": {"_reports.run_report"},
+    "markupsafe": {"_reports.run_report"},
 }
 
 

@@ -17,6 +17,8 @@ import pytest
 import asyncudf
 
 ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PICTURE_LIMIT = 200_000  # bytes: a README is looked at on phones, too
 MODULES = ["asyncudf", *sorted(info.name for info in pkgutil.walk_packages(asyncudf.__path__, "asyncudf."))]
 
 
@@ -64,3 +66,14 @@ def test_the_code_blocks_of_a_page_run_from_top_to_bottom(page: Path, tmp_path: 
         [sys.executable, str(program)], capture_output=True, text=True, timeout=180, cwd=tmp_path, env=environment
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_what_a_page_leads_to_is_there(page: Path) -> None:
+    """Other pages and pictures, by their relative paths; a picture is not too large to be sent."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text) + re.findall(r'src(?:set)?="([^":]+)"', text)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+    assert [
+        link for link in links if link.endswith(".png") and (page.parent / link).stat().st_size > PICTURE_LIMIT
+    ] == []

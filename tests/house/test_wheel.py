@@ -28,7 +28,7 @@ SOURCES = {
     f"{folder}/{path.relative_to(ROOT / folder).as_posix()}": f"{package}/{path.relative_to(ROOT / folder).as_posix()}"
     for folder, package in FOLDERS.items()
     for path in (ROOT / folder).rglob("*")
-    if path.suffix == ".py" or path.name == "py.typed"
+    if path.suffix in (".py", ".html", ".css") or path.name == "py.typed"
 }  # each file of the packages, and its name in a wheel
 
 NOT_PART_OF_IT = (".*", "build", "dist", "*.egg-info", "__pycache__", "spark-warehouse", "metastore_db")
@@ -247,8 +247,8 @@ class TestElsewhere:
 
     def test_every_module_can_be_imported(self, elsewhere: Path, tmp_path: Path) -> None:
         found = json.loads(run_program(elsewhere, IMPORT_ALL, tmp_path))
-        modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in SOURCES.values()}
-        assert found.keys() == {name for name in modules if not name.endswith("py.typed")}
+        files = [name.removesuffix(".py") for name in SOURCES.values() if name.endswith(".py")]
+        assert found.keys() == {name.removesuffix("/__init__").replace("/", ".") for name in files}
         for name, file in found.items():
             assert is_within(file, elsewhere), f"{name} is that of {file}"
 
