@@ -58,10 +58,10 @@ class Beacon:
             self._socket.settimeout(0)
         except (OSError, ValueError, OverflowError):  # some hosts have no form that could be looked up
             self._unreachable.add(address)
-            self._drop()
+            self.drop()
         else:
             if len(self._nonce) < NONCE:  # it has enough others
-                self._drop()
+                self.drop()
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Tell the driver, unless the last message is still on its way."""
@@ -78,7 +78,7 @@ class Beacon:
                 self._socket.sendall(self._rest + self._framed(message))
                 self._socket.shutdown(socket.SHUT_WR)
                 self._socket.recv(1)
-        self._drop()
+        self.drop()
 
     def _framed(self, message: Mapping[str, Any]) -> bytes:
         body = json.dumps(message).encode()
@@ -93,9 +93,10 @@ class Beacon:
         except BlockingIOError:
             pass
         except OSError:  # the driver is gone, or listens no more
-            self._drop()
+            self.drop()
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Tell nothing any more."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None

@@ -127,7 +127,8 @@ class Metering:
     def __reduce__(self) -> Any:
         ways, context = self.ways, SparkContext._active_spark_context
         if ways is None and context is not None:
-            ways = _Ways(HUB.accumulator(context), HUB.secret)
+            with contextlib.suppress(Exception):  # a context that is just being stopped: no job fails for it
+                ways = _Ways(HUB.accumulator(context), HUB.secret)
         return Metering, (self.entry_point, self.use, self.mention, ways)
 
 
@@ -183,24 +184,28 @@ class TaskReport:
     def end(self, status: str) -> None:
         """Tell for the last time: the task has "succeeded", "failed", or was "stopped"."""
         with contextlib.suppress(Exception):
-            if self._chain is None:
-                return
-            self._export(is_over=True)
-            if not self._wish.runs:
-                if logger.isEnabledFor(logging.INFO):
-                    for name, operator in self._chain.counted.items():
-                        logger.info("%s", task_line(name, operator.counters.totals))
-                return
-            message = self._message(status)
-            is_proven = self._metering.ways is not None and not self._wish.is_logged and status == "succeeded"
-            if self._beacon is not None:
-                self._beacon.close({**message, "awaits_proof": is_proven})
-            if self._wish.is_logged:
-                told = logging.getLogger(METRICS_LOGGER)
-                told.setLevel(logging.INFO)
-                told.info("%s", json.dumps(message))
-            elif is_proven and self._metering.ways is not None:  # else Spark drops it, as it does if the task fails yet
-                cloudpickle.loads(self._metering.ways.accumulator).add([message])
+            if self._chain is not None:
+                self._tell_last(status, self._chain)
+        if self._beacon is not None:
+            self._beacon.drop()
+
+    def _tell_last(self, status: str, chain: Chain) -> None:
+        self._export(is_over=True)
+        if not self._wish.runs:
+            if logger.isEnabledFor(logging.INFO):
+                for name, operator in chain.counted.items():
+                    logger.info("%s", task_line(name, operator.counters.totals))
+            return
+        message = self._message(status)
+        is_proven = self._metering.ways is not None and not self._wish.is_logged and status == "succeeded"
+        if self._beacon is not None:
+            self._beacon.close({**message, "awaits_proof": is_proven})
+        if self._wish.is_logged:
+            told = logging.getLogger(METRICS_LOGGER)
+            told.setLevel(logging.INFO)
+            told.info("%s", json.dumps(message))
+        elif is_proven and self._metering.ways is not None:  # else Spark drops it, as it does if the task fails yet
+            cloudpickle.loads(self._metering.ways.accumulator).add([message])
 
     def _message(self, status: str) -> dict[str, Any]:
         assert self._chain is not None

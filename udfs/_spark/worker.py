@@ -53,6 +53,7 @@ def start_bridge(
     task = TaskContext.get()
     partition, attempt = (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
 
+    own_loop = new_event_loop(plan.loop)
     report, spark_thread = TaskReport(metering, plan), SparkThread(time.monotonic)
 
     def build(loop: asyncio.AbstractEventLoop, request_batch: Callable[[], None], emit: Emit) -> Chain:
@@ -71,7 +72,7 @@ def start_bridge(
         return chain
 
     reader = Reader(settler(), nothing, spark_thread, report.end)
-    return Bridge(build, plan.threads, new_event_loop(plan.loop), reader)
+    return Bridge(build, plan.threads, own_loop, reader)
 
 
 def start_function(
