@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import io
 import json
 import os
 import sys
@@ -43,7 +44,7 @@ def _do(arguments: Sequence[str] | None) -> int:
     if options.command is None:
         _write(parser.format_help())
         return 0
-    if hasattr(sys.stdout, "reconfigure"):  # a path with letters that the terminal does not know is shown all the same
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path with letters that the terminal does not know is shown as well
         sys.stdout.reconfigure(errors="backslashreplace")
     return _doctor(options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import importlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -137,10 +138,8 @@ class NotebookDisplay(Display):
     often = UPDATED
 
     def __init__(self) -> None:
-        from IPython import display as ipython
-
         super().__init__()
-        display: Any = ipython.display  # without types
+        display: Any = importlib.import_module("IPython.display").display  # it is there, or there would be no notebook
         # Shown at once: later calls may come from a thread, which belongs to no cell.
         self._handle = display({"text/plain": "", "text/html": ""}, raw=True, display_id=True)
 

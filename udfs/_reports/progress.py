@@ -34,6 +34,8 @@ def _display_for(stream: TextIO | None) -> Display:
     if stream is None and _is_notebook():
         return NotebookDisplay()
     stream = stream or sys.stderr
+    if stream is None:
+        raise OSError("there is nothing to write to")
     if stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown"):
         with contextlib.suppress(ImportError):  # without rich: lines
             from rich.console import Console
