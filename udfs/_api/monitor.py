@@ -12,11 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._metrics.run_metrics import RunMetrics
-from .._reports.pace import Snapshot
-from .._reports.progress import progress_display
-from .._reports.run_report import run_report
-from .._reports.summary import summary
-from .._reports.verdict import verdict
 from .._spark.monitor import JobWatch
 from .._spark.run_frame import run_frame
 from .._text.safe import safe_repr
@@ -25,6 +20,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from .._reports.pace import Snapshot
 
 __all__ = ("Run", "monitor")
 
@@ -41,6 +38,7 @@ class Run:
     """
 
     # Messages come in other threads and wait in a queue; whoever asks takes them out, under the lock.
+    # Words and pictures are imported when they are asked for: Spark's workers import this module too.
     #
     # _began, _ended: None before
 
@@ -101,6 +99,8 @@ class Run:
         - `failed_attempts`: the same figures of tasks that failed or were lost; they are not in the others.
         - `per_task`: the same figures of each task, of the 200 longest; `per_task_left_out` is how many more there are.
         """
+        from .._reports.verdict import verdict
+
         self._take()
         with self._lock:
             functions = self._metrics.to_plain()
@@ -112,6 +112,8 @@ class Run:
 
     def summary(self) -> str:
         """A few lines of text for each function, with the verdict."""
+        from .._reports.summary import summary
+
         return summary(self.metrics)
 
     def report(self, path: str | os.PathLike[str]) -> None:
@@ -120,6 +122,8 @@ class Run:
         Raises:
             OptionError: Jinja2 is missing (`pip install "asyncudf[report]"`), or the file cannot be written.
         """
+        from .._reports.run_report import run_report
+
         run_report(self.metrics, Path(path))
 
     def to_df(self) -> DataFrame:
@@ -127,6 +131,8 @@ class Run:
         return run_frame(self._spark, self.metrics)
 
     def _snapshot(self) -> Snapshot:
+        from .._reports.pace import Snapshot
+
         self._take()
         with self._lock:
             functions = self._metrics.to_plain()
@@ -170,6 +176,8 @@ class _Progress(threading.Thread):
     is_shown = False  # whether there is one
 
     def __init__(self, run: Run) -> None:
+        from .._reports.progress import progress_display
+
         super().__init__(name="asyncudf-progress", daemon=True)
         _Progress.is_shown = True
         self._run = run

@@ -33,7 +33,9 @@ class Sampler:
         self._spark_thread = spark_thread
         # On the virtual clock it is no event: where nothing else can happen it is a deadlock all the same.
         self._call_at: Callable[..., asyncio.TimerHandle] = getattr(loop, "call_beside", loop.call_at)
-        self._longest = math.inf if hasattr(loop, "call_beside") else LONGEST  # time that does not pass may be long
+        is_virtual = hasattr(loop, "call_beside")  # then time that does not pass may be long, and nobody waits in it
+        self._longest = math.inf if is_virtual else LONGEST
+        self._without_processor: Callable[[], float] = (lambda: 0.0) if is_virtual else seconds_without_processor
         self._began = self._due = clock()
         self._timer: asyncio.TimerHandle | None = None
         self._starved = 0.0  # seconds without a processor, by the last look
@@ -59,7 +61,7 @@ class Sampler:
         self.start()
 
     def _look(self) -> None:
-        before, self._starved = self._starved, seconds_without_processor()
+        before, self._starved = self._starved, self._without_processor()
         was_blocked = self._clock() - self._due - (self._starved - before) > LATE
         if self._spark_thread is not None and not self._spark_thread.has_waited(self._due):
             was_blocked = False

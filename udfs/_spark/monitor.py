@@ -31,9 +31,6 @@ class JobWatch:
 
     Of the thread that opens it, and of threads without a monitor of their own in the same session. Classic Spark: while
     the tasks run and when they end. Spark Connect: when they end.
-
-    Raises:
-        FunctionError: not a session.
     """
 
     # A job says by a property which monitors it belongs to. Properties go with the thread, and the configuration of the
