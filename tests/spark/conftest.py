@@ -206,6 +206,11 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.fixture(name="alive")
+def _alive() -> Any:
+    return alive
+
+
 @pytest.fixture
 def workers(spark: SparkSession) -> Workers:
     return Workers(spark)

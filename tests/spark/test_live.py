@@ -154,6 +154,20 @@ def test_a_driver_that_does_not_read_holds_up_nobody() -> None:
         accepted[0].close()
 
 
+def test_a_server_that_cannot_be_started_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for its port, whether it has no address or not even an event loop."""
+    with pytest.raises(OSError, match=r"."):
+        LiveServer("203.0.113.1", SECRET, print, print)  # an address of no machine
+
+    def no_files() -> None:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr("asyncio.new_event_loop", no_files)
+    monkeypatch.setattr("asyncio.events.new_event_loop", no_files)
+    with pytest.raises(OSError, match="too many open files"):
+        LiveServer("127.0.0.1", SECRET, print, print)
+
+
 def test_the_driver_closes_while_tasks_go_on(driver: Driver) -> None:
     """A monitor that has ended is no fault of the task."""
     beacon = Beacon(driver.address, SECRET)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,7 @@ def test_with_spark_connect() -> None:
     check(printed[1:-1])
 
 
-def test_a_driver_that_is_killed(tmp_path: Path) -> None:
+def test_a_driver_that_is_killed(tmp_path: Path, until: Any, alive: Any) -> None:
     """Workers that told it how far they are end like all others."""
     program = """
 with asyncudf.monitor(session(SparkSession.builder.master("local[1]"))) as run:
@@ -96,23 +95,8 @@ with asyncudf.monitor(session(SparkSession.builder.master("local[1]"))) as run:
     command = [sys.executable, "-c", HEAD + program.replace("PATH", repr(str(path)))]
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True) as driver:
         try:
-            _until(lambda: path.exists() and path.read_text(), "a call")
+            until(lambda: path.exists() and path.read_text(), "a call")
             worker = int(path.read_text())
         finally:
             os.kill(driver.pid, signal.SIGKILL)
-    _until(lambda: not _is_alive(worker), "the worker has ended")
-
-
-def _until(condition: Any, what: str) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    until(lambda: not alive(worker), "the worker has ended")

@@ -173,7 +173,7 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         loop: the event loop of the calls: "auto", which is uvloop on executors that have it, "asyncio", or "uvloop"
             (the extra `asyncudf[fast]`).
         spans: whether each attempt of a call is a span of OpenTelemetry, where an SDK is set up in the workers (the
-            extra `asyncudf[otel]`). It costs some 20 us a call. Metrics go there without it.
+            extra `asyncudf[otel]`). It costs more than all else that is done for a call. Metrics go there without it.
 
     Raises:
         OptionError: a value that cannot work. It is also a ValueError.

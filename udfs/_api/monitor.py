@@ -59,8 +59,10 @@ class Run:
         self._began, self._since = time.time(), time.monotonic()
         self._watch.open()
         if self._progress and not _Progress.is_shown:  # two pictures in one terminal would overwrite each other
-            self._shown = _Progress(self)
-            self._shown.start()
+            with contextlib.suppress(RuntimeError):  # no thread can be started: nothing is shown
+                shown = _Progress(self)
+                shown.start()
+                _Progress.is_shown, self._shown = True, shown
         return self
 
     def __exit__(
@@ -179,7 +181,6 @@ class _Progress(threading.Thread):
         from .._reports.progress import progress_display
 
         super().__init__(name="asyncudf-progress", daemon=True)
-        _Progress.is_shown = True
         self._run = run
         self._over = threading.Event()
         self._display = progress_display()
@@ -196,8 +197,8 @@ class _Progress(threading.Thread):
     def end(self) -> None:
         """Show the end."""
         self._over.set()
-        self.join()
         _Progress.is_shown = False
+        self.join(timeout=REFRESH_LOGS)  # a query for logs may hang
         with contextlib.suppress(Exception):
             self._display.close(self._run._snapshot())
 
@@ -212,7 +213,7 @@ def monitor(spark: SparkSession, progress: bool = False) -> Run:
     It counts everything in the block that runs in its thread, and in threads of the same session that have no monitor
     of their own; streaming queries that begin in it go on to be counted until it ends. Monitors may be nested, or run
     in several threads: each sees what is in its own block. A block that ends with an error leaves the figures up to
-    then. It costs a function 0.05 us a row whose call returns at once and 0.3 us a call that waits, monitor or not.
+    then. Functions count what they do in any case; a monitor adds a message a second for each task.
 
     With classic Spark tasks tell their figures each second, over a connection to the driver that only who knows a
     secret can use; one that cannot reach the driver tells them when it ends. With Spark Connect tasks tell them when

@@ -28,7 +28,7 @@ class TaskCounters:
     # rows and results, and what is different (a retry, a micro-batch, no result) is counted as a difference. Rows
     # whose calls return at once are counted by bursts.
     #
-    # latencies: of calls that have ended and are not yet in `_metrics`
+    # latencies: of calls that have ended and are not yet in `totals`
 
     def __init__(self, clock: Callable[[], float], spark_thread: SparkThread | None = None) -> None:
         self.clock = clock
@@ -48,7 +48,6 @@ class TaskCounters:
         self.totals.calls += count
         self.totals.attempts += count
         self.totals.results += count
-        self.totals.in_flight_peak = self.totals.in_flight_peak or 1
         if times[-1] - since < count * QUICK:
             latency.add_equal(count, times[-1] - since)
         else:

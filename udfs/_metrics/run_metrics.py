@@ -99,7 +99,7 @@ class RunMetrics:
     came after them in the task has failed.
     """
 
-    # Of a task that has ended only its id is kept, beside sums and the details of the longest: 10,000 tasks are 1 MB.
+    # Of a task that has ended only its id is kept, beside sums and the details of the longest: 10,000 tasks are 10 MB.
     #
     # an id is in _running or in _ended
 

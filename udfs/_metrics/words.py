@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._text.figures import number, rate, seconds, share, things
-from .._text.safe import shortened
+from .._text.safe import one_line
 from .function_metrics import FunctionMetrics
 
 __all__ = ("task_line",)
@@ -25,7 +25,7 @@ def task_line(name: str, totals: FunctionMetrics) -> str:
     >>> task_line("weather", FunctionMetrics(rows=3, calls=3, attempts=4, seconds=1.5))
     'weather: 3 rows in 1.5 s (2/s), 3 calls, 1 retry'
     """
-    words = [f"{_one_line(name)}: {things(totals.rows, 'row')} in {seconds(totals.seconds)}"]
+    words = [f"{one_line(name)}: {things(totals.rows, 'row')} in {seconds(totals.seconds)}"]
     if totals.rows and totals.seconds:
         words[0] += f" ({rate(totals.rows / totals.seconds)})"
     if totals.calls:
@@ -43,7 +43,3 @@ def task_line(name: str, totals: FunctionMetrics) -> str:
         if spent > LEAST * totals.seconds
     ]
     return ", ".join(words)
-
-
-def _one_line(name: str) -> str:
-    return " ".join("".join(one if one.isprintable() else " " for one in shortened(name)).split())

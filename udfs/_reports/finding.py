@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from .._text.figures import share
-from .reading import Reading, one_line, rounded_up
+from .._text.safe import one_line
+from .reading import Reading, rounded_up
 
 __all__ = (
     "MANY_TIMEOUTS",

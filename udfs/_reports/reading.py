@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from .._metrics.time_account import State
-from .._text.safe import shortened
 
-__all__ = ("Reading", "one_line", "rounded_up")
+__all__ = ("Reading", "rounded_up")
 
 
 class Reading:
@@ -200,11 +199,6 @@ class Reading:
 
 
 COUNTED = ("succeeded", "stopped", "running")
-
-
-def one_line(name: object) -> str:
-    """A name that may be anything, short and in plain characters."""
-    return " ".join("".join(one if one.isprintable() else " " for one in shortened(str(name))).split())
 
 
 def rounded_up(value: float) -> float:

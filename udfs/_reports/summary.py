@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .._text.figures import bytes_, count, number, rate, seconds, share, things
-from .._text.safe import printable
-from .reading import Reading, one_line
+from .._text.safe import one_line, printable
+from .reading import Reading
 from .verdict import verdict
 
 __all__ = ("summary",)

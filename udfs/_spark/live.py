@@ -124,16 +124,24 @@ class LiveServer:
         self._loop: asyncio.AbstractEventLoop
         self._is_over: asyncio.Event
         listening: Future[int] = Future()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._listen(host, listening)), name="asyncudf-monitor", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(host, listening), name="asyncudf-monitor", daemon=True)
         self._thread.start()
         self.port = listening.result()
 
     def close(self) -> None:
         """Listen no more, and end all connections."""
-        self._loop.call_soon_threadsafe(self._is_over.set)
-        self._thread.join()
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self._is_over.set)
+        self._thread.join(timeout=10 * PATIENCE)
+
+    def _run(self, host: str, listening: Future[int]) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.get_loop()
+                runner.run(self._listen(host, listening))
+        except BaseException as error:  # no loop can be made: too many files are open
+            if not listening.done():
+                listening.set_exception(error)
 
     async def _listen(self, host: str, listening: Future[int]) -> None:
         self._loop, self._is_over = asyncio.get_running_loop(), asyncio.Event()

@@ -91,7 +91,7 @@ class JobWatch:
 
     def _listen(self) -> None:
         host = self._host()
-        with contextlib.suppress(OSError):  # without figures of running tasks, then
+        with contextlib.suppress(OSError, RuntimeError):  # no port, no thread: without figures of running tasks, then
             self._server = LiveServer(host, HUB.secret, HUB.deliver, HUB.lose)
             self._address = (host, self._server.port)
 

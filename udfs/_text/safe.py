@@ -7,7 +7,7 @@ from typing import Any
 
 from .urls import without_secrets
 
-__all__ = ("printable", "safe_repr", "safe_str", "shortened", "type_name")
+__all__ = ("one_line", "printable", "safe_repr", "safe_str", "shortened", "type_name")
 
 
 LENGTH = 80
@@ -51,6 +51,11 @@ def shortened(text: str) -> str:
     text = printable(text)
     half = (LENGTH - 3) // 2
     return text if len(text) <= LENGTH else f"{text[:half]}...{text[-half:]}"
+
+
+def one_line(name: object) -> str:
+    """A name that may be anything, short and in plain characters."""
+    return " ".join("".join(one if one.isprintable() else " " for one in shortened(str(name))).split())
 
 
 def safe_str(error: BaseException) -> str:
