@@ -11,7 +11,7 @@ from .peers import PEERS, Mode, PeerUnavailable, Workload, run
 __all__ = ("PEER_BUDGET", "ROOM", "TIMEOUT", "Values", "peer_systems")
 
 WARM_UP = 20  # the share of the rows
-PEER_BUDGET = 20.0  # seconds of a round
+PEER_BUDGET = 8.0  # seconds of a round
 ROOM = Workload.room
 ALLOWANCE = 1.5  # budgets that a peer may need for all rows before it gets fewer: an estimate from few rows is rough
 TIMEOUT = 60.0  # seconds; a deadline for every row, as ours has

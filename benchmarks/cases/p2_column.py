@@ -30,7 +30,7 @@ from .._work import LOOPS
 __all__ = ("P2", "P2B")
 
 ROWS = 1_000_000
-PEER_BUDGET = 10.0  # seconds of a round; the fast ones need one
+PEER_BUDGET = 5.0  # seconds of a round; the fast ones need one
 
 
 @contextlib.contextmanager
