@@ -46,6 +46,7 @@ if (_argv := getattr(_sys, "argv", None) or [])[:1] == ["-m"] and _sys.orig_argv
 from asyncudf.queues._public import publish as _publish
 
 from ._api.decorator import AsyncUDF, async_pandas_udf
+from ._api.lookup_table import LookupTable
 from ._api.monitor import Run, monitor
 from ._api.stream import AsyncStream
 from ._api.wait import ordered_wait, unordered_wait
@@ -57,6 +58,7 @@ from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from ._policies.options import OutputMode
 from ._policies.retry import RetryStrategy
 from ._policies.watermarks import WatermarkStrategy
+from ._stores.base import ResultStore
 
 __all__ = (
     "DEAD_LETTERS",
@@ -68,6 +70,7 @@ __all__ = (
     "AsyncUDFError",
     "Collector",
     "FunctionError",
+    "LookupTable",
     "OptionError",
     "OutputMode",
     "OutputTag",
@@ -75,6 +78,7 @@ __all__ = (
     "ProcessFunction",
     "ResultError",
     "ResultFuture",
+    "ResultStore",
     "RetryStrategy",
     "Run",
     "RuntimeContext",

@@ -35,7 +35,7 @@ FLOORS = [
     ["_loop", "_arrow"],
     ["_functions"],
     ["_policies"],
-    ["_metrics"],
+    ["_stores", "_metrics"],
     ["_errors"],
     ["_text"],
     ["queues"],
@@ -58,6 +58,9 @@ ONLY_THERE = {
     "opentelemetry": {"_calls.spans"},
     "jinja2": {"_reports.run_report"},
     "markupsafe": {"_reports.run_report"},
+    "msgspec": {"_stores.keys", "_stores.values", "_arrow.stored_results"},
+    "lmdb": {"_stores.lmdb_files"},
+    "redis": {"_stores.redis"},
 }
 
 

@@ -3,6 +3,7 @@
 - `run_rows(function, rows)` runs a function over rows and returns what comes out; also in a notebook.
 - `run_stream(build, rows, schema)` does it with a whole chain.
 - `OperatorHarness` with a `ManualFunction` goes step by step: each call is completed by hand, in any order.
+- `check_result_store(factory)` says whether a `ResultStore` of your own keeps what one promises; `MemoryStore` is one.
 
 A minute of back-off takes no time, every run is the same, and a deadlock fails at once. `VirtualClockLoop` is that
 clock, as an event loop for tests of your own.
@@ -17,11 +18,13 @@ clock, as an event loop for tests of your own.
 
 from asyncudf.queues._public import publish as _publish
 
+from .._stores.memory import MemoryStore
 from ._clock import VirtualClockLoop as VirtualClockLoop  # help() would list all that asyncio's loop has
 from ._harness import ManualFunction, OperatorHarness
+from ._result_store import check_result_store
 from ._rows import run_rows
 from ._stream import run_stream
 
-__all__ = ("ManualFunction", "OperatorHarness", "run_rows", "run_stream")
+__all__ = ("ManualFunction", "MemoryStore", "OperatorHarness", "check_result_store", "run_rows", "run_stream")
 
 _publish(__name__, [globals()[name] for name in __all__])

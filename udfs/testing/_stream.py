@@ -22,6 +22,7 @@ from .._spark.map_in_arrow import ChainTask
 from .._spark.planner import rows_node
 from .._spark.schemas import check_columns
 from .._spark.types import arrow_type, parsed
+from .._stores.memory import staying_here
 from .._text.safe import safe_repr
 from ._clock import VirtualClockLoop
 from ._run_apart import run_apart
@@ -74,7 +75,8 @@ def run_stream(
     if twice := [name for name in columns.names if columns.names.count(name) > 1]:
         raise OptionError(f"rows as dicts cannot have two columns called {twice[0]!r}")
     source = StreamSource.of(None, object_reuse, latency_interval, redact)
-    built = build(AsyncStream._at(source, rows_node(columns)))
+    with staying_here():
+        built = build(AsyncStream._at(source, rows_node(columns)))
     wanted = dict(built) if isinstance(built, Mapping) else {"": built}
     if not wanted or not all(isinstance(one, AsyncStream) for one in wanted.values()):
         raise OptionError(f"build must return a stream, or several by name, not {safe_repr(built)}")

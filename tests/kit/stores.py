@@ -1,0 +1,60 @@
+"""Stores and functions for tests of what is paid for once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from asyncudf import ResultStore
+
+
+class SlowStore(ResultStore):
+    """A store that takes its time, fails when it is told to, and remembers what it was asked."""
+
+    def __init__(self, *, get: float = 0.0, put: float = 0.0) -> None:
+        self.get, self.put = get, put
+        self.entries: dict[bytes, bytes] = {}
+        self.asked: list[tuple[str, int]] = []
+        self.broken: set[str] = set()
+
+    def __copy__(self) -> SlowStore:
+        return self  # one for all tasks of a test
+
+    async def _ask(self, what: str, size: int, seconds: float) -> None:
+        self.asked.append((what, size))
+        if what in self.broken:
+            raise ConnectionError(f"{what}: the store is gone")
+        await asyncio.sleep(seconds)
+
+    async def open(self) -> None:
+        await self._ask("open", 0, 0)
+
+    async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        await self._ask("get", len(keys), self.get)
+        return [self.entries.get(key) for key in keys]
+
+    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
+        await self._ask("put", len(items), self.put)
+        self.entries.update(items)
+
+    async def close(self) -> None:
+        await self._ask("close", 0, 0)
+
+    def sizes(self, what: str) -> list[int]:
+        return [size for asked, size in self.asked if asked == what]
+
+
+class Counting:
+    """An `async def` that counts its calls and takes a while."""
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        self.calls: Counter[Any] = Counter()
+        self.seconds = seconds
+
+        async def weather(city: str) -> str:
+            self.calls[city] += 1
+            await asyncio.sleep(self.seconds)
+            return city.upper()
+
+        self.function = weather

@@ -1,0 +1,197 @@
+"""Files that are damaged, of somebody else, or on a full disk: each is told for what it is, and no process ends."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from asyncudf import AsyncUDFError
+from asyncudf._stores import lmdb_files
+from asyncudf._stores.base import ResultStore
+from asyncudf._stores.local import LocalResults
+from asyncudf.testing import run_rows
+
+
+def key(number: int) -> bytes:
+    """The key of a result."""
+    return number.to_bytes(16, "little")
+
+
+async def put(folder: Path, count: int = 1000) -> None:
+    """Put results into a folder."""
+    async with ResultStore.disk(folder) as store:
+        await store.put_many({key(n): b"%d" % n for n in range(count)}, None)
+
+
+def file_of(folder: Path) -> Path:
+    """The only file with results."""
+    (found,) = folder.glob("results-*[0-9]")
+    return found
+
+
+@pytest.mark.parametrize("harm", ["foreign", "short", "text"])
+def test_a_damaged_file_is_told(tmp_path: Path, harm: str) -> None:
+    """What is no file of LMDB's is an error with its name and what to do, and is left as it is."""
+    asyncio.run(put(tmp_path))
+    file = file_of(tmp_path)
+    content = file.read_bytes()
+    file.write_bytes(
+        {"foreign": os.urandom(len(content)), "short": content[: len(content) // 2], "text": b"my notes"}[harm]
+    )
+    before = file.read_bytes()
+    for _ in range(2):
+        with pytest.raises(AsyncUDFError, match=rf"{file} is damaged.*delete it"):
+            asyncio.run(put(tmp_path))
+    assert file.read_bytes() == before
+
+
+def test_damage_inside_of_the_file_is_told(tmp_path: Path) -> None:
+    """A page that is lost is an error with the file and what to do, or a miss; other results are as they were."""
+
+    async def look() -> set[object]:
+        found: set[object] = set()
+        async with ResultStore.disk(tmp_path) as store:
+            for n in range(2000):
+                try:
+                    value = (await store.get_many([key(n)]))[0]
+                except AsyncUDFError as error:
+                    found.add(str(error))
+                else:
+                    found.add(None if value is None else value == b"%d" % n)
+        return found
+
+    asyncio.run(put(tmp_path, 2000))
+    with file_of(tmp_path).open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        for page in range(2, size // 4096, 7):
+            file.seek(page * 4096)
+            file.write(bytes(4096))
+    try:
+        found = asyncio.run(look())
+    except AsyncUDFError as error:  # the page that it begins with
+        found = {str(error)}
+    told = [one for one in found if isinstance(one, str)]
+    assert told
+    assert all(f"{tmp_path}/results-" in one and one.endswith("delete it") for one in told)
+    assert False not in found
+
+
+def test_somebody_elses_files_are_left_alone(tmp_path: Path) -> None:
+    """A folder may have another database in it; one under a name of ours is refused, and not to be deleted."""
+    with lmdb.open(str(tmp_path)) as env, env.begin(write=True) as transaction:
+        transaction.put(b"their key", b"their value")
+    before = (tmp_path / "data.mdb").read_bytes()
+    asyncio.run(put(tmp_path))
+    assert (tmp_path / "data.mdb").read_bytes() == before
+    file_of(tmp_path).write_bytes(before)
+    with pytest.raises(AsyncUDFError, match=r"is somebody else's.*use another folder") as raised:
+        asyncio.run(put(tmp_path))
+    assert "delete" not in str(raised.value)
+    assert file_of(tmp_path).read_bytes() == before
+
+
+def test_a_file_of_another_version_is_told(tmp_path: Path) -> None:
+    """A layout that this version does not know is not read as its own."""
+    asyncio.run(put(tmp_path))
+    with lmdb.open(str(file_of(tmp_path)), subdir=False) as env, env.begin(write=True) as transaction:
+        transaction.put(lmdb_files.HEADER[0], b"results 99")
+    with pytest.raises(AsyncUDFError, match="of another version of asyncudf; delete it"):
+        asyncio.run(put(tmp_path))
+
+
+@pytest.mark.parametrize("what", ["posix_fallocate", "DiskError"])
+def test_a_full_disk_is_told_as_one(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is told to delete results that are good, and nothing half-made is left."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device") if what == "posix_fallocate" else lmdb.DiskError("full")
+
+    if not hasattr(os, "posix_fallocate"):
+        pytest.skip("the system cannot say that a file is to have its blocks")
+    with monkeypatch.context() as patch:
+        patch.setattr(*((os, "posix_fallocate") if what == "posix_fallocate" else (lmdb, "open")), fail)
+        with pytest.raises(AsyncUDFError, match=r"cannot be written: the disk is full$"):
+            asyncio.run(put(tmp_path))
+    assert not list(tmp_path.glob("results-*"))
+    asyncio.run(put(tmp_path))
+
+
+FULL_DISK = """
+import asyncio, os, sys
+from asyncudf import ResultStore
+from asyncudf.testing import run_rows
+folder = sys.argv[1]
+async def double(x: int) -> int:
+    return 2 * x
+def run():
+    print(run_rows(double, [1, 2, 3], store=ResultStore.disk(folder + "/store"), returnType="bigint"))
+if sys.argv[2] == "before":
+    run()
+with open(folder + "/filler", "wb", buffering=0) as filler:
+    try:
+        while True:
+            filler.write(bytes(4096))
+    except OSError:
+        pass
+run()
+run()
+"""
+
+
+@pytest.mark.parametrize("opened", ["before", "after"])
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="makes a small disk, as root on Linux")
+def test_a_full_disk_ends_no_process(tmp_path: Path, opened: str) -> None:
+    """The system ended each process that opened a store on a full disk (SIGBUS), whatever `on_store_error` was."""
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], capture_output=True).returncode:
+        pytest.skip("no small disk can be made here")
+    try:
+        told = subprocess.run(
+            [sys.executable, "-c", FULL_DISK, str(tmp_path), opened], capture_output=True, text=True, check=False
+        )
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+    assert told.returncode == 0, told
+    assert told.stdout.splitlines()[-2:] == ["[2, 4, 6]"] * 2
+    assert opened == "before" or "the disk is full" in told.stderr
+
+
+def test_counts_that_cannot_be_written_are_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk a task whose results were all found failed when it closed its store."""
+
+    async def double(x: int) -> int:
+        return 2 * x
+
+    store = ResultStore.disk(tmp_path)
+    options = {"store": store, "returnType": "bigint", "on_store_error": "fail"}
+    assert run_rows(double, [1, 2], **options) == [2, 4]
+
+    def fail(*_: Any) -> bool:
+        raise AsyncUDFError("the disk is full")
+
+    monkeypatch.setattr(LocalResults, "_written", fail)
+    assert run_rows(double, [1, 2], **options) == [2, 4]
+
+
+def test_a_forked_child_leaves_its_parents_folder(tmp_path: Path) -> None:
+    """A child that ended by `sys.exit` deleted the folder of its parent's executor store."""
+    program = (
+        "import os, sys\n"
+        "from asyncudf._stores.lmdb_files import own_folder\n"
+        "folder = own_folder()\n"
+        "child = os.fork()\n"
+        "if not child: sys.exit()\n"
+        "os.waitpid(child, 0)\n"
+        "print(folder, os.path.exists(folder))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    folder, was_there = told.stdout.split()
+    assert was_there == "True"
+    assert not Path(folder).exists()

@@ -1,0 +1,207 @@
+"""A folder that is full: the newest results are kept, whatever came before, whoever reads, and whoever writes."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncudf._stores.base import ResultStore
+from asyncudf._stores.generations import Generations
+from asyncudf._stores.local import SMALLEST, LocalResults
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def key(number: int) -> bytes:
+    """A key that is far from that of the next number, as the keys of results are."""
+    return (number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128).to_bytes(16, "big")
+
+
+async def fill(store: Any, first: int, count: int, length: int = 1000, batch: int = 100) -> int:
+    """How many of the results were there when they had just been put."""
+    kept = 0
+    for start in range(first, first + count, batch):
+        keys = [key(n) for n in range(start, start + batch)]
+        await store.put_many(dict.fromkeys(keys, bytes(length)), None)
+        kept += sum(value is not None for value in await store.get_many(keys))
+    return kept
+
+
+def taken(folder: Path) -> int:
+    """Bytes of all files."""
+    return sum(one.stat().st_size for one in folder.iterdir())
+
+
+@pytest.mark.parametrize(("length", "batch"), [(300, 10), (1300, 1), (1300, 10), (1900, 37), (4000, 100)])
+def test_a_full_folder_keeps_what_comes(tmp_path: Path, length: int, batch: int) -> None:
+    """Results that came ten at a time filled a file for ever: of the next 5,000 none was kept."""
+
+    async def main() -> None:
+        count = 3 * SMALLEST // length // batch * batch
+        for first in (0, count):
+            async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
+                assert await fill(store, first, count, length, batch) == count
+        assert taken(tmp_path) <= SMALLEST
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("small", [60, 700, 5000])
+@pytest.mark.parametrize("large", [20_000, 400_000])
+def test_large_results_find_room_among_small_ones(tmp_path: Path, small: int, large: int) -> None:
+    """Of 200 results of 100 kB 13 were kept where many small ones had been before, and all of these were forgotten."""
+
+    async def main() -> None:
+        async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
+            await fill(store, 0, 2 * SMALLEST // small // 100 * 100, small)
+            for _ in range(2):
+                assert await fill(store, -100, 100, large, batch=1) == 100
+                assert await fill(store, -1000, 900, small) == 900
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("sizes", [(64, 16, 16), (16, 64, 16), (64, 16, 64)], ids=str)
+@pytest.mark.parametrize("together", [True, False])
+def test_stores_of_one_folder_may_differ_in_size(tmp_path: Path, sizes: tuple[int, ...], together: bool) -> None:
+    """A file that was open with 16 MiB was full for ever once it was opened with 64, and could not be cleared."""
+
+    async def main() -> None:
+        stores = [ResultStore.disk(tmp_path, max_bytes=size * 2**20) for size in sizes]
+        if together:
+            for store in stores:
+                await store.open()
+        for turn, (store, size) in enumerate(zip(stores, sizes, strict=True)):
+            if not together:
+                await store.open()
+            assert await fill(store, turn * 10**6, size * 1000) == size * 1000
+            assert taken(tmp_path) <= size * 2**20
+            if not together:
+                await store.close()
+        if together:
+            await stores[0].clear()
+            assert await fill(stores[1], 0, 1000) == 1000
+            for store in stores:
+                await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_folder_shrinks_when_it_may_hold_less(tmp_path: Path) -> None:
+    """A file that is half full and larger than a store may have it is not filled up by that one."""
+
+    async def main() -> None:
+        async with ResultStore.disk(tmp_path, max_bytes=4 * SMALLEST) as store:
+            await fill(store, 0, 10_000)
+        async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
+            assert await fill(store, 10_000, 10_000) == 10_000
+        assert taken(tmp_path) <= SMALLEST
+
+    asyncio.run(main())
+
+
+def test_a_full_folder_forgets_what_it_is_told_to(tmp_path: Path) -> None:
+    """To delete from a full file, and to clear it, needed room in it, and raised LMDB's own error."""
+
+    async def main() -> None:
+        async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
+            await fill(store, 0, 30_000)
+            left = [n for n, value in enumerate(await store.get_many([key(n) for n in range(30_000)])) if value]
+            assert len(left) > 5000
+            await store.delete([key(n) for n in left if n % 2])
+            found = await store.get_many([key(n) for n in left])
+            assert not any(value for n, value in zip(left, found, strict=True) if n % 2)
+            assert any(found)
+            await store.clear()
+            assert (await store.info())["entries"] == 0
+            assert taken(tmp_path) == 0
+
+    asyncio.run(main())
+
+
+def test_who_reads_for_long_holds_up_nobody(tmp_path: Path) -> None:
+    """While somebody reads an old state all that comes is kept, deleted and cleared."""
+
+    async def main() -> None:
+        store = LocalResults(str(tmp_path), SMALLEST)
+        await fill(store, 0, 2000)
+        with store._files.current()[0].begin():  # holds all pages that are in use now
+            other = LocalResults(str(tmp_path), SMALLEST)
+            assert await fill(other, 2000, 28_000) == 28_000
+            await other.delete([key(29_999)])
+            assert await other.get_many([key(29_999), key(29_998)]) == [None, bytes(1000)]
+            await other.clear()
+            assert await fill(other, 0, 1000) == 1000
+            await other.close()
+        await store.close()
+
+    asyncio.run(main())
+
+
+def read_forever(folder: str, ready: Any) -> None:
+    """A process that reads, until it is killed."""
+    with Generations(folder, SMALLEST).current()[0].begin():
+        ready.set()
+        signal.pause()
+
+
+def test_a_killed_reader_holds_up_nobody(tmp_path: Path) -> None:
+    """A process that is killed while it reads does not keep the folder full for the others."""
+
+    async def main() -> None:
+        async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
+            await fill(store, 0, 2000)
+            ready = SPAWN.Event()
+            process = SPAWN.Process(target=read_forever, args=(str(tmp_path), ready))
+            process.start()
+            assert ready.wait(30)
+            process.kill()
+            process.join()
+            assert await fill(store, 2000, 28_000) == 28_000
+        assert taken(tmp_path) <= SMALLEST
+
+    asyncio.run(main())
+
+
+def test_a_new_file_that_was_not_finished_is_gone_on_with(tmp_path: Path) -> None:
+    """Killed between two files, before the new one is written to and the oldest is deleted, no newer one is lost."""
+
+    async def main() -> None:
+        async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
+            await fill(store, 0, 3000)
+        (only,) = tmp_path.glob("results-*[0-9]")
+        _, number, size = only.name.split("-")
+        (tmp_path / f"results-{1:020}-{size}").write_bytes(b"left over")
+        (tmp_path / f"results-{int(number) + 1:020}-{size}").touch()
+        async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
+            assert await store.get_many([key(n) for n in range(3000)]) == [bytes(1000)] * 3000
+            assert await fill(store, 3000, 3000) == 3000
+            assert await store.get_many([key(n) for n in range(3000)]) == [bytes(1000)] * 3000
+            assert await fill(store, 6000, 20_000) == 20_000
+        assert taken(tmp_path) <= SMALLEST
+
+    asyncio.run(main())
+
+
+def test_a_folder_that_is_deleted_while_open_is_begun_anew(tmp_path: Path) -> None:
+    """Results went on into files that nobody could find; now the folder is empty, and made again by the next result."""
+
+    async def main() -> None:
+        folder = tmp_path / "results"
+        async with ResultStore.disk(folder) as store:
+            await fill(store, 0, 100)
+            for one in folder.iterdir():
+                os.remove(one)
+            folder.rmdir()
+            assert await store.get_many([key(1)]) == [None]
+            assert await fill(store, 100, 100) == 100
+            async with ResultStore.disk(folder) as other:
+                assert await other.get_many([key(101), key(1)]) == [bytes(1000), None]
+
+    asyncio.run(main())

@@ -1,0 +1,254 @@
+"""What a store is made with: checked at once, without loading a library, and never shown with a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import importlib.util
+import pickle
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncudf import AsyncUDFError, OptionError
+from asyncudf._stores.base import ResultStore, placed
+from asyncudf._stores.checks import check_attributes
+from asyncudf.testing import MemoryStore
+
+
+async def coroutine(city: str) -> str:
+    """What no key can be made by."""
+    return city
+
+
+class AsyncKey:
+    """An object that is called like a coroutine."""
+
+    async def __call__(self, city: str) -> str:
+        return city
+
+
+class BytesPath:
+    """A path that is no text."""
+
+    def __fspath__(self) -> bytes:
+        return b"x"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ResultStore.executor(max_bytes=0), "max_bytes must be a whole number of at least 16777216 .* not 0"),
+        (lambda: ResultStore.executor(max_bytes=1e9), "max_bytes must be a whole number"),  # type: ignore[arg-type]
+        (lambda: ResultStore.disk("x", max_bytes=True), "max_bytes must be a whole number"),
+        (lambda: ResultStore.disk(""), "path must be that of a folder, a text, not ''"),
+        (lambda: ResultStore.disk("x", max_bytes=2**70), "at most 17592186044416, not 1180591620717411303424"),
+        (lambda: ResultStore.disk(b"x"), "path must be that of a folder, a text, not b'x'"),  # type: ignore[arg-type]
+        (lambda: ResultStore.disk(BytesPath()), "path must be that of a folder, a text"),  # type: ignore[arg-type]
+        (lambda: ResultStore.disk("a\0b"), "path must be that of a folder"),
+        (lambda: ResultStore.executor(key=coroutine), "key must be a plain function"),
+        (lambda: ResultStore.disk("x", key=coroutine), "key must be a plain function"),
+        (lambda: ResultStore.redis("redis://h", key=AsyncKey()), "key must be a plain function"),
+        (lambda: ResultStore.redis("redis://h?decode_responses=True"), "'decode_responses' that a store cannot take"),
+        (lambda: ResultStore.redis("redis://h?socket_timeout=abc"), "socket_timeout that must be a number"),
+        (lambda: ResultStore.disk(None), "path must be that of a folder, a text, not None"),  # type: ignore[arg-type]
+        (lambda: ResultStore.executor(ttl=0), "ttl must be more than 0 seconds, or a timedelta, not 0"),
+        (lambda: ResultStore.executor(ttl=float("nan")), "ttl must be more than 0 seconds"),
+        (lambda: ResultStore.executor(ttl=float("inf")), "None: no limit"),
+        (lambda: ResultStore.executor(ttl="1h"), "ttl must be .* not '1h'"),  # type: ignore[arg-type]
+        (lambda: ResultStore.disk("x", error_ttl=-1), "error_ttl must be more than 0 seconds"),
+        (lambda: ResultStore.disk("x", error_ttl=timedelta(0)), "error_ttl must be more than 0 seconds"),
+        (lambda: ResultStore.disk("x", ttl=True), "ttl must be more than 0 seconds"),
+        (lambda: ResultStore.executor(key="city"), "key must be a plain function"),  # type: ignore[arg-type]
+        (lambda: ResultStore.redis("redis://h", prefix=""), "prefix must be a text of at least one character"),
+        (lambda: ResultStore.redis(None), "url must be a text such as"),  # type: ignore[arg-type]
+        (lambda: ResultStore.redis("localhost:6379"), "url must begin with redis://"),
+        (lambda: ResultStore.redis("http://localhost"), "url must begin with redis://"),
+        (lambda: ResultStore.redis("redis://"), "and name a host"),
+        (lambda: ResultStore.redis("unix://"), "and name a host"),
+    ],
+)
+def test_a_value_that_cannot_work_is_told(make: Any, message: str) -> None:
+    """The error names the option, the value, and what to do."""
+    with pytest.raises(OptionError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in ("ttl", "error_ttl") for value in (True, "1h", float("nan"), 0, -1, float("inf"))),
+        ("ttl", timedelta(hours=1)),
+        ("key", coroutine),
+        ("key", AsyncKey()),
+        ("key", "city"),
+    ],
+)
+def test_a_users_store_is_checked_as_ours(name: str, value: Any) -> None:
+    """Attributes that a subclass sets as it likes: an error names the attribute, and what it must be."""
+
+    class Mine(ResultStore):
+        """A store of a user's."""
+
+    check_attributes(Mine())
+    for kind, good in (("ttl", 5), ("error_ttl", 0.5), ("key", len)):
+        store = Mine()
+        setattr(store, kind, good)
+        check_attributes(store)
+    setattr(Mine, name, staticmethod(value) if value is coroutine else value)
+    with pytest.raises(OptionError, match=rf"^{name} .*must be"):
+        check_attributes(Mine())
+
+
+def test_a_timedelta_in_a_users_store_is_told_in_seconds() -> None:
+    """What our own stores take, and a subclass has to turn into a number."""
+    store = ResultStore()
+    store.ttl = timedelta(hours=1)  # type: ignore[assignment]
+    with pytest.raises(OptionError, match=r"must be a number of seconds: ttl = 3600\.0"):
+        check_attributes(store)
+
+
+@pytest.mark.parametrize("option", ["password=s3cret", "db=3", "socket_timeout=0.5", "ssl_keyfile=a", "protocol=2"])
+def test_options_of_a_url(option: str) -> None:
+    """What the client knows and the store does not depend on may be behind the question mark."""
+    assert "s3cret" not in repr(ResultStore.redis(f"redis://h/0?{option}"))
+
+
+@pytest.mark.parametrize(
+    "password", ["pa/ss", "12/34", "12#34@", "pa?ss", "12?34", "p@12/x", "a:b/c", "12/34@56"], ids=str
+)
+@pytest.mark.parametrize("user", ["", "me"])
+def test_a_password_that_breaks_a_url_is_not_shown(password: str, user: str) -> None:
+    """A URL that would be read wrongly, with part of the password for a host or a port, is refused without it."""
+    with pytest.raises(OptionError) as raised:
+        ResultStore.redis(f"redis://{user}:{password}@host:6379/0")
+    assert password not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h",
+        "rediss://me:s3cret@h:1/2",
+        "redis://:s3cret@[::1]:6379",
+        "unix://:s3cret@/tmp/s",
+        "redis://h?password=s3cret",
+    ],
+)
+def test_a_store_shows_no_secret(url: str) -> None:
+    """Neither a store nor what it is made of shows a password."""
+    store = ResultStore.redis(url, ttl=5)
+    shown = f"{store!r} {store.place!r} {store.place} {vars(store)}"  # type: ignore[attr-defined]
+    assert "s3cret" not in shown
+    assert "ttl=5" in shown
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        ResultStore.executor(max_bytes=2**25, ttl=timedelta(hours=1), error_ttl=60, key=len),
+        ResultStore.disk("results", ttl=3600.0, error_ttl=timedelta(minutes=1), key=len),
+        ResultStore.redis("redis://:pw@host", "prefix", 3600, 60, len),
+    ],
+    ids=["executor", "disk", "redis"],
+)
+def test_a_store_travels_with_all_that_it_is_made_with(store: ResultStore) -> None:
+    """A pickle or a copy is of the same place, with the same attributes, and small."""
+    data = pickle.dumps(store)
+    assert len(data) < 500
+    for other in (pickle.loads(data), copy.copy(store)):
+        assert vars(other) == vars(store)
+        assert (other.ttl, other.error_ttl, other.key) == (3600.0, 60.0, len)
+
+
+def test_a_path_is_that_of_the_driver() -> None:
+    """A relative path is meant from where the program was started, not from where a worker is."""
+    store = ResultStore.disk(Path("results"))
+    assert store.place.path == str(Path.cwd() / "results")  # type: ignore[attr-defined]
+    assert ResultStore.disk("~/results").place.path == str(Path.home() / "results")  # type: ignore[attr-defined]
+
+
+def test_only_an_executors_store_is_placed(tmp_path: Path) -> None:
+    """It gets its folder where it runs; one that has a place, or is of a user's class, keeps it."""
+    store = placed(ResultStore.executor(max_bytes=2**25, ttl=5, key=len), str(tmp_path))
+    assert (store.place.path, store.place.max_bytes, store.ttl, store.key) == (f"{tmp_path}-{2**25}", 2**25, 5.0, len)  # type: ignore[attr-defined]
+    for other in (ResultStore.disk("x"), ResultStore.redis("redis://h"), MemoryStore(), ResultStore()):
+        assert placed(other, str(tmp_path)) is other
+
+
+@pytest.mark.parametrize(
+    ("library", "make", "extra"),
+    [
+        ("lmdb", ResultStore.executor, "store"),
+        ("msgspec", lambda: ResultStore.disk("x"), "store"),
+        ("redis", lambda: ResultStore.redis("redis://h"), "redis"),
+        ("msgspec", lambda: ResultStore.redis("redis://h"), "redis"),
+    ],
+)
+def test_a_missing_library_names_the_extra(
+    library: str, make: Any, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not installed is told when the store is made, with what to install."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == library else found(name))
+    with pytest.raises(OptionError, match=rf'needs {library}: pip install "asyncudf\[{extra}\]"'):
+        make()
+
+
+def test_nothing_is_loaded_before_it_is_used() -> None:
+    """Neither the library nor a store that is only made loads lmdb, redis or msgspec."""
+    program = (
+        "import sys, asyncudf, asyncudf.testing\n"
+        "from asyncudf._stores.base import ResultStore\n"
+        "ResultStore.redis('redis://h'), ResultStore.disk('x'), ResultStore.executor()\n"
+        "print([name for name in ('lmdb', 'redis', 'msgspec') if name in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"
+
+
+def test_a_store_is_opened_once_and_before_use(tmp_path: Path) -> None:
+    """What is not open, or is open already, is told; to close it twice does no harm."""
+
+    async def main() -> None:
+        store = ResultStore.disk(tmp_path)
+        for use in (store.get_many([b"k"]), store.put_many({}, None), store.info(), store.delete([]), store.clear()):
+            with pytest.raises(AsyncUDFError, match="is not open"):
+                await use
+        async with store:
+            with pytest.raises(AsyncUDFError, match="is open already"):
+                await store.open()
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_users_store_says_what_it_lacks() -> None:
+    """Without a method that it needs, or may have, the error names it."""
+
+    class Mine(ResultStore):
+        """Nothing yet."""
+
+    async def main() -> None:
+        async with Mine() as store:
+            with pytest.raises(NotImplementedError, match="Mine needs a coroutine get_many"):
+                await store.get_many([])
+            with pytest.raises(NotImplementedError, match="Mine needs a coroutine put_many"):
+                await store.put_many({}, None)
+            for use in (store.info(), store.delete([]), store.clear()):
+                with pytest.raises(AsyncUDFError, match="Mine cannot"):
+                    await use
+
+    asyncio.run(main())
+
+
+def test_a_memory_store_stays_in_its_process() -> None:
+    """It does not pickle, and says which one does."""
+    with pytest.raises(OptionError, match=r"does not travel to Spark's workers; use ResultStore\.executor"):
+        pickle.dumps(MemoryStore())

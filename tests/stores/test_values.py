@@ -1,0 +1,224 @@
+"""Results as bytes: exactly what was put comes back, and of other bytes nothing does."""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+import os
+import pickle
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypedDict
+
+import msgspec
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf import OptionError
+from asyncudf._stores.values import ResultCodec, StoredFailure, sealed
+
+UTC = dt.UTC
+KEY = bytes(range(16))
+
+Place = TypedDict(
+    "Place", {"name": str | None, "lat and lon": list[float | None] | None, "inner": dict[str, bytes | None]}
+)
+PLACE: Place = {"name": "Oslo", "lat and lon": [59.9, None, -0.0], "inner": {"flag": b"\0\xff", "none": None}}
+
+# The declared type, as the codec is given it, and a strategy of results of that type.
+WITHOUT_FOLD = operator.methodcaller("replace", fold=0)  # Arrow has none either
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+TYPES: list[tuple[Any, Any]] = [
+    (bool, st.booleans()),
+    (int, INTEGERS),
+    (float, st.floats(allow_nan=False)),
+    (str, st.text()),
+    (bytes, st.binary()),
+    (Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
+    (dt.date, st.dates()),
+    (dt.time, st.times().map(WITHOUT_FOLD)),
+    (dt.datetime, st.datetimes().map(WITHOUT_FOLD)),
+    (dt.datetime, st.datetimes(timezones=st.just(UTC)).map(WITHOUT_FOLD)),
+    (dt.timedelta, st.timedeltas()),
+    (list[int | None], st.lists(st.none() | INTEGERS)),
+    (dict[str, float | None], st.dictionaries(st.text(), st.none() | st.floats(allow_nan=False))),
+    (dict[int, str | None], st.dictionaries(INTEGERS, st.none() | st.text())),
+    (dict[dt.date, Decimal | None], st.dictionaries(st.dates(), st.none() | st.decimals(allow_nan=False))),
+    (list[tuple[list[int], str | None]], st.lists(st.tuples(st.lists(INTEGERS), st.none() | st.text()))),
+    (
+        Place,
+        st.fixed_dictionaries(
+            {
+                "name": st.none() | st.text(),
+                "lat and lon": st.none() | st.lists(st.none() | st.floats(allow_nan=False)),
+                "inner": st.dictionaries(st.text(), st.none() | st.binary()),
+            }
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("annotation", "results"), TYPES, ids=[str(number) for number in range(len(TYPES))])
+@given(data=st.data())
+def test_what_is_put_comes_back(annotation: Any, results: Any, data: st.DataObject) -> None:
+    """0..n results of each type come back equal, and of the same classes; None is one of them."""
+    codec = ResultCodec(annotation)
+    row = data.draw(st.lists(st.none() | results, max_size=3))
+    encoded = codec.encode(KEY, row)
+    assert encoded is not None
+    found = codec.decode(KEY, encoded)
+    assert found == row
+    assert repr(found) == repr(row)
+
+
+@given(st.text(), st.text(), st.none() | st.integers(100, 599))
+def test_an_error_comes_back(kind: str, message: str, status: int | None) -> None:
+    """What is kept of a row that failed comes back as that, and not as a result."""
+    failure = StoredFailure(kind, message, status)
+    codec = ResultCodec(int)
+    assert codec.decode(KEY, codec.encode_failure(KEY, failure)) == failure
+
+
+def test_a_nan_stays_one() -> None:
+    """A float that is no number is not a null."""
+    codec = ResultCodec(float)
+    encoded = codec.encode(KEY, [float("nan")])
+    assert encoded is not None
+    found = codec.decode(KEY, encoded)
+    assert isinstance(found, list)
+    assert repr(found) == "[nan]"
+
+
+def test_what_a_check_lets_through_is_kept_too() -> None:
+    """pandas' moments, whole numbers for a decimal however large, and moments in any zone come back as equal values."""
+    zone = dt.timezone(dt.timedelta(hours=5, minutes=30))
+    moment = dt.datetime(2026, 3, 1, 12, 0, 0, 5)
+    cases: list[tuple[Any, Any, Any]] = [
+        (dt.datetime, pd.Timestamp("2026-03-01 12:00:00.000005"), moment),
+        (dt.datetime, pd.Timestamp("2026-03-01 12:00:00.000005", tz="UTC"), moment.replace(tzinfo=UTC)),
+        (dt.datetime, moment.replace(tzinfo=zone), moment.replace(tzinfo=zone)),
+        (dt.timedelta, pd.Timedelta(-5, "us"), dt.timedelta(microseconds=-5)),
+        (Decimal, 10**37, Decimal(10) ** 37),
+        (Decimal, -7, Decimal(-7)),
+        (dict[str, list[Decimal | None]], {"a": [10**30, None]}, {"a": [Decimal(10) ** 30, None]}),
+        (bytes, bytearray(b"a"), b"a"),
+        (list[int | None], (1, None), [1, None]),
+    ]
+    for annotation, value, same in cases:
+        codec = ResultCodec(annotation)
+        encoded = codec.encode(KEY, [value])
+        assert encoded is not None, value
+        assert codec.decode(KEY, encoded) == [same], value
+
+
+@pytest.mark.parametrize("value", [object(), 1j, "\ud800", {"a": object()}], ids=str)
+def test_what_has_no_form_is_not_kept(value: Any) -> None:
+    """A result that cannot be encoded is no error: there is nothing to put."""
+    assert ResultCodec(Any).encode(KEY, [value]) is None
+
+
+def encoded_place() -> tuple[ResultCodec, bytes]:
+    """A codec, and a result of it."""
+    codec = ResultCodec(Place)
+    encoded = codec.encode(KEY, [PLACE])
+    assert encoded is not None
+    return codec, encoded
+
+
+def test_each_damage_is_noticed() -> None:
+    """No byte can be changed, be missing or be too many."""
+    codec, good = encoded_place()
+    assert codec.decode(KEY, good) == [PLACE]
+    for at in range(len(good)):
+        for bit in range(8):
+            damaged = bytearray(good)
+            damaged[at] ^= 1 << bit
+            assert codec.decode(KEY, bytes(damaged)) is None, (at, bit)
+        assert codec.decode(KEY, good[:at]) is None, at
+        assert codec.decode(KEY, good[at + 1 :]) is None, at
+    assert codec.decode(KEY, good + b"\0") is None
+
+
+def test_of_many_each_is_its_own() -> None:
+    """In a batch what is missing, damaged, an error or a result stays at its place."""
+    codec, good = encoded_place()
+    failure = StoredFailure("E", "m", 404)
+    values = [good, None, good[:-1], codec.encode_failure(KEY, failure), b"", good]
+    assert codec.decode_many([KEY] * 6, values) == [[PLACE], None, None, failure, None, [PLACE]]
+
+
+def test_a_result_of_another_row_is_noticed() -> None:
+    """Bytes that have got under another key are none of its results."""
+    codec, good = encoded_place()
+    assert codec.decode(bytes(16), good) is None
+
+
+@given(st.sampled_from([b"", b"\0" * 8 + b"\x01r", b"\0" * 8 + b"\x01f"]), st.binary(max_size=300))
+def test_foreign_bytes_are_a_miss(head: bytes, data: bytes) -> None:
+    """Whatever somebody else has put there is no result, and no error."""
+    assert encoded_place()[0].decode(KEY, head + data) is None
+
+
+@pytest.mark.parametrize("data", [None, "text", 5, [1], memoryview(b"ab")], ids=repr)
+def test_what_is_no_bytes_is_a_miss(data: Any) -> None:
+    """A store that gives something else than bytes has no result."""
+    assert encoded_place()[0].decode(KEY, data) is None
+
+
+ANYTHING = st.recursive(st.none() | st.integers(-5, 2**60) | st.text(), lambda inner: st.lists(inner), max_leaves=9)
+
+
+@given(st.binary(max_size=60) | st.builds(msgspec.msgpack.encode, ANYTHING))
+def test_a_forged_value_of_another_type_is_a_miss(content: bytes) -> None:
+    """Who can write to a store and knows its format can write results, but only of the declared type."""
+    codec = ResultCodec(Place)
+    found = codec.decode(KEY, sealed(b"\x01r", KEY, content))
+    rows = [] if found is None else found
+    assert isinstance(rows, list)
+    assert all(row is None or row.keys() == PLACE.keys() for row in rows)
+    failure = codec.decode(KEY, sealed(b"\x01f", KEY, content))
+    assert failure is None or isinstance(failure, StoredFailure)
+
+
+def test_no_code_is_run(tmp_path: Path) -> None:
+    """A pickle, sealed as a result, is not loaded."""
+    target = tmp_path / "was-run"
+    harm = pickle.dumps(_Runs(str(target)))
+    codec = ResultCodec(Any)
+    codec.decode(KEY, harm)
+    codec.decode(KEY, sealed(b"\x01r", KEY, harm))
+    assert not target.exists()
+    pickle.loads(harm)
+    assert target.exists()  # it would have been
+
+
+class _Runs:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize("length", [2**31, 2**32 - 1])
+def test_a_forged_length_takes_no_memory(length: int) -> None:
+    """A few bytes that say that billions follow are a miss at once."""
+    for marker in (0xDD, 0xDF, 0xDB, 0xC6):
+        content = b"\x91" + bytes((marker,)) + length.to_bytes(4, "big") + b"\0" * 20
+        for annotation in (list[int], dict[str, int], str, bytes, Any):
+            assert ResultCodec(annotation).decode(KEY, sealed(b"\x01r", KEY, content)) is None
+
+
+def test_deep_nesting_is_a_miss() -> None:
+    """Thousands of lists in each other are no result, and do not end the process."""
+    assert ResultCodec(Any).decode(KEY, sealed(b"\x01r", KEY, b"\x91" * 100_000 + b"\xc0")) is None
+
+
+def test_without_msgspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what to install."""
+    monkeypatch.setitem(sys.modules, "msgspec.msgpack", None)
+    with pytest.raises(OptionError, match=r'pip install "asyncudf\[store\]"'):
+        ResultCodec(int)

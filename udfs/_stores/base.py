@@ -1,0 +1,267 @@
+"""`ResultStore`: where results are kept, so that no call is paid for twice."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Self
+
+from .._errors.exceptions import AsyncUDFError, OptionError
+from .._errors.records import error_text
+from .._text.safe import safe_repr
+from .checks import Seconds, folder, need, plain_function, size, span
+from .local import LARGEST, SMALLEST, LocalFolder
+from .redis import RedisServer, checked_url
+
+__all__ = ("Key", "ResultStore", "of_task", "placed")
+
+
+Key = Callable[..., Any]
+
+
+class ResultStore:
+    """Keeps the results of calls: equal arguments have equal results, until `ttl` is over.
+
+    `executor`, `disk` and `redis` make the stores that come with the library. For one of your own, subclass it: `open`,
+    `get_many`, `put_many` and `close` over bytes, as coroutines. `asyncudf.testing.check_result_store` says whether it
+    keeps what is promised here.
+
+    - An object travels to the executors, so it must pickle: keep what it is configured with in `__init__`, and connect
+      in `open`. Each task has one of its own, opened on the event loop that its calls run on, and closes it, perhaps in
+      another asyncio task. Where functions of a chain share an object, each but the first has a `copy.copy` of it.
+    - Lookups and writes may come at the same time.
+    - A key is 16 bytes, a value any bytes. A value comes back as it was put, or not at all; a store may lose any.
+    - An error that a coroutine raises is dealt with as the option `on_store_error` says. It loses no row.
+    - Each may be cancelled at any `await`. After that the store must go on to work.
+
+    Attributes:
+        ttl: seconds for which a result counts; None: for ever.
+        error_ttl: seconds for which an error counts that another attempt would not mend; None: errors are not kept.
+        key: a plain function of the arguments, whose result stands for them in the key; None: the arguments count.
+
+    >>> import time
+    >>> class Dictionary(ResultStore):
+    ...     entries: dict[bytes, tuple[bytes, float]] = {}  # of all objects of this class
+    ...     async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+    ...         found = [self.entries.get(key) for key in keys]
+    ...         return [entry[0] if entry and entry[1] > time.time() else None for entry in found]
+    ...     async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
+    ...         end = float("inf") if ttl is None else time.time() + ttl
+    ...         self.entries.update({key: (value, end) for key, value in items.items()})
+    >>> from asyncudf.testing import check_result_store
+    >>> check_result_store(Dictionary, travels=False)  # True for one that does not live in this process alone
+    """
+
+    ttl: float | None = None
+    error_ttl: float | None = None
+    key: Key | None = None
+    is_shared: bool = False  # whether one object may stand for many at the same time, so that each gets a copy
+
+    @classmethod
+    def executor(
+        cls,
+        max_bytes: int = 2**30,
+        ttl: Seconds | None = None,
+        error_ttl: Seconds | None = None,
+        key: Key | None = None,
+    ) -> ResultStore:
+        """A store that all Python workers of an executor share, in Spark's own temporary folder.
+
+        It lives until the application ends. In local mode there is one.
+
+        Args:
+            max_bytes: how large its files may grow together, at least 16 MiB. When they are full the oldest results
+                make room for new ones, half of them at once. One larger than a 32nd is not kept.
+            ttl, error_ttl, key: the attributes.
+
+        Raises:
+            OptionError: a value that cannot work, or lmdb or msgspec is not installed.
+        """
+        need("ResultStore.executor", "store", "lmdb", "msgspec")
+        return _Connected(LocalFolder(None, size(max_bytes, SMALLEST, LARGEST)), ttl, error_ttl, key)
+
+    @classmethod
+    def disk(
+        cls,
+        path: str | os.PathLike[str],
+        max_bytes: int = 10 * 2**30,
+        ttl: Seconds | None = None,
+        error_ttl: Seconds | None = None,
+        key: Key | None = None,
+    ) -> ResultStore:
+        """A store that all workers of a host share, in a folder that stays: the next run finds what this one has paid.
+
+        Results survive that any of the processes is killed. After a power failure a file may be damaged: delete the
+        folder. It must be on a disk of the host, not on a network.
+
+        Args:
+            path: a folder; it is made if it is not there, for its owner alone. `~` is the home of the program's user.
+            max_bytes: as that of `executor`. Of stores of one folder that differ in it each begins files of its size.
+            ttl, error_ttl, key: the attributes.
+
+        Raises:
+            OptionError: a value that cannot work, or lmdb or msgspec is not installed.
+        """
+        need("ResultStore.disk", "store", "lmdb", "msgspec")
+        return _Connected(LocalFolder(folder(path), size(max_bytes, SMALLEST, LARGEST)), ttl, error_ttl, key)
+
+    @classmethod
+    def redis(
+        cls,
+        url: str,
+        prefix: str = "asyncudf",
+        ttl: Seconds | None = None,
+        error_ttl: Seconds | None = None,
+        key: Key | None = None,
+    ) -> ResultStore:
+        """A store that the whole cluster shares, in Redis or what speaks its protocol.
+
+        Args:
+            url: such as `redis://:password@host:6379/0`, `rediss://...` or `unix://...`; never shown with its password.
+            prefix: what all keys begin with, before a colon.
+            ttl, error_ttl, key: the attributes. Redis itself forgets what is too old.
+
+        Raises:
+            OptionError: a value that cannot work, or redis or msgspec is not installed.
+        """
+        need("ResultStore.redis", "redis", "redis", "msgspec")
+        if not isinstance(prefix, str) or not prefix:
+            raise OptionError(f"prefix must be a text of at least one character, not {safe_repr(prefix)}")
+        return _Connected(RedisServer(checked_url(url), prefix), ttl, error_ttl, key)
+
+    async def open(self) -> None:
+        """Connect; called once, before anything else, on the loop of the calls."""
+
+    async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """The value of each key, in their order; None for one that is not there, or too old."""
+        raise NotImplementedError(f"{type(self).__name__} needs a coroutine get_many(keys)")
+
+    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
+        """Keep values for `ttl` seconds, or for ever; once it returns they are found, by other tasks too."""
+        raise NotImplementedError(f"{type(self).__name__} needs a coroutine put_many(items, ttl)")
+
+    async def close(self) -> None:
+        """Disconnect; called once, also after a failure."""
+
+    async def info(self) -> dict[str, int]:
+        """What is in it: `entries` that are not too old, the `bytes` that it takes, and how often something was found,
+        `hits`, and not found, `misses`.
+        """
+        raise AsyncUDFError(f"{type(self).__name__} cannot tell what is in it: it has no coroutine info()")
+
+    async def delete(self, keys: Sequence[bytes]) -> None:
+        """Forget some results, wherever they were put."""
+        raise AsyncUDFError(f"{type(self).__name__} cannot forget: it has no coroutine delete(keys)")
+
+    async def clear(self) -> None:
+        """Forget all results."""
+        raise AsyncUDFError(f"{type(self).__name__} cannot forget: it has no coroutine clear()")
+
+    async def __aenter__(self) -> Self:
+        """Open it for a block: `async with store: print(await store.info())`."""
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Connection(Protocol):
+    """A place of results that is open; as the methods of `ResultStore`."""
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+    async def put_many(self, items: Mapping[bytes, bytes], ttl: float | None) -> None: ...
+    async def close(self) -> None: ...
+    async def info(self) -> dict[str, int]: ...
+    async def delete(self, keys: Sequence[bytes]) -> None: ...
+    async def clear(self) -> None: ...
+
+
+class Place(Protocol):
+    """Where a store is: plain values, that travel. Its `str` is for people."""
+
+    def connect(self) -> Connection: ...
+
+
+class _Connected(ResultStore):
+    """A store that comes with the library: a place, and the connection to it while it is open."""
+
+    is_shared: bool = True
+
+    def __init__(self, place: Place, ttl: Seconds | None, error_ttl: Seconds | None, key: Key | None) -> None:
+        plain_function(key)
+        self.ttl = span(ttl, "ttl")
+        self.error_ttl = span(error_ttl, "error_ttl")
+        self.key = key
+        self.place = place
+        self._connection: Connection | None = None
+
+    def __repr__(self) -> str:
+        given = {"ttl": self.ttl, "error_ttl": self.error_ttl, "key": self.key}
+        shown = "".join(f", {name}={safe_repr(value)}" for name, value in given.items() if value is not None)
+        return f"<ResultStore {self.place}{shown}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_connection": None}  # for pickles and copies
+
+    @property
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise AsyncUDFError(f"{self!r} is not open: use it inside of `async with store:`")
+        return self._connection
+
+    async def open(self) -> None:
+        if self._connection is not None:
+            raise AsyncUDFError(f"{self!r} is open already: open a copy of it, as each task does")
+        self._connection = self.place.connect()
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return await self._open.get_many(keys)
+
+    async def put_many(self, items: Mapping[bytes, bytes], ttl: float | None) -> None:
+        await self._open.put_many(items, ttl)
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def info(self) -> dict[str, int]:
+        return await self._open.info()
+
+    async def delete(self, keys: Sequence[bytes]) -> None:
+        await self._open.delete(keys)
+
+    async def clear(self) -> None:
+        await self._open.clear()
+
+
+def of_task(store: ResultStore, taken: set[int]) -> ResultStore:
+    """The object that one operator of a task opens: the very one that the user has made, if nobody else has taken it.
+
+    Args:
+        taken: the ids of those that operators of this task have already.
+    """
+    if id(store) in taken or store.is_shared:
+        try:
+            return copy.copy(store)
+        except BaseException as error:
+            told = (
+                f"{safe_repr(store)} is used by several functions, and no copy of it can be made: {error_text(error)}"
+            )
+            raise AsyncUDFError(told) from error
+    taken.add(id(store))
+    return store
+
+
+def placed(store: ResultStore, folder: str) -> ResultStore:
+    """The same store; that of an executor with the folder that it lives in, one for each size."""
+    if not isinstance(store, _Connected):
+        return store
+    place = store.place
+    if not isinstance(place, LocalFolder) or place.path is not None:
+        return store
+    place = dataclasses.replace(place, path=f"{folder}-{place.max_bytes}")
+    return _Connected(place, store.ttl, store.error_ttl, store.key)

@@ -1,0 +1,188 @@
+"""Results in Redis, or in what speaks its protocol: one MGET for a batch, pipelined SETs."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from .._errors.exceptions import OptionError
+from .._text.safe import safe_repr
+from .._text.urls import without_secrets
+from .keys import KEY_BYTES
+
+__all__ = ("RedisServer", "checked_url")
+
+
+SCHEMES = ("redis", "rediss", "unix")
+SCANNED_AT_ONCE = 1000
+COUNTING = 0.5  # seconds at most, for figures that nobody waits for
+LONGEST = 10**15  # milliseconds, 30,000 years: a server adds them to its clock, and both have to fit in 63 bits
+OPTIONS: dict[str, type] = {  # of a URL
+    "db": int,
+    "username": str,
+    "password": str,
+    "client_name": str,
+    "protocol": int,
+    "socket_timeout": float,
+    "socket_connect_timeout": float,
+    "socket_keepalive": str,
+    "retry_on_timeout": str,
+    "health_check_interval": int,
+    "max_connections": int,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RedisServer:
+    """A server, and what the keys in it begin with."""
+
+    url: str = dataclasses.field(repr=False)  # it may have a password in it
+    prefix: str
+
+    def __str__(self) -> str:
+        return f"in {without_secrets(self.url)}, {self.prefix}:*"
+
+    def connect(self) -> RedisResults:
+        from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        # Tried again once, at once: a connection that was idle while the server began anew shows that only when used.
+        # More is for the option on_store_error, which knows how long a row may wait.
+        client = Redis.from_url(self.url, decode_responses=False, retry=Retry(NoBackoff(), 1))
+        return RedisResults(client, self.prefix)
+
+
+class RedisResults:
+    """The results on a server."""
+
+    # _found: hits and misses that the server was not told yet. It counts them for all tasks.
+    # _answers: whether the server answered when it was last asked
+
+    def __init__(self, client: Any, prefix: str) -> None:
+        self._client = client
+        self._prefix = f"{prefix}:".encode()
+        self._is_result = re.compile(re.escape(self._prefix) + b"[0-9a-f]{%d}" % (2 * KEY_BYTES)).fullmatch
+        self._counts = f"{prefix}:asyncudf.counts".encode()  # no key of a result, nor, it is hoped, of somebody else
+        self._found = {"hits": 0, "misses": 0}
+        self._answers = True
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if not keys:
+            return []
+        values: list[bytes | None] = await self._ask(self._client.mget([*map(self._name, keys)]))
+        misses = values.count(None)
+        self._found["hits"] += len(values) - misses
+        self._found["misses"] += misses
+        return values
+
+    async def put_many(self, items: Mapping[bytes, bytes], ttl: float | None) -> None:
+        if not items:
+            return
+        names = {self._name(key): value for key, value in items.items()}
+        if ttl is None:
+            await self._ask(self._client.mset(names))
+            return
+        ends = int(min(max(1, ttl * 1000), LONGEST))
+        await self._ask_all([("SET", name, value, "PX", ends) for name, value in names.items()])
+
+    async def close(self) -> None:
+        try:
+            if any(self._found.values()) and self._answers:
+                async with asyncio.timeout(COUNTING):
+                    await self._ask_all([("HINCRBY", self._counts, *count) for count in self._found.items()])
+        except Exception:  # these are figures for people: a server that is gone must not fail a task for them
+            pass
+        finally:
+            await self._client.aclose()
+
+    async def info(self) -> dict[str, int]:
+        entries = size = 0
+        async for names in self._names():
+            size += sum(await self._ask_all([("STRLEN", name) for name in names]))
+            entries += len(names)
+        counted = await self._client.hmget(self._counts, list(self._found))
+        found = zip(self._found.items(), counted, strict=True)
+        return {"entries": entries, "bytes": size, **{name: new + int(old or 0) for (name, new), old in found}}
+
+    async def delete(self, keys: Sequence[bytes]) -> None:
+        if keys:
+            await self._client.unlink(*map(self._name, keys))
+
+    async def clear(self) -> None:
+        async for names in self._names():
+            await self._client.unlink(*names)
+        await self._client.delete(self._counts)
+        self._found = dict.fromkeys(self._found, 0)
+
+    async def _ask(self, answer: Awaitable[Any]) -> Any:
+        self._answers = False  # until it has: it may fail, or be cancelled
+        found = await answer
+        self._answers = True
+        return found
+
+    async def _ask_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            # What a pipeline itself raises has the command in it, and so the value.
+            answers: list[Any] = await self._ask(pipeline.execute(raise_on_error=False))
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    def _name(self, key: bytes) -> bytes:
+        return self._prefix + key.hex().encode()  # hexadecimal, so that people can look for it
+
+    async def _names(self) -> AsyncIterator[list[bytes]]:
+        """The names of all results, a part at a time; while others write, one may come twice."""
+        pattern = re.sub(rb"([*?\[\]\\^-])", rb"\\\1", self._prefix) + b"?" * (2 * KEY_BYTES)
+        cursor = 0
+        while True:
+            cursor, names = await self._client.scan(cursor, match=pattern, count=SCANNED_AT_ONCE)
+            if ours := {name for name in names if self._is_result(name)}:  # of others' names too a prefix may be one
+                yield list(ours)
+            if not cursor:
+                return
+
+
+def checked_url(url: str) -> str:
+    """The URL of a server.
+
+    Raises:
+        OptionError: it is none. The message has no part of it that could be of a password.
+    """
+    if not isinstance(url, str):
+        raise OptionError(f"url must be a text such as 'redis://localhost:6379/0', not {safe_repr(url)}")
+    try:
+        parts = urlsplit(url)
+        is_unix = parts.scheme == "unix"
+        is_url = parts.scheme in SCHEMES and parts.port != 0 and bool(parts.path if is_unix else parts.hostname)
+        is_url = is_url and (is_unix or "@" not in url[url.index(parts.netloc) + len(parts.netloc) :])
+    except ValueError:  # a port that is no number, which a password with a slash in it looks like
+        is_url = False
+    if not is_url:
+        raise OptionError(
+            "url must begin with redis://, rediss:// or unix://, and name a host; in a password "
+            "write / as %2F, # as %23, ? as %3F and @ as %40"
+        )
+    for name, values in parse_qs(urlsplit(url).query, keep_blank_values=True).items():
+        _check_option(name, values[0])
+    return url
+
+
+def _check_option(name: str, value: str) -> None:
+    """See that an option behind the `?` is known, and a number if it must be one; values may be secret."""
+    if name.startswith("ssl_"):
+        return
+    if name not in OPTIONS:
+        raise OptionError(f"url has an option {safe_repr(name)} that a store cannot take; it can {', '.join(OPTIONS)}")
+    try:
+        OPTIONS[name](value)
+    except ValueError:
+        raise OptionError(f"url has an option {name} that must be a number, and is none") from None

@@ -1,0 +1,125 @@
+"""Results as bytes that tell what they are, and back: what is damaged or of somebody else's making is no result."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Annotated, Any
+
+from .._errors.exceptions import OptionError
+
+__all__ = ("ResultCodec", "StoredFailure", "sealed")
+
+
+# 8 bytes of BLAKE2b of the key and all that follows: two bytes, the version of the format and what is in it, and the
+# content. The key is in it so that a result which has got under another key, by whatever bug, is not taken for its.
+_RESULTS, _FAILURE = b"\x01r", b"\x01f"
+_CHECK_BYTES = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredFailure:
+    """What is kept of a row that failed for good: the name of the exception's class, its message, an HTTP status."""
+
+    type: str
+    message: str
+    status: int | None = None
+
+
+class ResultCodec:
+    """Encodes the results of one function as MessagePack, and decodes what has come back as the declared type.
+
+    Args:
+        annotation: the declared type, as `msgspec` takes it: int, float, str, bool, bytes, Decimal, date, datetime,
+            timedelta, time, list, dict, tuple, and a TypedDict for a struct. Results may be None.
+        many: whether a row may have none or many; else it has one.
+
+    Raises:
+        OptionError: msgspec is not installed.
+    """
+
+    def __init__(self, annotation: Any, *, many: bool = True) -> None:
+        try:
+            from msgspec import Meta
+            from msgspec.msgpack import Decoder, Encoder
+        except ImportError as error:
+            raise OptionError('a store of results needs msgspec: pip install "asyncudf[store]"') from error
+        self._encode = Encoder(enc_hook=_plain).encode
+        one = Annotated[list[annotation | None], Meta(min_length=1, max_length=1)]
+        self._decode: Any = Decoder(list[annotation | None] if many else one).decode
+        self._decode_failure = Decoder(StoredFailure).decode
+
+    def encode(self, key: bytes, results: Sequence[Any]) -> bytes | None:
+        """The results of a row, of which there may be none or many; None if one has no such form."""
+        try:
+            content = self._encode(results)
+        except OverflowError:  # a decimal's whole number of more than 64 bits
+            try:
+                content = self._encode(_with_decimals(results))
+            except Exception:
+                return None
+        except Exception:  # the result is good all the same: it is only not kept
+            return None
+        return sealed(_RESULTS, key, content)
+
+    def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
+        """What is kept of a row that failed."""
+        return sealed(_FAILURE, key, self._encode(failure))
+
+    def decode(self, key: bytes, data: bytes) -> list[Any] | StoredFailure | None:
+        """What `encode` or `encode_failure` was given under this key; None for bytes that neither has made."""
+        return self.decode_many([key], [data])[0]
+
+    def decode_many(
+        self, keys: Sequence[bytes], values: Sequence[bytes | None]
+    ) -> list[list[Any] | StoredFailure | None]:
+        """The same for many, of which some are missing: None too."""
+        found: list[Any] = []
+        decode = self._decode
+        for key, data in zip(keys, values, strict=True):
+            result = None
+            if data is not None:
+                try:
+                    content = data[_CHECK_BYTES:]
+                    if data[:_CHECK_BYTES] == blake2b(key + content, digest_size=_CHECK_BYTES).digest():
+                        kind, content = content[:2], content[2:]
+                        result = decode(content) if kind == _RESULTS else self._decode_other(kind, content)
+                except Exception:  # whoever can write to a store can write anything, and no row is to fail for it
+                    result = None
+            found.append(result)
+        return found
+
+    def _decode_other(self, kind: bytes, content: bytes) -> StoredFailure | None:
+        return self._decode_failure(content) if kind == _FAILURE else None
+
+
+def sealed(head: bytes, key: bytes, content: bytes) -> bytes:
+    """Content with what says that it is whole, and whose it is."""
+    content = head + content
+    return blake2b(key + content, digest_size=_CHECK_BYTES).digest() + content
+
+
+def _plain(value: Any) -> Any:
+    """A value of a subclass, such as pandas' Timestamp, as one of the class that msgspec knows."""
+    if isinstance(value, datetime.datetime):
+        moment = datetime.datetime.combine(datetime.date(value.year, value.month, value.day), value.timetz())
+        return moment.replace(fold=value.fold)
+    if isinstance(value, datetime.date):
+        return datetime.date(value.year, value.month, value.day)
+    if isinstance(value, datetime.timedelta):
+        return datetime.timedelta(value.days, value.seconds, value.microseconds)
+    if isinstance(value, decimal.Decimal):
+        return decimal.Decimal(value)
+    raise TypeError
+
+
+def _with_decimals(value: Any) -> Any:
+    """The same with decimals for whole numbers that MessagePack has no place for; what is declared decimal may be."""
+    if isinstance(value, dict):
+        return {_with_decimals(key): _with_decimals(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_with_decimals, value))
+    return decimal.Decimal(value) if isinstance(value, int) and value.bit_length() > 63 else value
