@@ -17,8 +17,18 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 import asyncudf
-from asyncudf import AsyncStream, AsyncUDF, OptionError, OutputMode, async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import (
+    AsyncStream,
+    AsyncUDF,
+    LookupTable,
+    OptionError,
+    OutputMode,
+    async_pandas_udf,
+    ordered_wait,
+    unordered_wait,
+)
 from asyncudf._functions.signature import batch_rows, read_function
+from asyncudf._policies.checks import Seconds
 from asyncudf._policies.options import CallOptions, FunctionOptions, Options
 from asyncudf.testing import OperatorHarness, run_rows, run_stream
 
@@ -52,6 +62,10 @@ BAD: dict[str, Any] = {
     "deterministic": "yes",
     "loop": "trio",
     "spans": 1,
+    "store": "redis://localhost",
+    "version": 2,
+    "on_store_error": "ignore",
+    "store_timeout": None,
 }
 
 
@@ -69,6 +83,7 @@ class Table:
 
 
 TABLE: Any = Table()
+SESSION: Any = types.SimpleNamespace(createDataFrame=None)
 ROWS = [{"x": 1}]
 
 
@@ -115,6 +130,9 @@ ENTRY_POINTS = {
         CallOptions,
         lambda **options: run_stream(lambda stream: stream.unordered_wait(call, **options), ROWS, "x long"),
     ),
+    "LookupTable": EntryPoint(
+        LookupTable.__init__, CallOptions, lambda **options: LookupTable(SESSION, "t", call, "x", **options)
+    ),
     "run_rows": EntryPoint(run_rows, CallOptions, lambda **options: run_rows(call, [1], **options)),
     "OperatorHarness": EntryPoint(
         OperatorHarness.__init__, FunctionOptions, lambda **options: OperatorHarness(call, **options)
@@ -152,7 +170,7 @@ class TestOneList:
         elif type(None) in typing.get_args(kept):
             assert given is Any or type(None) in typing.get_args(given) or Any in typing.get_args(given)
         else:
-            assert given == kept
+            assert given == (Seconds if kept is float else kept)
 
     def test_there_is_a_bad_value_for_each(self) -> None:
         assert BAD.keys() == FIELDS.keys()
@@ -231,6 +249,7 @@ class TestDocstring:
             "max_buffered_bytes": f"{(usual.max_buffered_bytes or 0) // 2**20} MiB",
             "timeout": f"{usual.timeout:g}",
             "batch_size": str(batch_rows(read_function(vectorized, usual), usual)),
+            "store_timeout": f"{usual.store_timeout:g}",
         }
         told = {name: re.search(r"(\d[^;.:]*?) unless given", text) for name, text in self.told().items()}
         assert {name: found[1] for name, found in told.items() if found} == numbers

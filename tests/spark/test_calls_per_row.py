@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as sf
 
-from asyncudf import async_pandas_udf, ordered_wait
+from asyncudf import ResultStore, async_pandas_udf, ordered_wait
 
 pytestmark = pytest.mark.spark
 
@@ -75,6 +75,22 @@ def test_every_mention_of_the_function_is_a_call(spark, journal, query, determin
     spark.range(0, ROWS, 1, 2).createOrReplaceTempView("t")
     assert spark.sql(query).collect()
     assert len(journal) == MENTIONS[query][deterministic]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("query", MENTIONS)
+def test_with_a_store_only_the_first_mention_is_a_call(spark, journal, query, deterministic):
+    @async_pandas_udf(
+        "a int, b int", deterministic=deterministic, store=ResultStore.executor(), version=f"{query} {deterministic}"
+    )
+    async def f(id: int):
+        journal.write("called", id)
+        return {"a": id, "b": id % 10}
+
+    spark.udf.register("f", f)
+    spark.range(0, ROWS, 1, 2).createOrReplaceTempView("t")
+    assert spark.sql(query).collect()
+    assert sorted(journal.lines) == sorted(f"called {i}" for i in range(ROWS))
 
 
 def test_the_readme_has_the_table_of_mentions():

@@ -26,6 +26,7 @@ from asyncudf import (
     AsyncUDFError,
     Collector,
     FunctionError,
+    LookupTable,
     OptionError,
     OutputMode,
     OutputTag,
@@ -33,6 +34,7 @@ from asyncudf import (
     ProcessFunction,
     ResultError,
     ResultFuture,
+    ResultStore,
     RetryStrategy,
     RuntimeContext,
     WatermarkStrategy,
@@ -52,7 +54,15 @@ from asyncudf.queues import (
     Watermark,
     WatermarkStatus,
 )
-from asyncudf.testing import ManualFunction, OperatorHarness, VirtualClockLoop, run_rows, run_stream
+from asyncudf.testing import (
+    ManualFunction,
+    MemoryStore,
+    OperatorHarness,
+    VirtualClockLoop,
+    check_result_store,
+    run_rows,
+    run_stream,
+)
 
 # Declarations: what is decorated keeps its parameters and its result.
 
@@ -196,6 +206,10 @@ def every_option_has_its_types() -> None:
         deterministic=False,
         loop="uvloop",
         spans=False,
+        store=ResultStore.executor(max_bytes=2**30),
+        version="2026-11",
+        on_store_error="call",
+        store_timeout=timedelta(seconds=2),
     )
     with_resource.with_options(redact=len, on_error="dead_letter", timeout=None, retry=None)
 
@@ -273,6 +287,41 @@ def the_context_of_a_call(context: RuntimeContext) -> None:
     assert_type(context.remaining(), float | None)
     assert_type(context.idempotency_key, str)
     context.output(REJECTS, {"city": "Oslo"})
+
+
+# Stores.
+
+
+class OwnStore(ResultStore):
+    async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        return [None for _ in keys]
+
+    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None: ...
+
+
+@async_pandas_udf(store=ResultStore.disk("results", ttl=timedelta(days=1)), version="2", on_store_error="fail")
+async def stored(city: str) -> str:
+    return city
+
+
+def stores(spark: SparkSession, df: DataFrame) -> None:
+    assert_type(ResultStore.executor(max_bytes=2**30, ttl=5, error_ttl=1.5, key=len), ResultStore)
+    assert_type(ResultStore.redis("redis://localhost", prefix="x"), ResultStore)
+    assert_type(stored.store_key("Oslo"), bytes)
+    stored.with_options(store=OwnStore(), store_timeout=2)
+    check_result_store(OwnStore, travels=False)
+    table = LookupTable(spark, "/data/airports", stored, "city", ttl=timedelta(days=1), wave=1000, capacity=10)
+    assert_type(table.update(df).called, int)
+    assert_type(table.join(df, how="inner"), DataFrame)
+    assert_type(table.to_df(), DataFrame)
+    assert_type(run_rows(plain, ["Oslo"], store=MemoryStore(ttl=60)), list[Any])
+
+
+async def looks_into_a_store() -> None:
+    async with ResultStore.disk("results") as store:
+        assert_type(await store.info(), dict[str, int])
+        await store.delete([stored.store_key("Oslo")])
+        await store.clear()
 
 
 # The test kit.

@@ -57,6 +57,10 @@ def options() -> None:
     upper.with_options(resources="client")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     upper.with_options(deterministic="no")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     upper.with_options(loop="trio")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(store="redis://localhost")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(version=2)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(on_store_error="raise")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(store_timeout="2 s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def functions() -> None:

@@ -12,7 +12,7 @@ from .._functions.parameters import is_coroutine_function
 from .._functions.signature import FunctionSpec, read_function
 from .._policies.options import FunctionOptions, Options, OutputMode
 from .._spark.column import COLUMN_EVAL_TYPE, ColumnTask, column
-from .._spark.planner import plan_function
+from .._spark.planner import plan_function, result_keys
 from .._spark.table_function import register_table_function
 from .._text.safe import safe_repr
 
@@ -82,6 +82,20 @@ class AsyncUDF(Generic[P, R]):
             OptionError: an unknown option, or a value that cannot work.
         """
         return AsyncUDF(*_read(self.spec.function, self.options.replace(options)), self.returns)
+
+    def store_key(self, *arguments: Any) -> bytes:
+        """The key of the result for these arguments in a `ResultStore`, for its `delete`.
+
+        Args:
+            arguments: as the function gets them: of a `timestamp` column an aware datetime in UTC; of an
+                `AsyncFunction` the one dict.
+
+        Raises:
+            AsyncUDFError: no key can be made of a value.
+        """
+        return result_keys(self.spec, self.options, self.returns).of(
+            arguments[0] if self.spec.takes_mapping else arguments
+        )
 
     # What spark.udf.register asks a user-defined function for: it takes anything with these attributes, so the function
     # itself can be given to it and need not be a class of PySpark's.
@@ -174,6 +188,11 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
             (the extra `asyncudf[fast]`).
         spans: whether each attempt of a call is a span of OpenTelemetry, where an SDK is set up in the workers (the
             extra `asyncudf[otel]`). It costs more than all else that is done for a call. Metrics go there without it.
+        store: a `ResultStore`, in which results are kept under their arguments: equal arguments are called once, in
+            this query, in this job or ever, as the store is shared and lasts. See docs/once.md.
+        version: told apart by it are results of a function that has changed; without one it is "1".
+        on_store_error: what becomes of rows whose store fails: "call", with a warning, or "fail" ends the job.
+        store_timeout: seconds for a lookup of a batch, or a write; 1 unless given.
 
     Raises:
         OptionError: a value that cannot work. It is also a ValueError.

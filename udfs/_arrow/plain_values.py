@@ -14,6 +14,9 @@ from .._errors.misfits import MisfitError
 __all__ = ("Fit", "is_bool", "is_missing", "plain_fit")
 
 
+MAX_DIGITS = 1000  # before or behind the point: no declared decimal has as many
+
+
 Fit = Callable[[Any], Any]
 
 
@@ -103,6 +106,13 @@ def _is_decimal(value: Any) -> bool:
     return isinstance(value, decimal.Decimal) or (isinstance(value, int) and not isinstance(value, bool))
 
 
+def _decimal(value: Any) -> Any:
+    """The number, unless it is so long that Arrow would not survive it."""
+    if isinstance(value, decimal.Decimal) and value.is_finite() and abs(value.adjusted()) > MAX_DIGITS:
+        raise ValueError("it has more digits than any decimal")
+    return value
+
+
 def _is_any_binary(arrow_type: pa.DataType) -> bool:
     return pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type)  # type: ignore[no-any-return]
 
@@ -120,7 +130,7 @@ _PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], bool], Fit
     (pa.types.is_date, _is_date, _keep),
     (pa.types.is_time, _is_time, _keep),
     (pa.types.is_duration, _is_a(datetime.timedelta), _in_microseconds),
-    (pa.types.is_decimal, _is_decimal, _keep),
+    (pa.types.is_decimal, _is_decimal, _decimal),
     (_is_any_binary, _is_a(bytes, bytearray, memoryview), bytes),
 )
 

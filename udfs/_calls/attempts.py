@@ -130,7 +130,7 @@ class Calls:
         if self.asks:
             element = call.records[0] if len(values) == 1 else StreamRecord(tuple(values))
             state = slot.meet(element, call.attempt)
-            state.started, state.deadline = now, call.deadline
+            state.started, state.deadline, state.is_batch = now, call.deadline, len(values) > 1
         self._attempts.start(call, now)
         deliver = partial(self._delivered, slot, call, call.attempt)
         return self._invoker.invoke(copied(values) if self._copies else values, deliver)

@@ -61,8 +61,9 @@ class CallCounts:
         call.parked = self._counters.clock()
 
     def begins_again(self, call: Call) -> None:
-        """Another attempt begins."""
-        self._counters.totals.attempts += 1
+        """Another attempt begins; or the first, of one that has waited for the call of an equal row."""
+        if call.attempt:
+            self._counters.totals.attempts += 1
         self._unpark(call)
 
     def _unpark(self, call: Call) -> None:
@@ -74,8 +75,14 @@ class CallCounts:
     def completed(self, call: Call, completed: Sequence[Results]) -> None:
         """A call has ended that may be of several rows or results."""
         self._counters.more_rows += len(call.records) - 1
-        results = sum(not isinstance(result, SideRecord) for results in completed for result in results)
-        self._counters.more_results += results - len(completed)
+        self._counters.more_results += sum(map(_count_results, completed)) - len(completed)
+
+    def uncalled(self, rows: int, completed: Sequence[Results]) -> None:
+        """Rows are done without a call of their own."""
+        totals = self._counters.totals
+        totals.rows += rows
+        # Of rows with one result each, those that gave none were told of by `failed`.
+        totals.results += len(completed) if self.is_even else sum(map(_count_results, completed))
 
     def count_open(self) -> None:
         """Bring up to date for how long the calls have taken that are not done."""
@@ -96,9 +103,14 @@ class CallCounts:
         for call in calls:
             self._unpark(call)
             call.done = True  # whatever its deadline would make of it yet, it is counted
+        begun = [call for call in calls if call.attempt]
         now = self._counters.clock()
-        self._counters.abandon(len(calls), sum(now - call.started for call in calls))
+        self._counters.abandon(len(begun), sum(now - call.started for call in begun))
 
     @property
     def _open(self) -> list[Call]:
         return [call for call in self._begun() if not call.done]
+
+
+def _count_results(results: Results) -> int:
+    return sum(not isinstance(result, SideRecord) for result in results)

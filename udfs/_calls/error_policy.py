@@ -37,5 +37,6 @@ class ErrorPolicy:
 
     def task_error(self, error: BaseException, attempt: int, rows: Sequence[Any]) -> BaseException:
         """The error that ends the task; it names the function, the attempt, the partition and the input."""
-        where = f"{self._function} failed in attempt {attempt}, partition {self._partition}"
+        how = f"in attempt {attempt}" if attempt else "without a call"  # its key, or an error that the store has kept
+        where = f"{self._function} failed {how}, partition {self._partition}"
         return task_error(error, f"{where}, for the input {shown_input(rows, self._redact)}", self._redact)

@@ -17,7 +17,7 @@ from .._functions.signature import FunctionSpec
 from .._loop.limited import within
 from .._text.safe import safe_repr
 
-__all__ = ("closing", "opened", "opening")
+__all__ = ("CLOSE_LIMIT", "closing", "opened", "opening")
 
 
 OPEN_LIMIT = 600.0  # seconds; a client that is not open by then never will be
@@ -43,21 +43,21 @@ async def opened(spec: FunctionSpec, context: RuntimeContext) -> AsyncIterator[M
         yield values
 
 
-async def opening(step: Callable[[], Any], failure: str) -> Any:
+async def opening(step: Callable[[], Any], failure: str, limit: float = OPEN_LIMIT) -> Any:
     """Call what opens something, in the task of the caller, and wait for it if it is to be awaited.
 
     Raises:
-        AsyncUDFError: it failed, with whatever exception, or was not done within `OPEN_LIMIT` seconds.
+        AsyncUDFError: it failed, with whatever exception, or was not done within `limit` seconds.
         asyncio.CancelledError: others have cancelled the task.
     """
-    return await _told_if_broken(within(OPEN_LIMIT, _called(step)), failure)
+    return await _told_if_broken(within(limit, _called(step)), failure)
 
 
 Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], Coroutine[Any, Any, bool]]
 
 
-def closing(close: Callable[..., Any], failure: str, broken: str | None = None) -> Exit:
-    """What closes something, for an exit stack: within `CLOSE_LIMIT` seconds, and it cannot swallow an error.
+def closing(close: Callable[..., Any], failure: str, broken: str | None = None, limit: float = CLOSE_LIMIT) -> Exit:
+    """What closes something, for an exit stack: within `limit` seconds, and it cannot swallow an error.
 
     Once begun it is not cut short by a cancellation of the task, which is raised when it is done.
     An error that ends the block already wins over one of closing. A cancellation does not: it may have come from what
@@ -69,7 +69,7 @@ def closing(close: Callable[..., Any], failure: str, broken: str | None = None) 
         message = broken if is_cancelled and broken is not None else failure
         try:
             step = _called(partial(close, exc_type, error, trace))
-            await _told_if_broken(within(CLOSE_LIMIT, step, to_its_end=True), message)
+            await _told_if_broken(within(limit, step, to_its_end=True), message)
         except (AsyncUDFError, asyncio.CancelledError) as own:
             passed_on = isinstance(own.__cause__, asyncio.CancelledError)
             if error is None or (is_cancelled and not passed_on):

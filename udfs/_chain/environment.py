@@ -7,9 +7,12 @@ import dataclasses
 import random
 from collections.abc import Callable
 
+from .._calls.stored_results import StoredResults
 from .._functions.side_outputs import SideTypes
 from .._metrics.counters import TaskCounters
 from .._metrics.spark_thread import SparkThread
+from .._stores.base import of_task, placed
+from .function_plan import FunctionPlan
 
 __all__ = ("TaskEnvironment",)
 
@@ -30,7 +33,9 @@ class TaskEnvironment:
         side_types: the checks of what is written to side outputs; those that nobody reads have none.
         request_batch: asks for the next batch of elements.
         fail: ends the chain with an error.
+        folder: where stores of an executor are; None: in one of this process.
         own_clock: seconds; the loop's time unless given.
+        stores: the ids of stores that operators have taken.
         spark_thread: tells when Spark's thread was away.
     """
 
@@ -41,7 +46,9 @@ class TaskEnvironment:
     side_types: SideTypes = lambda tag: None
     request_batch: Callable[[], None] = lambda: None
     fail: Callable[[BaseException], None] = _raise
+    folder: str | None = None
     own_clock: Callable[[], float] | None = None
+    stores: set[int] = dataclasses.field(default_factory=set)
     spark_thread: SparkThread | None = None
 
     @property
@@ -52,3 +59,11 @@ class TaskEnvironment:
     def counters(self) -> TaskCounters:
         """The counters of one operator, from now on."""
         return TaskCounters(self.clock, self.spark_thread)
+
+    def stored(self, plan: FunctionPlan) -> StoredResults:
+        """What a function has in its store, for this task alone."""
+        assert plan.options.store is not None
+        store = of_task(plan.options.store, self.stores)
+        if self.folder is not None:
+            store = placed(store, self.folder)
+        return StoredResults(plan.spec.name, store, plan.result_keys(), plan.result_codec(), plan.options, self.clock)

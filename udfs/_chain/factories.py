@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from asyncudf.queues import StreamRecord
@@ -21,6 +22,7 @@ from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._operators.async_wait import AsyncWaitOperator
 from .._operators.operator import ChainedOperator
 from .._operators.outputs import Output, TimestampedCollector
+from .._operators.stored_wait import StoredWaitOperator
 from .._operators.synchronous import FilterOperator, ProcessOperator
 from .._operators.watermarks import UnionOperator, WatermarkColumnOperator, WatermarkOperator
 from .._policies.options import EventLoop, OnError
@@ -133,7 +135,7 @@ class WaitFactory(OperatorFactory):
         if plan.spec.vectorized:
             arrow_types = [before.arrow_types[position] for position in self.positions]
             codec = VectorCodec(self.name, plan.spec.vectors, self.names, arrow_types)
-        counters = environment.counters()
+        counters, store = environment.counters(), plan.options.store
         context = RuntimeContext(
             self.name,
             counters.clock,
@@ -141,8 +143,13 @@ class WaitFactory(OperatorFactory):
             task_attempt_number=environment.attempt,
             timeout=plan.options.timeout,
             side_types=environment.side_types,
+            keys=plan.result_keys,
+            is_stored=store is not None,
         )
-        return AsyncWaitOperator(
+        made: Callable[..., AsyncWaitOperator] = AsyncWaitOperator
+        if store is not None:
+            made = partial(StoredWaitOperator, environment.stored(plan))
+        return made(
             plan.spec,
             plan.options,
             output,

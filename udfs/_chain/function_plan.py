@@ -9,10 +9,14 @@ from typing import Any
 
 from .._arrow.schemas import capture_type
 from .._arrow.sizes import estimated_size, may_be_large
+from .._arrow.stored_results import StoredResultCodec, type_text
 from .._arrow.validation import validator
+from .._calls.copies import with_own_arguments
 from .._errors.misfits import check_awaited
+from .._functions.identity import check_key_name, key_name
 from .._functions.signature import FunctionSpec, batch_rows
 from .._policies.options import ExtraFields, OnError, Options
+from .._stores.keys import ResultKeys
 
 __all__ = ("FunctionPlan",)
 
@@ -69,14 +73,48 @@ class FunctionPlan:
 
     def result_validator(self) -> Callable[[Any], Any]:
         """What is done to each result: validate it against the declared type, wrap it if captured."""
-        name, extra = self.spec.name, self.options.extra_fields
-        if self.declared is None:
-            validate = _checked(partial(check_awaited, name))
-        else:
-            validate = validator(name, self.declared, extra_fields=extra)
-            if self.keeps_results and extra is ExtraFields.ERROR:
-                validate = _checked(validate)
+        validate = self._validator()
+        # A store gives back what Arrow would take, so results are that from the start: whether one was stored or not
+        # must not be seen.
+        stays = self.keeps_results and self.options.extra_fields is ExtraFields.ERROR and self.options.store is None
+        if stays or self.declared is None:
+            validate = _checked(validate)
         return _captured(validate) if self.captures else validate
+
+    def _validator(self) -> Callable[[Any], Any]:
+        name = self.spec.name
+        if self.declared is None:
+            return partial(check_awaited, name)
+        return validator(name, self.declared, extra_fields=self.options.extra_fields)
+
+    def result_keys(self) -> ResultKeys:
+        """Makes the keys of the results, for a store and for services that are told them."""
+        options = self.options
+        key = None if options.store is None or options.store.key is None else with_own_arguments(options.store.key)
+        return ResultKeys(key_name(self.spec.function), options.version or "1", type_text(self.declared), key)
+
+    def check_stored(self) -> None:
+        """Look whether the results can be kept, if they are to be.
+
+        Raises:
+            OptionError: they could be taken for another function's, or msgspec is not installed.
+            FunctionError: those of the declared type cannot.
+        """
+        if self.options.store is not None:
+            if self.options.version is None:
+                check_key_name(self.spec.name, self.spec.function)
+            self.result_codec()
+
+    def result_codec(self) -> StoredResultCodec:
+        """Makes results to bytes for a store, and back.
+
+        Raises:
+            FunctionError: results of the declared type cannot be kept.
+        """
+        spec = self.spec
+        return StoredResultCodec(
+            spec.name, self.declared, self._validator(), captures=self.captures, many=spec.many_results
+        )
 
 
 def _checked(validate: Callable[[Any], Any]) -> Callable[[Any], Any]:

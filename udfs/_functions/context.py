@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
 from asyncudf.queues import StreamRecord
 
-from .._errors.exceptions import AsyncUDFError
+from .._errors.exceptions import AsyncUDFError, FatalError
+from .._stores.keys import ResultKeys
 from .side_outputs import OutputTag, SideRecord, SideTypes, check_own_tag
 
 __all__ = ("CURRENT_CALL", "CallState", "RuntimeContext")
@@ -25,11 +25,12 @@ class CallState:
     with it: one that outlives its row still sees that row.
     """
 
-    __slots__ = ("attempt", "deadline", "element", "key", "side", "started")
+    __slots__ = ("attempt", "deadline", "element", "is_batch", "key", "side", "started")
 
     def __init__(self, element: Any = NO_RECORD, attempt: int = 1) -> None:
         self.element: Any = element  # of a vectorized call, one whose value is that of all rows
         self.attempt = attempt
+        self.is_batch = False  # whether the element's value is that of several rows
         self.started = 0.0  # when the attempt began, on the loop's clock
         self.deadline: float | None = None  # of the row; None: not registered yet, the call is in its first step
         self.key: str | None = None  # made when it is first asked for
@@ -63,6 +64,8 @@ class RuntimeContext:
         task_attempt_number: int = 0,
         timeout: float | None = None,
         side_types: SideTypes = lambda tag: None,
+        keys: Callable[[], ResultKeys] | None = None,
+        is_stored: bool = False,
     ) -> None:
         self._function = function
         self._clock = clock  # the loop's time; a function in a thread has no running loop to ask
@@ -70,6 +73,9 @@ class RuntimeContext:
         self._task_attempt_number = task_attempt_number
         self._timeout = timeout
         self._side_types = side_types
+        self._make_keys = keys or (lambda: ResultKeys(function, "1", ""))
+        self._keys: ResultKeys | None = None  # made when a key is first asked for
+        self._is_stored = is_stored
 
     @property
     def partition(self) -> int:
@@ -106,16 +112,18 @@ class RuntimeContext:
     def idempotency_key(self) -> str:
         """A key for the current row: the same in every attempt and in every re-run of the task.
 
-        Made of the function's name and the input values, so two equal rows have the same key: a service that
-        is told the key can answer the second from the first.
+        Made of the function's name, its `version=`, the declared type and the input values, so two equal rows have the
+        same key: a service that is told the key can answer the second from the first. In hexadecimal digits it is the
+        key of the row in a `ResultStore`; of a micro-batch one for all of its rows.
 
         Raises:
-            AsyncUDFError: asked outside a call.
+            AsyncUDFError: asked outside a call, or of an input that no key can be made of.
         """
         state = self._state()
         if state.key is None:
-            text = f"{self._function}:{state.element[0]!r}"
-            state.key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+            self._keys = self._keys or self._make_keys()
+            value = state.element[0]
+            state.key = (self._keys.of_call(value) if state.is_batch else self._keys.of(value)).hex()
         return state.key
 
     def output(self, tag: OutputTag, value: Any) -> None:
@@ -129,8 +137,14 @@ class RuntimeContext:
         Raises:
             ResultError: the value does not fit the tag's schema.
             OptionError: not a tag, or one that the library fills.
+            FatalError: the function has a store, which keeps results alone: the next run would not write this.
             AsyncUDFError: asked outside a call.
         """
+        if self._is_stored:
+            raise FatalError(
+                f"{self._function} writes to the side output {check_own_tag(tag).name!r}, and its store= keeps results "
+                "alone: a row answered from the store would write nothing; leave store out, or make it a result"
+            )
         validate = self._side_types(check_own_tag(tag))
         state = self._state()
         if validate is not None:

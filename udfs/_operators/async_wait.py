@@ -60,6 +60,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # _finished is set once: by the first error, or when the input has ended and the queue is empty
     # _immediate holds rows only while one slot runs the fast path: they are taken before it gives way
 
+    _new_calls: Callable[..., Calls] = Calls
+    _new_intake: Callable[..., Intake] = Intake
+
     def __init__(
         self,
         spec: FunctionSpec,
@@ -80,23 +83,21 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         super().__init__(output, loop, request_batch, fail)
         self.name, self._spec = spec.name, spec
         self.counters = counters or TaskCounters(loop.time)
-        self._options, self._context = options, context
-        self._validate, self._codec = validate, codec
+        self._options, self._context, self._validate, self._codec = options, context, validate, codec
         self._queue, self._output, self._bytes = queue_of(options, output, weigh)
         self._weigh = None if self._bytes is None else weigh
-        self._emission = Emission(self._queue, self._output, self._is_bounded)
         self._wanted_rows = max(options.capacity, rows := batch_rows(spec, options))
         self._pace = Pace(self.counters.clock, options.timeout, options.attempt_timeout)
-        self._immediate = ImmediateResults()
+        self._immediate, self._emission = ImmediateResults(), Emission(self._queue, self._output, self._is_bounded)
         self._fast_function: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self.gauges: Gauges
         why_idle = lambda: self.gauges.why_idle(self._held_back)  # noqa: E731
         self._pool = SlotPool(loop, options.capacity, self._work, self._has_work, why_idle, self.counters.account)
         self.gauges = Gauges(self.counters, self._pool, self._queue, self._bytes, self._input)
         batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake)
-        self._intake = Intake(self._input, self._queue, batch, self._push)
-        hooks = CallHooks(self._push, self._fail, self._look_past_slots)
-        self._calls = Calls(spec, options, validate, may_edit, context, rng, loop, self._pool, self.counters, hooks)
+        own = (self._pool, self.counters, CallHooks(self._push, self._fail, self._look_past_slots))
+        self._calls = self._new_calls(spec, options, validate, may_edit, context, rng, loop, *own)
+        self._intake = self._new_intake(self._input, self._queue, batch, self._push)
         self.gauges.count_open = self._calls.counts.count_open
 
     @property
@@ -144,7 +145,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _look_past_slots(self) -> None:
         """Take markers, and the end, where all slots are held by coroutines that run on after their rows are done."""
-        while self._pool.is_full and self._queue.is_empty():
+        while self._pool.is_full and self._intake.may_pass_slots:
             if not self._intake.admit_marker():
                 self._finish_if_drained()
                 break
@@ -193,8 +194,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     return
                 continue
             if call is None:
-                rows = self._intake.rows_of_a_call()
-                if not rows:
+                if not (rows := self._intake.rows_of_a_call()):
                     self._finish_if_drained()
                     return
                 call = self._calls.open(*zip(*rows, strict=True))
@@ -275,13 +275,13 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         immediate = self._immediate
         self.counters.done_at_once(immediate.since, immediate.times)
         immediate.times.clear()
+        self._pass_on(immediate)
+
+    def _pass_on(self, immediate: ImmediateResults) -> None:
         try:
             self._emission.emit_immediate(immediate)
         except BaseException as error:  # a call that has just begun must not be lost with it
             self._fail(error)
-        if immediate.records:
-            self._queue.put_completed([*map(record_of, immediate.records)], immediate.results)  # type: ignore[list-item]
-            immediate.drop(len(immediate.records))
         if self._queue.has_completed_elements():
             self._push()
 
@@ -293,7 +293,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._held_back = self._emission.emit()
         except BaseException as error:  # called from timers too, where an exception would only be logged
             self._fail(error)
-        if self._is_bounded:
+        if self._is_bounded or self._intake.passes_slots:
             self._look_past_slots()
         if not self._input.may_have_more:
             self._finish_if_drained()

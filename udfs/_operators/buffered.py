@@ -44,11 +44,14 @@ class BufferedOperator(Operator):
         self._loop = loop
         self._request_batch = request_batch
         self._fail = fail or self.abort
-        self._input = InputBuffer(request_batch)
+        self._input = self._new_input(request_batch)
         self._held_back = False
         self._own_context = contextvars.copy_context()
         self._is_bounded = output.room < UNLIMITED  # whether its room is to be asked for
         self._finished: asyncio.Future[None] = loop.create_future()
+
+    def _new_input(self, request_batch: Callable[[], None]) -> InputBuffer:
+        return InputBuffer(request_batch)
 
     @abstractmethod
     def _look_at_input(self) -> None:

@@ -7,6 +7,7 @@ import contextvars
 from asyncudf.queues import StreamElementQueue
 
 from .fast_path import ImmediateResults
+from .input_buffer import record_of
 from .outputs import UNLIMITED, Output
 
 __all__ = ("Emission",)
@@ -46,12 +47,15 @@ class Emission:
             self.is_going_on = False
 
     def emit_immediate(self, immediate: ImmediateResults) -> None:
-        """Emit the rows that were done at once, if they may leave; those without room are still there."""
+        """Emit the rows that were done at once, if they may leave; the others take their places in the queue."""
         self.is_going_on = True
         try:
             self._context.run(immediate.leave, self._output, self._is_bounded)
         finally:
             self.is_going_on = False
+            if immediate.records:
+                self._queue.put_completed([*map(record_of, immediate.records)], immediate.results)  # type: ignore[list-item]
+                immediate.drop(len(immediate.records))
 
     def _emit_while_there_is_room(self) -> bool:
         if not self._is_bounded:

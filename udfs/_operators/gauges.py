@@ -36,11 +36,14 @@ class Gauges:
         self._weighed = weighed
         self._input = buffer
         self.count_open: Callable[[], None]
+        self.waits_for_store: Callable[[], bool] = lambda: False
 
     def why_idle(self, is_held_back: bool) -> State:
         """What a free slot waits for."""
         if is_held_back:
             return State.OUTPUT
+        if self.waits_for_store():
+            return State.STORE
         if self._queue.places <= 0:
             return State.HEAD_OF_LINE
         return State.WINDING_DOWN if self._input.is_drained else State.INPUT

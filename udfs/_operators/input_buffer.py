@@ -88,12 +88,22 @@ class InputBuffer:
 
     def take_marker(self) -> StreamElement | None:
         """Take the next element if it is a marker; a row stays where it is."""
+        return self.take_unless(lambda element: isinstance(element, StreamRecord))
+
+    def take_unless(self, stays: Callable[[StreamElement], bool]) -> StreamElement | None:
+        """Take the next element, unless it stays where it is."""
+        if self._inserted and stays(self._inserted[0]):
+            return None
         element = self.next()
-        if isinstance(element, StreamRecord):
-            self.insert(element)
-            self._inserted.rotate()
+        if element is not None and stays(element):
+            self.put_back(element)
             return None
         return element
+
+    def put_back(self, element: StreamElement) -> None:
+        """Put an element that was taken back to where it was."""
+        self.insert(element)
+        self._inserted.rotate()
 
     def _take_inserted(self) -> Iterator[StreamElement]:
         while self._inserted:

@@ -19,6 +19,8 @@ class Intake:
         push: emits what may leave; called for each marker that has come to its place.
     """
 
+    passes_slots = False  # whether to ask each time, and not only where a marker may be alone in the queue
+
     # Not before: a row in the queue holds a place and, in the ordered mode, all that come behind it. So rows wait in
     # the input, in the batch that they came in, and only those that a call is for are taken out one by one.
     #
@@ -37,7 +39,12 @@ class Intake:
     def has_call(self) -> bool:
         """Whether a slot would find rows for a call, as far as can be told without taking one."""
         can_admit = self._input.may_have_more and self._queue.places > 0
-        return can_admit or (len(self._batch) > 0 and (self._batch.is_ready or self._input.has_ended))
+        return can_admit or (len(self._batch) > 0 and (self._batch.is_ready or self._is_starved()))
+
+    @property
+    def may_pass_slots(self) -> bool:
+        """Whether what needs no call may be admitted though no slot is free; else it waits for one."""
+        return self._queue.is_empty()
 
     @property
     def is_drained(self) -> bool:

@@ -14,6 +14,8 @@ from typing import Any
 
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact, only_types
+from .._stores.base import ResultStore
+from .._stores.checks import check_attributes
 from .._text.safe import safe_repr
 
 __all__ = (
@@ -24,7 +26,9 @@ __all__ = (
     "optional",
     "positive_int",
     "redaction",
+    "result_store",
     "seconds",
+    "text",
     "traced",
     "unknown_name",
 )
@@ -62,6 +66,21 @@ def redaction(value: Any, name: str) -> Redact | None:
     if not callable(value) or inspect.iscoroutinefunction(value):
         raise OptionError(f"{name} must be True or a plain function of the input, not {safe_repr(value)}")
     return value  # type: ignore[no-any-return]
+
+
+def result_store(value: Any, name: str) -> ResultStore:
+    """A store of results."""
+    if not isinstance(value, ResultStore):
+        raise OptionError(f"{name} must be a ResultStore, such as ResultStore.disk('/data'), not {safe_repr(value)}")
+    check_attributes(value)
+    return value
+
+
+def text(value: Any, name: str) -> str:
+    """A text of at least one character."""
+    if not isinstance(value, str) or not value:
+        raise OptionError(f"{name} must be a text of at least one character, not {safe_repr(value)}")
+    return value
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact
+from .._stores.base import ResultStore
 from .checks import (
     Seconds,
     anything,
@@ -18,7 +19,9 @@ from .checks import (
     optional,
     positive_int,
     redaction,
+    result_store,
     seconds,
+    text,
     traced,
     unknown_name,
 )
@@ -31,6 +34,7 @@ __all__ = (
     "ExtraFields",
     "FunctionOptions",
     "OnError",
+    "OnStoreError",
     "Options",
     "OutputMode",
 )
@@ -67,6 +71,13 @@ class ExtraFields(enum.Enum):
     DROP = "drop"
 
 
+class OnStoreError(enum.Enum):
+    """What becomes of rows whose store fails: they are called, or the task ends."""
+
+    CALL = "call"
+    FAIL = "fail"
+
+
 class EventLoop(enum.Enum):
     """Which event loop calls run on. AUTO: uvloop where it is installed."""
 
@@ -100,6 +111,10 @@ class CallOptions(TypedDict, total=False):
     deterministic: bool
     loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
     spans: bool
+    store: ResultStore | None
+    version: str | None
+    on_store_error: OnStoreError | Literal["call", "fail"]
+    store_timeout: Seconds
 
 
 class FunctionOptions(CallOptions, total=False):
@@ -137,6 +152,10 @@ class Options:
     deterministic: bool = field(default=False, metadata=_by(flag))
     loop: EventLoop = field(default=EventLoop.AUTO, metadata=_by(choice(EventLoop)))
     spans: bool = field(default=False, metadata=_by(traced))
+    store: ResultStore | None = field(default=None, metadata=_by(optional(result_store)))
+    version: str | None = field(default=None, metadata=_by(optional(text)))
+    on_store_error: OnStoreError = field(default=OnStoreError.CALL, metadata=_by(choice(OnStoreError)))
+    store_timeout: float = field(default=1.0, metadata=_by(seconds))
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:

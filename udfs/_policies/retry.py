@@ -159,6 +159,15 @@ class RetryStrategy:
         """Whether a result that came without an exception may be tried again."""
         return not isinstance(self._retry, _RetryOn) or self._retry.if_result is not None
 
+    def asks_again(self, attempt: Attempt) -> bool:
+        """Whether the outcome is one that is tried again, if there are attempts left."""
+        return bool(self._retry(_state(attempt)))
+
+    def singles_out(self, error: BaseException) -> bool:
+        """Whether it was told of this error, and not of every error, that another attempt may mend it."""
+        asks = [self.asks_again(Attempt(1, 0.0, 0.0, one, None)) for one in (error, _AnyError())]
+        return asks == [True, False]
+
     def next_delay(self, attempt: Attempt, rng: random.Random) -> float | None:
         """Seconds until the next call, or None when the outcome stands. Pure but for `rng`."""
         state = _state(attempt)
@@ -170,6 +179,10 @@ class RetryStrategy:
             delay *= rng.uniform(0.5, 1.0)
         state.upcoming_sleep = delay
         return None if self._stop(state) else delay
+
+
+class _AnyError(Exception):
+    """One that no strategy was told of."""
 
 
 class _RetryOn(tenacity.retry_base):

@@ -26,6 +26,7 @@ from .._functions.process_function import FlatMapFunction, MapFunction, plain_fu
 from .._functions.signature import FunctionSpec
 from .._policies.options import OnError, Options
 from .._policies.watermarks import WatermarkSource, WatermarkStrategy
+from .._stores.keys import ResultKeys
 from .._text.safe import safe_repr
 from .pickling import check_function_picklable, check_picklable
 from .schemas import (
@@ -48,6 +49,7 @@ __all__ = (
     "plan_function",
     "plan_function_offline",
     "process_node",
+    "result_keys",
     "rows_node",
     "source_node",
     "union_node",
@@ -59,21 +61,33 @@ def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[F
     """What travels to the executors, and the Spark type of what comes out for one result.
 
     Raises:
-        FunctionError: the type is unknown, or the function cannot be sent to the executors.
+        FunctionError: the type is unknown, or one that its store cannot keep, or the function cannot be sent to the
+            executors.
+        OptionError: its store could take another function's results for its own.
     """
-    declared = returns if returns is not None else spec.returns
+    declared = _declared(spec, returns)
     if declared is None:
         raise FunctionError(
             f"the return type of {spec.name} cannot be inferred; declare it, as in async_pandas_udf('temp double, sky "
             "string'), or annotate the result with str, int, float, bool, bytes, date, datetime, Decimal, a list or "
             "dict of these, a dataclass, a NamedTuple or a TypedDict"
         )
-    if not isinstance(declared, spark.DataType):
-        declared = parsed(declared)
     check_names(declared, spec.name)
     function_plan = FunctionPlan(spec, options, arrow_type(declared, spec.name))
+    function_plan.check_stored()
     check_picklable(function_plan)
     return function_plan, _captured(declared) if function_plan.captures else declared
+
+
+def result_keys(spec: FunctionSpec, options: Options, returns: Any) -> ResultKeys:
+    """Makes the keys that a function's results have in a store."""
+    declared = _declared(spec, returns)
+    return FunctionPlan(spec, options, None if declared is None else arrow_type(declared, spec.name)).result_keys()
+
+
+def _declared(spec: FunctionSpec, returns: Any) -> spark.DataType | None:
+    declared = returns if returns is not None else spec.returns
+    return declared if declared is None or isinstance(declared, spark.DataType) else parsed(declared)
 
 
 def plan_function_offline(spec: FunctionSpec, options: Options, returns: Any) -> FunctionPlan:
@@ -84,7 +98,9 @@ def plan_function_offline(spec: FunctionSpec, options: Options, returns: Any) ->
             declared = parsed_offline(declared)
         except UnknownTypeError:
             declared = None
-    return FunctionPlan(spec, options, None if declared is None else arrow_type(declared, spec.name))
+    function_plan = FunctionPlan(spec, options, None if declared is None else arrow_type(declared, spec.name))
+    function_plan.check_stored()
+    return function_plan
 
 
 def _captured(value: spark.DataType) -> spark.DataType:

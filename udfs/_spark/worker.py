@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -64,6 +65,7 @@ def start_bridge(
             attempt,
             side_types,
             request_batch,
+            folder=_local_folder(),
             own_clock=time.monotonic,  # uvloop's own counts milliseconds
             spark_thread=spark_thread,
         )
@@ -73,6 +75,12 @@ def start_bridge(
 
     reader = Reader(settler(), nothing, spark_thread, report.end)
     return Bridge(build, plan.threads, own_loop, reader)
+
+
+def _local_folder() -> str | None:
+    """Spark's temporary folder of this executor, where it has told of one."""
+    folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    return os.path.join(folder, "asyncudf") if folder else None
 
 
 def start_function(

@@ -1,0 +1,168 @@
+"""Equal calls in flight share one: one call at a time for each key, no row lost, no failure handed on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from asyncudf._calls.coalescing import SingleFlight
+from asyncudf.testing import VirtualClockLoop
+
+KEYS = st.sampled_from([b"a", b"b", b"c"])
+
+
+class FlightsAsLists(RuleBasedStateMachine):
+    """Against a model: for each key a list of calls, of which the first leads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flights: SingleFlight[int] = SingleFlight()
+        self.model: dict[bytes, list[int]] = {}
+        self.gone: list[tuple[bytes, int]] = []
+        self.number = 0
+
+    @rule(key=KEYS)
+    def join(self, key: bytes) -> None:
+        """The first of a key leads, others follow."""
+        self.number += 1
+        assert self.flights.join(key, self.number) == (key not in self.model)
+        self.model.setdefault(key, []).append(self.number)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def leader_lands(self, data: st.DataObject) -> None:
+        """All that follow have the result, in their order."""
+        key = data.draw(st.sampled_from(sorted(self.model)))
+        leader, *followers = self.model.pop(key)
+        assert list(self.flights.land(key, leader)) == followers
+        self.gone.append((key, leader))
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def anyone_leaves(self, data: st.DataObject) -> None:
+        """Whoever leaves, the rest stays in its order; a new leader is told once."""
+        key = data.draw(st.sampled_from(sorted(self.model)))
+        calls = self.model[key]
+        call = data.draw(st.sampled_from(calls))
+        led = calls[0] == call
+        calls.remove(call)
+        assert self.flights.leave(key, call) == (calls[0] if led and calls else None)
+        if not calls:
+            del self.model[key]
+        self.gone.append((key, call))
+
+    @precondition(lambda self: any(len(calls) > 1 for calls in self.model.values()))
+    @rule(data=st.data())
+    def a_follower_has_its_own_result(self, data: st.DataObject) -> None:
+        """One that was called all the same is out, and nobody else is done by it."""
+        key = data.draw(st.sampled_from(sorted(key for key, calls in self.model.items() if len(calls) > 1)))
+        call = data.draw(st.sampled_from(self.model[key][1:]))
+        assert list(self.flights.land(key, call)) == []
+        self.model[key].remove(call)
+
+    @precondition(lambda self: self.gone)
+    @rule(data=st.data())
+    def too_late(self, data: st.DataObject) -> None:
+        """One that is out already changes nothing."""
+        key, call = data.draw(st.sampled_from(self.gone))
+        assert self.flights.leave(key, call) is None
+        assert list(self.flights.land(key, call)) == []
+
+    @invariant()
+    def the_first_leads(self) -> None:
+        """One of each key leads, and the others wait."""
+        for key, calls in self.model.items():
+            assert [self.flights.leads(key, call) for call in calls] == [True] + [False] * (len(calls) - 1)
+        assert len(self.flights) == sum(len(calls) - 1 for calls in self.model.values())
+
+
+TestFlights = FlightsAsLists.TestCase
+
+
+ENDS = st.sampled_from(["result", "error", "hangs"])
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.floats(0, 10), KEYS, st.lists(st.tuples(st.floats(0.1, 4), ENDS), min_size=3, max_size=3)),
+        max_size=12,
+    )
+)
+def test_rows_with_deadlines_and_attempts(rows: list[tuple[float, bytes, list[tuple[float, str]]]]) -> None:
+    """Leaders that fail, hang or are cut off hand over; each row has a result or an error of its own."""
+    loop = VirtualClockLoop()
+    try:
+        told, running, flights = loop.run_until_complete(_job(rows))
+    finally:
+        loop.close()
+    assert sorted(told) == list(range(len(rows)))  # each row once
+    assert max(running.values(), default=0) <= 1
+    assert len(flights) == 0
+    for row, (outcome, caller) in told.items():
+        assert outcome == "result" or caller in (row, None), "a row has another's failure"
+        if caller is None:
+            assert outcome == "deadline"
+
+
+async def _job(rows: list[Any]) -> tuple[dict[int, tuple[str, int | None]], Counter[bytes], SingleFlight[int]]:
+    """A small engine: each row joins when its time comes, has a deadline of 8 seconds and three attempts."""
+    flights: SingleFlight[int] = SingleFlight()
+    told: dict[int, tuple[str, int | None]] = {}
+    at_work: Counter[bytes] = Counter()
+    most: Counter[bytes] = Counter()
+    calls: dict[int, asyncio.Task[None]] = {}
+
+    def tell(row: int, outcome: str, caller: int | None) -> None:
+        assert row not in told, "a row is done twice"
+        told[row] = (outcome, caller)
+
+    async def call(row: int, key: bytes, attempts: list[tuple[float, str]]) -> None:
+        for seconds, end in attempts:
+            at_work[key] += 1
+            most[key] = max(most[key], at_work[key])
+            try:
+                await asyncio.sleep(1000 if end == "hangs" else seconds)
+            finally:
+                at_work[key] -= 1
+            if end == "result":
+                tell(row, "result", row)
+                for follower in flights.land(key, row):
+                    tell(follower, "result", row)
+                return
+        tell(row, "error", row)
+        start(flights.leave(key, row))
+
+    def start(row: int | None) -> None:
+        if row is not None:
+            calls[row] = asyncio.ensure_future(call(row, rows[row][1], rows[row][2]))
+
+    async def live(row: int, began: float, key: bytes) -> None:
+        await asyncio.sleep(began)
+        if flights.join(key, row):
+            start(row)
+        await asyncio.sleep(8)
+        if row not in told:
+            if row in calls:
+                calls[row].cancel()
+                await asyncio.wait([calls[row]])
+            tell(row, "deadline", None)
+            start(flights.leave(key, row))
+
+    await asyncio.gather(*(live(row, began, key) for row, (began, key, _) in enumerate(rows)))
+    await asyncio.gather(*calls.values(), return_exceptions=True)
+    return told, most, flights
+
+
+def test_when_the_task_ends_nobody_waits() -> None:
+    """After `clear` a call that ends too late leads nobody on."""
+    flights: SingleFlight[int] = SingleFlight()
+    flights.join(b"a", 1)
+    flights.join(b"a", 2)
+    flights.clear()
+    assert (len(flights), flights.leave(b"a", 1), list(flights.land(b"a", 2))) == (0, None, [])
+    assert flights.join(b"a", 3)

@@ -1,0 +1,298 @@
+"""When a result counts as paid for, and what becomes of rows whose store, or whose call, fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+import tenacity
+
+from asyncudf import (
+    DEAD_LETTERS,
+    AsyncUDFError,
+    RetryStrategy,
+)
+from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_rows
+
+from ..kit.stores import Counting, SlowStore
+
+CITIES = ["oslo", "bergen", "oslo", "tromso", "bergen", "oslo"]
+UPPER = [city.upper() for city in CITIES]
+
+
+class TestWrittenBeforeEmitted:
+    def test_a_row_is_done_when_its_result_is_in_the_store(self) -> None:
+        function, store = ManualFunction(), SlowStore(put=0.5)
+        with OperatorHarness(function, store=store) as harness:
+            harness.put("a")
+            harness.complete("a", "A")
+            harness.advance(0.4)
+            assert (harness.output, len(store.entries)) == ([], 0)
+            harness.advance(0.2)
+            assert (harness.output, len(store.entries)) == (["A"], 1)
+
+    def test_results_are_written_a_hundred_together_or_after_a_moment(self) -> None:
+        async def number(x: int) -> int:
+            await asyncio.sleep(x * 0.001)
+            return x
+
+        store = SlowStore()
+        assert run_rows(number, range(250), store=store, capacity=250) == [*range(250)]
+        sizes = store.sizes("put")
+        assert sum(sizes) == 250
+        assert max(sizes) <= 100
+        assert len(sizes) < 12  # 250 ms of calls, in parts of 50 ms
+
+    def test_a_failed_row_loses_no_result_that_was_paid_for(self) -> None:
+        async def weather(city: str) -> str:
+            if city == "bad":
+                raise ValueError(city)
+            return city.upper()
+
+        store = SlowStore(put=0.3)
+        with pytest.raises(AsyncUDFError, match="bad"):
+            run_rows(weather, ["oslo", "bergen", "bad"], store=store)
+        assert len(store.entries) == 2
+
+    def test_a_batch_is_looked_up_at_once(self) -> None:
+        store = SlowStore()
+        run_rows(Counting().function, [str(n) for n in range(700)], store=store)
+        assert store.sizes("get") == [700]
+        assert store.asked[0] == ("open", 0)
+        assert store.asked[-1] == ("close", 0)
+
+
+class TestBrokenStores:
+    @pytest.mark.parametrize("what", ["open", "get", "put", "close"])
+    def test_calls_go_on_without_it(self, what: str, caplog: pytest.LogCaptureFixture) -> None:
+        weather, store = Counting(), SlowStore()
+        store.broken = {what}
+        with caplog.at_level(logging.WARNING, "asyncudf"):
+            assert run_rows(weather.function, [*CITIES, "x", "y"], store=store, capacity=1) == [*UPPER, "X", "Y"]
+        [record] = caplog.records
+        assert "the store of weather cannot be used: ConnectionError" in record.getMessage()
+
+    @pytest.mark.parametrize("what", ["open", "get", "put"])
+    def test_or_the_task_fails(self, what: str) -> None:
+        store = SlowStore()
+        store.broken = {what}
+        with pytest.raises(AsyncUDFError, match=f"the store of weather cannot be used: .*{what}: the store is gone"):
+            run_rows(Counting().function, CITIES, store=store, on_store_error="fail")
+
+    @pytest.mark.parametrize("what", ["get", "put"])
+    def test_a_slow_store_is_bounded(self, what: str, caplog: pytest.LogCaptureFixture) -> None:
+        store = SlowStore(**{what: 100.0})
+        assert run_rows(Counting().function, CITIES, store=store, store_timeout=2) == UPPER
+        assert "not done within 2 s" in caplog.text
+        with pytest.raises(AsyncUDFError, match="not done within 2 s"):
+            run_rows(Counting().function, CITIES, store=store, store_timeout=2, on_store_error="fail")
+
+    def test_it_is_asked_again_when_it_is_back(self) -> None:
+        function, store = ManualFunction(), SlowStore()
+        store.broken = {"get"}
+        with OperatorHarness(function, store=store) as harness:
+            harness.put("a")
+            harness.complete("a", "A")
+            store.broken = set()
+            harness.put("b")
+            harness.complete("b", "B")
+            assert (harness.output, len(store.entries)) == (["A", "B"], 0)
+            harness.advance(6)
+            harness.put("c")
+            harness.complete("c", "C")
+            harness.advance(1)
+            assert (harness.output, len(store.entries)) == (["A", "B", "C"], 1)
+
+    @pytest.mark.parametrize("answer", [None, [], "text", [b"x", b"y"], [1]], ids=repr)
+    def test_a_wrong_answer_is_an_error_or_a_miss(self, answer: Any) -> None:
+        class Odd(SlowStore):
+            async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+                return answer  # type: ignore[no-any-return]
+
+        assert run_rows(Counting().function, ["oslo"], store=Odd()) == ["OSLO"]
+
+    def test_damaged_results_are_called_for_again(self, caplog: pytest.LogCaptureFixture) -> None:
+        weather, store = Counting(), SlowStore()
+        run_rows(weather.function, ["oslo", "bergen"], store=store)
+        store.entries = {key: value[:-1] for key, value in store.entries.items()}
+        assert run_rows(weather.function, ["oslo", "bergen"], store=store) == ["OSLO", "BERGEN"]
+        assert weather.calls == {"oslo": 2, "bergen": 2}
+        assert "2 results in the store of weather are damaged or not its own" in caplog.text
+
+
+class TestErrors:
+    def test_errors_are_not_kept(self) -> None:
+        calls = []
+
+        async def weather(city: str) -> str:
+            calls.append(city)
+            raise LookupError(city)
+
+        store = MemoryStore()
+        for _ in range(2):
+            assert run_rows(weather, ["oslo"], store=store, on_error="null") == [None]
+        assert len(calls) == 2
+
+    def test_unless_they_would_come_again(self) -> None:
+        calls = []
+
+        async def weather(city: str) -> str:
+            calls.append(city)
+            raise (ConnectionError if city == "down" else LookupError)(city)
+
+        store = MemoryStore(error_ttl=60)
+        first = run_rows(weather, ["oslo", "down"], store=store, on_error="capture")
+        second = run_rows(weather, ["oslo", "down"], store=store, on_error="capture")
+        assert calls == ["oslo", "down", "down"]
+        assert [(row["error"]["type"], row["error"]["message"]) for row in first + second] == [
+            ("LookupError", "oslo"),
+            ("ConnectionError", "down"),
+        ] * 2
+        assert second[0]["error"]["attempts"] == 0
+        store.advance(60)
+        run_rows(weather, ["oslo"], store=store, on_error="null")
+        assert len(calls) == 4
+
+    def test_a_kept_error_fails_the_task_like_any_other(self) -> None:
+        async def weather(city: str) -> str:
+            raise LookupError(city)
+
+        store = MemoryStore(error_ttl=60)
+        run_rows(weather, ["oslo"], store=store, on_error="null")
+        with pytest.raises(AsyncUDFError, match=r"weather failed without a call, .* LookupError: oslo"):
+            run_rows(weather, ["oslo"], store=store)
+
+    def test_one_error_policy_reads_what_another_has_kept(self) -> None:
+        weather, store = Counting(), MemoryStore()
+        assert run_rows(weather.function, ["oslo"], store=store, on_error="capture")[0]["value"] == "OSLO"
+        assert run_rows(weather.function, ["oslo"], store=store) == ["OSLO"]
+        assert run_rows(weather.function, ["oslo"], store=store, on_error="capture")[0] == {
+            "value": "OSLO",
+            "error": None,
+        }
+        assert weather.calls["oslo"] == 1
+
+    def test_dead_letters_are_not_kept(self) -> None:
+        async def weather(city: str) -> str:
+            if city == "bad":
+                raise ValueError(city)
+            return city
+
+        store, sides = MemoryStore(), {}
+        for number in (1, 2):
+            out = run_rows(weather, ["a", "bad"], store=store, on_error="dead_letter", side_outputs=sides)
+            assert out == ["a"]
+            assert len(sides[DEAD_LETTERS]) == number
+
+    @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
+    def test_what_a_key_function_raises_is_the_error_of_its_row(self, error: BaseException) -> None:
+        def key(city: str) -> str:
+            if city == "bad":
+                raise error
+            return city
+
+        weather, store = Counting(), MemoryStore(key=key)
+        rows = ["a", "bad", "b"]
+        if isinstance(error, SystemExit):
+            with pytest.raises(AsyncUDFError, match="SystemExit"):
+                run_rows(weather.function, rows, store=store, on_error="null")
+        else:
+            assert run_rows(weather.function, rows, store=store, on_error="null") == ["A", None, "B"]
+            assert weather.calls == {"a": 1, "b": 1}
+
+    def test_an_input_that_no_key_can_be_made_of(self) -> None:
+        async def weather(city: Any) -> str:
+            return "x"
+
+        with pytest.raises(AsyncUDFError, match="no key of a store can be made of a value of type object"):
+            run_rows(weather, [object()], store=MemoryStore())
+
+
+class TestOpenAndClose:
+    @pytest.mark.parametrize("is_hanging", [False, True])
+    def test_a_store_that_could_not_be_opened_is_closed(self, is_hanging: bool) -> None:
+        """It may have connected before it failed: nothing piles up while it is asked again."""
+
+        class Leaking(SlowStore):
+            connections = 0
+
+            async def open(self) -> None:
+                Leaking.connections += 1
+                await asyncio.sleep(100 if is_hanging else 0)
+                raise ConnectionError("not there")
+
+            async def close(self) -> None:
+                Leaking.connections -= 1
+
+        with OperatorHarness(Counting().function, store=Leaking()) as harness:
+            for city in "abc":
+                harness.put(city)
+                harness.advance(10)
+                assert Leaking.connections == 0
+            assert harness.output == ["A", "B", "C"]
+
+    def test_a_store_that_hangs_at_the_end_fails_no_job(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Hanging(SlowStore):
+            async def close(self) -> None:
+                await asyncio.sleep(1000)
+
+        assert run_rows(Counting().function, ["a"], store=Hanging()) == ["A"]
+        assert "TimeoutError" in caplog.text
+
+    def test_an_outage_leaves_no_trace(self) -> None:
+        """When the store is back, lookups soon are as large as before."""
+        store = SlowStore()
+        with OperatorHarness(Counting(0.1).function, store=store, capacity=10_000) as harness:
+            store.broken = {"get"}
+            for second in range(60):
+                harness.put(f"lost {second}")
+                harness.advance(1)
+            store.broken = set()
+            harness.advance(5)
+            before = len(store.sizes("get"))
+            harness.put(*(f"row {number}" for number in range(1000)))
+            harness.advance(5)
+            assert len(harness.output) == 1060
+            assert len(store.sizes("get")) - before < 8
+
+    def test_a_copy_that_cannot_be_made_is_told(self) -> None:
+        class Uncopied(MemoryStore):
+            def __copy__(self) -> MemoryStore:
+                raise SystemExit("no")
+
+        with pytest.raises(AsyncUDFError, match="no copy of it can be made"):
+            run_rows(Counting().function, ["a"], store=Uncopied())
+
+    def test_a_wrong_answer_is_not_repeated(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Wrong(SlowStore):
+            async def get_many(self, keys: list[bytes]) -> Any:
+                return {"password": "hunter2"}
+
+        run_rows(Counting().function, ["a"], store=Wrong())
+        assert "an object of dict" in caplog.text
+        assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "retry",
+    [
+        RetryStrategy.fixed_delay(2, 0.1),
+        RetryStrategy.fixed_delay(2, 0.1, retry_on=lambda error: True),
+        tenacity.Retrying(stop=tenacity.stop_after_attempt(2)),
+    ],
+)
+def test_a_strategy_that_tries_again_whatever_comes_names_no_error(retry: Any) -> None:
+    """So `error_ttl` keeps those that are left when its attempts are used up."""
+    calls = 0
+
+    async def fails(city: str) -> str:
+        nonlocal calls
+        calls += 1
+        raise KeyError(city)
+
+    store = MemoryStore(error_ttl=100)
+    for _ in range(2):
+        assert run_rows(fails, ["a"], store=store, retry=retry, on_error="null") == [None]
+    assert calls == 2

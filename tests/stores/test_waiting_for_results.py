@@ -1,0 +1,174 @@
+"""Rows that wait: for the call of an equal row, for a batch to fill, for a write, behind those that have a slot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from asyncudf import AsyncUDFError, async_pandas_udf
+from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_rows
+
+from ..kit.stores import Counting, SlowStore
+
+
+@async_pandas_udf("string", batch_size=10)
+async def upper(city: pd.Series) -> pd.Series:
+    await asyncio.sleep(1)
+    return city.str.upper()
+
+
+async def each(city: str) -> AsyncIterator[str]:
+    await asyncio.sleep(0 if city.islower() else 100)
+    yield city
+
+
+class TestDeadlines:
+    def test_a_follower_has_the_time_of_the_call_it_waits_for(self) -> None:
+        """It is not late because its result is still to be written."""
+        weather = Counting(0.96)
+        assert run_rows(weather.function, ["a", "a", "b"], timeout=1, store=MemoryStore()) == ["A", "A", "B"]
+        store = SlowStore(put=0.9)
+        assert run_rows(Counting(0.5).function, ["a", "a"], timeout=1, store=store) == ["A", "A"]
+
+    def test_and_none_while_that_waits_in_a_batch(self) -> None:
+        with OperatorHarness(upper, store=MemoryStore(), timeout=5, on_error="null") as harness:
+            harness.put("a", "a", "b")
+            harness.advance(10)
+            harness.put("c")
+            harness.end()
+            harness.advance(10)
+            assert harness.output == ["A", "A", "B", "C"]
+
+
+class TestBatchesOfVectorizedFunctions:
+    def test_a_batch_that_a_full_queue_keeps_from_filling_is_called(self) -> None:
+        """Its places may have been taken by rows that need no call."""
+        store = MemoryStore()
+        run_rows(upper, ["kept"], store=store)
+        with OperatorHarness(
+            upper, store=store, batch_size=5, capacity=2, queue_size=5, output_mode="unordered"
+        ) as harness:
+            harness.put("a", "b")
+            harness.advance(0.5)
+            harness.put(*["a"] * 3)
+            harness.advance(5)
+            assert sorted(harness.output) == ["A", "A", "A", "A", "B"]
+
+
+class TestSlots:
+    @pytest.mark.parametrize("function", [each, ManualFunction()], ids=["generator", "function"])
+    def test_what_was_found_needs_none(self, function: Any) -> None:
+        store = MemoryStore()
+
+        async def found(city: str) -> AsyncIterator[str]:
+            yield city
+
+        found.__module__, found.__qualname__ = each.__module__, each.__qualname__
+        run_rows(found, ["oslo", "bergen"], store=store, returnType="string")
+        with OperatorHarness(each, store=store, capacity=1, output_mode="unordered", returnType="string") as harness:
+            harness.put("SLOW", "oslo", "bergen")
+            harness.advance(50)
+            assert harness.output == ["oslo", "bergen"]
+
+    def test_nor_does_a_row_that_follows_another(self) -> None:
+        weather, store = Counting(), MemoryStore()
+        run_rows(weather.function, ["kept"], store=store)
+        slow = ManualFunction()
+        slow.__module__, slow.__qualname__ = weather.function.__module__, weather.function.__qualname__
+        with OperatorHarness(slow, store=store, capacity=1, output_mode="unordered", returnType="string") as harness:
+            harness.put("slow", "slow", "kept")
+            harness.advance(1)
+            assert harness.output == ["KEPT"]
+            harness.complete("slow", "SLOW")
+            harness.advance(1)
+            assert harness.output == ["KEPT", "SLOW", "SLOW"]
+
+
+class TestResultsThatAreWritten:
+    def test_they_count_as_results_that_wait(self) -> None:
+        """A slow store does not let more of them into memory than `max_buffered_bytes` allows."""
+        called = 0
+
+        async def large(number: int) -> str:
+            nonlocal called
+            called += 1
+            await asyncio.sleep(0.01)
+            return str(number % 10) * 100_000
+
+        options: Any = {"max_buffered_bytes": 1_000_000, "capacity": 10, "queue_size": 1000, "store_timeout": 20}
+        with OperatorHarness(large, store=SlowStore(put=10), returnType="string", **options) as harness:
+            harness.put(*range(1000))
+            harness.advance(5)
+            assert 10 <= called <= 20
+
+    def test_nobody_is_told_of_them_after_the_task_has_failed(self) -> None:
+        async def fails(number: int) -> int:
+            await asyncio.sleep(0.1 if number else 0.3)
+            if not number:
+                raise KeyError(number)
+            return number
+
+        harness = OperatorHarness(fails, store=SlowStore(put=0.5), output_mode="unordered", returnType="bigint")
+        with pytest.raises(AsyncUDFError, match="KeyError: 0"), harness:  # noqa: PT012
+            harness.put(0, 1, 2, 3)
+            harness.advance(0.4)
+            harness.advance(5)
+        assert harness.output == []
+
+    def test_a_result_is_passed_on_as_it_comes_back(self) -> None:
+        """Whether it was stored cannot be seen: a moment is in UTC both times."""
+        store = MemoryStore()
+
+        async def when(hour: int) -> datetime:
+            return datetime(2026, 7, 1, hour, tzinfo=timezone(timedelta(hours=2)))
+
+        runs = [run_rows(when, [5], store=store, returnType="timestamp") for _ in range(2)]
+        assert str(runs[0][0]) == str(runs[1][0]) == "2026-07-01 03:00:00+00:00"
+
+    def test_one_that_cannot_be_kept_is_told_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def ancient(number: int) -> datetime:
+            return datetime.min.replace(tzinfo=timezone(timedelta(hours=5)))
+
+        run_rows(ancient, [1, 2], store=MemoryStore(), returnType="timestamp")
+        assert [record.message.count("cannot be kept") for record in caplog.records] == [1]
+
+    def test_one_that_landed_long_ago_is_too_old(self) -> None:
+        weather = Counting(100)
+        store = MemoryStore(ttl=5)
+        with OperatorHarness(weather.function, store=store, capacity=1) as harness:
+            harness.put("a", "b", "c", "a")
+            harness.advance(500)
+            assert harness.output == ["A", "B", "C", "A"]
+        assert weather.calls == {"a": 2, "b": 1, "c": 1}
+
+
+class TestKeys:
+    def test_what_a_key_function_gives_is_no_argument(self) -> None:
+        weather, store = Counting(), MemoryStore()
+        by_first = MemoryStore(key=lambda city: city[0])
+        by_first._entries = store._entries
+        run_rows(weather.function, ["o"], store=store)
+        assert run_rows(weather.function, ["oslo"], store=by_first) == ["OSLO"]
+
+    def test_it_may_raise_anything(self) -> None:
+        """Also what a loop over rows would take for its end."""
+
+        def key(tag: str) -> str:
+            return next(tag for _ in [tag] if tag != "none")
+
+        rows = ["a", "none", "b"]
+        for _ in range(2):
+            store = MemoryStore(key=key)
+            assert run_rows(Counting().function, rows, store=store, on_error="null") == ["A", None, "B"]
+
+    def test_it_cannot_edit_the_arguments(self) -> None:
+        async def first(numbers: list[int]) -> int:
+            return numbers[0]
+
+        store = MemoryStore(key=lambda numbers: numbers.sort() or numbers)
+        assert run_rows(first, [[3, 1, 2]], store=store) == [3]

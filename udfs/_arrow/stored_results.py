@@ -1,0 +1,180 @@
+"""Results of a declared Arrow type in a store: as which Python types they are read back."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypedDict
+
+import pyarrow as pa
+
+from .._errors.exceptions import FunctionError
+from .._stores.values import ResultCodec, StoredFailure
+
+__all__ = ("StoredResultCodec", "type_text")
+
+
+Check = Callable[[Any], Any]
+
+# What is checked by the codec alone as strictly as by a validator; of all other types both look.
+_EXACT = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_float64,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_date,
+)
+
+
+class StoredResultCodec:
+    """Results of one function as bytes, and back; checked again as far as reading them does not.
+
+    Args:
+        declared: the Arrow type of one result; None: nobody said, and only what needs no type to come back is kept.
+        validate: checks a value of this type.
+        captures: whether a result is the struct of value and error: the value is kept, whatever `on_error` is.
+        many: whether a row may have none or many results; else it has one.
+
+    Raises:
+        FunctionError: results of this type cannot be kept.
+        OptionError: msgspec is not installed.
+    """
+
+    def __init__(self, name: str, declared: pa.DataType | None, validate: Check, *, captures: bool, many: bool) -> None:
+        self._codec = ResultCodec(Any if declared is None else _annotation(declared, name), many=many)
+        self._is_typed = declared is not None
+        self._validate = None if declared is None or _is_exact(declared) else validate
+        self._captures = captures
+
+    def encode(self, key: bytes, results: Sequence[Any]) -> bytes | None:
+        """The results of a row; None if they cannot be kept."""
+        values = [result["value"] for result in results] if self._captures else results
+        if not self._is_typed and not all(map(_needs_no_type, values)):
+            return None
+        return self._codec.encode(key, values)
+
+    def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
+        """What is kept of a row that failed."""
+        return self._codec.encode_failure(key, failure)
+
+    def decode_many(
+        self, keys: Sequence[bytes], values: Sequence[bytes | None]
+    ) -> list[list[Any] | StoredFailure | None]:
+        """What was kept under each key; None where there is nothing, or nothing that fits."""
+        found = self._codec.decode_many(keys, values)
+        if self._validate is None and not self._captures:
+            return found
+        return [self._fitting(results) if type(results) is list else results for results in found]
+
+    def _fitting(self, results: list[Any]) -> list[Any] | None:
+        if self._validate is not None:
+            try:
+                results = [*map(self._validate, results)]
+            except Exception:  # it was not made by this function: it is to be called
+                return None
+        return [{"value": value, "error": None} for value in results] if self._captures else results
+
+
+def _needs_no_type(value: Any) -> bool:
+    """Whether a value comes back as it was, though nobody says of what type it is."""
+    kind = type(value)
+    if kind is list:
+        return all(map(_needs_no_type, value))
+    if kind is dict:
+        return all(type(key) is str for key in value) and all(map(_needs_no_type, value.values()))
+    if kind is int:
+        return bool(-(2**63) <= value < 2**64)
+    return kind in (type(None), bool, float, str, bytes)
+
+
+def type_text(arrow_type: pa.DataType | None) -> str:
+    """A declared type as a text that no version of a library and no session changes, for keys.
+
+    >>> type_text(pa.struct([("temp", pa.float64()), ("sky", pa.large_string())]))
+    'struct<"temp":double,"sky":string>'
+    """
+    if arrow_type is None:
+        return ""
+    if pa.types.is_struct(arrow_type):
+        fields = (arrow_type.field(i) for i in range(arrow_type.num_fields))
+        inside = ",".join(f'"{_escaped(field.name)}":{type_text(field.type)}' for field in fields)
+        return f"struct<{inside}>"
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        return f"list<{type_text(arrow_type.value_type)}>"
+    if pa.types.is_map(arrow_type):
+        return f"map<{type_text(arrow_type.key_type)},{type_text(arrow_type.item_type)}>"
+    if pa.types.is_timestamp(arrow_type):
+        return "timestamp" if arrow_type.tz is None else "timestamp with time zone"
+    if pa.types.is_decimal(arrow_type):
+        return f"decimal({arrow_type.precision},{arrow_type.scale})"
+    for matches, _, name in _PLAIN:
+        if matches(arrow_type):
+            return name or str(arrow_type)
+    return str(arrow_type)
+
+
+def _escaped(name: str) -> str:
+    return name.replace("\\", "\\\\").replace('"', '\\"')
+
+
+# Arrow type, the Python type that the codec reads it as, and its name where Arrow has several.
+_PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], Any, str]] = (
+    (pa.types.is_boolean, bool, "bool"),
+    (pa.types.is_floating, float, ""),
+    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), str, "string"),
+    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), bytes, "binary"),
+    (pa.types.is_decimal, decimal.Decimal, ""),
+    (pa.types.is_date, datetime.date, "date"),
+    (pa.types.is_timestamp, datetime.datetime, ""),
+    (pa.types.is_time, datetime.time, "time"),
+    (pa.types.is_duration, datetime.timedelta, "duration"),
+)
+
+
+def _annotation(arrow_type: pa.DataType, name: str) -> Any:
+    """The Python type that msgspec reads values of an Arrow type as.
+
+    Raises:
+        FunctionError: there is none.
+    """
+    if pa.types.is_integer(arrow_type):
+        return _integer(arrow_type)
+    if pa.types.is_struct(arrow_type):
+        fields = [arrow_type.field(i) for i in range(arrow_type.num_fields)]
+        inside = {field.name: _nullable(field, name) for field in fields}
+        return TypedDict("Result", inside)  # type: ignore[operator]
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        return list[_nullable(arrow_type.value_field, name)]  # type: ignore[misc]
+    if pa.types.is_map(arrow_type):
+        key, item = _annotation(arrow_type.key_type, name), _nullable(arrow_type.item_field, name)
+        # What is no key of a dict comes as a list of pairs, as from the validator.
+        return list[tuple[key, item]] if pa.types.is_nested(arrow_type.key_type) else dict[key, item]  # type: ignore[valid-type]
+    for matches, annotation, _ in _PLAIN:
+        if matches(arrow_type):
+            return annotation
+    raise FunctionError(f"results of {name} cannot be kept in a store: they are declared {arrow_type}; leave store out")
+
+
+def _integer(arrow_type: pa.DataType) -> Any:
+    from msgspec import Meta
+
+    high = 2 ** (arrow_type.bit_width - 1) - 1
+    return Annotated[int, Meta(ge=-high - 1, le=high)]
+
+
+def _nullable(field: pa.Field, name: str) -> Any:
+    annotation = _annotation(field.type, name)
+    return annotation | None if field.nullable else annotation
+
+
+def _is_exact(arrow_type: pa.DataType) -> bool:
+    """Whether reading a value checks all that a validator would."""
+    if pa.types.is_struct(arrow_type):
+        return all(_is_exact(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        return _is_exact(arrow_type.value_type)
+    return any(matches(arrow_type) for matches in _EXACT)

@@ -1,0 +1,115 @@
+"""StoredWaitOperator: an AsyncWaitOperator that asks a store before it calls, and keeps what it has called for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from .._calls.call import Call
+from .._calls.lookup import Lookup
+from .._calls.resources import closing
+from .._calls.slots import CallSlot
+from .._calls.stored_calls import StoredCalls
+from .._calls.stored_results import StoredResults
+from .._functions.signature import FunctionSpec
+from .._metrics.counters import TaskCounters
+from .async_wait import AsyncWaitOperator
+from .fast_path import ImmediateResults
+from .input_buffer import InputBuffer
+from .lookup_buffer import LookupBuffer
+from .stored_intake import StoredIntake
+
+__all__ = ("StoredWaitOperator",)
+
+
+class StoredWaitOperator(AsyncWaitOperator):
+    """The same operator with other parts: an input that looks rows up, an intake that lets hits pass, calls that keep.
+
+    Args:
+        stored: the store of the function in this task; closed with the operator.
+        parts: as of an `AsyncWaitOperator`.
+    """
+
+    # The order of wrapping: store( deadline( retry( slot( attempt_timeout( function ))))). A row asks the store before
+    # it has a deadline, and its result is written after the deadline has been stopped.
+
+    _input: LookupBuffer
+    _calls: StoredCalls
+
+    def __init__(
+        self, stored: StoredResults, spec: FunctionSpec, *parts: Any, counters: TaskCounters, **more: Any
+    ) -> None:
+        self._stored = stored
+        self._lookup = Lookup(stored, counters, is_single=not spec.many_results)
+        self._hits = ImmediateResults()
+        super().__init__(spec, *parts, counters=counters, **more)
+        self.gauges.waits_for_store = self._waits_for_store
+
+    def _new_input(self, request_batch: Callable[[], None]) -> InputBuffer:
+        return LookupBuffer(
+            request_batch,
+            self._lookup,
+            self._loop,
+            lambda: self._calls.landed.looking(),
+            lambda missed: self._calls.landed.looked(missed),
+            self._look_at_input,
+            lambda error: self._fail(error),
+        )
+
+    def _new_calls(self, *parts: Any) -> StoredCalls:
+        return StoredCalls(
+            *parts,
+            stored=self._stored,
+            is_starved=lambda: self._queue.places <= 0,
+            is_over=self._finished.done,
+            weighed=self._bytes,
+        )
+
+    def _new_intake(self, *parts: Any) -> StoredIntake:
+        return StoredIntake(*parts, calls=self._calls, pass_on=self._take_hits)
+
+    def _waits_for_store(self) -> bool:
+        is_written_last = self._calls.writer.is_writing and not self._pool.in_flight
+        return is_written_last or (self._input.is_looking_up and not self._input.may_have_more)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            told = f"what {self.name} has called for could not be stored"
+            stack.push_async_exit(closing(self._close_in_own_task, told, limit=self._stored.close_limit))
+            await stack.enter_async_context(super().running())
+            self._input.open()
+            yield
+
+    async def _end_calls(self, exc_type: type[BaseException] | None, *error: object) -> None:
+        # Whatever comes back while the others end is for nobody any more.
+        self._calls.writer.end()
+        self._calls.counts.abandon()
+        await self._input.close()
+        await super()._end_calls(exc_type, *error)
+
+    async def _close_in_own_task(self, *error: object) -> None:
+        # The limits of a store would not count in one that is not to be cut short.
+        await asyncio.create_task(self._close_store())
+
+    async def _close_store(self) -> None:
+        try:
+            await self._calls.writer.close()
+        finally:
+            await self._stored.close()
+
+    async def _run_call(self, slot: CallSlot, call: Call) -> None:
+        if self._pool.is_full:  # with this call; what is next in line may need none
+            self._loop.call_soon(self._look_past_slots, context=self._own_context.copy())
+        await super()._run_call(slot, call)
+
+    def _take_hits(self, rows: list[Any], results: list[Any]) -> None:
+        """Emit rows that the store had a result for, or give them their places."""
+        hits = self._hits
+        hits.records, hits.results = rows, results
+        hits.may_leave = self._output.room > 0 and self._queue.may_pass()
+        self.counters.totals.rows += len(rows)
+        self.counters.totals.results += len(rows)
+        self._pass_on(hits)
