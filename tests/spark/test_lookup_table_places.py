@@ -1,0 +1,168 @@
+"""Where a LookupTable is: any path, a name that the catalog forgets, a place that is somebody else's."""
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as sf
+
+from asyncudf import FunctionError, LookupTable, OptionError
+
+pytestmark = pytest.mark.spark
+
+
+async def length(city: str | None) -> int:
+    return len(city or "")
+
+
+def cities(spark, *names):
+    return spark.createDataFrame([(name,) for name in names], "city string")
+
+
+def update(table, df):
+    done = table.update(df, progress=False)
+    return done.called, done.reused, done.failed
+
+
+@pytest.fixture
+def name(spark, warehouse):
+    yield "lookup_lengths"
+    spark.sql("DROP TABLE IF EXISTS lookup_lengths")
+    shutil.rmtree(warehouse / "lookup_lengths", ignore_errors=True)
+
+
+@pytest.fixture
+def warehouse(spark):
+    return Path(spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:"))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc"])
+def test_a_path_is_taken_to_the_letter(spark, tmp_path, kind):
+    """Spark reads `run[1]` as a pattern, found nothing there, and each update called for everything again."""
+    table = LookupTable(spark, str(tmp_path / "run[1] {a,b} *?\\d" / "t"), length, format=kind)
+    assert update(table, cities(spark, "Oslo")) == (1, 0, 0)
+    assert update(table, cities(spark, "Oslo")) == (0, 1, 0)
+    assert table.join(cities(spark, "Oslo")).collect() == [("Oslo", 4)]
+
+
+def forget(spark, name, folder):
+    """What the end of a session does to a table, where only Spark's memory knows of it."""
+    shutil.copytree(folder, f"{folder}_kept")
+    spark.sql(f"DROP TABLE {name}")
+    shutil.move(f"{folder}_kept", folder)
+
+
+def test_a_table_that_the_catalog_has_forgotten_is_found_again(spark, name, warehouse):
+    """An update ended with LOCATION_ALREADY_EXISTS, and a join gave NULLs."""
+    df = cities(spark, "Oslo", "Paris")
+    update(LookupTable(spark, name, length), df)
+    forget(spark, name, warehouse / name)
+    table = LookupTable(spark, f"default.{name.upper()}", length)
+    assert {row.length for row in table.join(df).collect()} == {4, 5}
+    assert not spark.catalog.tableExists(name)  # a join makes nothing
+    assert update(table, df) == (0, 2, 0)
+    assert spark.table(name).count() == 2
+    assert update(table, cities(spark, "Rome")) == (1, 0, 0)
+    assert spark.table(name).count() == 3
+
+
+def test_what_a_killed_update_leaves_behind_is_not_minded(spark, name, warehouse, tmp_path):
+    """It may be all that there is, also where a table of the catalog would be made."""
+    for where, folder in [(str(tmp_path / "t"), tmp_path / "t"), (name, warehouse / name)]:
+        table = LookupTable(spark, where, length)
+        for wave, reused in [("a", 0), ("b", 1)]:
+            left = folder / f"wave={wave}" / "_temporary" / "0" / "_temporary"
+            left.mkdir(parents=True)
+            (left / "part-0.parquet").write_bytes(b"PAR1 torn")
+            assert update(table, cities(spark, "Oslo")) == (1 - reused, reused, 0)
+            assert left.exists()
+        assert table.to_df().count() == 1
+
+
+def test_two_may_make_a_table_at_once(spark, name):
+    barrier, done, errors = threading.Barrier(3), [], []
+
+    def run(number):
+        table = LookupTable(spark, name, length)
+        df = cities(spark, "Oslo", f"city {number}")
+        barrier.wait()
+        try:
+            done.append(update(table, df))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert len(done) == 3
+    assert LookupTable(spark, name, length).to_df().count() == 4
+
+
+def test_a_table_is_made_without_a_job(spark, name, no_job):
+    table = LookupTable(spark, name, length)._table
+    with no_job:
+        rows = spark.range(0).select(
+            sf.struct(sf.lit("x").alias("a.b `c`")).alias("arguments"),
+            sf.array(sf.map_from_arrays(sf.array(sf.lit("k")), sf.array(sf.struct(sf.lit(1).alias("d e"))))).alias("r"),
+        )
+        table.place._create(rows.withColumn("wave", sf.lit("")).schema, None)
+    made, given = ([field.dataType.simpleString() for field in df.schema] for df in (spark.table(name), rows))
+    assert made == [*given, "string"]
+
+
+def test_a_table_keeps_the_format_that_it_was_made_with(spark, name, tmp_path):
+    assert update(LookupTable(spark, name, length, format="orc"), cities(spark, "Oslo")) == (1, 0, 0)
+    assert update(LookupTable(spark, name, length), cities(spark, "Oslo", "Rome")) == (1, 1, 0)
+    assert spark.table(name).count() == 2
+    where = str(tmp_path / "t")
+    update(LookupTable(spark, where, length, format="orc"), cities(spark, "Oslo"))
+    table = LookupTable(spark, where, length)
+    for use in (table.to_df, lambda: table.join(cities(spark, "a")), lambda: update(table, cities(spark, "a"))):
+        with pytest.raises(FunctionError, match=r"cannot be read as 'parquet'.* Give the format= that"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        ("lookup_view", {}, "lookup_view is a view, to which no rows can be added"),
+        ("lookup_kept_view", {}, "lookup_kept_view is a view, to which no rows can be added"),
+        ("nowhere.t", {}, r"no schema for the table nowhere.t: .*A path has a slash: './nowhere.t'"),
+        ("no.such.t", {}, "no.such.t cannot be a table"),
+        ("`my-table`", {}, "the table `my-table` cannot be made: .*is not a valid name"),
+        ("lookup_delta", {"format": "delta"}, "the table lookup_delta cannot be made: .*DATA_SOURCE_NOT_FOUND"),
+        ("./t", {"format": "delta"}, "./t cannot be read as 'delta': .*DATA_SOURCE_NOT_FOUND"),
+        ("./t", {"format": "avro"}, "./t cannot be read as 'avro': .*AVRO_DATA_SOURCE_NOT_ENABLED"),
+    ],
+)
+def test_what_is_no_table_is_told_before_anything_is_called(
+    spark, monkeypatch, tmp_path, journal, table, options, message
+):
+    async def noted(city: str) -> int:
+        journal.write("call", city)
+        return 1
+
+    monkeypatch.chdir(tmp_path)
+    spark.range(1).createOrReplaceTempView("lookup_view")
+    spark.sql("CREATE OR REPLACE VIEW lookup_kept_view AS SELECT 1 AS a")
+    with pytest.raises(FunctionError, match=message):
+        update(LookupTable(spark, table, noted, **options), cities(spark, "Oslo"))
+    assert len(journal) == 0
+    spark.sql("DROP VIEW lookup_kept_view")
+
+
+@pytest.mark.parametrize("table", ["my-table", "my table", "a..b", "`a", ".t"])
+def test_what_is_neither_a_path_nor_a_name_is_refused(spark, table):
+    with pytest.raises(OptionError, match=r"table must be a path, .* or the name of a table, with `backticks`"):
+        LookupTable(spark, table, length)
+
+
+@pytest.mark.parametrize("kind", ["json", "CSV", "text"])
+def test_a_format_that_forgets_types_is_refused(spark, tmp_path, kind):
+    """In JSON the second update told that the table had results of another type."""
+    with pytest.raises(OptionError, match="format must be one that keeps the types of columns"):
+        LookupTable(spark, str(tmp_path / "t"), length, format=kind)

@@ -1,0 +1,107 @@
+"""The arguments that a LookupTable is asked for: which columns of a DataFrame they are, each of them once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql import types as spark
+
+from .._errors.exceptions import FunctionError, OptionError
+from .._policies.checks import unknown_name
+from .._text.safe import safe_repr
+from .lookup_names import ERROR, KEY, RESULT, is_case_sensitive, quoted
+
+__all__ = ("arguments_of", "called_rows", "check_ends", "key_of", "keys_of", "waves")
+
+
+ROWS_PER_TASK = 1_000
+
+
+def check_ends(df: DataFrame) -> None:
+    """Raises FunctionError for a streaming DataFrame: what it will have is not known."""
+    if getattr(df, "isStreaming", False):
+        raise FunctionError(
+            "update takes a DataFrame that ends, and this one is streaming; update with each batch of it: "
+            "df.writeStream.foreachBatch(lambda batch, number: table.update(batch))"
+        )
+
+
+def keys_of(df: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The arguments in these columns, each once.
+
+    Raises:
+        OptionError: it is no DataFrame.
+        FunctionError: a column is missing or there twice, or cannot be compared, and so not be looked up.
+    """
+    if not hasattr(type(df), "mapInArrow"):
+        raise OptionError(f"a LookupTable takes a DataFrame, not {safe_repr(df)}")
+    _check_columns(df, columns)
+    keys = df.select(key_of(columns))
+    for field in keys.schema[KEY].dataType.fields:  # type: ignore[attr-defined]
+        if _has_no_order(field.dataType):
+            raise FunctionError(
+                f"column {field.name!r}, a {field.dataType.simpleString()}, cannot be looked up: Spark compares "
+                "none; make it an array of structs, or a text with to_json(...)"
+            )
+    return keys.distinct()
+
+
+def _check_columns(df: DataFrame, columns: Sequence[str]) -> None:
+    exactly = is_case_sensitive(df.sparkSession)
+    for column in columns:
+        found = [n for n in df.columns if n == column or (not exactly and n.casefold() == column.casefold())]
+        if not found:
+            raise FunctionError(unknown_name("column", column, df.columns))
+        if len(found) > 1:
+            raise FunctionError(
+                f"column {column!r} is there {len(found)} times ({', '.join(found)}); rename all others"
+            )
+
+
+def key_of(columns: Sequence[str]) -> Any:
+    """The arguments in these columns as the one column that they are in the table."""
+    return sf.struct(*(sf.col(quoted(column)).alias(column) for column in columns)).alias(KEY)
+
+
+def arguments_of(keys: DataFrame) -> DataFrame:
+    """The arguments as columns."""
+    return keys.select(f"{KEY}.*")
+
+
+def called_rows(df: DataFrame, columns: Sequence[str], outcome: str) -> DataFrame:
+    """Rows for a table: of the arguments in these columns, and of a struct of value and error."""
+    value, error = (sf.col(quoted(outcome)).getField(name) for name in ("value", "error"))
+    return df.select(key_of(columns), value.alias(RESULT), error.alias(ERROR))
+
+
+def _has_no_order(data_type: spark.DataType) -> bool:
+    match data_type:
+        case spark.ArrayType():
+            return _has_no_order(data_type.elementType)
+        case spark.StructType():
+            return any(_has_no_order(field.dataType) for field in data_type.fields)
+    return isinstance(data_type, (spark.MapType, spark.VariantType))
+
+
+def waves(spark: SparkSession, keys: DataFrame, count: int, size: int) -> Iterator[DataFrame]:
+    """The keys in parts of about `size`, each in as many partitions as it keeps busy."""
+    parts = math.ceil(count / size)
+    try:
+        cores = int(spark.sparkContext.defaultParallelism)
+    except Exception:  # Spark Connect has no context
+        cores = 1
+    tasks = max(cores, min(_setting(spark, "spark.sql.shuffle.partitions"), count // parts // ROWS_PER_TASK))
+    for number in range(parts):
+        part = keys if parts == 1 else keys.where(sf.pmod(sf.xxhash64(KEY), sf.lit(parts)) == number)
+        yield part.repartition(tasks)
+
+
+def _setting(spark: SparkSession, name: str) -> int:
+    try:
+        return int(spark.conf.get(name) or 1)
+    except Exception:  # not set
+        return 1

@@ -1,0 +1,237 @@
+"""The rows of a LookupTable: which of them count, and how waves are added to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql import types as spark
+
+from .._errors.exceptions import FunctionError
+from .._functions.identity import key_name
+from .._functions.signature import FunctionSpec
+from .._policies.options import Options
+from .lookup_keys import key_of, keys_of
+from .lookup_names import (
+    CALLED_AT,
+    COLUMNS,
+    ERROR,
+    FUNCTION,
+    KEY,
+    RESULT,
+    VERSION,
+    free_name,
+    is_case_sensitive,
+)
+from .lookup_places import Place, place_of
+from .planner import plan_function
+from .schemas import joined_schema, loosened, result_fields
+
+__all__ = ("lookup_table",)
+
+
+SUCCEEDED_AT = "succeeded_at"  # of what `newest` gives
+LONGEST = 1e10  # seconds: no row is older than 300 years, and of more Spark can make no interval
+
+
+def lookup_table(
+    session: SparkSession,
+    where: str,
+    format: str,  # noqa: A002 - as DataFrameWriter calls it
+    spec: FunctionSpec,
+    options: Options,
+    returns: Any,
+    columns: Sequence[str],
+) -> ResultTable:
+    """The table of a function's results; nothing is asked of Spark yet.
+
+    Args:
+        where: a path, or the name of a table in the catalog.
+
+    Raises:
+        FunctionError: the function gives 0..n results, or two columns of the table would have one name.
+        OptionError: nothing can be kept there, or in this format.
+    """
+    if spec.many_results:
+        raise FunctionError(
+            f"{spec.name} gives 0..n results: a LookupTable keeps one for each arguments; make it a list"
+        )
+    place = place_of(session, where, format)
+    plan, captured = plan_function(spec, options, returns)
+    result, error = captured["value"].dataType, captured["error"].dataType  # type: ignore[index]
+    fields = result_fields(plan, result)
+    _check_names([*columns, *(field.name for field in fields), ERROR, CALLED_AT], spec.name)
+    name, version = key_name(spec.function), options.version or "1"
+    return ResultTable(session, place, where, name, version, tuple(columns), result, error, tuple(fields))
+
+
+def _check_names(names: Sequence[str], who: str) -> None:
+    folded = [name.casefold() for name in names]
+    for name in names:
+        if folded.count(name.casefold()) > 1:
+            raise FunctionError(
+                f"the LookupTable of {who} would have two columns called {name!r}: it shows the arguments, the result, "
+                f"{ERROR!r} and {CALLED_AT!r} beside each other; rename the column, or that of the result"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultTable:
+    """A table of results, which rows are only ever added to.
+
+    Args:
+        place, where: where it is, and what the user calls that.
+        function, version: rows of others do not count.
+        columns: the names of the arguments.
+        result, error: the types of these columns.
+        fields: the columns that a result is shown as.
+    """
+
+    session: SparkSession
+    place: Place
+    where: str
+    function: str
+    version: str
+    columns: tuple[str, ...]
+    result: spark.DataType
+    error: spark.DataType
+    fields: tuple[spark.StructField, ...]
+
+    def read(self) -> DataFrame | None:
+        """All its rows; None if there is no table.
+
+        Raises:
+            FunctionError: it is another kind of table, or one of results of another type.
+        """
+        rows = self.place.read()
+        if rows is None:
+            return None
+        found = {field.name: field.dataType for field in rows.schema.fields}
+        if missing := [name for name in COLUMNS if name not in found]:
+            raise FunctionError(f"{self.where} is not a table of a LookupTable: it has no column {missing[0]!r}")
+        if loosened(found[RESULT]) != loosened(self.result):
+            raise FunctionError(
+                f"{self.where} has results of the type {found[RESULT].simpleString()}, and the function gives "
+                f"{self.result.simpleString()}; take another table for it"
+            )
+        return rows
+
+    def _named_as_here(self, rows: DataFrame) -> DataFrame:
+        """The rows with the arguments called as they are here, where the names differ in case only."""
+        kept = rows.schema[KEY].dataType
+        assert isinstance(kept, spark.StructType)
+        same = [name.casefold() for name in kept.names] == [name.casefold() for name in self.columns]
+        if not same or is_case_sensitive(self.session):
+            return rows
+        named = zip(self.columns, kept.fields, strict=True)
+        return rows.withColumn(
+            KEY, sf.col(KEY).cast(spark.StructType([spark.StructField(name, field.dataType) for name, field in named]))
+        )
+
+    def _newest(self, rows: DataFrame) -> DataFrame:
+        """A row for each arguments: the newest result, and the error if the last call had one."""
+        succeeded_at = sf.when(sf.col(ERROR).isNull(), sf.col(CALLED_AT))
+        is_ours = (sf.col(FUNCTION) == sf.lit(self.function)) & (sf.col(VERSION) == sf.lit(self.version))
+        return (
+            self._named_as_here(rows.where(is_ours))
+            .groupBy(KEY)
+            .agg(
+                sf.max_by(RESULT, succeeded_at).alias(RESULT),
+                sf.max_by(ERROR, CALLED_AT).alias(ERROR),
+                sf.max(CALLED_AT).alias(CALLED_AT),
+                sf.max(succeeded_at).alias(SUCCEEDED_AT),
+            )
+        )
+
+    def missing(self, keys: DataFrame, ttl: float | None, error_ttl: float | None) -> DataFrame:
+        """Those of the keys that have to be called.
+
+        Args:
+            ttl: seconds for which a result counts; None: for ever.
+            error_ttl: seconds for which an error counts; None: not at all.
+
+        Raises:
+            FunctionError: the table has arguments of other types, or is another one.
+        """
+        rows = self.read()
+        if rows is None:
+            return keys
+        self.place.adopt(rows.schema)
+        known = self._newest(rows)
+        self._check_arguments(keys.schema[KEY].dataType, known)
+        counts = sf.col(SUCCEEDED_AT).isNotNull() if ttl is None else sf.col(SUCCEEDED_AT) > _before(ttl)
+        if error_ttl is not None:
+            counts = counts | (sf.col(ERROR).isNotNull() & (sf.col(CALLED_AT) > _before(error_ttl)))
+        return keys.join(known.where(sf.coalesce(counts, sf.lit(False))).select(KEY), on=KEY, how="left_anti")
+
+    def joined(self, df: DataFrame, name: str, how: str) -> DataFrame:
+        """A DataFrame with the results for its arguments beside its own columns.
+
+        Args:
+            name: that of the function, for messages.
+
+        Raises:
+            FunctionError: a column is missing, of another type than in the table, or called like one of the result's.
+        """
+        keys = keys_of(df, self.columns)
+        joined_schema(df.schema.fields, self.fields, name)
+        rows = self.read()
+        if rows is None:
+            nothing = (sf.lit(None).cast(field.dataType).alias(field.name) for field in self.fields)
+            return df.select("*", *nothing) if how == "left" else df.select("*", *nothing).where(sf.lit(False))
+        known = self._newest(rows)
+        self._check_arguments(keys.schema[KEY].dataType, known)
+        key = free_name("key", [*df.columns, *(field.name for field in self.fields)])
+        found = known.where(sf.col(SUCCEEDED_AT).isNotNull()).select(sf.col(KEY).alias(key), *self._as_columns())
+        return df.withColumn(key, key_of(self.columns)).join(found, on=key, how=how).drop(key)
+
+    def shown(self) -> DataFrame:
+        """The rows as people read them: arguments, results, the error of the last call, and when that was.
+
+        Raises:
+            FunctionError: there is no table yet, or it is another one.
+        """
+        rows = self.read()
+        if rows is None:
+            raise FunctionError(f"there is no table {self.where} yet; update(df) makes it")
+        return self._newest(rows).select(f"{KEY}.*", *self._as_columns(), ERROR, CALLED_AT)
+
+    def _as_columns(self) -> Iterator[Any]:
+        """The result as columns: the fields of a struct, or itself."""
+        if not isinstance(self.result, spark.StructType):
+            yield sf.col(RESULT).alias(self.fields[0].name)
+            return
+        yield from (sf.col(RESULT).getField(field.name).alias(field.name) for field in self.fields)
+
+    def _check_arguments(self, given: spark.DataType, known: DataFrame) -> None:
+        """Raises FunctionError if arguments of this type cannot be found in the table."""
+        kept = known.schema[KEY].dataType
+        if loosened(given) != loosened(kept):
+            raise FunctionError(
+                f"{self.where} has arguments of the type {kept.simpleString()}, not {given.simpleString()}; cast the "
+                "columns, or take another table"
+            )
+
+    def append(self, rows: DataFrame) -> tuple[int, int]:
+        """Add a wave: arguments, results and errors. Returns how many rows, and how many of them with an error."""
+        seen = Observation()
+        rows = rows.observe(seen, sf.count(sf.lit(1)).alias("rows"), sf.count(ERROR).alias("errors")).select(
+            KEY,
+            RESULT,
+            ERROR,
+            sf.current_timestamp().alias(CALLED_AT),
+            sf.lit(self.function).alias(FUNCTION),
+            sf.lit(self.version).alias(VERSION),
+        )
+        self.place.append(rows, f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex}")
+        counted = seen.get
+        return counted["rows"], counted["errors"]
+
+
+def _before(seconds: float) -> Any:
+    return sf.current_timestamp() - sf.make_dt_interval(secs=sf.lit(min(seconds, LONGEST)).cast("decimal(18,6)"))
