@@ -13,6 +13,7 @@ from .p6_pass_through import P6
 from .p7_p8_growth import P7, P8
 from .p9_suspended import P9
 from .p11_p12_stopping import P11, P12
+from .p13_p14_stores import P13, P14
 from .payload import HELD, PAYLOAD
 
 __all__ = ("CASES",)
@@ -33,6 +34,8 @@ CASES: tuple[Case, ...] = (
     P9,
     P11,
     P12,
+    P13,
+    P14,
     CAPACITY_GROWTH,
     PAYLOAD,
     HELD,
