@@ -230,5 +230,41 @@ def test_fan_out_joins_the_answers_of_both_services(run: Run) -> None:
     assert [(row["city"], row["function"]) for row in failed] == [("Rome", "air")]
 
 
+def test_paid_once_asks_for_each_airport_once(run: Run) -> None:
+    rows = 2000
+    dest = column("flights.csv.zip", "dest", rows)
+    airports = airportsdata.load("IATA")
+    unknown = {code for code in set(dest) if airports[code]["subd"] in ("Puerto Rico", "Virgin Islands")}
+    known = sum(code not in unknown for code in dest)
+    assert unknown
+
+    output = run("paid_once", "--rows", rows)
+
+    assert numbers("run #: # flights, # to a known airport, # to an unknown one", output) == [
+        [number, rows, known, rows - known] for number in (1, 2)
+    ]
+    [[first], [second]] = numbers("# calls in", output)
+    distinct = len(set(dest))
+    # Two tasks may ask for one airport at the same moment, and some calls are tried again.
+    assert distinct <= first < 2.5 * distinct
+    assert second == 0
+    updates = re.findall(r"^(.+): (\d+) called, (\d+) reused, (\d+) failed; (\d+) calls$", output, re.MULTILINE)
+    assert [day for day, *_ in updates] == ["yesterday", "today", "once more"]
+    counted = [[int(number) for number in one[1:]] for one in updates]
+    assert counted[0][0] + counted[1][0] == distinct
+    assert counted[0][2] + counted[1][2] == len(unknown)
+    assert counted[1][1] == counted[0][0]
+    assert counted[2] == [0, distinct, 0, 0]
+    assert f"{rows} flights, {known} to a known airport" in output.splitlines()
+    [failed] = tables(output)
+    assert {(row["dest"], row["status"]) for row in failed} == {(code, "404") for code in unknown}
+
+
+def test_idempotency_key_charges_each_order_once(run: Run) -> None:
+    [[requests, receipts, twice]] = numbers("# requests, # receipts, # orders charged twice", run("idempotency_key"))
+    assert requests >= 249  # each fifth answer of 200 is lost, and of those that follow
+    assert (receipts, twice) == (200, 0)
+
+
 def test_test_my_function_passes_under_pytest(run: Run) -> None:
     assert re.search(r"\b8 passed\b", run("test_my_function", "-q", "-p", "no:cacheprovider"))
