@@ -50,7 +50,8 @@ def place_of(session: SparkSession, where: str, format: str) -> Place:  # noqa: 
     """
     if format.lower() in NOT_FORMATS:
         raise OptionError(
-            f"format must be one that keeps the types of columns, such as 'parquet', 'orc' or 'delta', not {format!r}"
+            "format must be one that keeps the types of columns, such as 'parquet', 'orc' or 'delta', not "
+            f"{safe_repr(format)}"
         )
     if _NAME.fullmatch(where):
         return _NamedTable(session, where, format)
