@@ -84,6 +84,19 @@ def test_a_timer_that_fires_early_makes_no_latency_negative(monkeypatch: pytest.
     assert min(latencies(CHAINS["ordered"], 0.25, 20, 5)) >= 0
 
 
+def test_a_wait_of_a_billionth_of_a_second_ends_beside_the_markers() -> None:
+    """The clock goes on by so little too."""
+
+    async def call(n: int) -> int:
+        await asyncio.sleep(n / 7)
+        await asyncio.sleep(1e-9)
+        return n
+
+    rows = [{"n": n} for n in range(100)]
+    got = run_stream(lambda stream: stream.ordered_wait(call), rows, "n int", latency_interval=0.5)
+    assert len(got) == 100
+
+
 async def stuck(n: int) -> int:
     await asyncio.get_running_loop().create_future()
     return n

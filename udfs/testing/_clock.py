@@ -78,7 +78,7 @@ class _VirtualSelector(selectors.SelectSelector):
         return ready
 
     def _pass(self, end: float) -> None:
-        end = self._end if abs(end - self._end) < ROUNDING else end
+        end = self._end if self.now < self._end and abs(end - self._end) < ROUNDING else end
         self.beside = sorted(handle for handle in self.beside if not handle.cancelled())
         if self.beside and self.beside[0].when() <= end - ROUNDING:
             self._end = end
