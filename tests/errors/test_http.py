@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import email.message
 import http
+import math
 import urllib.error
 from collections.abc import Mapping
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -143,6 +145,53 @@ def test_retry_after_is_read_from_every_clients_headers(name: str) -> None:
     assert retry_after(from_botocore(asked)) == 7
     assert retry_after(having(response=SimpleNamespace(headers=Headers(name, "7")))) == 7
     assert retry_after(SimpleNamespace(status=429, headers=asked)) == 7, "a response that was returned"
+
+
+LATER = {
+    "of today": ("Sun, 22 Nov 2026 10:00:07 GMT", 7.0),
+    "of RFC 850": ("Sunday, 22-Nov-26 10:00:07 GMT", 7.0),
+    "of asctime": ("Sun Nov 22 10:00:07 2026", 7.0),
+    "over": ("Sun, 22 Nov 2026 09:00:00 GMT", 0.0),
+    "of the last year": ("Fri, 31 Dec 9999 23:59:59 GMT", 251_606_959_199.0),
+}
+
+
+@pytest.mark.parametrize("case", LATER)
+def test_a_date_counts_from_the_servers_own_clock(case: str) -> None:
+    """HTTP has three ways to write one. By a worker whose clock is 5 s behind it would be waited 5 s more."""
+    written, seconds = LATER[case]
+    asked = {"Retry-After": written, "Date": "Sun, 22 Nov 2026 10:00:00 GMT"}
+    assert retry_after(having(headers=asked)) == seconds
+    assert retry_after(having(response=SimpleNamespace(headers=asked))) == seconds
+
+
+def test_without_a_date_of_the_server_it_counts_from_ours() -> None:
+    for sent in ({}, {"Date": "some day"}):
+        wait = retry_after(having(headers={"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT", **sent}))
+        assert wait is not None
+        assert 2.4e11 < wait < 2.6e11
+
+
+SECONDS = {"7": 7, " 7 ": 7, "1.5": 1.5, "-5": 0, "inf": math.inf, "1e308": 1e308, "9" * 400: math.inf}
+
+
+@pytest.mark.parametrize("written", SECONDS)
+def test_seconds_are_read_however_many(written: str) -> None:
+    assert retry_after(having(headers={"Retry-After": written})) == SECONDS[written]
+
+
+def test_the_wait_is_found_behind_an_exception_that_wraps_it() -> None:
+    """As its status is: both are of the same answer."""
+    error = caused_by(caused_by(having(status=429, headers={"Retry-After": "7"})))
+    assert (status_of(error), retry_after(error)) == (429, 7.0)
+    assert retry_after(ExceptionGroup("calls", [ValueError(), error])) == 7.0
+    assert retry_after(own_cause()) is None
+
+
+def test_a_wait_that_cannot_be_read_hides_none_that_can() -> None:
+    assert retry_after(having(retry_after="soon", headers={"Retry-After": "7"})) == 7.0
+    assert retry_after(having(retry_after=True, headers={"Retry-After": "7"})) == 7.0
+    assert retry_after(having(retry_after=timedelta(minutes=1), headers={"Retry-After": "7"})) == 60.0
 
 
 UNREADABLE = {

@@ -1,13 +1,20 @@
-"""A retry strategy that cannot work is refused where it is made."""
+"""A retry strategy that cannot work is refused where it is made, and a server cannot make one wait for ever."""
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import tenacity
 
 from asyncudf import OptionError, RetryStrategy
+from asyncudf._policies.retry import Attempt
+from asyncudf.testing import run_rows
+from tests.kit.functions import Flaky
 
 FIXED_DELAY, BACKOFF = RetryStrategy.fixed_delay, RetryStrategy.exponential_backoff
 
@@ -23,9 +30,74 @@ FIXED_DELAY, BACKOFF = RetryStrategy.fixed_delay, RetryStrategy.exponential_back
         (lambda: FIXED_DELAY(3, 1.0, retry_if_result=5), "retry_if_result must be a plain function .*, not 5"),  # type: ignore[arg-type]
         (lambda: BACKOFF(3, 5.0, 1.0), r"maximum must be at least initial \(5.0 s\), not 1.0 s"),
         (lambda: BACKOFF(3, 1.0, 5.0, multiplier=0.5), "multiplier must be at least 1, not 0.5"),
+        (lambda: FIXED_DELAY(3, 1.0, max_retry_after=-1), r"max_retry_after must be seconds \(0 or more\) .*, not -1"),
+        (lambda: BACKOFF(3, 1.0, 5.0, max_retry_after=math.inf), "max_retry_after must be seconds .*, not inf"),
+        (lambda: RetryStrategy(max_retry_after=None), "max_retry_after must be seconds .*, not None"),  # type: ignore[arg-type]
         (lambda: RetryStrategy(stop=3), "stop must be one of tenacity's stop objects, not 3"),  # type: ignore[arg-type]
     ],
 )
 def test_a_retry_strategy_that_cannot_work_is_refused(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         make()
+
+
+class BusyError(Exception):
+    """An answer with a header."""
+
+    def __init__(self, asked: str) -> None:
+        self.headers = {"Retry-After": asked, "Date": "Sun, 22 Nov 2026 10:00:00 GMT"}
+
+
+STRATEGIES = {
+    "fixed": lambda **cap: FIXED_DELAY(9, 2.0, **cap),
+    "backoff": lambda **cap: BACKOFF(9, 2.0, 60.0, jitter=False, **cap),
+    "tenacity": lambda **cap: RetryStrategy(wait=tenacity.wait_fixed(2), **cap),
+}
+HEADERS = {
+    "7": 7.0,
+    "300": 300.0,
+    "301": 300.0,
+    "86400": 300.0,
+    "inf": 300.0,
+    "1e308": 300.0,
+    "Fri, 31 Dec 9999 23:59:59 GMT": 300.0,
+    "Sun, 22 Nov 2026 10:00:30 GMT": 30.0,
+    "Sun, 22 Nov 2026 09:00:00 GMT": 2.0,  # it is over
+    "0": 2.0,
+    "-5": 2.0,
+    "nan": 2.0,
+    "soon": 2.0,
+}
+
+
+def delay(strategy: RetryStrategy, error: Exception) -> float | None:
+    return strategy.next_delay(Attempt(1, 0.0, 0.0, error, None), random.Random(1))
+
+
+@pytest.mark.parametrize("kind", STRATEGIES)
+@pytest.mark.parametrize("asked", HEADERS)
+def test_a_server_is_heeded_within_reason(kind: str, asked: str) -> None:
+    """A header of `inf`, or a date in the year 9999, was followed: the row ended, or waited out its deadline."""
+    assert delay(STRATEGIES[kind](), BusyError(asked)) == HEADERS[asked]
+
+
+@pytest.mark.parametrize("kind", STRATEGIES)
+def test_how_long_it_is_heeded_can_be_said(kind: str) -> None:
+    make = STRATEGIES[kind]
+    assert delay(make(max_retry_after=5), BusyError("7")) == 5.0
+    assert delay(make(max_retry_after=timedelta(hours=1)), BusyError("7200")) == 3600.0
+    assert delay(make(max_retry_after=0), BusyError("7")) == 2.0, "never: the strategy's own delay"
+
+
+def test_a_result_may_ask_to_wait_too() -> None:
+    answer = BusyError("7200")  # a response that was returned
+    strategy = FIXED_DELAY(3, 2.0, retry_if_result=lambda result: True, max_retry_after=60)
+    assert strategy.next_delay(Attempt(1, 0.0, 0.0, None, answer), random.Random(1)) == 60.0
+
+
+def test_the_deadline_ends_a_row_whose_server_asks_for_more() -> None:
+    """At once: it does not wait for an attempt that the deadline would cut off before it begins."""
+    retry = FIXED_DELAY(3, 1.0, max_retry_after=100)
+    assert run_rows(Flaky(1, BusyError("7200")), ["a"], retry=retry, timeout=101) == [100.0]
+    (got,) = run_rows(Flaky(1, BusyError("7200")), ["a"], retry=retry, timeout=99, on_error="capture")
+    assert (got["error"]["type"], got["error"]["attempts"], got["error"]["elapsed"]) == ("BusyError", 1, 0.0)

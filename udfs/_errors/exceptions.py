@@ -14,10 +14,13 @@ class AsyncUDFError(Exception):
     Attributes:
         is_located: whether the message says where it failed, and for which input.
         is_redacted: whether results that do not fit are kept out of what is shown with it.
+        without_value: the message without what may repeat an input, for functions with `redact=`; None if it shows
+            nothing of the kind.
     """
 
     is_located = False
     is_redacted = False
+    without_value: str | None = None
 
 
 class OptionError(AsyncUDFError, ValueError):
@@ -33,13 +36,7 @@ class AsyncTimeoutError(AsyncUDFError, TimeoutError):
 
 
 class ResultError(AsyncUDFError):
-    """A result that does not fit: of another type than declared, or not a list where a list is due.
-
-    Attributes:
-        without_value: the message without the result, for functions with `redact=`; None if it shows none.
-    """
-
-    without_value: str | None = None
+    """A result that does not fit: of another type than declared, or not a list where a list is due."""
 
 
 class FatalError(AsyncUDFError):

@@ -38,22 +38,44 @@ def retry_after(outcome: Any) -> float | None:
     """The seconds that a server asked to wait, if `outcome` tells: `retry_after`, or a `Retry-After` header.
 
     Reads `outcome.retry_after`, `outcome.headers` (aiohttp, urllib) and `outcome.response` (httpx, requests,
-    botocore); the header, however it is written, as seconds or as an HTTP date.
+    botocore); the header, however it is written, as seconds or as an HTTP date. Of an exception also those that it was
+    raised from, as `status_of` does.
+
+    Never negative, nor NaN, and 0 for a time that is over; but as long as a server may say, `inf` included.
     """
-    value = _attribute(outcome, "retry_after")
+    is_error = issubclass(type(outcome), BaseException)
+    return next(
+        (wait for one in (related(outcome) if is_error else (outcome,)) if (wait := _wait(one)) is not None), None
+    )
+
+
+def _wait(outcome: Any) -> float | None:
+    wait = _tried(lambda: _seconds(_attribute(outcome, "retry_after"), None))
     for holder in (outcome, _attribute(outcome, "response")):
         for headers in (_attribute(holder, "headers"), _metadata(holder).get("HTTPHeaders")):
-            value = _header(headers, "retry-after") if value is None else value
-    wait = _tried(lambda: _seconds(value))
-    if wait is None:
-        wait = _tried(lambda: (email.utils.parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+            if wait is None:
+                asked = _header(headers, "retry-after")
+                wait = _tried(lambda: _seconds(asked, _header(headers, "date")))  # noqa: B023 - it is called here
     return None if wait is None or math.isnan(wait) else max(0.0, wait)
 
 
-def _seconds(value: Any) -> float | None:
+def _seconds(value: Any, sent: Any) -> float | None:
+    """What a wait is in seconds; `sent` is when the server's clock says that it has written it."""
     if isinstance(value, timedelta):
         return value.total_seconds()
-    return float(value) if isinstance(value, (int, float, str)) else None
+    if isinstance(value, str):
+        seconds = _tried(lambda: float(value))
+        if seconds is not None:
+            return seconds  # type: ignore[no-any-return]
+        # By the server's own clock: the two may differ by more than the wait.
+        now = _tried(lambda: _date(sent)) or datetime.now(UTC)
+        return (_date(value) - now).total_seconds()
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _date(text: str) -> datetime:
+    date = email.utils.parsedate_to_datetime(text)
+    return date if date.tzinfo is not None else date.replace(tzinfo=UTC)  # of C's asctime, which HTTP allows
 
 
 def _attribute(holder: Any, name: str) -> Any:

@@ -89,12 +89,12 @@ def error_text(error: BaseException, redact: Redact | None = None) -> str:
 def error_message(error: BaseException, redact: Redact | None = None) -> str:
     """The message of an error; of a group also those of what is in it.
 
-    Where inputs are redacted it is without a result that does not fit, which may repeat them.
+    Where inputs are redacted it is without a result that does not fit and a service's answer, which may repeat them.
     """
     if issubclass(type(error), BaseExceptionGroup):
         inside = [error_text(leaf, redact) for leaf in islice(leaves(error), SHOWN_ERRORS + 1)]
         return f"{safe_str(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"
-    if redact is not None and issubclass(type(error), ResultError):
+    if redact is not None and issubclass(type(error), AsyncUDFError):
         return error.without_value or safe_str(error)  # type: ignore[attr-defined]
     return safe_str(error)
 

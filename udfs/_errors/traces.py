@@ -13,7 +13,7 @@ from typing import Any
 
 from .._text.safe import printable, type_name
 from .causes import related
-from .exceptions import ResultError
+from .exceptions import AsyncUDFError
 
 __all__ = ("trace_of",)
 
@@ -26,7 +26,7 @@ def trace_of(error: BaseException, *, full: bool = False, redacted: bool = False
 
     Args:
         full: with the frames of this library and of what it runs on.
-        redacted: results that do not fit are left out, also of the exceptions themselves.
+        redacted: results that do not fit, and what services answered, are left out, also of the exceptions themselves.
     """
     try:
         if redacted:
@@ -43,9 +43,9 @@ def trace_of(error: BaseException, *, full: bool = False, redacted: bool = False
 
 
 def _without_results(error: BaseException) -> None:
-    """Leave results that may repeat an input out of the exceptions themselves: a traceback prints them once more."""
+    """Leave what may repeat an input out of the exceptions themselves: a traceback prints them once more."""
     for one in related(error, contexts=True):
-        if issubclass(type(one), ResultError) and one.without_value:  # type: ignore[attr-defined]
+        if issubclass(type(one), AsyncUDFError) and one.without_value:  # type: ignore[attr-defined]
             one.args = (one.without_value,)  # type: ignore[attr-defined]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import difflib
 import enum
+import functools
 import importlib.util
 import inspect
 import math
@@ -17,17 +19,22 @@ from .._errors.records import Redact, only_types
 from .._stores.base import ResultStore
 from .._stores.checks import check_attributes
 from .._text.safe import safe_repr
+from .._text.urls import SecretUrl
 
 __all__ = (
     "Seconds",
     "anything",
     "choice",
+    "discard",
     "flag",
+    "instance",
+    "is_plain",
     "optional",
     "positive_int",
     "redaction",
     "result_store",
     "seconds",
+    "server_url",
     "text",
     "traced",
     "unknown_name",
@@ -57,13 +64,28 @@ def positive_int(value: int, name: str) -> int:
     return value
 
 
+def is_plain(function: Any) -> bool:
+    """Whether it gives its answer when it is called: it is no `async def` and no generator, in whatever form."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    kinds = (asyncio.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    forms = (function, type(function).__call__) if callable(function) else ()  # an object may be one by its __call__
+    return bool(forms) and not any(is_kind(form) for is_kind in kinds for form in forms)
+
+
+def discard(awaitable: Any) -> None:
+    """Nobody is going to await it: Python shall not warn of that, in whatever row comes next."""
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()
+
+
 def redaction(value: Any, name: str) -> Redact | None:
     """What `redact=` accepts: a plain function, True for the types alone, or False or None to show inputs."""
     if value is None or value is False:
         return None
     if value is True:
         return only_types
-    if not callable(value) or inspect.iscoroutinefunction(value):
+    if not is_plain(value):
         raise OptionError(f"{name} must be True or a plain function of the input, not {safe_repr(value)}")
     return value  # type: ignore[no-any-return]
 
@@ -81,6 +103,11 @@ def text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value:
         raise OptionError(f"{name} must be a text of at least one character, not {safe_repr(value)}")
     return value
+
+
+def server_url(value: Any, name: str) -> SecretUrl:
+    """The URL of a server, with its password; what kind of server is looked at when it is used."""
+    return SecretUrl(text(value, name))
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
@@ -105,6 +132,17 @@ def choice(members: type[enum.Enum]) -> Callable[[Any, str], enum.Enum]:
             if wanted in (member, member.value):
                 return member
         raise OptionError(f"{name} must be one of {', '.join(repr(m.value) for m in members)}, not {safe_repr(value)}")
+
+    return check
+
+
+def instance(kind: type) -> Callable[[Any, str], Any]:
+    """An object of one class."""
+
+    def check(value: Any, name: str) -> Any:
+        if isinstance(value, type) or not isinstance(value, kind):
+            raise OptionError(f"{name} must be a {kind.__name__}(...), not {safe_repr(value)}")
+        return value
 
     return check
 

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal, TypedDict
 
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact
 from .._stores.base import ResultStore
+from .capacity import AdaptiveCapacity
 from .checks import (
     Seconds,
     anything,
     choice,
     flag,
+    instance,
     optional,
     positive_int,
     redaction,
     result_store,
     seconds,
+    server_url,
     text,
     traced,
     unknown_name,
 )
+from .circuit_breaker import CircuitBreaker
+from .error_budget import ErrorBudget
+from .hedging import Hedge
+from .rate_limit import RateLimit, Scope
 from .retry import BaseRetrying, RetryStrategy
 
 __all__ = (
@@ -95,7 +102,7 @@ class CallOptions(TypedDict, total=False):
     See `async_pandas_udf` for what each means.
     """
 
-    capacity: int
+    capacity: int | AdaptiveCapacity | Literal["auto"]
     queue_size: int | None
     max_buffered_bytes: int | None
     timeout: Seconds | None
@@ -115,6 +122,14 @@ class CallOptions(TypedDict, total=False):
     version: str | None
     on_store_error: OnStoreError | Literal["call", "fail"]
     store_timeout: Seconds
+    rate_limit: RateLimit | Sequence[RateLimit] | None
+    job_capacity: int | None
+    max_calls: int | None
+    coordinator: str | None
+    throttle_counts: bool
+    breaker: CircuitBreaker | None
+    max_failures: float | None
+    hedge: Hedge | None
 
 
 class FunctionOptions(CallOptions, total=False):
@@ -123,9 +138,12 @@ class FunctionOptions(CallOptions, total=False):
     output_mode: OutputMode | Literal["ordered", "unordered"]
 
 
-def _by(check: Callable[[Any, str], Any]) -> dict[str, Any]:
-    """How a field of `Options` is read: `check` takes what a user gave and the field's name, and gives what is kept."""
-    return {"check": check}
+def _by(check: Callable[[Any, str], Any], *, is_shown: bool = True) -> dict[str, Any]:
+    """How a field of `Options` is read: `check` takes what a user gave and the field's name, and gives what is kept.
+
+    What is not shown is the user's own data, such as a result for rows that are late, or a URL with a password.
+    """
+    return {"check": check, "is_shown": is_shown}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,19 +154,20 @@ class Options:
     # driver: nothing behind this asks again whether a number is positive or a text is one of three.
 
     output_mode: OutputMode = field(default=OutputMode.ORDERED, metadata=_by(choice(OutputMode)))
-    capacity: int = field(default=100, metadata=_by(positive_int))
+    capacity: int | AdaptiveCapacity = field(default=100, metadata=_by(AdaptiveCapacity.of))
     queue_size: int | None = field(default=None, metadata=_by(optional(positive_int)))
     max_buffered_bytes: int | None = field(default=256 * 2**20, metadata=_by(optional(positive_int)))
     timeout: float | None = field(default=180.0, metadata=_by(optional(seconds)))
     attempt_timeout: float | None = field(default=None, metadata=_by(optional(seconds)))
-    on_timeout: Any = field(default=None, metadata=_by(anything))  # as `resources`, read together with the function
+    # What `on_timeout` and `resources` may be hangs on the function, and is read together with it.
+    on_timeout: Any = field(default=None, metadata=_by(anything, is_shown=False))
     retry: RetryStrategy | None = field(default=None, metadata=_by(lambda value, name: RetryStrategy.of(value)))
     on_error: OnError = field(default=OnError.RAISE, metadata=_by(choice(OnError)))
     extra_fields: ExtraFields = field(default=ExtraFields.ERROR, metadata=_by(choice(ExtraFields)))
     redact: Redact | None = field(default=None, metadata=_by(redaction))
     batch_size: int | None = field(default=None, metadata=_by(optional(positive_int)))
     batch_linger: float | None = field(default=None, metadata=_by(optional(seconds)))
-    resources: Resources | None = field(default=None, metadata=_by(anything))
+    resources: Resources | None = field(default=None, metadata=_by(anything, is_shown=False))
     deterministic: bool = field(default=False, metadata=_by(flag))
     loop: EventLoop = field(default=EventLoop.AUTO, metadata=_by(choice(EventLoop)))
     spans: bool = field(default=False, metadata=_by(traced))
@@ -156,6 +175,14 @@ class Options:
     version: str | None = field(default=None, metadata=_by(optional(text)))
     on_store_error: OnStoreError = field(default=OnStoreError.CALL, metadata=_by(choice(OnStoreError)))
     store_timeout: float = field(default=1.0, metadata=_by(seconds))
+    rate_limit: tuple[RateLimit, ...] = field(default=(), metadata=_by(RateLimit.all_of))
+    job_capacity: int | None = field(default=None, metadata=_by(optional(positive_int)))
+    max_calls: int | None = field(default=None, metadata=_by(optional(positive_int)))
+    coordinator: str | None = field(default=None, metadata=_by(optional(server_url), is_shown=False))
+    throttle_counts: bool = field(default=False, metadata=_by(flag))
+    breaker: CircuitBreaker | None = field(default=None, metadata=_by(optional(instance(CircuitBreaker))))
+    max_failures: ErrorBudget | None = field(default=None, metadata=_by(optional(ErrorBudget.of)))
+    hedge: Hedge | None = field(default=None, metadata=_by(optional(instance(Hedge))))
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -178,11 +205,27 @@ class Options:
         return options
 
     @property
+    def slots(self) -> int:
+        """How many calls may ever be in flight in a task."""
+        return self.capacity if isinstance(self.capacity, int) else self.capacity.maximum
+
+    @property
+    def needs_coordinator(self) -> bool:
+        """Whether a limit is over all tasks, so that somebody must tell each its part."""
+        of_job = any(limit.scope is Scope.JOB for limit in self.rate_limit)
+        return of_job or self.job_capacity is not None or self.max_calls is not None
+
+    @property
     def queue_rows(self) -> int:
         """How many rows the queue may hold; unless given, enough for every call slot to have a full batch."""
         if self.queue_size is not None:
             return self.queue_size
-        return self.capacity * max(QUEUE_ROWS_PER_CALL, self.batch_size or 1)
+        return (self.slots + self._suspects) * max(QUEUE_ROWS_PER_CALL, self.batch_size or 1)
+
+    @property
+    def _suspects(self) -> int:
+        """How many calls may have failed of which the circuit breaker does not know yet whether they are to blame."""
+        return 0 if self.breaker is None else self.breaker.window
 
     def to_plain(self) -> dict[str, Any]:
         """What people are shown of them: plain values as they are, of others that they are given."""
@@ -190,21 +233,33 @@ class Options:
         for one in dataclasses.fields(self):
             value = getattr(self, one.name)
             value = value.value if isinstance(value, enum.Enum) else value
-            # What is not checked here is the user's own data, such as a result for rows that are late.
-            is_shown = value is None or (type(value) in PLAIN and one.metadata["check"] is not anything)
-            plain[one.name] = value if is_shown else "given"
+            is_shown = type(value) in PLAIN and one.metadata["is_shown"]
+            plain[one.name] = value if is_shown or value is None else (None if value is one.default else "given")
         return plain
 
     def _check_combinations(self) -> None:
-        if self.queue_rows < self.capacity:
+        if self.queue_rows < self.slots:
             raise OptionError(
-                f"queue_size must be at least capacity ({self.capacity}), not {self.queue_size}: "
+                f"queue_size must be at least capacity ({self.slots}), not {self.queue_size}: "
                 "every call in progress has its row in the queue"
+            )
+        calls, batch = self.slots + self._suspects, self.batch_size or 1
+        if self._suspects and self.queue_rows < calls * batch:
+            each = "" if batch == 1 else f", each of {batch} rows"
+            raise OptionError(
+                f"queue_size must be at least {calls * batch}, not {self.queue_size}: capacity and the breaker's "
+                f"window are {calls} calls{each}, and those that failed wait in the queue until it is known whether "
+                "the service is dead"
             )
         if self.retry is not None and self.timeout is None:
             raise OptionError(
                 "retry needs a timeout: without one a row could be retried for ever; give timeout=<seconds> "
                 "(it covers all attempts) or leave it out for 180 seconds"
+            )
+        if self.max_failures is not None and self.on_error is OnError.RAISE:
+            raise OptionError(
+                "max_failures is never used with on_error='raise', where the first failed row ends the job; "
+                "give on_error='null', 'capture' or 'dead_letter'"
             )
         if self.on_timeout is not None and self.timeout is None:
             raise OptionError("on_timeout is never used without a timeout; give timeout=<seconds>")

@@ -17,10 +17,12 @@ from tenacity.wait import wait_base
 from .._errors.exceptions import OptionError
 from .._errors.http import retry_after
 from .._text.safe import safe_repr
+from .checks import is_plain
 
-__all__ = ("Attempt", "BaseRetrying", "RetryStrategy")
+__all__ = ("MAX_RETRY_AFTER", "Attempt", "BaseRetrying", "RetryStrategy")
 
 
+MAX_RETRY_AFTER = 300.0  # seconds; a server that is wrong about its own clock must not end a job
 _RETRYING = tenacity.Retrying()  # tenacity's call states want an owner
 ExceptionTypes = type[BaseException] | Collection[type[BaseException]]
 RetryOn = ExceptionTypes | Callable[[BaseException], bool] | tenacity.retry_base
@@ -42,11 +44,15 @@ class RetryStrategy:
     Made with `fixed_delay` or `exponential_backoff`, or directly from tenacity's own objects. Each row's delays
     come from its own attempt number alone, so rows never disturb each other; a server's `Retry-After` (an
     exception with `retry_after` seconds, or with `headers`, or those of its `response`) wins over the computed delay.
+    It is followed up to `max_retry_after` seconds; whoever asks for more is called again after these. One of 0 seconds
+    or less, as of a date that is over, leaves the computed delay. The deadline of the row holds in any case: where the
+    delay would end after it, the row ends at once with the error of its last attempt.
 
     Args:
         stop: a tenacity stop object, such as `tenacity.stop_after_attempt(3)`.
         wait: a tenacity wait object; no delay if left out.
         retry: a tenacity retry predicate; every `Exception` if left out.
+        max_retry_after: the most seconds that a server's `Retry-After` is followed; 0: it is not heeded at all.
 
     Raises:
         OptionError: an argument is not what tenacity calls by that name, or is asynchronous.
@@ -71,10 +77,12 @@ class RetryStrategy:
         stop: stop_base | None = None,
         wait: wait_base | None = None,
         retry: tenacity.retry_base | None = None,
+        max_retry_after: float | timedelta = MAX_RETRY_AFTER,
     ) -> None:
         self._stop = _tenacity("stop", stop, stop_base, tenacity.stop_never)
         self._wait = _tenacity("wait", wait, wait_base, tenacity.wait_none())
         self._retry = _tenacity("retry", retry, tenacity.retry_base, _RetryOn(Exception, None))
+        self.max_retry_after: float = _delay(max_retry_after, "max_retry_after")
         self._jitter = False  # not tenacity's, which is of the module `random`: ours is of the task's generator
 
     @classmethod
@@ -85,15 +93,18 @@ class RetryStrategy:
         *,
         retry_on: RetryOn = Exception,
         retry_if_result: Callable[[Any], bool] | None = None,
+        max_retry_after: float | timedelta = MAX_RETRY_AFTER,
     ) -> RetryStrategy:
         """Call again after the same delay each time.
 
         Args:
             attempts: calls in all, at least 1; or a tenacity stop object.
             delay: seconds between the end of a call and the next; or a tenacity wait object.
-            retry_on: exception types, or a predicate of the exception, or a tenacity retry object.
+            retry_on: exception types, or a predicate of the exception, or a tenacity retry object; for HTTP
+                `asyncudf.http.is_retryable`.
             retry_if_result: a predicate of the result; true means "not good enough, call again". When the
                 attempts are used up the last result stands.
+            max_retry_after: the most seconds that a server's `Retry-After` is followed; 0: it is not heeded at all.
 
         Raises:
             OptionError: a value that cannot work.
@@ -101,7 +112,8 @@ class RetryStrategy:
         >>> strategy = RetryStrategy.fixed_delay(attempts=3, delay=1.0, retry_on=(OSError, TimeoutError))
         """
         wait = delay if isinstance(delay, wait_base) else tenacity.wait_fixed(_delay(delay, "delay"))
-        return cls(stop=_stop(attempts), wait=wait, retry=_predicate(retry_on, retry_if_result))
+        predicate = _predicate(retry_on, retry_if_result)
+        return cls(stop=_stop(attempts), wait=wait, retry=predicate, max_retry_after=max_retry_after)
 
     @classmethod
     def exponential_backoff(
@@ -114,11 +126,12 @@ class RetryStrategy:
         *,
         retry_on: RetryOn = Exception,
         retry_if_result: Callable[[Any], bool] | None = None,
+        max_retry_after: float | timedelta = MAX_RETRY_AFTER,
     ) -> RetryStrategy:
         """Call again after `initial`, then `multiplier` times as long each time, never more than `maximum`.
 
         Args:
-            attempts, retry_on, retry_if_result: as in `fixed_delay`.
+            attempts, retry_on, retry_if_result, max_retry_after: as in `fixed_delay`.
             initial, maximum: seconds.
             multiplier: at least 1.
             jitter: shorten each delay by a random share of up to one half, so that rows which failed
@@ -138,6 +151,7 @@ class RetryStrategy:
             stop=_stop(attempts),
             wait=_Exponential(first, longest, multiplier),
             retry=_predicate(retry_on, retry_if_result),
+            max_retry_after=max_retry_after,
         )
         strategy._jitter = bool(jitter)
         return strategy
@@ -173,10 +187,10 @@ class RetryStrategy:
         state = _state(attempt)
         if not self._retry(state):
             return None
-        asked = retry_after(attempt.error if attempt.error is not None else attempt.result)
-        delay = asked if asked is not None else float(self._wait(state))
-        if self._jitter and asked is None:
-            delay *= rng.uniform(0.5, 1.0)
+        asked = retry_after(attempt.error if attempt.error is not None else attempt.result) or 0.0
+        delay = min(asked, self.max_retry_after)
+        if not delay:  # "at once" is what a server with another clock seems to say, and no reason to hurry
+            delay = float(self._wait(state)) * (rng.uniform(0.5, 1.0) if self._jitter else 1.0)
         state.upcoming_sleep = delay
         return None if self._stop(state) else delay
 
@@ -262,7 +276,7 @@ def _delay(value: float | timedelta, name: str) -> float:
 
 def _predicate(on: Any, if_result: Any) -> tenacity.retry_base:
     """`retry_on` and `retry_if_result` as one of tenacity's predicates."""
-    if if_result is not None and (not callable(if_result) or inspect.iscoroutinefunction(if_result)):
+    if if_result is not None and not is_plain(if_result):
         raise OptionError(f"retry_if_result must be a plain function of the result, not {safe_repr(if_result)}")
     if isinstance(on, tenacity.retry_base):
         return on if if_result is None else tenacity.retry_any(on, _RetryOn((), if_result))
@@ -270,6 +284,6 @@ def _predicate(on: Any, if_result: Any) -> tenacity.retry_base:
     if types is not None:
         if all(isinstance(one, type) and issubclass(one, BaseException) for one in types):
             return _RetryOn(types, if_result)
-    elif callable(on) and not inspect.iscoroutinefunction(on):
+    elif is_plain(on):
         return _RetryOn(on, if_result)
     raise OptionError(f"retry_on must be exception types or a plain function of the exception, not {safe_repr(on)}")

@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 import enum
+import errno
 import re
+import socket
+import ssl
+from typing import Any
 
 from .._errors.causes import related
 from .._errors.exceptions import ResultError
 from .._errors.http import retry_after, status_of
 
-__all__ = ("ServiceSign", "sign_of")
+__all__ = ("ServiceSign", "pause_of", "sign_of")
 
 
-# Of files and processes of our own, though they are OSErrors as well.
-_LOCAL = (
-    FileNotFoundError,
-    FileExistsError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-    ChildProcessError,
-    ProcessLookupError,
+# An OSError tells of the network by its class or its number; others are of files and data, as gzip's and Pillow's are.
+_OF_THE_NETWORK = (ConnectionError, TimeoutError, socket.gaierror, socket.herror, ssl.SSLError)
+_NUMBERS = {
+    number
+    for number, name in errno.errorcode.items()
+    if re.fullmatch(r"E(NET|HOST|CONN)\w+|ENONET|ENOTCONN|ESHUTDOWN|ETIMEDOUT|EPIPE|EPROTO|EADDRNOTAVAIL", name)
+}
+# Of asyncio, which has tried each address of a host in vain: one error for all, without a number of its own.
+_SEVERAL, _NUMBER = "Multiple exceptions: ", re.compile(r"\[Errno (\d+)\]")
+_TOO_MANY_REQUESTS, _UNAVAILABLE, _REQUEST_TIMEOUT = 429, 503, 408
+# Not every client's exceptions are OSErrors or TimeoutErrors, or have one as their cause. By name, as in _errors/http,
+# and by whole words: `CourseUnavailable` is a row's, `ServiceUnavailable` is not.
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_DOWN = re.compile(
+    r"\b((re|dis)?connect(s|ed|ing|ion|ions)?|time ?outs?|timed ?out|unreachable"
+    r"|(service|server|host|endpoint|backend|upstream|gateway|cluster|node|broker|database) (temporarily )?unavailable"
+    r"|(network|transport) (error|exception|failure|timeout|down|closed))\b|^unavailable( error| exception)?$"
 )
-_TOO_MANY_REQUESTS, _REQUEST_TIMEOUT = 429, 408
-# Not every client's exceptions are OSErrors or TimeoutErrors, or have one as their cause. By name, as in _errors/http.
-_DOWN = re.compile(r"connect|time(d)?_?out|unavailable|unreachable|network|transport", re.IGNORECASE)
+_BROKEN = ("ChunkedEncodingError", "RetryError")  # of requests: a body that ended too early, and 500s again and again
+# What is of these is a mistake of the function or of the row, whatever its name says.
+_OF_PYTHON = (
+    LookupError, ValueError, TypeError, ArithmeticError, AttributeError, AssertionError, NameError, ImportError,
+    SyntaxError, MemoryError, NotImplementedError, Warning,
+    FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError, ChildProcessError,
+    ProcessLookupError,
+)  # fmt: skip
+_GRPC_DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+_SHORT = 1.0  # seconds to wait where a service asks for a pause and says 0, or a time that is over
 
 
 class ServiceSign(enum.Enum):
@@ -40,7 +59,8 @@ def sign_of(error: BaseException | None) -> ServiceSign:
     """What an attempt tells that ended with this error; None for one with a result.
 
     A status of 429, or a time to wait, is `THROTTLED`; 408 and 500 or more, timeouts and failures of connections are
-    `DOWN`; every other status is an answer. Errors of Python itself, as of a KeyError, tell of the row or the function.
+    `DOWN`; every other status is an answer. Errors of Python itself, as of a KeyError, tell of the row or the function,
+    as do those of files and data, which are OSErrors too.
     """
     if error is None:
         return ServiceSign.ANSWERED
@@ -54,11 +74,51 @@ def sign_of(error: BaseException | None) -> ServiceSign:
     return ServiceSign.DOWN if any(map(_is_of_the_connection, related(error))) else ServiceSign.NOTHING
 
 
+def pause_of(error: BaseException | None, longest: float) -> float | None:
+    """The seconds that a service asks all its callers to wait for, with a 429 or a 503; at most `longest`.
+
+    Also with an exception of no status that has a `retry_after`. One of 0, or a date that is just over, asks for a
+    second: it does not say when, and a service that always says so must not be called without end at once.
+
+    None if it asks for nothing: then the row waits alone; also where `longest` is 0.
+    """
+    asked = None if error is None or not longest else retry_after(error)
+    if error is None or asked is None or status_of(error) not in (None, _TOO_MANY_REQUESTS, _UNAVAILABLE):
+        return None
+    return min(asked or _SHORT, longest)
+
+
 def _is_of_the_connection(error: BaseException) -> bool:
     # issubclass of the type: isinstance would ask a class of the user's own.
     kind = type(error)
-    if issubclass(kind, (OSError, TimeoutError)):
-        return not issubclass(kind, (*_LOCAL, ValueError))
-    return issubclass(kind, Exception) and any(
-        _DOWN.search(one.__name__) for one in kind.__mro__ if one.__module__ != "builtins"
+    if issubclass(kind, _OF_THE_NETWORK):
+        return not issubclass(kind, ValueError)  # of a certificate, which will be as wrong the next time
+    if not issubclass(kind, Exception) or issubclass(kind, _OF_PYTHON):
+        return False
+    if issubclass(kind, OSError) and _has_number_of_the_network(error):
+        return True
+    names = [one.__name__ for one in kind.__mro__ if one.__module__ != "builtins"]
+    return (
+        any(name in _BROKEN and issubclass(kind, OSError) for name in names)
+        or any(_DOWN.search(" ".join(_WORD.findall(name)).lower()) for name in names)
+        or ("RpcError" in names and _code_of_grpc(error) in _GRPC_DOWN)
     )
+
+
+def _has_number_of_the_network(error: Any) -> bool:
+    try:
+        said = error.args[0] if error.args else None
+        if type(said) is str and said.startswith(_SEVERAL):
+            return any(int(number) in _NUMBERS for number in _NUMBER.findall(said))
+        # urllib has the error of the socket as the reason of its own.
+        reason: Any = getattr(error, "reason", None)
+        return error.errno in _NUMBERS or (issubclass(type(reason), OSError) and _is_of_the_connection(reason))
+    except Exception:  # of a class of the user's own
+        return False
+
+
+def _code_of_grpc(error: Any) -> str | None:
+    try:
+        return error.code().name  # type: ignore[no-any-return]
+    except Exception:  # of another library, or a class of the user's own
+        return None

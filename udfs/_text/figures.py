@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-__all__ = ("bytes_", "count", "noun", "number", "rate", "seconds", "share", "things")
+__all__ = ("NOTHING", "bytes_", "count", "noun", "number", "rate", "seconds", "share", "things")
 
 
 NOTHING = "—"  # stands for what is not known

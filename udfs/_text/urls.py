@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ("without_secrets",)
+__all__ = ("SecretUrl", "without_secrets")
 
 
 # A URL from its slashes on, or a path alone, as in urllib3's "with url: /v1?key=...", to the first character that
@@ -13,6 +13,19 @@ _URL = re.compile(r"(:\\*/\\*/|(?<![^\s\"'`(\[{<>=,:|])\\*/(?:\\*/)?)([^\s\"<>]*
 _HOST_END = re.compile(r"[/?#]")
 _PUNCTUATION = ".,;:!?)]}'`\\"  # at the end of a URL it is the sentence's
 _WEB = ("http", "https", "ws", "wss")
+
+
+class SecretUrl(str):
+    """A URL that may have a password in it, and does not show it where a value is printed, as in a dataclass.
+
+    >>> [SecretUrl("redis://:secret@example.com")]
+    ['redis://***@example.com']
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(without_secrets(str(self)))
 
 
 def without_secrets(text: str) -> str:

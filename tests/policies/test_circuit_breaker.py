@@ -1,0 +1,252 @@
+"""A dead service is told from bad rows, left alone but for one call at a time, and given up after a while."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf import AsyncTimeoutError, OptionError, ResultError
+from asyncudf._policies.circuit_breaker import Breaker, CircuitBreaker
+from asyncudf._policies.service_signs import ServiceSign, pause_of, sign_of
+
+UP, DOWN, NOTHING, THROTTLED = ServiceSign.ANSWERED, ServiceSign.DOWN, ServiceSign.NOTHING, ServiceSign.THROTTLED
+
+
+class StatusError(Exception):
+    """An HTTP error as clients raise it."""
+
+    def __init__(self, status: int, **headers: str) -> None:
+        self.status = status
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def library_error(name: str) -> Exception:
+    """An exception of some client, which derives from nothing that says what it is."""
+    return types.new_class(name, (Exception,))()
+
+
+def wrapped(cause: BaseException) -> Exception:
+    try:
+        raise RuntimeError("the call failed") from cause
+    except RuntimeError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "sign"),
+    [
+        (None, UP),
+        (ResultError("not a number"), UP),
+        (StatusError(404), UP),
+        (StatusError(429), THROTTLED),
+        (StatusError(503, retry_after="3"), THROTTLED),
+        (StatusError(503), DOWN),
+        (StatusError(500), DOWN),
+        (StatusError(408), DOWN),
+        (wrapped(StatusError(502)), DOWN),
+        (ConnectionRefusedError(), DOWN),
+        (TimeoutError(), DOWN),
+        (AsyncTimeoutError("no result within 3 s"), DOWN),
+        (wrapped(ConnectionResetError()), DOWN),
+        (ExceptionGroup("both", [KeyError("x"), ConnectionError()]), DOWN),
+        (library_error("ServerDisconnectedError"), DOWN),
+        (library_error("ReadTimeout"), DOWN),
+        (library_error("InvalidInput"), NOTHING),
+        (FileNotFoundError("model.bin"), NOTHING),
+        (KeyError("city"), NOTHING),
+        (ValueError("no such city"), NOTHING),
+        (asyncio.CancelledError(), NOTHING),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_what_a_call_tells_of_its_service(error: BaseException | None, sign: ServiceSign) -> None:
+    """No answer and answers of 500 and more are signs of death; a refusal is an answer; a bug tells nothing."""
+    assert sign_of(error) is sign
+
+
+@pytest.mark.parametrize(
+    ("error", "pause"),
+    [
+        (StatusError(429, retry_after="3"), 3.0),
+        (StatusError(503, retry_after="3"), 3.0),
+        (StatusError(503, retry_after="86400"), 60.0),
+        (StatusError(429, retry_after="inf"), 60.0),
+        (StatusError(429, retry_after="Thu, 01 Jan 2015 00:00:00 GMT"), 1.0),
+        (StatusError(429, retry_after="0"), 1.0),
+        (StatusError(429, retry_after="0.2"), 0.2),
+        (StatusError(301, retry_after="3"), None),
+        (StatusError(429), None),
+        (ValueError(), None),
+        (None, None),
+    ],
+)
+def test_how_long_a_service_asks_all_to_wait(error: BaseException | None, pause: float | None) -> None:
+    """In seconds or as a date, at most what the option allows; a redirect's is for its own row."""
+    assert pause_of(error, 60.0) == pause
+    assert pause_of(error, 0) is None, "it is not heeded at all"
+
+
+def test_users_may_say_what_a_failure_is() -> None:
+    """By types or by a predicate; then no other error counts, and a result or a refusal is a sign of life."""
+    for failure_on in (KeyError, (KeyError, OSError), lambda error: isinstance(error, KeyError)):
+        breaker = CircuitBreaker(failure_on=failure_on)  # type: ignore[arg-type]
+        assert breaker.sign_of(KeyError()) is DOWN
+        assert breaker.sign_of(AsyncTimeoutError()) is (DOWN if failure_on == (KeyError, OSError) else NOTHING)
+        assert breaker.sign_of(None) is UP
+        assert breaker.sign_of(StatusError(404)) is UP
+        assert breaker.sign_of(StatusError(429)) is THROTTLED
+        assert breaker.sign_of(StatusError(500)) is NOTHING
+
+
+async def asked(error: BaseException) -> bool:
+    return False
+
+
+def yields(error: BaseException) -> Iterator[bool]:
+    yield False
+
+
+class Asked:
+    async def __call__(self, error: BaseException) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: CircuitBreaker(failure_rate=0), "failure_rate must be a share, more than 0 and at most 1, not 0"),
+        (lambda: CircuitBreaker(failure_rate=20), "failure_rate must be a share, .*, not 20"),
+        (lambda: CircuitBreaker(window=0), "window must be at least 1, not 0"),
+        (lambda: CircuitBreaker(open_for=0), "open_for must be more than 0 seconds, not 0"),
+        (lambda: CircuitBreaker(open_for=60, max_open=30), r"max_open must be at least open_for \(60 s\), not 30 s"),
+        (lambda: CircuitBreaker(failure_on="503"), "failure_on must be exception types .*, not '503'"),  # type: ignore[arg-type]
+        (lambda: CircuitBreaker(failure_on=()), r"failure_on must be exception types .*, not \(\)"),
+        (lambda: CircuitBreaker(failure_on=asked), "failure_on must be .* plain function"),  # type: ignore[arg-type]
+        (lambda: CircuitBreaker(failure_on=functools.partial(asked)), "failure_on must be .* plain function"),  # type: ignore[arg-type]
+        (lambda: CircuitBreaker(failure_on=Asked()), "failure_on must be .* plain function"),  # type: ignore[arg-type]
+        (lambda: CircuitBreaker(failure_on=functools.partial(Asked())), "failure_on must be .* plain function"),  # type: ignore[arg-type]
+        (lambda: CircuitBreaker(failure_on=yields), "failure_on must be .* plain function"),  # type: ignore[arg-type]
+        (lambda: CircuitBreaker(failure_on=int), "failure_on must be exception types .*int"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_breaker_that_cannot_work_is_refused(make: Callable[[], Any], said: str) -> None:
+    """The message has the value and what would do."""
+    with pytest.raises(OptionError, match=said):
+        make()
+
+
+def admitted(breaker: Breaker, now: float = 0.0) -> int:
+    ticket = breaker.admit(now)
+    assert ticket is not None
+    return ticket
+
+
+def opened(options: CircuitBreaker, now: float = 0.0) -> Breaker:
+    breaker = Breaker(options)
+    for _ in range(options.window):
+        breaker.ended(admitted(breaker), DOWN, now)
+    assert breaker.open_since == now
+    return breaker
+
+
+@pytest.mark.parametrize(
+    ("signs", "opens"),
+    [
+        ([DOWN] * 3, False),
+        ([DOWN] * 4, True),
+        ([UP, UP, DOWN, DOWN], True),
+        ([UP, UP, UP, DOWN], False),
+        ([DOWN, UP, UP, UP, DOWN], False),
+        ([NOTHING] * 50 + [THROTTLED] * 50, False),
+        ([DOWN, NOTHING, DOWN, THROTTLED, UP, UP], True),
+    ],
+)
+def test_it_opens_by_the_share_of_failures_among_the_last_calls(signs: list[ServiceSign], opens: bool) -> None:
+    """Of a full window; calls that tell nothing of the service are not among them."""
+    breaker = Breaker(CircuitBreaker(window=4))
+    for sign in signs:
+        breaker.ended(admitted(breaker), sign, 7.0)
+    assert (breaker.open_since == 7.0) is opens
+
+
+def test_one_of_a_hundred_waiting_calls_tries_the_service() -> None:
+    """With 100 calls in flight when it opens and 100 that wait: one probe, then the next after `open_for`."""
+    breaker = Breaker(CircuitBreaker(open_for=10.0))
+    tickets = [admitted(breaker) for _ in range(100)]
+    for ticket in tickets:
+        breaker.ended(ticket, DOWN, 5.0)
+    assert [breaker.admit(5.0 + i * 0.09) for i in range(100)] == [None] * 100
+    assert breaker.wait(9.0) == 6.0
+    probes = [ticket for _ in range(100) if (ticket := breaker.admit(15.0)) is not None]
+    assert len(probes) == 1
+    assert breaker.wait(15.0) is None
+    breaker.ended(probes[0], DOWN, 17.0)
+    assert (breaker.wait(17.0), breaker.open_since) == (10.0, 5.0)
+    assert admitted(breaker, 27.0) != probes[0]
+
+
+def test_a_probe_that_is_answered_closes_it() -> None:
+    """Then all calls begin, and the window is empty: what failed before is forgotten."""
+    breaker = opened(CircuitBreaker(window=2))
+    breaker.ended(admitted(breaker, 10.0), UP, 11.0)
+    assert (breaker.open_since, breaker.wait(11.0)) == (None, 0.0)
+    breaker.ended(admitted(breaker, 11.0), DOWN, 12.0)
+    assert breaker.open_since is None
+
+
+def test_a_probe_of_a_bad_row_lets_the_next_row_try() -> None:
+    """A row that fails by itself, or is cancelled, tells nothing of the service."""
+    breaker = opened(CircuitBreaker())
+    breaker.ended(admitted(breaker, 10.0), NOTHING, 10.5)
+    assert breaker.wait(10.5) == 0.0
+    assert breaker.open_since == 0.0
+
+
+@pytest.mark.parametrize("late", [UP, DOWN])
+def test_calls_that_began_before_it_opened_change_nothing(late: ServiceSign) -> None:
+    """They end while it is open, or while the probe is out, and neither close it nor take the probe's place."""
+    breaker = Breaker(CircuitBreaker(window=2))
+    early = [admitted(breaker) for _ in range(4)]
+    breaker.ended(early[0], DOWN, 1.0)
+    breaker.ended(early[1], DOWN, 1.0)
+    breaker.ended(early[2], late, 2.0)
+    probe = admitted(breaker, 11.0)
+    breaker.ended(early[3], late, 12.0)
+    assert (breaker.open_since, breaker.wait(12.0)) == (1.0, None)
+    breaker.ended(probe, UP, 13.0)
+    assert breaker.open_since is None
+
+
+def test_it_gives_up_after_max_open() -> None:
+    """Counted from when it opened, through all probes that fail, and anew once the service has answered."""
+    breaker = opened(CircuitBreaker(open_for=10.0, max_open=25.0))
+    breaker.ended(admitted(breaker, 10.0), DOWN, 11.0)
+    assert not breaker.has_given_up(24.9)
+    assert breaker.has_given_up(25.0)
+    breaker.ended(admitted(breaker, 25.0), UP, 25.0)
+    assert not breaker.has_given_up(99.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), st.sampled_from([*ServiceSign]), st.booleans()), max_size=80))
+def test_never_two_calls_while_it_is_open(steps: list[tuple[float, ServiceSign, bool]]) -> None:
+    """Whatever ends when and how: of the calls that began while it was open at most one is out."""
+    breaker, now = Breaker(CircuitBreaker(window=3)), 0.0
+    early: list[int] = []
+    probes: list[int] = []
+    for passed, sign, begins in steps:
+        now += passed
+        if begins:
+            is_open = breaker.open_since is not None
+            if (ticket := breaker.admit(now)) is not None:
+                (probes if is_open else early).append(ticket)
+        elif out := probes or early:
+            breaker.ended(out.pop(0), sign, now)
+        assert len(probes) <= 1
+        assert breaker.open_since is not None or not probes

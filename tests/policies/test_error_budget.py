@@ -1,0 +1,82 @@
+"""A budget of failures is a count or a share, and says when it is spent what went wrong."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf import OptionError
+from asyncudf._policies.error_budget import ErrorBudget, Failures
+
+
+@pytest.mark.parametrize("value", [-1, 1.0, 1.5, 0.0, math.nan, True, "2%", None])
+def test_what_is_neither_a_count_nor_a_share_is_refused(value: Any) -> None:
+    """1.0 too: nobody can say whether it is one row or all of them."""
+    with pytest.raises(OptionError, match="max_failures must be a whole number of rows, or a share of them"):
+        ErrorBudget.of(value)
+
+
+@pytest.mark.parametrize(
+    ("budget", "rows", "failed", "is_spent"),
+    [
+        (0, 1, 0, False),
+        (0, 1, 1, True),
+        (5, 5, 5, False),
+        (5, 6, 6, True),
+        (0.02, 99, 99, False),
+        (0.02, 100, 2, False),
+        (0.02, 100, 3, True),
+        (0.02, 1000, 20, False),
+        (0.02, 1000, 21, True),
+    ],
+)
+def test_it_is_spent_by_one_more_than_allowed(budget: Any, rows: int, failed: int, is_spent: bool) -> None:
+    """A count at once, a share after 100 rows."""
+    failures = Failures()
+    failures.add(rows, {"TimeoutError": failed})
+    assert ErrorBudget.of(budget).is_spent(failures) is is_spent
+
+
+def test_the_error_names_what_went_wrong_most() -> None:
+    """The counts, the types of errors by their number, three examples."""
+    failures = Failures()
+    failures.add(1000, {"KeyError": 3, "TimeoutError": 1020}, ["KeyError: 'a'", "KeyError: 'b'"])
+    failures.add(100, {f"E{i}": 1 for i in range(5)}, ["TimeoutError: no result", "E4: x"])
+    assert ErrorBudget.of(0.02).message("weather", failures) == (
+        "1,028 of 1,100 rows of weather failed, more than max_failures= allows (2.00% may): "
+        "TimeoutError (1,020), KeyError (3), E0 (1), E1 (1), E2 (1), others (2)\n"
+        "  for example KeyError: 'a'\n  for example KeyError: 'b'\n  for example TimeoutError: no result"
+    )
+    assert "(5 may)" in ErrorBudget.of(5).message("weather", failures)
+
+
+COUNTS = st.builds(
+    lambda rows, types, examples: (rows + sum(types.values()), types, examples),
+    st.integers(0, 1000),
+    st.dictionaries(st.sampled_from("ABC"), st.integers(1, 9)),
+    st.lists(st.text(max_size=3), max_size=5),
+)
+
+
+@given(st.lists(COUNTS, max_size=6), st.integers(0, 6))
+def test_tasks_add_up_to_the_job(counts: list[tuple[int, dict[str, int], list[str]]], cut: int) -> None:
+    """Counted by one task, or told by several, each thing once: the same rows, failures and errors."""
+    alone, job = Failures(), Failures()
+    tasks = Failures(), Failures()
+    for number, count in enumerate(counts):
+        alone.add(*count)
+        task = tasks[number >= cut]
+        task.add(*count)
+        if number % 2:
+            job.merge(task.taken())
+    for task in tasks:
+        job.merge(task.taken())
+        assert (task.rows, task.failed, task.types, task.examples) == (0, 0, Counter(), [])
+    assert (job.rows, job.failed, job.types) == (alone.rows, alone.failed, alone.types)
+    assert job.failed <= job.rows
+    assert len(job.examples) <= 3

@@ -1,0 +1,229 @@
+"""A rate limit is refused where it cannot work, and is kept over any time, with its burst and its costs."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf import OptionError
+from asyncudf._errors.exceptions import FatalError
+from asyncudf._policies.leased_permits import BlockSize, LeasedPermits
+from asyncudf._policies.rate_limit import Bucket, RateLimit, Scope, take
+
+LIMITS = st.builds(
+    RateLimit,
+    st.sampled_from([1, 3, 40, 300, 3000.5]),
+    st.sampled_from(["second", "minute", 0.25]),
+    burst=st.sampled_from([None, 1, 7]),
+)
+STEPS = st.lists(st.tuples(st.floats(0, 2), st.sampled_from([0.0, 0.5, 1.0, 2.0, 30.0])), min_size=1, max_size=60)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: RateLimit(0), "permits must be a number of more than 0, not 0"),
+        (lambda: RateLimit(True), "permits must be a number of more than 0, not True"),
+        (lambda: RateLimit(math.inf), "permits must be a number of more than 0, not inf"),
+        (lambda: RateLimit(1, per="seconds"), "unknown period of a rate limit 'seconds'; did you mean 'second'?"),  # type: ignore[arg-type]
+        (lambda: RateLimit(1, per=0), "per must be more than 0 seconds, not 0"),
+        (lambda: RateLimit(1, burst=0.5), "burst must be at least 1, .*, not 0.5"),
+        (lambda: RateLimit(1, cost="text"), "cost must be a number or a plain function .*, not 'text'"),  # type: ignore[arg-type]
+        (lambda: RateLimit(1, cost=-1), "cost must be a number of more than 0, not -1"),
+        (lambda: RateLimit(1, name=""), "name must be a text, not ''"),
+        (lambda: RateLimit(1, scope="executor"), "scope must be one of 'job', 'task', not 'executor'"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_limit_that_cannot_work_is_refused(make: Callable[[], Any], said: str) -> None:
+    """The message has the value and what would do."""
+    with pytest.raises(OptionError, match=said):
+        make()
+
+
+def test_a_coroutine_cannot_count_the_cost() -> None:
+    """The cost is needed before the call, at once."""
+
+    async def cost(text: str) -> float:
+        return 1.0
+
+    with pytest.raises(OptionError, match="cost must be a number or a plain function"):
+        RateLimit(1, cost=cost)  # type: ignore[arg-type]
+
+
+def test_what_is_left_out_is_filled_in() -> None:
+    """The burst is 2% of the rate and at least 1, for any period."""
+    assert RateLimit(10).saved == 1.0
+    assert RateLimit(3000).saved == 60.0
+    assert RateLimit(30, per=timedelta(minutes=1)).interval == 2.0
+    assert pickle.loads(pickle.dumps(RateLimit(5, "day", scope="task"))) == RateLimit(5, 86400.0, scope=Scope.TASK)
+
+
+def test_a_cost_is_counted_from_the_arguments() -> None:
+    """A number for all calls, or a function of each; what is no number of permits is wrong for every row."""
+    assert RateLimit(1).cost_of(["text"]) == 1.0
+    assert RateLimit(1, cost=2).cost_of(["text"]) == 2.0
+    assert RateLimit(1, cost=len).cost_of(["text"]) == 4.0
+    with pytest.raises(FatalError, match="must give a number of 0 or more, not nan"):
+        RateLimit(1, cost=lambda text: math.nan).cost_of(["text"])
+
+
+def begun(
+    permits: Sequence[Any], steps: Sequence[tuple[float, float]], start: float = 1e6
+) -> list[tuple[float, float]]:
+    """(time, cost) of calls that come one after the other, each as soon as it may."""
+    calls, now = [], start
+    for pause, cost in steps:
+        now += pause
+        while wait := take(permits, [cost] * len(permits), now):
+            now += wait
+        calls.append((now, cost))
+    return calls
+
+
+def worst_excess(calls: Sequence[tuple[float, float]], limit: RateLimit) -> float:
+    """By how many permits any stretch of time has more than its share."""
+    return max(
+        sum(cost for _, cost in calls[first : last + 1]) - (calls[last][0] - calls[first][0]) / limit.interval
+        for first in range(len(calls))
+        for last in range(first, len(calls))
+    )
+
+
+@given(LIMITS, STEPS)
+def test_any_time_has_at_most_its_share_and_the_burst(limit: RateLimit, steps: list[tuple[float, float]]) -> None:
+    """From any call to any other: at most (time / interval + burst + 2%) permits, or a dear call for a burst."""
+    largest = max(limit.saved, *(cost for _, cost in steps))
+    assert worst_excess(begun([Bucket(limit)], steps), limit) <= largest + 0.02 * limit.permits + 0.01
+
+
+@pytest.mark.parametrize("permits", [300, 1000, 5000])
+@pytest.mark.parametrize("late", [0.0, 0.001, 0.01, 0.025])
+def test_timers_that_come_late_lose_little_of_the_rate(permits: int, late: float) -> None:
+    """With a burst of one call each permit that came while its caller was being woken was lost: four of five."""
+    limit = RateLimit(permits, burst=1)
+    bucket, now, times = Bucket(limit), 0.0, list[float]()
+    while now < 5.0:
+        wait = take([bucket], [1.0], now)
+        assert wait is not None
+        if wait:
+            now += wait + late
+        else:
+            times.append(now)
+    assert len(times) >= (0.95 if late <= 0.02 else 0.75) * 5 * permits
+    most = max(bisect_left(times, begin + 1.0) - place for place, begin in enumerate(times))
+    assert most <= 1.02 * permits + 2
+
+
+def test_a_quiet_time_saves_no_more_than_the_burst_for_all_that() -> None:
+    """Who had waited did not come; long after him one call begins at once, as the burst says."""
+    bucket = Bucket(RateLimit(1000, burst=1))
+    assert take([bucket], [1.0], 10.0) == 0.0
+    assert take([bucket], [1.0], 10.0)
+    assert [take([bucket], [1.0], 20.0) == 0.0 for _ in range(2)] == [True, False]
+
+
+@given(LIMITS, LIMITS, STEPS)
+def test_several_limits_hold_together(one: RateLimit, other: RateLimit, steps: list[tuple[float, float]]) -> None:
+    """A call takes of all its limits or of none, and each of them holds."""
+    calls = begun([Bucket(one), Bucket(other)], steps)
+    for limit in (one, other):
+        most = max(limit.saved, *(cost for _, cost in steps)) + 0.02 * limit.permits
+        assert worst_excess(calls, limit) <= most + 0.01
+
+
+@pytest.mark.parametrize("limit", [RateLimit(300), RateLimit(3000), RateLimit(5000, "hour"), RateLimit(1, "minute")])
+def test_who_always_wants_more_gets_the_whole_rate(limit: RateLimit) -> None:
+    """Nothing of the rate is lost: the n-th call begins when n permits have come."""
+    calls = begun([Bucket(limit)], [(0.0, 1.0)] * 2000)
+    passed = calls[-1][0] - calls[0][0]
+    assert math.isclose(passed, (2000 - math.floor(limit.saved)) * limit.interval, rel_tol=0.01)
+
+
+def test_a_call_that_waits_takes_nothing() -> None:
+    """What it would have taken is there for a cheaper one."""
+    hour, second = Bucket(RateLimit(1, "hour")), Bucket(RateLimit(10, burst=1))
+    assert take([hour, second], [1.0, 1.0], 0.0) == 0.0
+    assert take([hour, second], [1.0, 1.0], 10.0) == pytest.approx(3590.0)
+    assert take([second], [1.0], 10.0) == 0.0
+
+
+def test_a_call_of_more_than_the_burst_waits_until_all_is_saved_up() -> None:
+    """Then it begins, and those after it wait until it is paid off."""
+    bucket = Bucket(RateLimit(10, burst=5))
+    assert take([bucket], [20.0], 0.0) == 0.0
+    assert take([bucket], [1.0], 0.0) == pytest.approx(1.6)
+
+
+def test_leased_permits_are_the_stretch_of_time_that_they_come_due_in() -> None:
+    """One each interval, from the start of the stretch on; then none is known of."""
+    permits = LeasedPermits(RateLimit(10, burst=1))
+    permits.add(100.0, 100.3)
+    assert permits.held(100.0) == pytest.approx(3.0)
+    assert [call[0] for call in begun([permits], [(0.0, 1.0)] * 3, 100.0)] == pytest.approx([100.1, 100.2, 100.3])
+    assert take([permits], [1.0], 100.3) is None
+
+
+def test_permits_of_several_leases_add_up() -> None:
+    """A dear call takes the rest of one lease and the beginning of the next."""
+    permits = LeasedPermits(RateLimit(10, burst=5))
+    permits.add(100.0, 100.2)
+    permits.add(100.3, 100.6)
+    assert permits.due(6.0, 100.0) is None
+    assert take([permits], [4.0], 100.0) == pytest.approx(0.5)
+    assert take([permits], [4.0], 100.5) == 0.0
+    assert permits.rest() == pytest.approx((100.5, 100.6))
+
+
+def test_permits_that_are_not_used_in_time_get_stale() -> None:
+    """They are kept for what the burst allows and 2% of the period, and not on top of what others have then."""
+    permits = LeasedPermits(RateLimit(100, burst=1))
+    permits.add(100.0, 100.1)
+    assert permits.held(100.03) == pytest.approx(10.0)
+    assert permits.held(100.08) == pytest.approx(5.0)
+    assert permits.held(101.0) == 0.0
+    assert permits.rest() is None
+
+
+@given(LIMITS, STEPS)
+def test_a_task_that_has_the_whole_time_on_lease_keeps_the_limit(
+    limit: RateLimit, steps: list[tuple[float, float]]
+) -> None:
+    """Late permits do not gather: at most 2% of the period's permits more than of a bucket."""
+    permits = LeasedPermits(limit)
+    permits.add(1e6, 1e9)
+    largest = max(limit.saved, *(cost for _, cost in steps))
+    assert worst_excess(begun([permits], steps), limit) <= largest + 0.02 * limit.permits + 0.01
+
+
+def asked(size: BlockSize, rate: float, times: int, *, waits: bool = False) -> list[int]:
+    """What a task asks for each time when what it got is used up, at so many calls per second."""
+    found, now = [], 0.0
+    for _ in range(times):
+        found.append(size.next(now))
+        for _ in range(found[-1]):
+            size.began()
+        if waits:
+            size.waited()
+        now += found[-1] / rate
+    return found
+
+
+def test_a_block_grows_to_what_is_used_in_time() -> None:
+    """From one call by doubling, and back to one when calls become rare."""
+    size = BlockSize([RateLimit(3000, burst=240)])  # permits are stale after 100 ms
+    assert asked(size, 449.0, 9) == [1, 2, 4, 8, 16, 32, 45, 45, 45]
+    assert size.next(60.0) == 1
+    assert asked(BlockSize([RateLimit(300), RateLimit(5000, "hour")]), 449.0, 9)[-3:] == [18, 18, 18]  # 40 ms
+
+
+def test_who_waits_for_permits_asks_for_more() -> None:
+    """Than he uses in 0.4 s: of tasks that share a rate the one with the smaller blocks catches up."""
+    assert asked(BlockSize([RateLimit(300)]), 449.0, 12, waits=True)[-2:] == [182, 182]

@@ -1,0 +1,192 @@
+"""What errors tell of their service: those of the clients that people use, and rows that only sound so."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import gzip
+import io
+import shutil
+import socket
+import ssl
+import types
+import urllib.error
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asyncudf._policies.service_signs import ServiceSign, sign_of
+from asyncudf.http import is_retryable
+
+UP, DOWN, NOTHING, THROTTLED = ServiceSign.ANSWERED, ServiceSign.DOWN, ServiceSign.NOTHING, ServiceSign.THROTTLED
+
+
+def of_client(line: str, *args: Any, **attributes: Any) -> Exception:
+    """An exception as a client has it: its class, then the classes that it derives from, the first of them last."""
+    kind: type[Exception] = Exception
+    for name in reversed(line.split()):
+        kind = getattr(builtins, name, None) or types.new_class(name.strip("_"), (kind,))
+    error = kind(*args)
+    error.__dict__.update(attributes)
+    return error
+
+
+def of_grpc(line: str, code: str) -> Exception:
+    return of_client(line, code=lambda: SimpleNamespace(name=code))
+
+
+def answered(status: int) -> SimpleNamespace:
+    return SimpleNamespace(status_code=status, headers={})
+
+
+# The classes that users of each meet, with their bases; `ConnectionError_` is the client's own of that name.
+CLIENTS = {
+    "aiohttp": [
+        (of_client("ClientConnectorError ClientOSError ClientConnectionError ClientError"), DOWN),
+        (of_client("ServerDisconnectedError ServerConnectionError ClientConnectionError ClientError"), DOWN),
+        (of_client("ServerTimeoutError ServerConnectionError ClientConnectionError ClientError"), DOWN),
+        (of_client("ClientResponseError ClientError", status=502), DOWN),
+        (of_client("ClientResponseError ClientError", status=404), UP),
+        (of_client("ContentTypeError ClientResponseError ClientError", status=200), UP),
+        (of_client("InvalidURL ClientError ValueError"), NOTHING),
+    ],
+    "httpx": [
+        (of_client("ConnectError NetworkError TransportError RequestError HTTPError"), DOWN),
+        (of_client("ReadTimeout TimeoutException TransportError RequestError HTTPError"), DOWN),
+        (of_client("RemoteProtocolError ProtocolError TransportError RequestError HTTPError"), DOWN),
+        (of_client("HTTPStatusError HTTPError", response=answered(429)), THROTTLED),
+        (of_client("DecodingError RequestError HTTPError"), NOTHING),
+    ],
+    "requests": [
+        (of_client("ConnectionError_ RequestException OSError"), DOWN),
+        (of_client("ConnectTimeout ConnectionError_ RequestException OSError"), DOWN),
+        (of_client("ReadTimeout Timeout RequestException OSError"), DOWN),
+        (of_client("ChunkedEncodingError RequestException OSError"), DOWN),
+        (of_client("RetryError RequestException OSError"), DOWN),
+        (of_client("HTTPError RequestException OSError", response=answered(404)), UP),
+        (of_client("ContentDecodingError RequestException OSError"), NOTHING),
+        (of_client("MissingSchema RequestException ValueError"), NOTHING),
+    ],
+    "urllib": [
+        (urllib.error.URLError(ConnectionRefusedError()), DOWN),
+        (urllib.error.URLError(socket.gaierror(socket.EAI_AGAIN, "try again")), DOWN),
+        (urllib.error.URLError("unknown url type: foo"), NOTHING),
+        (urllib.error.URLError(FileNotFoundError()), NOTHING),
+    ],
+    "asyncpg": [
+        (of_client("ConnectionDoesNotExistError PostgresConnectionError PostgresError"), DOWN),
+        (of_client("CannotConnectNowError OperatorInterventionError PostgresError"), DOWN),
+        (of_client("TooManyConnectionsError InsufficientResourcesError PostgresError"), DOWN),
+        (of_client("UniqueViolationError IntegrityConstraintViolationError PostgresError"), NOTHING),
+        (of_client("InterfaceError InterfaceMessage"), NOTHING),
+    ],
+    "redis": [
+        (of_client("ConnectionError_ RedisError"), DOWN),
+        (of_client("BusyLoadingError ConnectionError_ RedisError"), DOWN),
+        (of_client("TimeoutError_ RedisError"), DOWN),
+        (of_client("ResponseError RedisError"), NOTHING),
+    ],
+    "grpc": [
+        (of_grpc("AioRpcError RpcError", "UNAVAILABLE"), DOWN),
+        (of_grpc("_InactiveRpcError RpcError", "DEADLINE_EXCEEDED"), DOWN),
+        (of_grpc("AioRpcError RpcError", "NOT_FOUND"), NOTHING),
+        (of_client("ServiceUnavailable ServerError GoogleAPICallError"), DOWN),
+    ],
+    "botocore": [
+        (of_client("EndpointConnectionError ConnectionError_ BotoCoreError"), DOWN),
+        (of_client("ReadTimeoutError HTTPClientError BotoCoreError"), DOWN),
+        (of_client("ClientError", response={"ResponseMetadata": {"HTTPStatusCode": 503}}), DOWN),
+        (of_client("ClientError", response={"ResponseMetadata": {"HTTPStatusCode": 400}}), UP),
+        (of_client("ParamValidationError BotoCoreError"), NOTHING),
+    ],
+    "openai": [
+        (of_client("APIConnectionError APIError OpenAIError"), DOWN),
+        (of_client("APITimeoutError APIConnectionError APIError OpenAIError"), DOWN),
+        (of_client("InternalServerError APIStatusError APIError OpenAIError", status_code=500), DOWN),
+        (of_client("RateLimitError APIStatusError APIError OpenAIError", status_code=429), THROTTLED),
+        (of_client("BadRequestError APIStatusError APIError OpenAIError", status_code=400), UP),
+        (of_client("LengthFinishReasonError OpenAIError"), NOTHING),
+    ],
+    "pymongo": [
+        (of_client("AutoReconnect ConnectionFailure PyMongoError"), DOWN),
+        (of_client("ServerSelectionTimeoutError AutoReconnect ConnectionFailure PyMongoError"), DOWN),
+        (of_client("DuplicateKeyError WriteError OperationFailure PyMongoError"), NOTHING),
+    ],
+    "others": [
+        (of_client("Unavailable RequestExecutionException DriverException"), DOWN),  # Cassandra
+        (of_client("OperationTimedOut DriverException"), DOWN),
+        (of_client("TTransportException TException"), DOWN),  # Thrift
+        (of_client("ServiceUnavailable DriverError"), DOWN),  # Neo4j
+        (of_client("SMTPServerDisconnected SMTPException OSError"), DOWN),
+    ],
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_what_clients_raise(client: str) -> None:
+    """None of them is imported: what is read are statuses, codes, the numbers of OSErrors, and words of names."""
+    for error, sign in CLIENTS[client]:
+        assert sign_of(error) is sign, [kind.__name__ for kind in type(error).__mro__]
+
+
+SEVERAL = "Multiple exceptions: [Errno {0}] Connect call failed ('::1', 1, 0, 0), [Errno {0}] Connect call failed"
+
+
+@pytest.mark.parametrize(
+    ("error", "sign"),
+    [
+        (ConnectionResetError(), DOWN),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), DOWN),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), DOWN),
+        (OSError(SEVERAL.format(errno.ECONNREFUSED)), DOWN),  # of asyncio, where a host has several addresses
+        (OSError(SEVERAL.format(errno.ENOENT)), NOTHING),
+        (socket.gaierror(socket.EAI_AGAIN, "try again"), DOWN),
+        (socket.herror(), DOWN),
+        (ssl.SSLEOFError(), DOWN),
+        (ssl.SSLCertVerificationError(), NOTHING),
+        (gzip.BadGzipFile("Not a gzipped file"), NOTHING),
+        (shutil.Error(), NOTHING),
+        (io.UnsupportedOperation(), NOTHING),
+        (OSError("image file is truncated"), NOTHING),  # as Pillow says it
+        (OSError(errno.ENOSPC, "No space left on device"), NOTHING),
+        (OSError(errno.EMFILE, "Too many open files"), NOTHING),
+        (FileNotFoundError(errno.ENOENT, "model.bin"), NOTHING),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, BaseException) else None,
+)
+def test_of_pythons_own_oserrors_only_those_of_the_network(error: BaseException, sign: ServiceSign) -> None:
+    """A row with a broken file opened the breaker, and was tried again and again."""
+    assert sign_of(error) is sign
+    assert is_retryable(error) is (sign is DOWN)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "UnknownTransport KeyError",
+        "NetworkIdMissing LookupError",
+        "ConnectionStringError ValueError",
+        "TimeoutTypeError TypeError",
+        "CourseUnavailable",
+        "UnknownTransport",
+        "NetworkIdMissing",
+        "InterconnectedParts",
+        "ConnectorMissing",
+        "RpcError",
+    ],
+)
+def test_names_of_rows_that_only_sound_like_it(line: str) -> None:
+    assert sign_of(of_client(line)) is NOTHING
+
+
+def test_an_error_whose_own_code_fails_tells_nothing() -> None:
+    class RpcError(OSError):
+        def code(self) -> Any:
+            raise ValueError("no code")
+
+        @property
+        def reason(self) -> Any:
+            raise ValueError("no reason")
+
+    assert sign_of(RpcError()) is NOTHING

@@ -1,0 +1,239 @@
+"""How many calls a service takes at once: found out by trying, from how long they take and what comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from .._errors.exceptions import OptionError
+from .checks import positive_int
+from .service_signs import ServiceSign
+
+__all__ = ("AdaptiveCapacity", "CapacityPolicy")
+
+
+ROUND = 100  # calls, at least, whose latencies are compared: the mean of fewer says little
+FAST_ROUND = 10  # the same while the capacity doubles, which changes more than chance does
+SLOW, FAST_SLOW, FAST_NEAR = 1.5, 2.0, 1.2  # times the best latency
+UP, DOWN, HALF = 1.05, 0.9, 0.5
+BELOW = 0.8  # of where a service seems to be saturated: no call should wait there
+RESTART = 0.6  # of where a service was, when it turns out to be another
+FEW_DOWN, FEW_THROTTLED = 0.05, 0.02  # shares of a round that are no reason to go down
+MEMORY = 1000  # calls that the best latency is a mean of
+HOLD = 3  # rounds
+PERIOD, LATENCIES = 60.0, 300  # seconds, and times the best latency: how often, at most, that is measured anew
+QUARTER, LONG_FAST_ROUND = 0.25, 40  # of the limit, and calls: where that begins, and how long its rounds are
+SETTLE = 2.0  # times the best latency, after a step down
+TINY = 1e-6  # seconds: the logarithm of none is none
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveCapacity:
+    """As many calls in flight as the service can use, between `minimum` and `maximum` in each task.
+
+    It doubles until calls begin to wait in the service, then goes up by a twentieth per round of good calls, at least
+    one; down by a tenth when calls take clearly longer than the best did, or some are throttled or time out; by half
+    when most of the time goes to such calls. Once in a minute, for some hundred calls, it goes down to a quarter, to
+    see how long calls take that do not wait for others.
+
+    Raises:
+        OptionError: values that cannot work.
+    """
+
+    minimum: int = 4
+    maximum: int = 400
+
+    def __post_init__(self) -> None:
+        if positive_int(self.maximum, "maximum") < positive_int(self.minimum, "minimum"):
+            raise OptionError(f"maximum must be at least minimum ({self.minimum}), not {self.maximum}")
+
+    @classmethod
+    def of(cls, value: Any, name: str = "capacity") -> int | AdaptiveCapacity:
+        """What the option `capacity=` accepts: a number of calls, "auto", or a range."""
+        if value == "auto":
+            return cls()
+        return value if isinstance(value, cls) else positive_int(value, name)
+
+
+class _Round:
+    """What the calls of one round have told."""
+
+    def __init__(self) -> None:
+        self.calls = self.answered = self.throttled = self.down = 0
+        self.logarithms = 0.0  # of the latencies of answered calls
+        self.good_seconds = self.bad_seconds = 0.0
+        self.peak = 0  # calls in flight
+
+    def note(self, sign: ServiceSign, latency: float, in_flight: int) -> None:
+        self.calls += 1
+        self.peak = max(self.peak, in_flight)
+        if sign is ServiceSign.ANSWERED:
+            self.answered += 1
+            self.good_seconds += latency
+            self.logarithms += math.log(latency + TINY)
+        else:
+            self.throttled += sign is ServiceSign.THROTTLED
+            self.down += sign is ServiceSign.DOWN
+            self.bad_seconds += latency
+
+    @property
+    def troubles(self) -> int:
+        return self.throttled + self.down
+
+    @property
+    def latency(self) -> float:
+        """The geometric mean: a few calls that take very long do not hide the many."""
+        return math.exp(self.logarithms / self.answered)
+
+
+class CapacityPolicy:
+    """The capacity of one task over time: `limit`, which changes at the end of a round of calls.
+
+    Of what TCP and its kin do this is additive increase and multiplicative decrease, by rounds, with a slow start.
+    Vegas and the gradient of Netflix's concurrency-limits compare each call with the shortest: where latencies vary by
+    themselves, as those of most services do, they stay at a fraction of what the service could do.
+    """
+
+    # minimum <= limit <= maximum
+    # _best: the mean latency where calls do not wait in the service; measured at a limit of at most _measured_at. Only
+    #   there it may become longer: higher up it would follow the queue that we ourselves make.
+    # _is_fast: the limit doubles, up to _half, which is three quarters of what was too much
+    # _start_over_at: when to look again how long calls take that do not wait: others may have come, who make them wait
+    #   in the service as well, or gone. It is a time that all tasks share, so that they make room for each other.
+    # _throttled_at: the limit when calls were throttled last; from near there on it goes up only every few rounds
+    # _refused_at: the limit when most calls of a round were throttled; where that comes again it is not by chance
+    # _top: where the limit was when calls first took too long; if at half of it they still do, it is not our doing
+
+    def __init__(self, options: AdaptiveCapacity) -> None:
+        self._options = options
+        self._limit = float(options.minimum)
+        self._is_fast = True
+        self._half = float(options.maximum)
+        self._best: float | None = None
+        self._measured_at = self._top = 0.0
+        self._throttled_at = math.inf
+        self._refused_at = 0.0
+        self._held = 0  # rounds that it has not gone up for, though it could
+        self._of_calls = 0
+        self._round = _Round()
+        self._passed_over = 0  # ends of calls that began under another limit
+        self._passed_until = -math.inf
+        self._start_over_at = math.inf
+        self._fast_round = FAST_ROUND
+
+    @property
+    def limit(self) -> int:
+        """How many calls may be in flight."""
+        return int(self._limit)
+
+    def ended(self, sign: ServiceSign, latency: float, in_flight: int, now: float) -> None:
+        """An attempt is over.
+
+        Args:
+            latency: its seconds.
+            in_flight: attempts under way with it.
+            now: seconds, of a clock that all tasks which call the service share to within a tenth of a second.
+        """
+        if sign is ServiceSign.NOTHING:
+            return
+        if self._passed_over > 0 or now < self._passed_until:
+            self._passed_over -= 1
+            return
+        self._round.note(sign, latency, in_flight)
+        full = max(self._limit, self._fast_round if self._is_fast else ROUND)
+        if self._round.calls >= full or self._round.troubles >= max(4.0, self._limit / 2):
+            before = self._limit
+            if now >= self._start_over_at and not self._is_fast and not self._round.troubles:
+                self._start_over(QUARTER * self._limit, self._limit)
+            else:
+                self._end_round()
+            self._start_over_at = _next_time(now, self._best or 0.0)
+            self._limit = min(float(self._options.maximum), max(float(self._options.minimum), self._limit))
+            self._round = _Round()
+            if not before <= self._limit <= UP * before + 1:  # what is in flight tells of the old limit
+                self._passed_over = in_flight
+                self._passed_until = now + SETTLE * (self._best or 0.0) if self._limit < before else now
+
+    def _end_round(self) -> None:
+        ended = self._round
+        if ended.troubles and ended.bad_seconds >= ended.good_seconds:
+            is_known = ended.throttled > 0 and self._limit <= self._refused_at
+            if ended.answered or is_known or not self._is_fast:  # of one that is down for long nothing is learned
+                self._half = 0.75 * self._limit
+            if ended.throttled:
+                self._refused_at = self._limit
+            self._limit *= HALF
+            self._is_fast, self._top = self._limit < self._half, 0.0
+        elif ended.down > FEW_DOWN * ended.calls or ended.throttled > FEW_THROTTLED * ended.calls:
+            if ended.throttled:
+                self._throttled_at, self._held = self._limit, 0
+            if self._is_fast and ended.throttled:
+                self._measure_below(HALF)
+            else:
+                self._limit *= DOWN
+        elif ended.answered:
+            self._compare(ended.latency, ended)
+
+    def _compare(self, latency: float, ended: _Round) -> None:
+        if self._best is not None and latency * SLOW < self._best and not self._is_fast:
+            self._measure_below(RESTART)  # the service has become faster
+            return
+        best = self._learn(latency, ended.answered)
+        if self._is_fast:
+            if latency > FAST_SLOW * best and self.limit > self._options.minimum:
+                self._measure_below(BELOW * best / latency)  # Little's law: so many calls were not waiting
+            elif self._is_used(ended):
+                self._limit = min(2 * self._limit, max(self._half, self._limit))
+                self._is_fast = self._limit < self._half
+        elif latency > SLOW * best:
+            self._top = max(self._top, self._limit)
+            if self._limit <= HALF * self._top or self.limit <= self._options.minimum:
+                self._start_over(0.0, 0.75 * self._top)
+            else:
+                self._limit *= DOWN
+        elif self._is_used(ended):
+            self._held += 1
+            if self._limit < DOWN * self._throttled_at or self._held > HOLD:
+                self._limit, self._held = max(self._limit + 1, UP * self._limit), 0
+
+    def _start_over(self, limit: float, half: float) -> None:
+        """Measure the best latency anew: from this limit on, doubling up to `half`."""
+        self._limit, self._half = max(limit, float(self._options.minimum)), half
+        self._is_fast, self._best, self._top = self._limit < half, None, 0.0
+        self._fast_round = LONG_FAST_ROUND
+
+    def _measure_below(self, step: float) -> None:
+        """Go down to where no call should wait, and measure the best latency there, in long rounds."""
+        self._limit *= step
+        self._is_fast, self._best, self._top = False, None, 0.0
+
+    def _is_used(self, ended: _Round) -> bool:
+        """Whether more would be in flight if more were allowed: else nothing tells that more could be."""
+        return ended.peak >= 0.9 * self.limit
+
+    def _learn(self, latency: float, calls: int) -> float:
+        """What this round tells of the best latency; returns it."""
+        if self._best is None:
+            self._measure_anew(latency, calls)
+            return latency
+        if self._is_fast:
+            is_of_use = latency < FAST_NEAR * self._best
+        else:
+            is_of_use = latency < (SLOW if self._limit <= self._measured_at else 1.0) * self._best
+        if is_of_use:
+            self._of_calls = min(MEMORY, self._of_calls + calls)
+            self._best += min(1.0, calls / self._of_calls) * (latency - self._best)
+            self._measured_at = max(self._measured_at, self._limit) if self._is_fast else self._measured_at
+        return self._best
+
+    def _measure_anew(self, latency: float, calls: int) -> None:
+        self._best, self._of_calls, self._measured_at = latency, calls, self._limit
+
+
+def _next_time(now: float, best: float) -> float:
+    """When to start over: at multiples of a minute that grows by doubling, so that all tasks meet in some of them."""
+    period = PERIOD
+    while period < LATENCIES * best:
+        period *= 2
+    return (now // period + 1) * period

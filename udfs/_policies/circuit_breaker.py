@@ -1,0 +1,156 @@
+"""When a service counts as dead: then no row is called for it, but for one at a time that tries."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from .._errors.exceptions import OptionError
+from .._text.safe import safe_repr, type_name
+from .checks import discard, is_plain, positive_int, seconds
+from .numbers import share
+from .service_signs import ServiceSign, sign_of
+
+__all__ = ("Breaker", "CircuitBreaker")
+
+FailureOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class CircuitBreaker:
+    """After too many failures the rows wait and use up no attempt, while one call at a time tries the service.
+
+    Failures are timeouts, failed connections and HTTP statuses of 500 and more. Other statuses, also 429, and errors
+    of the row or the function are none: "the service is dead" is not "the row is bad".
+
+    Args:
+        failure_rate: share of the last calls whose failure opens the breaker.
+        window: how many calls these are; fewer never open it.
+        open_for: seconds until a call tries the service, and again after each that fails.
+        max_open: seconds after which the task fails, with one error for all its rows, if no call has succeeded.
+        failure_on: exception types, or a plain function of the exception, which name the failures in the place of the
+            rule above. Answers and other statuses show that the service lives, as they do without it.
+
+    Raises:
+        OptionError: a value that cannot work.
+    """
+
+    failure_rate: float = 0.5
+    window: int = 20
+    open_for: float | timedelta = 10.0
+    max_open: float | timedelta = 300.0
+    failure_on: FailureOn | None = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        share(self.failure_rate, "failure_rate")
+        positive_int(self.window, "window")
+        open_for, max_open = seconds(self.open_for, "open_for"), seconds(self.max_open, "max_open")
+        if max_open < open_for:
+            raise OptionError(f"max_open must be at least open_for ({open_for:g} s), not {max_open:g} s")
+        object.__setattr__(self, "open_for", open_for)
+        object.__setattr__(self, "max_open", max_open)
+        _check_failure_on(self.failure_on)
+
+    def sign_of(self, error: BaseException | None) -> ServiceSign:
+        """What an attempt has told of the service: only `DOWN` counts as a failure, only `ANSWERED` as a success.
+
+        Raises:
+            TypeError: `failure_on` is a function that has to be awaited; and whatever it raises itself.
+        """
+        if error is not None and self.failure_on is not None and self._is_failure(error):
+            return ServiceSign.DOWN
+        sign = sign_of(error)
+        # What `failure_on` does not name opens nothing; but answers stay answers, and show that the service lives.
+        return ServiceSign.NOTHING if sign is ServiceSign.DOWN and self.failure_on is not None else sign
+
+    def _is_failure(self, error: BaseException) -> bool:
+        if isinstance(self.failure_on, (type, tuple)):
+            return isinstance(error, self.failure_on)
+        assert self.failure_on is not None
+        answer: Any = self.failure_on(error)
+        if inspect.isawaitable(answer) or inspect.isasyncgen(answer):  # it would always be true
+            discard(answer)
+            raise TypeError(f"it answers with a {type_name(answer)}, which has to be awaited; give a plain function")
+        return bool(answer)
+
+    def has_tripped(self, failures: int, calls: int) -> bool:
+        """Whether so many failures of the last calls open it."""
+        return calls >= self.window and failures >= self.failure_rate * calls
+
+
+def _check_failure_on(value: Any) -> None:
+    kinds = value if isinstance(value, tuple) else (value,)
+    if value is None or (kinds and all(isinstance(one, type) and issubclass(one, BaseException) for one in kinds)):
+        return
+    if not is_plain(value) or isinstance(value, type):
+        raise OptionError(
+            f"failure_on must be exception types or a plain function of the exception, not {safe_repr(value)}"
+        )
+
+
+class Breaker:
+    """The circuit breaker of one task.
+
+    Each call runs under a ticket. Its end counts only while that ticket is the newest: what began before the breaker
+    opened, and ends while it is open, says nothing new.
+    """
+
+    # closed: open_since is None, every call gets the same ticket, the last `window` of them are remembered
+    # open: calls wait, until at probe_at one gets a ticket of its own, the probe; until it ends no other begins
+    # ticket grows whenever one of these changes
+
+    def __init__(self, options: CircuitBreaker) -> None:
+        self._options = options
+        self._ended: deque[bool] = deque(maxlen=options.window)  # whether each has failed
+        self._ticket = 0
+        self._is_probing = False
+        self._probe_at = 0.0
+        self.open_since: float | None = None
+
+    def admit(self, now: float) -> int | None:
+        """The ticket of a call that may begin; None if it has to wait."""
+        if self.open_since is not None:
+            if self._is_probing or now < self._probe_at:
+                return None
+            self._is_probing = True
+            self._ticket += 1
+        return self._ticket
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until a call may begin, 0.0 if one may now; None while that hangs on the end of a probe."""
+        if self.open_since is None:
+            return 0.0
+        return None if self._is_probing else max(0.0, self._probe_at - now)
+
+    def ended(self, ticket: int, sign: ServiceSign, now: float) -> None:
+        """A call is over; each that was admitted must come here, also one that was cancelled (`NOTHING`)."""
+        if ticket != self._ticket:
+            return
+        if self._is_probing:
+            self._is_probing = False
+            if sign in (ServiceSign.ANSWERED, ServiceSign.THROTTLED):
+                self._close()
+            elif sign is ServiceSign.DOWN:
+                self._probe_at = now + self._options.open_for  # type: ignore[operator]
+        elif sign in (ServiceSign.ANSWERED, ServiceSign.DOWN):
+            self._ended.append(sign is ServiceSign.DOWN)
+            if self.open_since is None and self._options.has_tripped(sum(self._ended), len(self._ended)):
+                self._open(now)
+
+    def has_given_up(self, now: float) -> bool:
+        """Whether it has been open for so long that the task must fail."""
+        return self.open_since is not None and now - self.open_since >= self._options.max_open  # type: ignore[operator]
+
+    def _open(self, now: float) -> None:
+        self.open_since = now
+        self._probe_at = now + self._options.open_for  # type: ignore[operator]
+        self._ticket += 1
+        self._ended.clear()
+
+    def _close(self) -> None:
+        self.open_since = None
+        self._ticket += 1

@@ -1,0 +1,215 @@
+"""How many calls may begin in a second, a minute, an hour: permits, counted on times that are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Literal, Protocol
+
+from .._errors.exceptions import FatalError, OptionError
+from .._text.safe import safe_repr, type_name
+from .checks import choice, discard, is_plain, seconds, unknown_name
+from .numbers import amount, is_number
+
+__all__ = ("LEEWAY", "ROUNDING", "Bucket", "Permits", "RateLimit", "Scope", "take")
+
+
+PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
+SAVED = 0.02  # of the rate, may come at once after a quiet time
+LEEWAY = 0.02  # of the period: how late a permit may be used, beside what the burst allows
+LATE = 0.5  # seconds, at most, by which a timer comes late
+ROUNDING = 1e-6  # seconds: the last bits of a sum of times must not make a permit late that is there
+
+Cost = float | Callable[..., float]
+
+
+class Scope(enum.Enum):
+    """Who shares a limit: all tasks of the job, or each task has its own."""
+
+    JOB = "job"
+    TASK = "task"
+
+
+@dataclasses.dataclass(frozen=True)
+class RateLimit:
+    """At most `permits` in any second, minute or hour, and at most `burst` more that a quiet time has saved up.
+
+    Args:
+        permits: how many calls, or how much of what `cost` counts.
+        per: "second", "minute", "hour" or "day"; a number of seconds, or a timedelta.
+        burst: how many may begin at once after a quiet time; 2% of `permits` if left out, at least 1.
+        cost: permits of one call, 1 if left out: a number, or a plain function of the call's arguments, such as one
+            that counts tokens. A call of more than `burst` begins when the burst is saved up, and those after it wait
+            until it is paid off.
+        name: limits of the same name are one, over functions and, on one Redis, over jobs.
+        scope: "job", over all tasks, which needs a coordinator; "task", for each task on its own.
+
+    Raises:
+        OptionError: a value that cannot work.
+
+    >>> RateLimit(5_000, per="hour").saved
+    100.0
+    """
+
+    permits: float
+    per: float | timedelta | Literal["second", "minute", "hour", "day"] = "second"
+    burst: float | None = None
+    cost: Cost | None = None
+    name: str | None = None
+    scope: Scope | Literal["job", "task"] = Scope.JOB
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "permits", amount(self.permits, "permits"))
+        object.__setattr__(self, "per", _period(self.per))
+        object.__setattr__(self, "scope", choice(Scope)(self.scope, "scope"))
+        if self.burst is not None and amount(self.burst, "burst") < 1:
+            raise OptionError(f"burst must be at least 1, or no call could ever begin, not {safe_repr(self.burst)}")
+        if self.cost is not None and not is_plain(self.cost):
+            if callable(self.cost) or not is_number(self.cost):
+                raise OptionError(
+                    "cost must be a number or a plain function of the call's arguments, such as lambda text: "
+                    f"len(text) / 4, not {safe_repr(self.cost)}"
+                )
+            amount(self.cost, "cost")
+        if self.name is not None and (not isinstance(self.name, str) or not self.name):
+            raise OptionError(f"name must be a text, not {safe_repr(self.name)}")
+
+    @classmethod
+    def all_of(cls, value: Any, name: str) -> tuple[RateLimit, ...]:
+        """What the option `rate_limit=` accepts: None, one limit or several."""
+        given = () if value is None else (value,) if isinstance(value, cls) else value
+        if not isinstance(given, (list, tuple)) or not all(isinstance(one, cls) for one in given):
+            raise OptionError(
+                f"{name} must be a RateLimit, such as RateLimit(100, per='second'), or a list of them, "
+                f"not {safe_repr(value)}"
+            )
+        names = [one.name for one in given if one.name is not None]
+        for one in names:
+            if names.count(one) > 1:
+                raise OptionError(
+                    f"{name} has two limits of the name {safe_repr(one)}, which are one and the same: give each a name "
+                    "of its own, or write one limit whose cost is that of both"
+                )
+        return tuple(given)
+
+    @property
+    def period(self) -> float:
+        """Seconds in which there are `permits`."""
+        assert isinstance(self.per, float)
+        return self.per
+
+    @property
+    def interval(self) -> float:
+        """Seconds of one permit."""
+        return self.period / self.permits
+
+    @property
+    def saved(self) -> float:
+        """Permits that a quiet time may save up."""
+        return max(1.0, SAVED * self.permits) if self.burst is None else float(self.burst)
+
+    def seconds_for(self, calls: float, tasks: int) -> float:
+        """How long it takes until so many calls have begun, at least; of those whose cost only a row tells, 0."""
+        cost = 1.0 if self.cost is None else self.cost
+        if not isinstance(cost, (int, float)):
+            return 0.0
+        places = tasks if self.scope is Scope.TASK else 1
+        return max(0.0, (calls / places * cost - max(self.saved, cost)) * self.interval)
+
+    def cost_of(self, arguments: Sequence[Any]) -> float:
+        """The permits that a call with these arguments takes.
+
+        Raises:
+            FatalError: `cost` gave no number of 0 or more; it is wrong for every row, so no other is tried.
+        """
+        if self.cost is None:
+            return 1.0
+        cost = self.cost(*arguments) if callable(self.cost) else self.cost
+        if not (is_number(cost) and cost >= 0):
+            discard(cost)
+            before = "cost of a rate limit must give a number of 0 or more, not"
+            error = FatalError(f"{before} {safe_repr(cost)}")
+            error.without_value = f"{before} this {type_name(cost)}"  # it is made of the input, or may be it
+            raise error
+        return float(cost)
+
+
+def _period(value: Any) -> float:
+    if isinstance(value, str):
+        if value not in PERIODS:
+            raise OptionError(unknown_name("period of a rate limit", value, PERIODS))
+        return PERIODS[value]
+    return seconds(value, "per")
+
+
+class Permits(Protocol):
+    """Permits of one limit, as `take` sees them."""
+
+    def due(self, cost: float, now: float) -> float | None:
+        """When a call of this cost may begin, now or later; None if that is not known here."""
+
+    def use(self, cost: float, now: float) -> None:
+        """Take them, now that they are due."""
+
+
+def take(permits: Sequence[Permits], costs: Sequence[float], now: float) -> float | None:
+    """Take a call's permits of all its limits, or of none.
+
+    Returns:
+        0.0 if they were taken; else the seconds after which it makes sense to ask again; None if that is not known.
+    """
+    begin = now
+    for one, cost in zip(permits, costs, strict=True):
+        due = one.due(cost, now)
+        if due is None:
+            return None
+        begin = max(begin, due)
+    if begin > now:
+        return begin - now
+    for one, cost in zip(permits, costs, strict=True):
+        one.use(cost, now)
+    return 0.0
+
+
+class Bucket:
+    """The permits of a limit in one place: the arithmetic of GCRA, the generic cell rate algorithm.
+
+    >>> bucket = Bucket(RateLimit(10, burst=1))
+    >>> take([bucket], [1.0], 100.0), round(take([bucket], [1.0], 100.0), 3)
+    (0.0, 0.1)
+    """
+
+    # One number says it all: when there was, or will be, no permit left. Since then one has come each `interval`, and
+    # never more than `saved` are kept. A call of more than that may begin when all are there, and leaves a debt.
+    #
+    # Over any time of `t` seconds, then: at most t / interval + saved, or one call's cost in the place of saved
+    #
+    # Who waits is woken late, and what has come meanwhile is not what a quiet time saves up: permits that come after
+    # the time for which he waits are kept beside, and these are the 2% that any second may have more.
+
+    def __init__(self, limit: RateLimit) -> None:
+        self._interval, self._saved = limit.interval, limit.saved
+        self._leeway = min(LATE, LEEWAY * limit.period)
+        self._empty_at = -math.inf
+        self._awaited = -math.inf
+
+    def due(self, cost: float, now: float) -> float:
+        if not cost:
+            return now
+        due = self._clamped(now) + min(cost, self._saved) * self._interval
+        if due <= now + ROUNDING:
+            return now
+        self._awaited = due
+        return due
+
+    def use(self, cost: float, now: float) -> None:
+        self._empty_at = self._clamped(now) + cost * self._interval
+
+    def _clamped(self, now: float) -> float:
+        full = now
+        if self._awaited <= now <= self._awaited + 2 * self._leeway:
+            full = max(self._awaited, now - self._leeway)
+        return max(self._empty_at, full - self._saved * self._interval)
