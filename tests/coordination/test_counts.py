@@ -1,0 +1,347 @@
+"""What is counted over a query, failed rows and calls made: nothing is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf._coordination.client import Coordinator
+from asyncudf._coordination.failures import SharedFailures
+from asyncudf._coordination.health import SharedHealth
+from asyncudf._coordination.scripts import SPEND
+from asyncudf._coordination.server import CoordinatorServer
+from asyncudf._coordination.spending import SharedSpending
+from asyncudf._errors.exceptions import FatalError
+from asyncudf._policies.circuit_breaker import CircuitBreaker
+from asyncudf._policies.error_budget import ErrorBudget, Failures
+from asyncudf._policies.service_signs import ServiceSign
+
+from .servers import Scripts, coordinator, fail, space_of_its_own
+
+pytestmark = pytest.mark.services
+
+LEASE = 60.0
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_the_last_failures_spend_the_budget(server: CoordinatorServer, turns: int) -> None:
+    """Whatever the task is at when its last row is done: it looks at what has come together, and counts once."""
+
+    async def job() -> None:
+        heard: list[Failures] = []
+        async with coordinator(server, space_of_its_own()) as connection:
+            task = SharedFailures(connection, "x", ErrorBudget.of(3), heard.append, fail)
+            task.add(5, {"ValueError": 5}, ["ValueError: x"])
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await task.close()
+        assert {(one.rows, one.failed) for one in heard} == {(5, 5)}
+
+    asyncio.run(job())
+
+
+class CutOff(Coordinator):
+    """A connection whose first questions are never answered, or fail."""
+
+    def __init__(self, server: CoordinatorServer, *, lost: int = 1, error: BaseException | None = None) -> None:
+        super().__init__(server.url, space_of_its_own(), clock=asyncio.get_running_loop().time)
+        self._lost, self._error = lost, error
+        self.asked = 0
+
+    async def run(self, script: str, keys: Any, *arguments: object) -> Any:
+        self.asked += 1
+        if self.asked > self._lost:
+            return await super().run(script, keys, *arguments)
+        if self._error is not None:
+            raise self._error
+        return await asyncio.Event().wait()
+
+
+def test_failures_that_were_cut_off_are_told_again(server: CoordinatorServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task ends while its connection hangs: what it was about to tell is told by the next one."""
+    monkeypatch.setattr("asyncudf._coordination.beat.GOODBYE", 0.01)
+
+    async def job() -> None:
+        heard: list[Failures] = []
+        async with CutOff(server) as connection:
+            task = SharedFailures(connection, "x", ErrorBudget.of(3), heard.append, fail)
+            task.add(5, {"ValueError": 5}, ["ValueError: x"])
+            while not connection.asked:
+                await asyncio.sleep(0)
+            task.add(2, {"ValueError": 1}, ["ValueError: y"])
+            await task.close()
+        assert [(one.rows, one.failed, one.examples) for one in heard] == [(7, 6, ["ValueError: y", "ValueError: x"])]
+
+    asyncio.run(job())
+
+
+def test_who_is_gone_is_not_waited_for_twice(server: CoordinatorServer) -> None:
+    """The task has failed because nobody answered; to ask again would only make that last longer."""
+
+    async def job() -> None:
+        errors: list[BaseException] = []
+        async with CutOff(server, lost=99, error=FatalError("nobody")) as connection:
+            failures = SharedFailures(connection, "x", ErrorBudget.of(3), fail, errors.append)  # type: ignore[arg-type]
+            failures.add(5, {"ValueError": 5}, [])
+            health = SharedHealth(connection, "x", "t", CircuitBreaker(), lambda: None, errors.append)
+            health.pause(1e9)
+            spending = SharedSpending(connection, "x", "t", 5, lambda: None, errors.append)
+            spending.has_call()
+            while len(errors) < 3:
+                await asyncio.sleep(0)
+            for one in (failures, health, spending):
+                await one.close()  # type: ignore[attr-defined]
+            assert connection.asked == 3
+
+    asyncio.run(job())
+
+
+def test_what_was_seen_of_a_service_and_cut_off_is_told_again(
+    server: CoordinatorServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failures and the pause: another task hears of both."""
+    monkeypatch.setattr("asyncudf._coordination.beat.GOODBYE", 0.01)
+
+    async def job() -> None:
+        options = CircuitBreaker(window=2)
+        async with CutOff(server) as connection:
+            one = SharedHealth(connection, "x", "one", options, lambda: None, fail)
+            one.ended(0, ServiceSign.DOWN, 0.0)
+            one.pause(connection.clock() + 100.0)
+            while not connection.asked:
+                await asyncio.sleep(0)
+            one.ended(0, ServiceSign.DOWN, 0.0)
+            await one.close()
+            woken = asyncio.Event()
+            other = SharedHealth(connection, "x", "other", options, woken.set, fail)
+            await woken.wait()
+            assert other.open_since is not None
+            assert other.paused_until == pytest.approx(connection.clock() + 100.0, abs=5.0)
+            await other.close()
+
+    asyncio.run(job())
+
+
+def ttls(connection: Coordinator) -> Any:
+    """Of each kind of key of a space, the milliseconds that it lives on."""
+
+    async def told() -> dict[str, int]:
+        names = await connection._redis.keys(f"*{connection._space}*")
+        return {name.split(":")[2]: await connection._redis.pttl(name) for name in names}
+
+    return told()
+
+
+def test_a_query_without_anything_to_tell_leaves_little(server: CoordinatorServer) -> None:
+    """Each micro-batch of a stream is a query: what it leaves is gone soon, and of its health nothing is kept."""
+
+    async def job() -> None:
+        async with coordinator(server, space_of_its_own()) as connection:
+            woken = asyncio.Event()
+            health = SharedHealth(connection, "x", "t", CircuitBreaker(), woken.set, fail)
+            await woken.wait()
+            failures = SharedFailures(connection, "x", ErrorBudget.of(3), fail, fail)  # type: ignore[arg-type]
+            failures.add(10, {"ValueError": 1}, ["ValueError: " + "y" * 10_000])
+            bought = asyncio.Event()
+            spending = SharedSpending(connection, "x", "t", 5, bought.set, fail)
+            assert not spending.has_call()
+            await bought.wait()
+            for one in (health, failures, spending):
+                await one.close()  # type: ignore[attr-defined]
+            left = await ttls(connection)
+            assert sorted(left) == ["calls", "examples", "failures"]
+            assert max(left["examples"], left["failures"]) <= 15 * 60_000
+            assert left["calls"] <= 60 * 60_000
+            (example,) = await connection._redis.lrange(connection.key("examples", "x"), 0, -1)
+            assert len(example) == 200
+
+    asyncio.run(job())
+
+
+def test_what_a_service_has_said_is_kept_for_as_long_as_it_holds(server: CoordinatorServer) -> None:
+    """A pause of an hour is known for an hour, by whoever comes then."""
+
+    async def job() -> None:
+        async with coordinator(server, space_of_its_own()) as connection:
+            health = SharedHealth(connection, "x", "t", None, lambda: None, fail)
+            health.pause(connection.clock() + 3600.0)
+            await health.close()
+            assert (await ttls(connection))["health"] > 3600_000
+
+    asyncio.run(job())
+
+
+def test_counts_are_not_forgotten_while_their_tasks_work(
+    server: CoordinatorServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that have nothing new to tell tell that they are there."""
+    monkeypatch.setattr("asyncudf._coordination.failures.REFRESH", 0.0)
+    monkeypatch.setattr("asyncudf._coordination.failures.BEAT", 0.01)
+    monkeypatch.setattr("asyncudf._coordination.spending.IDLE", 0.01)
+
+    async def job() -> None:
+        async with coordinator(server, space_of_its_own()) as connection:
+            bought = asyncio.Event()
+            failures = SharedFailures(connection, "x", ErrorBudget.of(3), fail, fail)  # type: ignore[arg-type]
+            spending = SharedSpending(connection, "x", "t", 5, bought.set, fail)
+            failures.add(10, {"ValueError": 1}, ["ValueError: x"])
+            assert not spending.has_call()
+            await bought.wait()
+            spending.use()
+            async with asyncio.timeout(10.0):
+                while len(await ttls(connection)) < 3:
+                    await asyncio.sleep(0.005)
+                for name in await connection._redis.keys(f"*{connection._space}*"):
+                    await connection._redis.pexpire(name, 60_000)
+                while min((await ttls(connection)).values()) <= 60_000:
+                    await asyncio.sleep(0.005)
+            await failures.close()
+            await spending.close()
+
+    asyncio.run(job())
+
+
+class Asked:
+    """Questions of tasks for calls, by the numbers that they count up themselves."""
+
+    def __init__(self, scripts: Scripts, total: int) -> None:
+        self._scripts, self._total = scripts, total
+        self._numbers = itertools.count(1)
+
+    def __call__(
+        self, task: str, now: float, *, made: int = 0, held: int = 0, want: int = 0, number: int = 0
+    ) -> tuple[int, bool, bool]:
+        told = (task, self._total, number or next(self._numbers), made, held, want, LEASE)
+        got, is_over, is_awaited = self._scripts.run(SPEND, now, ["calls"], *told)
+        return int(got), bool(is_over), bool(is_awaited)
+
+
+NOTHING, ALL_MADE, AWAITED = (0, False, False), (0, True, False), (0, False, True)
+
+
+def test_calls_that_a_task_holds_are_not_spent(scripts: Scripts) -> None:
+    """However long its call takes: another waits, the one that holds them hears so and gives them back."""
+    asked = Asked(scripts, 16)
+    assert asked("a", 0.0, want=64) == (2, False, False)
+    for now in range(14):
+        assert asked("b", float(now), made=now, want=1) == (1, False, False)
+    assert asked("b", 14.0, made=14, want=1) == NOTHING
+    assert asked("b", 50.0, made=14, want=1) == NOTHING
+    assert asked("a", 51.0, made=1, held=1) == AWAITED
+    assert asked("a", 51.0, made=1, held=0) == AWAITED
+    assert asked("b", 52.0, made=14, want=1) == (1, False, False)
+    assert asked("b", 53.0, made=15, want=1) == ALL_MADE
+    assert asked("a", 53.0, made=1, want=1)[:2] == ALL_MADE[:2]
+
+
+def test_a_question_that_is_told_again_has_the_same_answer(scripts: Scripts) -> None:
+    """The answer was lost: what it granted is not granted twice, and not lost either."""
+    asked = Asked(scripts, 16)
+    assert asked("a", 0.0, want=2, number=1) == (2, False, False)
+    assert asked("a", 1.0, want=2, number=1) == (2, False, False)
+    assert asked("a", 2.0, made=1, held=0, want=2, number=2) == (1, False, False)
+    asked("a", 3.0, made=2, want=-1)
+    asked("a", 3.0, made=2, want=-1)
+    assert asked("b", 4.0, want=16) == (1, False, False)
+    assert asked("b", 4.0, held=14) == NOTHING
+    assert asked("c", 4.0, want=1) == NOTHING
+    assert asked("b", 4.0, made=14) == (0, True, True)
+
+
+def test_what_a_killed_task_held_counts_as_made(scripts: Scripts) -> None:
+    """After its lease, for nobody knows; until then there is hope. One that was only silent is believed again."""
+    asked = Asked(scripts, 2)
+    assert asked("silent", 0.0, want=1) == (1, False, False)
+    assert asked("b", 1.0, want=1) == (1, False, False)
+    assert asked("b", LEASE, made=1, want=1) == NOTHING
+    assert asked("b", LEASE + 1.0, made=1, want=1) == ALL_MADE
+    assert asked("silent", LEASE + 2.0, made=0, held=0) == AWAITED
+    assert asked("b", LEASE + 3.0, made=1, want=1) == (1, False, False)
+
+
+def test_after_a_loss_of_memory_tasks_tell_what_they_have_made(scripts: Scripts) -> None:
+    """What those had made that have left is forgotten, and no more."""
+    asked = Asked(scripts, 4)
+    assert asked("gone", 0.0, want=1)[0] == 1
+    asked("gone", 0.0, made=1, want=-1)
+    assert asked("a", 0.0, want=1)[0] == 1
+    assert asked("b", 0.0, want=1)[0] == 1
+    scripts.forget()
+    asked("a", 1.0, made=1)
+    asked("b", 1.0, made=1)
+    assert asked("b", 1.0, made=1, want=1)[0] == 1
+    assert asked("a", 1.0, made=1, want=1)[0] == 1
+    assert asked("b", 1.0, made=2, want=1) == NOTHING
+    asked("a", 1.0, made=2, want=-1)
+    assert asked("b", 1.0, made=2, want=1) == ALL_MADE
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["ask", "make", "give", "lost", "leave"])), max_size=80)
+
+
+@given(st.integers(1, 12), STEPS)
+def test_neither_a_call_more_nor_one_less(server: CoordinatorServer, total: int, steps: list[tuple[int, str]]) -> None:
+    """Whatever tasks do, all calls are over exactly when all are made."""
+    scripts = Scripts(server)
+    scripts.space = space_of_its_own()
+    asked = Asked(scripts, total)
+    held, made, names, left = [0] * 3, [0] * 3, [str(number) for number in range(3)], 0
+    numbers = itertools.count(1)
+    for now, (task, step) in enumerate(steps):
+        told = {"made": made[task], "held": held[task], "want": 0 if held[task] else 4}
+        if step == "make" and held[task]:
+            held[task], made[task] = held[task] - 1, made[task] + 1
+        elif step == "give":
+            held[task] = 0
+            asked(names[task], now, made=made[task], held=0)
+        elif step == "leave":
+            asked(names[task], now, made=made[task], want=-1)
+            left, held[task], made[task] = left + made[task], 0, 0
+            names[task] = f"{task} {next(numbers)}"
+        elif step in ("ask", "lost"):
+            number = next(asked._numbers)
+            for _ in range(2 if step == "lost" else 1):
+                got, is_over, _ = asked(names[task], now, **told, number=number)  # type: ignore[arg-type]
+            held[task] += got
+            assert is_over == (left + sum(made) == total)
+        assert left + sum(made) + sum(held) <= total
+    scripts.close()
+
+
+async def make_calls(spending: SharedSpending, woken: asyncio.Event, calls: int) -> int:
+    """Make so many, each as soon as it may; how many were made before all were spent."""
+    for made in range(calls):
+        while not spending.has_call():
+            if spending.is_spent():
+                return made
+            woken.clear()
+            await woken.wait()
+        spending.use()
+    return calls
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_query_makes_all_calls_of_its_budget(server: CoordinatorServer, more: int) -> None:
+    """One task has made its last call, which takes long, and holds others: those that need them get all of them."""
+
+    async def job() -> None:
+        async with coordinator(server, space_of_its_own()) as connection:
+            woken = [asyncio.Event() for _ in range(3)]
+            tasks = [
+                SharedSpending(connection, "x", f"t{number}", 200, one.set, fail) for number, one in enumerate(woken)
+            ]
+            assert await make_calls(tasks[0], woken[0], 20) == 20
+            tasks[0].has_call()  # and does not use it: its row needs none any more
+            both = [make_calls(task, event, 90) for task, event in zip(tasks[1:], woken[1:], strict=True)]
+            async with asyncio.timeout(20.0):
+                assert await asyncio.gather(*both) == [90, 90]
+                assert await make_calls(tasks[1], woken[1], more) == 0
+            for task in tasks:
+                await task.close()
+
+    asyncio.run(job())

@@ -1,0 +1,223 @@
+"""The tasks of a job find out together that a service is dead, try it one at a time, and pause together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf._calls.admission import PauseGate
+from asyncudf._calls.call import Call
+from asyncudf._coordination.health import SharedHealth
+from asyncudf._coordination.scripts import HEALTH
+from asyncudf._coordination.server import CoordinatorServer
+from asyncudf._policies.circuit_breaker import Breaker, CircuitBreaker
+from asyncudf._policies.service_signs import ServiceSign
+
+from .servers import Scripts, coordinator, fail, space_of_its_own
+
+pytestmark = pytest.mark.services
+
+UP, DOWN, NOTHING = ServiceSign.ANSWERED, ServiceSign.DOWN, ServiceSign.NOTHING
+LEASE = 4.0
+
+
+class Told:
+    """Tells the coordinator, and keeps the answer."""
+
+    def __init__(self, scripts: Scripts, window: int = 4, open_for: float = 10.0) -> None:
+        self._scripts, self._window, self._open_for = scripts, window, open_for
+
+    def __call__(
+        self, task: str, now: float, outcomes: str = "", probe: str = "", *, ticket: int = 0, pause: float = 0.0
+    ) -> Told:
+        options = (self._window, 0.5, self._open_for, LEASE, ticket, outcomes, probe, pause)
+        _, number, since, probe_at, mine, paused = self._scripts.run(HEALTH, now, ["x"], task, *options)
+        self.ticket, self.since = int(number), float(since) if since else None
+        self.probe_at, self.is_prober, self.paused_until = float(probe_at), bool(int(mine)), float(paused)
+        return self
+
+
+@pytest.fixture
+def told(scripts: Scripts) -> Told:
+    return Told(scripts)
+
+
+def test_the_outcomes_of_all_tasks_are_one_window(told: Told) -> None:
+    """Two failures of one task and two of another open it for both, by the clock of the coordinator."""
+    assert told("a", 1.0, "ff").since is None
+    assert told("b", 2.0, "sf").since == 2.0
+    assert told("a", 3.0).since == 2.0
+    assert (told.ticket, told.probe_at) == (1, 12.0)
+
+
+def test_what_began_before_it_opened_counts_no_more(told: Told) -> None:
+    """Neither while it is open nor after it has closed again."""
+    told("a", 1.0, "ffff")
+    assert told("b", 2.0, "ssss", ticket=0).since == 1.0
+    told("a", 11.0, probe="ask")
+    assert told("a", 12.0, probe="s").since is None
+    assert told("b", 13.0, "ffff", ticket=0).since is None
+    assert told("b", 13.0, "ffff", ticket=told.ticket).since == 13.0
+
+
+def test_one_task_has_the_probe(told: Told) -> None:
+    """Whoever asks first when it is time; the others hear that they have not."""
+    told("a", 0.0, "ffff")
+    assert not told("a", 9.9, probe="ask").is_prober
+    assert told("b", 10.0, probe="ask").is_prober
+    assert not told("a", 10.1, probe="ask").is_prober
+    assert not told("b", 11.0, probe="f").is_prober
+    assert not told("a", 20.9, probe="ask").is_prober
+    assert told("a", 21.0, probe="ask").is_prober
+
+
+def test_a_probe_whose_task_is_gone_is_given_to_another(told: Told) -> None:
+    """After a lease without a word; one that takes long is held by telling so."""
+    told("a", 0.0, "ffff")
+    told("a", 10.0, probe="ask")
+    told("a", 13.0, probe="hold")
+    assert not told("b", 16.9, probe="ask").is_prober
+    assert told("b", 17.0, probe="ask").is_prober
+    assert told("a", 18.0, probe="s").since == 0.0  # too late: the probe is no longer its
+    assert told("b", 18.0, probe="s").since is None
+
+
+def test_a_pause_is_the_longest_that_was_asked_for(told: Told) -> None:
+    """By any task."""
+    assert told("a", 1.0, pause=5.0).paused_until == 6.0
+    assert told("b", 2.0, pause=1.0).paused_until == 6.0
+    assert told("c", 2.0, pause=30.0).paused_until == 32.0
+
+
+STEPS = st.lists(st.tuples(st.floats(0, 8), st.sampled_from([UP, DOWN, NOTHING])), max_size=60)
+
+
+@given(STEPS)
+def test_it_decides_as_the_breaker_of_one_task(
+    server: CoordinatorServer, steps: list[tuple[float, ServiceSign]]
+) -> None:
+    """Call by call: open at the same times, with probes at the same times."""
+    scripts = Scripts(server)
+    scripts.space = space_of_its_own()
+    told, breaker, now = Told(scripts, window=3), Breaker(CircuitBreaker(window=3, open_for=10.0)), 0.0
+    told("a", now)
+    for passed, sign in steps:
+        now += passed
+        ticket = breaker.admit(now)
+        was_open = told.since is not None
+        if was_open:
+            told("a", now, probe="ask", ticket=told.ticket)
+        assert (ticket is not None) is (not was_open or told.is_prober)
+        if ticket is None:
+            continue
+        breaker.ended(ticket, sign, now)
+        letter = {UP: "s", DOWN: "f", NOTHING: "n"}[sign]
+        if was_open:
+            told("a", now, probe=letter, ticket=told.ticket)
+        else:
+            told("a", now, letter.replace("n", ""), ticket=told.ticket)
+        assert told.since == breaker.open_since
+    scripts.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10.0):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+def test_tasks_hear_of_each_other(server: CoordinatorServer) -> None:
+    """One sees failures, three stop; one of them tries, and when it is answered all go on."""
+
+    async def job() -> None:
+        options = CircuitBreaker(window=4, open_for=0.3)
+        async with coordinator(server, space_of_its_own()) as connection:
+            tasks = [SharedHealth(connection, "x", f"t{number}", options, lambda: None, fail) for number in range(3)]
+            await until(lambda: all(task.admit(0.0) is not None for task in tasks))
+            for _ in range(4):
+                ticket = tasks[0].admit(0.0)
+                assert ticket is not None
+                tasks[0].ended(ticket, DOWN, 0.0)
+            await until(lambda: all(task.open_since is not None for task in tasks))
+            opened = [task.open_since or 0.0 for task in tasks]
+            assert max(opened) - min(opened) < 0.05
+            assert abs(time.monotonic() - opened[0]) < 0.8
+
+            probes = 0
+            for sign in (DOWN, NOTHING, UP):
+                found: list[tuple[SharedHealth, int]] = []
+                while not found:
+                    await asyncio.sleep(0.005)
+                    found = [(task, ticket) for task in tasks if (ticket := task.admit(0.0)) is not None]
+                await asyncio.sleep(0.05)
+                assert [task.admit(0.0) for task in tasks] == [None] * 3
+                ((prober, ticket),) = found
+                prober.ended(ticket, sign, 0.0)
+                probes += 1
+            await until(lambda: all(task.open_since is None for task in tasks))
+            assert probes == 3
+            assert time.monotonic() - opened[0] >= 0.6
+            for task in tasks:
+                await task.close()
+
+    asyncio.run(job())
+
+
+def test_a_task_without_rows_does_not_keep_the_probe(server: CoordinatorServer) -> None:
+    """It was to try, and had nothing left to try with: another task tries in its place."""
+
+    async def job() -> None:
+        options = CircuitBreaker(window=1, open_for=0.1)
+        async with coordinator(server, space_of_its_own()) as connection:
+            one = SharedHealth(connection, "x", "one", options, lambda: None, fail)
+            one.ended(0, DOWN, 0.0)
+            await until(lambda: one.open_since is not None)
+            assert one.admit(0.0) is None
+            await until(lambda: one.wait(0.0) == 0.0)  # it may try, and does not
+            other = SharedHealth(connection, "x", "other", options, lambda: None, fail)
+            await until(lambda: other.open_since is not None)
+            await until(lambda: other.admit(0.0) is not None)
+            assert one.wait(0.0) is None
+            await one.close()
+            await other.close()
+
+    asyncio.run(job())
+
+
+def test_a_task_that_begins_asks_first_what_others_have_seen(server: CoordinatorServer) -> None:
+    """In the midst of an outage or a pause its calls would fail, and nobody would know why."""
+
+    async def job() -> None:
+        async with coordinator(server, space_of_its_own()) as connection:
+            heard: list[bool] = []
+            late = SharedHealth(connection, "x", "late", None, lambda: heard.append(True), fail)
+            gate = PauseGate(lambda: late.paused_until)
+            assert gate.wait(Call([], [], 0.0), 0.0) is None
+            await until(lambda: bool(heard))
+            assert gate.wait(Call([], [], 0.0), 0.0) == 0.0
+            await late.close()
+
+    asyncio.run(job())
+
+
+def test_a_pause_of_one_task_is_one_of_all(server: CoordinatorServer) -> None:
+    """Within a moment each knows until when; and is woken to see it."""
+
+    async def job() -> None:
+        async with coordinator(server, space_of_its_own()) as connection:
+            heard: list[float] = []  # until when, each time that it was woken
+            one = SharedHealth(connection, "x", "one", None, lambda: None, fail)
+            other = SharedHealth(connection, "x", "other", None, lambda: heard.append(other.paused_until), fail)
+            end = time.monotonic() + 5.0
+            one.pause(end)
+            await until(lambda: heard[-1:] == [pytest.approx(end, abs=0.1)])
+            assert other.admit(0.0) is not None
+            await one.close()
+            await other.close()
+
+    asyncio.run(job())

@@ -1,0 +1,301 @@
+"""Tasks that lease permits and shares keep the limits of the job, also when one is killed or the server is away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import pytest
+
+from asyncudf._coordination.client import Coordinator
+from asyncudf._coordination.failures import SharedFailures
+from asyncudf._coordination.permits import SharedPermits
+from asyncudf._coordination.server import CoordinatorServer
+from asyncudf._coordination.share import CapacityShare, prepare_shares
+from asyncudf._errors.exceptions import FatalError
+from asyncudf._policies.error_budget import ErrorBudget, Failures
+from asyncudf._policies.rate_limit import RateLimit
+
+from .servers import coordinator, fail, space_of_its_own
+
+pytestmark = pytest.mark.services
+
+
+async def begin_calls(permits: SharedPermits, look: asyncio.Event, end: float) -> list[float]:
+    """Begin calls until then, each as soon as it may; when they began."""
+    begun: list[float] = []
+    while (now := time.monotonic()) < end:
+        if permits.take([1.0]):
+            begun.append(now)
+            continue
+        look.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(end - now):
+                await look.wait()
+    return begun
+
+
+async def begun_by_tasks(server: CoordinatorServer, limit: RateLimit, tasks: int, seconds: float) -> list[float]:
+    space = space_of_its_own()
+    end = time.monotonic() + seconds
+
+    async def task() -> list[float]:
+        look = asyncio.Event()
+        async with coordinator(server, space) as connection:
+            permits = SharedPermits(connection, [("x", limit)], look.set, fail)
+            begun = await begin_calls(permits, look, end)
+            await permits.close()
+            return begun
+
+    return sorted(itertools.chain.from_iterable(await asyncio.gather(*(task() for _ in range(tasks)))))
+
+
+def test_tasks_together_keep_a_rate(server: CoordinatorServer) -> None:
+    """Three tasks that want all they can get: no half second has more than its part, and most of it is used."""
+    limit = RateLimit(200, per=0.5)
+    begun = asyncio.run(begun_by_tasks(server, limit, 3, 2.0))
+    most = max(sum(begin <= one < begin + 0.5 for one in begun) for begin in begun)
+    assert most <= 200 + limit.saved + 8  # 2%, and the moment between the two clocks
+    assert len(begun) >= 600
+
+
+def test_what_a_task_has_not_used_the_next_one_has(server: CoordinatorServer) -> None:
+    """A permit of an hour is given back when its task ends without a call."""
+    limit = RateLimit(1, "hour", burst=1)
+
+    async def job() -> None:
+        async with coordinator(server, space := space_of_its_own()) as connection:
+            look = asyncio.Event()
+            first = SharedPermits(connection, [("x", limit)], look.set, fail)
+            assert not first.take([1.0])
+            await look.wait()  # it has come
+            await first.close()
+        assert await begun_by(space) == 1
+
+    async def begun_by(space: str) -> int:
+        look = asyncio.Event()
+        async with coordinator(server, space) as connection:
+            permits = SharedPermits(connection, [("x", limit)], look.set, fail)
+            begun = await begin_calls(permits, look, time.monotonic() + 0.3)
+            await permits.close()
+            return len(begun)
+
+    asyncio.run(job())
+
+
+def test_a_limit_with_a_name_is_one_over_jobs(server: CoordinatorServer) -> None:
+    """Two jobs on one server: limits of the same name are one, the others are each job's own."""
+
+    async def took(space: str, limit: RateLimit) -> bool:
+        look = asyncio.Event()
+        async with coordinator(server, space) as connection:
+            permits = SharedPermits(connection, [(limit.name or "x", limit)], look.set, fail)
+            permits.take([1.0])
+            await look.wait()
+            took = permits.take([1.0])
+            await permits.close()
+            return took
+
+    async def job() -> None:
+        own, named = RateLimit(1, "hour"), RateLimit(1, "hour", name=space_of_its_own())
+        jobs = space_of_its_own(), space_of_its_own()
+        assert [await took(space, own) for space in jobs] == [True, True]
+        assert [await took(space, named) for space in jobs] == [True, False]
+
+    asyncio.run(job())
+
+
+class Caller:
+    """A task that always has as much in flight as it may, of what it wants."""
+
+    def __init__(self, connection: Coordinator, name: str, total: int, wanted: int) -> None:
+        self.in_flight, self.wanted = 0, wanted
+        self.share = CapacityShare(connection, "x", name, total, self.demand, self.start, fail)
+
+    def demand(self) -> tuple[int, int]:
+        return self.in_flight, max(self.wanted, self.in_flight)
+
+    def start(self) -> None:
+        self.in_flight = max(self.in_flight, min(self.share.limit, self.wanted))
+
+    def end(self, calls: int) -> None:
+        """Some calls end, and others begin in their place."""
+        self.in_flight = max(0, self.in_flight - calls)
+        self.start()
+
+
+async def settle(callers: list[Caller], total: int, is_so: Callable[[], bool]) -> None:
+    """Let calls end and begin until it is so; never are there too many."""
+    async with asyncio.timeout(10.0):
+        while not is_so():
+            for caller in callers:
+                caller.end(2)
+            assert sum(caller.in_flight for caller in callers) <= total
+            await asyncio.sleep(0.01)
+
+
+def test_shares_follow_what_tasks_want(server: CoordinatorServer) -> None:
+    """The first has all, then three have their parts, then one wants little and the others have the rest."""
+
+    async def job() -> None:
+        async with coordinator(server, space_of_its_own()) as connection:
+            await prepare_shares(connection, ["x"])
+            callers = [Caller(connection, "t0", 40, 100)]
+            await settle(callers, 40, lambda: callers[0].in_flight == 40)
+            callers += [Caller(connection, f"t{number}", 40, 100) for number in (1, 2)]
+            await settle(callers, 40, lambda: sorted(one.in_flight for one in callers) == [13, 13, 14])
+            callers[1].wanted = 2
+            callers[1].share.poke()
+            await settle(callers, 40, lambda: sorted(one.in_flight for one in callers) == [2, 19, 19])
+            for caller in callers[1:]:
+                await caller.share.close()
+            assert callers[1].share.limit == 0
+            await settle(callers[:1], 40, lambda: callers[0].in_flight == 40)
+            await callers[0].share.close()
+
+    asyncio.run(job())
+
+
+KILLED = """
+import asyncio, sys, time
+from asyncudf._coordination.client import Coordinator
+from asyncudf._coordination.share import CapacityShare
+
+async def task():
+    async with Coordinator(sys.argv[1], sys.argv[2], clock=time.monotonic) as connection:
+        share = CapacityShare(connection, "x", "killed", 40, lambda: (share.limit, 100), lambda: None, print)
+        while share.limit < 40:
+            await asyncio.sleep(0.01)
+        print("all", flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(task())
+"""
+
+
+def test_the_share_of_a_killed_task_is_back_before_five_seconds_are_over(server: CoordinatorServer) -> None:
+    """It had all of it, and could not say good-bye."""
+
+    async def job() -> None:
+        async with coordinator(server, space := space_of_its_own()) as connection:
+            await prepare_shares(connection, ["x"])
+            command = [sys.executable, "-c", KILLED, server.url, space]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
+                assert killed.stdout is not None
+                assert killed.stdout.readline() == "all\n"
+                caller = Caller(connection, "other", 40, 100)
+                await asyncio.sleep(0.3)
+                assert caller.in_flight == 0
+                killed.send_signal(signal.SIGKILL)
+                ended = time.monotonic()
+                await settle([caller], 40, lambda: caller.in_flight == 40)
+                assert time.monotonic() - ended < 5.0
+                await caller.share.close()
+
+    asyncio.run(job())
+
+
+def test_without_the_coordinator_nothing_begins_and_the_task_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the lease is over the share is none, as nobody knows who else has it; permits come no more."""
+    monkeypatch.setattr("asyncudf._coordination.share.LEASE", 0.6)
+    errors: list[BaseException] = []
+
+    async def job() -> None:
+        server = CoordinatorServer()
+        look = asyncio.Event()
+        async with coordinator(server, space_of_its_own(), patience=1.0) as connection:
+            await prepare_shares(connection, ["x"])
+            share = CapacityShare(connection, "x", "t", 40, lambda: (0, 100), lambda: None, errors.append)
+            permits = SharedPermits(connection, [("x", RateLimit(1, burst=1))], look.set, errors.append)
+            while share.limit < 40 or not permits.take([1.0]):
+                await asyncio.sleep(0.01)
+            server.close()
+            gone = time.monotonic()
+            while share.limit:
+                await asyncio.sleep(0.01)
+            assert time.monotonic() - gone < 0.8
+            while len(errors) < 2:
+                assert not permits.take([1.0])
+                assert share.limit == 0
+                await asyncio.sleep(0.01)
+            ended = time.monotonic()
+            await asyncio.gather(share.close(), permits.close())
+            assert time.monotonic() - ended < 2.0
+
+    asyncio.run(job())
+    assert [type(error) for error in errors[:2]] == [FatalError, FatalError]
+    assert "has not answered for 1 s" in str(errors[0])
+
+
+def test_a_coordinator_that_comes_back_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls pause while it is away and then go on; its loss of memory costs at most a burst."""
+    limit = RateLimit(100, per=0.5)
+    first = CoordinatorServer()
+    port, password = urlsplit(first.url).port, urlsplit(first.url).password
+    monkeypatch.setattr("asyncudf._coordination.server._free_port", lambda host: port)
+    monkeypatch.setattr("secrets.token_hex", lambda number: password)
+
+    async def job() -> list[float]:
+        look = asyncio.Event()
+        async with coordinator(first, space_of_its_own()) as connection:
+            permits = SharedPermits(connection, [("x", limit)], look.set, fail)
+            calls = asyncio.create_task(begin_calls(permits, look, time.monotonic() + 5.0))
+            await asyncio.sleep(0.8)
+            first.close()
+            away.append(time.monotonic())
+            await asyncio.sleep(0.5)
+            second = await asyncio.to_thread(CoordinatorServer)
+            away.append(time.monotonic())
+            begun = await calls
+            second.close()
+            return begun
+
+    away: list[float] = []
+    begun = asyncio.run(job())
+    assert not [one for one in begun if away[0] + 0.3 < one < away[1]]
+    assert [one for one in begun if one > away[1] + 0.5]
+    most = max(sum(begin <= one < begin + 0.5 for one in begun) for begin in begun)
+    assert most <= 100 + 2 * limit.saved + 5
+
+
+def test_failures_of_all_tasks_spend_one_budget(server: CoordinatorServer) -> None:
+    """No task has failed for more than five rows, the job has; each hears the counts of all."""
+
+    async def job() -> None:
+        heard: list[Failures] = []
+        async with coordinator(server, space_of_its_own()) as connection:
+            budget = ErrorBudget.of(5)
+            tasks = [SharedFailures(connection, "x", budget, heard.append, fail) for _ in range(2)]
+            tasks[0].add(100, {"KeyError": 3}, ["KeyError: 'a'"])
+            tasks[1].add(10, {"KeyError": 1, "OSError": 1}, ["OSError: x"])
+            await asyncio.sleep(0.2)
+            assert heard == []
+            tasks[0].add(1, {"OSError": 1}, ["OSError: y"])
+            for task in tasks:
+                await task.close()
+        assert [(one.rows, one.failed, dict(one.types)) for one in heard] == [(111, 6, {"KeyError": 4, "OSError": 2})]
+        assert sorted(heard[0].examples) == ["KeyError: 'a'", "OSError: x", "OSError: y"]
+
+    asyncio.run(job())
+
+
+def test_a_share_is_given_back_whatever_its_task_is_at(server: CoordinatorServer) -> None:
+    """In the middle of a question too: what the client awaits then must let a cancellation through."""
+
+    async def job() -> None:
+        for moment in range(200):
+            async with coordinator(server, space_of_its_own()) as connection:
+                share = CapacityShare(connection, "x", "one", 5, lambda: (0, 3), lambda: None, fail)
+                for _ in range(moment % 20):
+                    await asyncio.sleep(0)  # as many turns of the loop
+                async with asyncio.timeout(5.0):
+                    await share.close()
+
+    asyncio.run(job())

@@ -1,0 +1,109 @@
+"""A task's connection to the coordinator, which may be away for a while, but never be left out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Self
+
+from .._errors.exceptions import FatalError, OptionError
+from .._text.safe import safe_repr
+from .._text.urls import without_secrets
+from .server_time import ServerTime
+
+__all__ = ("GOODBYE", "Coordinator")
+
+
+PATIENCE = 30.0  # seconds that a coordinator may be away
+GOODBYE = 1.0  # seconds that a task that ends waits for it
+ANSWER = 5.0  # seconds within which it answers, or is away
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+
+
+class Coordinator:
+    """Runs scripts on the server. Of one event loop; an async context manager.
+
+    Args:
+        url: with the password.
+        space: before the names of all keys: what belongs together, and to nobody else on the same server.
+        clock: seconds, of the task.
+        patience: seconds after which a server that does not answer fails the task.
+
+    Raises:
+        OptionError: the library redis is missing, or the URL cannot be one.
+    """
+
+    # A script that was cut off may have run: what it has granted is lost, and nobody has it twice. Failures may be
+    # counted twice; a budget then ends a little early, in a job whose network has failed.
+
+    def __init__(self, url: str, space: str, *, clock: Callable[[], float], patience: float = PATIENCE) -> None:
+        try:
+            import redis.asyncio
+            import redis.exceptions
+        except ImportError as error:
+            raise OptionError(
+                'limits of the whole job need the library redis: pip install "asyncudf[coordinator]"'
+            ) from error
+        self._errors = redis.exceptions
+        self._told = without_secrets(url)
+        try:
+            self._redis = redis.asyncio.Redis.from_url(
+                url, decode_responses=True, socket_timeout=None, socket_connect_timeout=None, retry=None
+            )
+        except ValueError:  # its message has the URL, and so would the traceback
+            raise OptionError(f"coordinator must be the URL of a Redis server, not {safe_repr(self._told)}") from None
+        self._space = space
+        self._scripts: dict[str, Any] = {}
+        self._patience = patience
+        self.clock = clock
+        self.time = ServerTime()
+
+    def __repr__(self) -> str:
+        return f"Coordinator({self._told})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._redis.aclose()
+
+    def key(self, kind: str, name: str, *, for_all: bool = False) -> str:
+        """The name of a key: of this space, or one that all jobs on the server share."""
+        # In braces: where several servers share the keys, a script finds all of its own on one.
+        return f"{{asyncudf}}:{kind}:{name}" if for_all else f"{{asyncudf}}:{self._space}:{kind}:{name}"
+
+    async def run(self, script: str, keys: Sequence[str], *arguments: object) -> Any:
+        """What a script answers that decides by the server's time.
+
+        Raises:
+            FatalError: the server does not answer for as long as it may, or does not let us in.
+        """
+        if script not in self._scripts:
+            self._scripts[script] = self._redis.register_script(script)
+        given = ["", *(f"{one:.17g}" if isinstance(one, float) else str(one) for one in arguments)]
+        end, pause = self.clock() + self._patience, FIRST_PAUSE
+        while True:
+            try:
+                # Not by the client's own socket_timeout: before Python 3.12 its wait_for swallows a cancellation that
+                # comes when it is done, and the task that waits for our end would wait for ever.
+                async with asyncio.timeout(ANSWER):
+                    return await self._scripts[script](keys=keys, args=given)
+            except (self._errors.AuthenticationError, self._errors.NoPermissionError) as error:
+                raise FatalError(f"the coordinator at {self._told} does not let us in: {error}") from None
+            except (self._errors.ConnectionError, self._errors.TimeoutError, OSError, EOFError) as error:
+                if self.clock() + pause > end:
+                    raise FatalError(
+                        f"the coordinator at {self._told} has not answered for {self._patience:g} s "
+                        f"({type(error).__name__}); without it limits of the job cannot be kept"
+                    ) from None
+            except self._errors.ResponseError as error:
+                raise FatalError(f"the coordinator at {self._told} cannot do what it should: {error}") from None
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE, 2 * pause)
+
+    async def farewell(self, last: Awaitable[object]) -> None:
+        """What a task says when it ends: good to know for others, who find out by themselves if it does not arrive."""
+        with contextlib.suppress(FatalError, TimeoutError):
+            async with asyncio.timeout(GOODBYE):
+                await last

@@ -1,0 +1,94 @@
+"""A task's share of the calls that the whole job may have in flight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from .beat import Beat
+from .client import Coordinator
+from .scripts import PREPARE, SHARE
+
+__all__ = ("CapacityShare", "prepare_shares")
+
+
+LEASE = 4.0  # seconds: the share of a task that is killed is back before 5 are over
+BEAT, SOON = 0.5, 0.1  # seconds between two questions; where the share is to be smaller, or is too small
+MARGIN = 0.9  # of the lease: before it is over there, it is over here
+
+
+async def prepare_shares(coordinator: Coordinator, names: list[str]) -> None:
+    """Before a job: without this its first calls wait for the length of a lease, as after a loss of memory."""
+    await coordinator.run(PREPARE, [coordinator.key("capacity", name) for name in names])
+
+
+class CapacityShare:
+    """How many calls this task may have in flight, of `total` for all tasks; of one event loop.
+
+    Shares follow what tasks can use: what one does not need the others have. They add up to at most `total`, also when
+    tasks are killed, when the coordinator is away, and when it has lost its memory.
+
+    Args:
+        task: a name that no other task has.
+        demand: calls in flight, and how many would be if the share were large enough; at least those in flight.
+        wake: called when the share may have become larger.
+        fail: called with the error when the coordinator does not answer.
+    """
+
+    # _share: calls that may be in flight, while the lease lasts
+    # While a question is under way nothing begins beyond what it has told to be in flight: the answer is made of that.
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        name: str,
+        task: str,
+        total: int,
+        demand: Callable[[], tuple[int, int]],
+        wake: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._clock = coordinator.clock
+        self._key = coordinator.key("capacity", name)
+        self._task, self._total = task, total
+        self._demand, self._wake = demand, wake
+        self._share = 0
+        self._ends = -math.inf  # of the lease
+        self._told = math.inf  # calls in flight, while a question is under way
+        self._wanted = 0  # that were last told to be
+        self._beat = Beat(self._ask, fail)
+
+    @property
+    def limit(self) -> int:
+        """How many calls may be in flight now; none begins while there are as many or more."""
+        if self._clock() >= self._ends:
+            return 0
+        return int(min(self._share, self._told))
+
+    def poke(self) -> None:
+        """There is more to do than the share allows: ask at once, not at the next beat, unless that was told."""
+        if self._demand()[1] > self._wanted:
+            self._beat.poke()
+
+    async def close(self) -> None:
+        """Give the share back."""
+        await self._beat.close()
+        self._ends = -math.inf
+        leave = self._coordinator.run(SHARE, [self._key], self._task, self._total, 0, -1, LEASE)
+        await self._coordinator.farewell(leave)
+
+    async def _ask(self) -> float:
+        in_flight, wanted = self._demand()
+        self._told, self._wanted, sent = in_flight, wanted, self._clock()
+        try:
+            share = await self._coordinator.run(
+                SHARE, [self._key], self._task, self._total, in_flight, max(in_flight, wanted), LEASE
+            )
+        finally:
+            self._told = math.inf
+        self._share, self._ends = int(share), sent + MARGIN * LEASE
+        self._wake()  # the share may be larger, and calls were held back while the question was under way
+        in_flight, wanted = self._demand()
+        is_short = in_flight > self._share or self._share < min(wanted, self._total)
+        return SOON if is_short else BEAT
