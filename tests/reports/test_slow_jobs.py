@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncudf import AsyncStream, RetryStrategy
+from asyncudf import AsyncStream, CircuitBreaker, RateLimit, RetryStrategy, http
 from asyncudf._reports.summary import summary
 from asyncudf._reports.verdict import verdict
 from tests.kit.runs import run_of_a_function, run_of_a_stream
@@ -58,6 +58,29 @@ async def failing(n: int) -> int:
     return n
 
 
+async def dead_for_a_minute(n: int) -> int:
+    await asyncio.sleep(0.05)
+    if 1 < asyncio.get_running_loop().time() < 60:
+        raise ConnectionError("refused")
+    return n
+
+
+async def asked_too_often(n: int) -> int:
+    await asyncio.sleep(0.05)
+    if n % 100 == 99 and n not in TRIED:
+        TRIED.add(n)
+        raise http.ThrottledError(429, retry_after=5)
+    return n
+
+
+TRIED = set[int]()
+
+
+def paused() -> Figures:
+    TRIED.clear()
+    return run_of_a_function(asked_too_often, range(1000), capacity=20)
+
+
 def chain() -> list[Figures]:
     def build(stream: AsyncStream) -> AsyncStream:
         return stream.ordered_wait(quick, capacity=10).ordered_wait(slow, capacity=10)
@@ -93,6 +116,17 @@ JOBS: dict[str, tuple[Callable[[], Figures], str, str]] = {
         "calls_busy",
         "calls ran one after another, 4 ms each",
     ),
+    "rate": (
+        lambda: run_of_a_function(usual, range(1000), capacity=20, rate_limit=RateLimit(50)),
+        "limit",
+        "calls waited for a permit: what you allow is the limit",
+    ),
+    "dead service": (
+        lambda: run_of_a_function(dead_for_a_minute, range(1000), capacity=20, breaker=CircuitBreaker()),
+        "breaker",
+        "the circuit breaker was open: the service failed too often (mostly ConnectionError)",
+    ),
+    "pauses": (paused, "limit", "because the service asked for a pause 10 times"),
     "straggler": (
         lambda: run_of_a_function(sometimes_slow, range(905), capacity=20),
         "winding_down",

@@ -111,12 +111,13 @@ def test_numbers_stay_with_their_units(before: int) -> None:
 def test_one_is_not_many() -> None:
     """1 retry, and not 1 retries."""
     told = {**WEATHER, "failed_attempts": {"seconds": 1.0, "calls": 1}}
-    for name in ("retries", "timeouts", "failures", "dead_letters", "abandoned", "store_hits", "store_misses"):
+    names = ("retries", "timeouts", "throttled", "hedges", "failures", "dead_letters", "abandoned")
+    for name in (*names, "store_hits", "store_misses"):
         told[name] = 1
     text = " ".join(of({**told, "shared_flights": 1}).split())
     assert (
-        "also 1 retry, 1 timeout, 1 row failed, 1 dead letter, 1 call given up, 1 store hit, 1 store miss, "
-        "1 row answered by another row's call"
+        "also 1 retry, 1 timeout, 1 throttled attempt, 1 hedge, 1 row failed, 1 dead letter, 1 call given up, "
+        "1 store hit, 1 store miss, 1 row answered by another row's call"
     ) in text
     assert "they made 1 call in 1 s" in text
 

@@ -215,8 +215,35 @@ TEXTS: dict[str, tuple[dict[str, Any], str]] = {
     "permits": (
         figures(limit=9.0, calls_busy=1.0, in_flight={"mean": 2.0, "peak": 20}),
         (
-            "90% of the time calls waited for a permit: the rate that you allow is the limit, and capacity changes "
-            "nothing; a higher rate_limit, if the service allows it, would save at most 90% of the time"
+            "90% of the time calls waited for a permit: what you allow is the limit, and capacity changes nothing; "
+            "a higher rate_limit, if the service allows it, would save at most 90% of the time"
+        ),
+    ),
+    "a share of the calls of the job": (
+        figures(limit=9.0, calls_busy=1.0, options={"job_capacity": 40}, in_flight={"mean": 2.0, "peak": 20}),
+        (
+            "90% of the time calls waited for a share of job_capacity=40: what you allow is the limit, and capacity "
+            "changes nothing; a higher job_capacity, if the service allows it, would save at most 90% of the time"
+        ),
+    ),
+    "two limits": (
+        figures(limit=9.0, calls_busy=1.0, options={"job_capacity": 40, "rate_limit": "given"}, throttled=1),
+        "waited for a permit or a share of job_capacity=40, and the service asked for a pause 1 time: what you allow",
+    ),
+    "pauses that the service asked for": (
+        figures(limit=9.0, calls_busy=1.0, throttled=12, in_flight={"mean": 2.0, "peak": 20}),
+        (
+            "90% of the time calls were held back because the service asked for a pause 12 times: it allows fewer than "
+            "were made, and capacity changes nothing; a rate_limit just below what it allows would spare the calls "
+            "that it refuses"
+        ),
+    ),
+    "a capacity that is found out": (
+        figures(calls_busy=10.0, options={"capacity": "given"}, in_flight={"mean": 12.0, "peak": 31}),
+        (
+            "100% of the time as many calls were in flight as the service was found to take (12 in the mean of a task, "
+            "31 at most), and they took 50 ms: the service is the limit; a larger maximum of capacity helps only if it "
+            "was reached"
         ),
     ),
     "the breaker": (

@@ -20,18 +20,34 @@ class Call:
     # coroutine runs on while the next attempt is made
     # waited: seconds of back-off so far, which a strategy may have a limit for
     # parked: when the last attempt ended; until the next one begins, after the back-off and in a free slot
-    __slots__ = ("attempt", "deadline", "done", "entries", "parked", "records", "slots", "started", "waited")
+    # uncounted: of `attempt` those that use up none: the service was too busy, or dead
+    # is_fresh: its deadline begins with its next attempt
+    # costs: of one attempt, in permits of each rate limit
+    # is_suspect: it has failed, and waits among the `Suspects`
+    # is_pardoned: an outage has excused its failures; later ones are no sign of another
+    __slots__ = (
+        "attempt", "costs", "deadline", "done", "entries", "is_fresh", "is_pardoned", "is_suspect", "parked", "records",
+        "slots", "started", "uncounted", "waited",
+    )  # fmt: skip
 
     def __init__(self, records: Sequence[StreamRecord], entries: Sequence[Entry], started: float) -> None:
         self.records = records
         self.entries = entries
         self.started = started
         self.deadline: float | None = None
-        self.attempt = 0
+        self.attempt = self.uncounted = 0
+        self.is_fresh = True
+        self.is_suspect = self.is_pardoned = False
+        self.costs: Sequence[float] | None = None
         self.waited = 0.0
         self.parked: float | None = None
         self.done = False
         self.slots: list[CallSlot] = []
+
+    @property
+    def undecided(self) -> list[CallSlot]:
+        """The slots in which an answer is waited for; two, if it is made a second time."""
+        return [slot for slot in self.slots if slot.call is self]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,6 +37,15 @@ class CallCounts:
         """An attempt has ended with it."""
         self._counters.totals.note_error(type_name(error), partial(error_message, error, self._redact))
 
+    def throttled(self) -> None:
+        """The service has asked for a pause, for which the call waits."""
+        self._counters.totals.throttled += 1
+
+    def hedged(self) -> None:
+        """A second call is made for a row."""
+        self._counters.totals.hedges += 1
+        self._counters.totals.attempts += 1
+
     def attempt_timed_out(self, call: Call) -> None:
         self._counters.totals.timeouts += not call.done
 
@@ -45,7 +54,7 @@ class CallCounts:
         self._counters.totals.timeouts += 1
         error = next((answer for answer in answers if isinstance(answer, BaseException)), None)
         if call.parked is not None:  # its last attempt has ended before
-            self._unpark(call)
+            self.unparks(call)
         elif error is not None:
             self.error(error)
 
@@ -56,17 +65,17 @@ class CallCounts:
             self._counters.totals.dead_letters += 1
             self._counters.more_results -= self.is_even
 
-    def retries(self, call: Call) -> None:
-        """Another attempt follows."""
+    def parks(self, call: Call) -> None:
+        """No attempt is under way until another follows, or none does."""
         call.parked = self._counters.clock()
 
     def begins_again(self, call: Call) -> None:
         """Another attempt begins; or the first, of one that has waited for the call of an equal row."""
         if call.attempt:
             self._counters.totals.attempts += 1
-        self._unpark(call)
+        self.unparks(call)
 
-    def _unpark(self, call: Call) -> None:
+    def unparks(self, call: Call) -> None:
         """What it has waited for another attempt is no time of the service's, however long it took."""
         if call.parked is not None:
             self._counters.totals.waited += self._counters.clock() - call.parked
@@ -101,7 +110,7 @@ class CallCounts:
 
     def _abandon(self, calls: Sequence[Call]) -> None:
         for call in calls:
-            self._unpark(call)
+            self.unparks(call)
             call.done = True  # whatever its deadline would make of it yet, it is counted
         begun = [call for call in calls if call.attempt]
         now = self._counters.clock()

@@ -7,17 +7,18 @@ import contextvars
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from inspect import Parameter
 from typing import Any, Protocol
 
 from .._errors.exceptions import ResultError
 from .._functions.async_function import AsyncFunction, Deliver, ResultFuture, Results
 from .._functions.context import RuntimeContext
-from .._functions.parameters import bound, parameters_of
+from .._functions.parameters import BY_POSITION, bound, parameters_of
 from .._functions.signature import FunctionKind, FunctionSpec
 from .._policies.options import Options
 from .spans import Attempt, Spans
 
-__all__ = ("BatchCodec", "Invoker", "invoker_of")
+__all__ = ("BatchCodec", "Invoker", "invoker_of", "of_row")
 
 
 class BatchCodec(Protocol):
@@ -196,8 +197,8 @@ def _bound(
     if spec.context_parameter is not None:
         given[spec.context_parameter] = context
     function = bound(spec.function, parameters, spec.parameters, given)
-    if callable(on_timeout):  # takes what the function takes of a row, defaults in a gap included
-        on_timeout = bound(on_timeout, [p for p in parameters if p.name not in given], spec.parameters, {})
+    if callable(on_timeout):
+        on_timeout = of_row(on_timeout, spec)
     if spec.kind is FunctionKind.THREAD:
         function = _in_thread(function, spec.name)
     if spec.vectorized:
@@ -206,6 +207,35 @@ def _bound(
     if spec.kind is FunctionKind.GENERATOR:
         return _Generator(spec.name, on_timeout, function)
     return (_Direct if spec.kind is FunctionKind.COROUTINE else _Scalar)(spec.name, on_timeout, function)
+
+
+def of_row(asked: Callable[..., Any], spec: FunctionSpec) -> Callable[..., Any]:
+    """What an option has as a function of a row's arguments, such as `cost` or `on_timeout`, called with its columns.
+
+    It gets by position what the function itself takes of the row: where there is no column, the function's default. Of
+    those behind the last column it gets what it cannot do without, or calls by the same name: it may have others.
+    """
+    if spec.takes_mapping:
+        return asked
+    own = {*spec.resources, spec.context_parameter}
+    placed = [p for p in parameters_of(spec.function) if p.kind in BY_POSITION and p.name not in own]
+    ends = [place + 1 for place, p in enumerate(placed) if p.name in spec.parameters]  # of the columns
+    try:
+        takes = [p for p in parameters_of(asked) if p.kind in BY_POSITION]
+    except (ValueError, TypeError):  # of some that are made in C
+        takes = []
+
+    def called(*row: Any) -> Any:
+        rest = iter(row)
+        values = [next(rest, p.default) if p.name in spec.parameters else p.default for p in placed]
+        end = ends[min(len(row), len(ends)) - 1] if ends and row else 0
+        for given, taken in zip(placed[end:], takes[end:], strict=False):
+            if taken.default is not Parameter.empty and taken.name != given.name:
+                break
+            end += 1
+        return asked(*values[:end], *rest)
+
+    return called
 
 
 def _in_thread(function: Callable[..., Any], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:

@@ -53,12 +53,19 @@ class CallSlot:
     # the context as each call shall find it; a slot where it differs ends, and a new one takes its turn. The check is
     # cheap: a copy shares its variables with the original until one of the two is changed.
 
-    __slots__ = ("abandoned", "call", "clean", "context", "is_cancelled", "is_suspended", "state", "task")
+    __slots__ = (
+        "abandoned", "admitted", "attempt", "call", "clean", "context", "is_cancelled", "is_evidence", "is_suspended",
+        "state", "task", "ticket",
+    )  # fmt: skip
 
     def __init__(self, context: contextvars.Context) -> None:
         self.context = context  # in which its calls run
         self.state = CallState()
         self.call: Any = None  # the call whose attempt is undecided here
+        self.attempt = 0  # its number
+        self.admitted: float | None = None  # when it was let in, until the gates are told that it is over
+        self.ticket = 0  # under which the circuit breaker has let it in
+        self.is_evidence = True  # whether a failure tells of the service, and not of its row
         self.is_suspended = False  # whether a call that began as one of many is now waited for
         self.is_cancelled = False  # whether somebody has cancelled its task, who may have taken it back
         self.abandoned = False  # another has taken its turn; what it still does no longer counts
@@ -150,6 +157,11 @@ class SlotPool:
         return self._active >= self._capacity
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no slot is at work, or about to be."""
+        return not self._active
+
+    @property
     def in_flight(self) -> int:
         """How many calls are waited for."""
         return self._active - (self._puller is not None)
@@ -174,6 +186,10 @@ class SlotPool:
         slot.task = _SlotTask(slot, self._work(slot), self._loop)
         slot.task.add_done_callback(lambda _: self._leave(slot))  # also if it was cancelled before it began
 
+    def pulls(self, slot: CallSlot) -> None:
+        """The slot has pulled a row whose call has to wait: no other pulls meanwhile."""
+        self._puller = slot
+
     def done_pulling(self, slot: CallSlot) -> None:
         """The slot is going to wait for its call: let another one pull."""
         if self._puller is slot:
@@ -189,12 +205,17 @@ class SlotPool:
             self._active -= 1
         self.done_pulling(slot)
 
+    def retire(self, slot: CallSlot) -> None:
+        """The slot ends: from now on another may take its place."""
+        if not slot.abandoned:
+            slot.abandoned = True
+            self._active -= 1
+
     def abandon(self, slot: CallSlot) -> None:
         """Cancel the slot's call and make room for another, whether or not the call obeys."""
         # At once and not when the call has ended: it may clean up for long, or catch the cancellation and go on.
         if not slot.abandoned:
-            slot.abandoned = True
-            self._active -= 1
+            self.retire(slot)
             slot.task.cancel()
 
     async def close(self, *, patient: bool) -> None:

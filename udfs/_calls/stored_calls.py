@@ -19,6 +19,7 @@ from .._policies.lasting_errors import is_lasting
 from .._policies.options import Options
 from .._policies.retry import Attempt
 from .._stores.values import StoredFailure
+from .admission import Admission
 from .answers import Validate
 from .attempts import Calls
 from .call import Call, CallHooks
@@ -71,6 +72,7 @@ class StoredCalls(Calls):
         loop: asyncio.AbstractEventLoop,
         pool: SlotPool,
         counters: TaskCounters,
+        admission: Admission,
         hooks: CallHooks,
         *,
         stored: StoredResults,
@@ -78,7 +80,7 @@ class StoredCalls(Calls):
         is_over: Callable[[], bool],
         weighed: Weighed | None,
     ) -> None:
-        super().__init__(spec, options, validate, may_edit, context, rng, loop, pool, counters, hooks)
+        super().__init__(spec, options, validate, may_edit, context, rng, loop, pool, counters, admission, hooks)
         self._stored = stored
         self._counters = counters
         self._flights = SingleFlight[Entry]()
@@ -112,10 +114,9 @@ class StoredCalls(Calls):
         elif record.error is not None:
             self._conclude(self.open((record,), (entry,)), [record.error])
         else:
-            now = self._clock()
-            follower = self._followers[entry] = Call((record,), (entry,), now)
+            follower = self._followers[entry] = self.open((record,), (entry,))
             if key in self._called:
-                follower.deadline = self._deadlines.start(follower, now)
+                self._begin(follower, follower.started)
         return False
 
     def has_to_call(self, element: StreamElement) -> bool:
@@ -129,7 +130,7 @@ class StoredCalls(Calls):
         return landed[0] if landed is not None and self._clock() < landed[1] else None
 
     def invoke(self, slot: CallSlot, call: Call) -> Any:
-        if not call.attempt:
+        if call.is_fresh or not call.attempt:
             now = self._clock()
             for record in call.records:
                 self._begin_with(record.key, now)  # type: ignore[attr-defined]
@@ -141,8 +142,8 @@ class StoredCalls(Calls):
             return
         self._called.add(key)
         for follower in map(self._followers.__getitem__, self._flights.followers(key)):
-            if follower.deadline is None:
-                follower.deadline = self._deadlines.start(follower, now)
+            if follower.is_fresh:
+                self._begin(follower, now)
 
     def next_ready(self) -> Call | None:
         call = super().next_ready()
@@ -163,9 +164,20 @@ class StoredCalls(Calls):
                 self._leave(call)
         return delay
 
-    def _conclude(self, call: Call, outcomes: Sequence[Results | BaseException]) -> None:
+    def _renew(self, call: Call) -> None:
+        super()._renew(call)
+        for record, entry in zip(call.records, call.entries, strict=True):
+            key = record.key  # type: ignore[attr-defined]
+            if key is not None and self._flights.leads(key, entry):
+                self._called.discard(key)
+                for follower in map(self._followers.__getitem__, self._flights.followers(key)):
+                    super()._renew(follower)
+
+    def _conclude(
+        self, call: Call, outcomes: Sequence[Results | BaseException], cause: BaseException | None = None
+    ) -> None:
         self._outcomes = outcomes
-        super()._conclude(call, outcomes)
+        super()._conclude(call, outcomes, cause)
         self._outcomes = None
 
     def _complete(self, call: Call, completed: Sequence[Results], now: float) -> None:
@@ -177,14 +189,6 @@ class StoredCalls(Calls):
         for record, entry, results, outcome in zip(call.records, call.entries, completed, outcomes, strict=True):
             self._settle(record.key, entry, results, outcome)  # type: ignore[attr-defined]
         self._hooks.finished()
-
-    def _count(self, call: Call, completed: Sequence[Results], now: float) -> None:
-        if not call.attempt:
-            self.counts.uncalled(len(call.records), completed)
-            return
-        self._latencies.append(now - call.started)
-        if not self.counts.is_even:
-            self.counts.completed(call, completed)
 
     def _settle(self, key: bytes | None, entry: Entry, results: Results, outcome: Results | BaseException) -> None:
         """A row has its results; they are kept if its call has given them."""

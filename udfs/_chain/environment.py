@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable
 
 from .._calls.stored_results import StoredResults
+from .._coordination.place import Place
+from .._errors.exceptions import FatalError
 from .._functions.side_outputs import SideTypes
 from .._metrics.counters import TaskCounters
 from .._metrics.spark_thread import SparkThread
@@ -35,6 +37,8 @@ class TaskEnvironment:
         fail: ends the chain with an error.
         folder: where stores of an executor are; None: in one of this process.
         own_clock: seconds; the loop's time unless given.
+        shared_clock: seconds, of a clock that all tasks share to within a tenth of a second; `clock` unless given.
+        query: the name of the query that this is a task of; None: the task is all there is.
         stores: the ids of stores that operators have taken.
         spark_thread: tells when Spark's thread was away.
     """
@@ -48,6 +52,8 @@ class TaskEnvironment:
     fail: Callable[[BaseException], None] = _raise
     folder: str | None = None
     own_clock: Callable[[], float] | None = None
+    shared_clock: Callable[[], float] | None = None
+    query: str | None = None
     stores: set[int] = dataclasses.field(default_factory=set)
     spark_thread: SparkThread | None = None
 
@@ -55,6 +61,18 @@ class TaskEnvironment:
     def clock(self) -> Callable[[], float]:
         """The time that everything in the chain goes by, in seconds."""
         return self.own_clock or self.loop.time
+
+    def place(self, plan: FunctionPlan) -> Place | None:
+        """Where a function's task meets the others; None where it has nothing to agree on with them.
+
+        Raises:
+            FatalError: it has, and nobody has said where.
+        """
+        if plan.meeting is not None and self.query is not None:
+            return plan.meeting.of_task(self.query)
+        if plan.options.needs_coordinator and self.query is not None:
+            raise FatalError(f"{plan.spec.name} has a limit of the whole job, and its plan names no coordinator")
+        return None
 
     def counters(self) -> TaskCounters:
         """The counters of one operator, from now on."""

@@ -161,6 +161,8 @@ class WaitFactory(OperatorFactory):
             weigh=plan.weigh,
             may_edit=self.may_edit(before),
             counters=counters,
+            place=environment.place(plan),
+            shared_clock=environment.shared_clock,
             request_batch=request_batch,
             fail=environment.fail,
         )

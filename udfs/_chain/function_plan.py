@@ -12,6 +12,7 @@ from .._arrow.sizes import estimated_size, may_be_large
 from .._arrow.stored_results import StoredResultCodec, type_text
 from .._arrow.validation import validator
 from .._calls.copies import with_own_arguments
+from .._coordination.place import Meeting
 from .._errors.misfits import check_awaited
 from .._functions.identity import check_key_name, key_name
 from .._functions.signature import FunctionSpec, batch_rows
@@ -27,6 +28,7 @@ class FunctionPlan:
 
     Args:
         declared: the Arrow type of one result, None if nobody said.
+        meeting: where tasks agree on limits of the whole job; None where there are none.
         keeps_results: a result that has all and only its fields is checked, and stays what the function returned.
     """
 
@@ -34,6 +36,7 @@ class FunctionPlan:
     options: Options
     declared: Any
     keeps_results: bool = False
+    meeting: Meeting | None = None
 
     # Made and checked on the driver, so a type that Arrow does not know is an error of the query and not of a row.
     # The declared type travels as Arrow's: on an executor there is no session that could read DDL.
@@ -64,7 +67,7 @@ class FunctionPlan:
     @property
     def threads(self) -> int:
         """How many calls may want a thread at the same time."""
-        return self.options.capacity
+        return self.options.slots
 
     def told_options(self) -> dict[str, Any]:
         """The options as people are shown them, with what a call has by default."""

@@ -41,6 +41,11 @@ class TaskCounters:
         self._timeline = Timeline()
         self._rows_before = 0
 
+    @property
+    def rows_done(self) -> int:
+        """Rows that are done."""
+        return self.totals.rows + len(self.latencies) + self.more_rows
+
     def done_at_once(self, since: float, times: list[float]) -> None:
         """These rows were done one after another, each with one result, at these times; the first began at `since`."""
         count, latency = len(times), self.totals.latency

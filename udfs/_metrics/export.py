@@ -22,10 +22,12 @@ COUNTERS = {
     "attempts": ("attempt", "Attempts of calls, retries included."),
     "abandoned": ("call", "Calls that had not ended when their task did."),
     "timeouts": ("timeout", "Attempts, and calls, that did not end in time."),
+    "throttled": ("attempt", "Attempts that the service answered with a time to wait, and that used up none."),
+    "hedges": ("attempt", "Second calls for rows whose first took long."),
     "failures": ("row", "Rows that ended with an error under on_error."),
     "dead_letters": ("row", "Rows that went to the side output of those that failed."),
 }
-NAMES = {"abandoned": "abandoned_calls", "failures": "failed_rows"}
+NAMES = {"abandoned": "abandoned_calls", "throttled": "throttled_attempts", "failures": "failed_rows"}
 LOOKUPS = {"store_hits": "hit", "store_misses": "miss", "shared_flights": "shared"}
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60)  # seconds
 RECORDS = 1_000  # latencies in a second of a task, at most

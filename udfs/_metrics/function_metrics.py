@@ -30,6 +30,8 @@ class FunctionMetrics:
         abandoned_seconds: how long these had taken by then, all together.
         open_seconds: how long those have taken that are not done yet, of tasks that run.
         timeouts: attempts, and calls with all their attempts, that did not end in time.
+        throttled: attempts that the service has answered with a time to wait, and that used up none.
+        hedges: attempts that were the second of a row whose first took long.
         failures: rows that ended with an error under `on_error`.
         dead_letters: of these, the rows that went to the side output.
         store_hits, store_misses, shared_flights: rows answered from a store, rows that were asked for in vain, and
@@ -48,8 +50,8 @@ class FunctionMetrics:
 
     SUMS = (
         "tasks", "seconds", "rows", "results", "calls", "attempts", "abandoned", "abandoned_seconds", "open_seconds",
-        "timeouts", "failures", "dead_letters", "store_hits", "store_misses", "shared_flights", "queued_seconds",
-        "waited",
+        "timeouts", "throttled", "hedges", "failures", "dead_letters", "store_hits", "store_misses", "shared_flights",
+        "queued_seconds", "waited",
     )  # fmt: skip
     PEAKS = ("in_flight_peak", "queued_peak", "bytes_peak")
 
@@ -63,6 +65,8 @@ class FunctionMetrics:
     abandoned_seconds: float
     open_seconds: float
     timeouts: int
+    throttled: int
+    hedges: int
     failures: int
     dead_letters: int
     store_hits: int
@@ -83,8 +87,8 @@ class FunctionMetrics:
 
     @property
     def retries(self) -> int:
-        """Attempts after the first of their call."""
-        return self.attempts - self.calls
+        """Attempts after the first of their call, without hedges."""
+        return self.attempts - self.calls - self.hedges
 
     @property
     def in_flight(self) -> float:

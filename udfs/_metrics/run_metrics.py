@@ -14,8 +14,8 @@ __all__ = ("COUNTS", "RunMetrics")
 
 DETAILED = 200  # tasks of a function that are shown one by one
 COUNTS = (
-    "rows", "results", "calls", "attempts", "retries", "abandoned", "timeouts", "failures", "dead_letters",
-    "store_hits", "store_misses", "shared_flights",
+    "rows", "results", "calls", "attempts", "retries", "abandoned", "timeouts", "throttled", "hedges",
+    "failures", "dead_letters", "store_hits", "store_misses", "shared_flights",
 )  # fmt: skip
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 IN_VAIN = ("failed", "lost")  # how a task may end whose results nobody has got

@@ -13,6 +13,8 @@ LEAST = 0.05  # share of the time that is worth a word
 COUNTED = {
     "retries": ("retry", "retries"),
     "timeouts": ("timeout", ""),
+    "throttled": ("throttled attempt", ""),
+    "hedges": ("hedge", ""),
     "failures": ("failed row", ""),
     "dead_letters": ("dead letter", ""),
     "store_hits": ("store hit", ""),

@@ -5,29 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from asyncudf.queues import StreamElement
 
+from .._calls.admission import Admission
 from .._calls.attempts import Calls
 from .._calls.call import Call, CallHooks
 from .._calls.invokers import BatchCodec, invoker_of
+from .._calls.limits import Limits, signs_of
 from .._calls.micro_batch import MicroBatch
 from .._calls.resources import closing, opened
-from .._calls.slots import CallSlot, SlotPool, notify_on_suspend
-from .._functions.async_function import Results
+from .._calls.slots import CallSlot, SlotPool
+from .._coordination.place import Place
 from .._functions.context import RuntimeContext
 from .._functions.signature import FunctionSpec, batch_rows
 from .._metrics.counters import TaskCounters
 from .._policies.options import Options
-from .buffered import BufferedOperator
+from .bursts import BurstOperator
 from .emission import Emission
-from .fast_path import BURST, ImmediateResults, Pace, run_fast_path
+from .fast_path import ImmediateResults, Pace
 from .gauges import Gauges
-from .input_buffer import InputElement, record_of
 from .intake import Intake
 from .operator import ChainedOperator
 from .outputs import Output
@@ -36,7 +35,7 @@ from .queues import queue_of
 __all__ = ("AsyncWaitOperator",)
 
 
-class AsyncWaitOperator(BufferedOperator, ChainedOperator):
+class AsyncWaitOperator(BurstOperator, ChainedOperator):
     """Flink's operator of that name for one task: every method is called on one event loop, nothing is locked.
 
     Rows are pulled: `request_batch` is called when more can be used, which comes by `feed`, or in a chain by `process`
@@ -50,6 +49,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         may_edit: whether arguments may be lists or dicts, which an attempt could edit under the next one's feet.
         rng: for the jitter of delays.
         counters: of what is done here; their clock is the operator's.
+        place: where the tasks of the job meet for its limits; None: this one is the whole job.
+        shared_clock: seconds, of a clock that all tasks share to within a tenth of a second.
     """
 
     # Rows come by `feed` or `process`, slots ask for them, calls end: whatever happens first notes it where it belongs
@@ -58,7 +59,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     #
     # len(_queue) <= queue_size; calls in progress that count <= capacity
     # _finished is set once: by the first error, or when the input has ended and the queue is empty
-    # _immediate holds rows only while one slot runs the fast path: they are taken before it gives way
 
     _new_calls: Callable[..., Calls] = Calls
     _new_intake: Callable[..., Intake] = Intake
@@ -77,6 +77,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         weigh: Callable[[Any], int] | None = None,
         may_edit: bool = True,
         counters: TaskCounters | None = None,
+        place: Place | None = None,
+        shared_clock: Callable[[], float] | None = None,
         request_batch: Callable[[], None] = lambda: None,
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
@@ -86,17 +88,24 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._options, self._context, self._validate, self._codec = options, context, validate, codec
         self._queue, self._output, self._bytes = queue_of(options, output, weigh)
         self._weigh = None if self._bytes is None else weigh
-        self._wanted_rows = max(options.capacity, rows := batch_rows(spec, options))
+        self._wanted_rows = max(options.slots, rows := batch_rows(spec, options))
         self._pace = Pace(self.counters.clock, options.timeout, options.attempt_timeout)
         self._immediate, self._emission = ImmediateResults(), Emission(self._queue, self._output, self._is_bounded)
         self._fast_function: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self.gauges: Gauges
         why_idle = lambda: self.gauges.why_idle(self._held_back)  # noqa: E731
-        self._pool = SlotPool(loop, options.capacity, self._work, self._has_work, why_idle, self.counters.account)
+        self._pool = SlotPool(loop, options.slots, self._work, self._has_work, why_idle, self.counters.account)
         self.gauges = Gauges(self.counters, self._pool, self._queue, self._bytes, self._input)
         batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake)
-        own = (self._pool, self.counters, CallHooks(self._push, self._fail, self._look_past_slots))
+        clock, account = self.counters.clock, self.counters.account
+        self._admission = Admission(self._pool, account, clock, loop, signs_of(self.name, options, self._fail))
+        hooks = CallHooks(self._push, self._fail, self._look_past_slots)
+        own = (self._pool, self.counters, self._admission, hooks)
         self._calls = self._new_calls(spec, options, validate, may_edit, context, rng, loop, *own)
+        self._limits = Limits(
+            self.name, spec, options, place, self._admission, self._pool, self._calls.failures, self._wanted_calls,
+            self._fail, clock, shared_clock or clock,
+        )  # fmt: skip
         self._intake = self._new_intake(self._input, self._queue, batch, self._push)
         self.gauges.count_open = self._calls.counts.count_open
 
@@ -104,6 +113,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def room(self) -> int:
         """How many rows may be handed over one by one: what the call slots can start at once, less what waits."""
         return self._wanted_rows - self._input.waiting
+
+    def _wanted_calls(self) -> int:
+        """How many calls would be in flight if limits allowed it."""
+        waiting = len(self._calls.ready) + (self._admission.waiting is not None)
+        rows = min(self._input.known_rows, self._queue.places)
+        return min(self._options.slots, self._pool.in_flight + waiting + rows)
 
     def process(self, element: StreamElement) -> None:
         """Hand over one row, or a marker at its place behind the rows so far."""
@@ -130,6 +145,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             invoker = invoker_of(self._spec, self._options, resources, self._context, self._codec)
             self._fast_function = self._calls.use(invoker)
             stack.callback(self._calls.close)
+            await stack.enter_async_context(self._limits.kept())
             stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
             self._pool.open()
             self._request_batch()
@@ -145,7 +161,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _look_past_slots(self) -> None:
         """Take markers, and the end, where all slots are held by coroutines that run on after their rows are done."""
-        while self._pool.is_full and self._intake.may_pass_slots:
+        while (self._pool.is_full or self._admission.waiting is not None) and self._intake.may_pass_slots:
             if not self._intake.admit_marker():
                 self._finish_if_drained()
                 break
@@ -167,7 +183,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._pool.wake()
 
     def _has_work(self) -> bool:
-        return not self._finished.done() and (bool(self._calls.ready) or self._intake.has_call)
+        if self._finished.done() or self._admission.waiting is not None:
+            return False
+        return self._calls.has_ready or self._intake.has_call
 
     async def _work(self, slot: CallSlot) -> None:
         """The life of one call slot: pull a row, run its call, again; ends when there is nothing to pull."""
@@ -177,6 +195,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             if slot.abandoned or (isinstance(error, asyncio.CancelledError) and slot.task.cancelling()):
                 raise  # the pool, or somebody else's code between two calls, has cancelled it
             self._fail(error)
+        finally:
+            self._pool.retire(slot)
+            self._admission.wake()
+            self._calls.settle()
 
     async def _run_calls(self, slot: CallSlot) -> None:
         """One call after another, until there is none or the slot is contaminated."""
@@ -185,12 +207,14 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         slot.settle_in()
         clock, pause = self._pace.clock, self._pace.pause
         end = clock() + pause
-        while not (self._finished.done() or slot.is_contaminated()):
-            call = self._calls.next_ready()
-            if call is None and self._fast_function is not None:
+        while not (self._finished.done() or self._admission.waiting is not None or slot.is_contaminated()):
+            # A dead service is tried with a new row, where there is one: those that have failed may be to blame.
+            is_new = self._admission.is_broken and self._intake.has_call
+            call = None if is_new else self._calls.next_ready()
+            if call is None and self._fast_function is not None and self._admission.is_open:
                 if await self._run_fast_path(slot, self._fast_function):
                     await asyncio.sleep(0)
-                elif not self._calls.ready:
+                elif not self._calls.has_ready:
                     return
                 continue
             if call is None:
@@ -198,7 +222,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     self._finish_if_drained()
                     return
                 call = self._calls.open(*zip(*rows, strict=True))
-            await self._run_call(slot, call)
+            if self._admission.is_open or await self._admission.begin(slot, call):
+                await self._run_call(slot, call)
             if clock() > end:  # calls that return at once: let timers and the mailbox have their turn
                 await asyncio.sleep(0)
                 end = clock() + pause
@@ -213,77 +238,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             error = raised
         if not slot.abandoned:
             self._calls.ended(slot, call, results, error)
-
-    async def _run_fast_path(self, slot: CallSlot, function: Callable[..., Coroutine[Any, Any, Any]]) -> bool:
-        """Run call after call for as long as rows come; False when the slot has nothing to do here."""
-        running = run_fast_path(
-            function, slot, self._validate, self._weigh, self._calls.asks, self._pace, self._immediate, self
-        )
-        try:
-            return await notify_on_suspend(running, slot, partial(self._suspended, slot))
-        finally:
-            if self._immediate.records:
-                self._take_immediate()
-
-    def next_rows(self, slot: CallSlot) -> Iterator[InputElement] | None:
-        """Rows for `run_fast_path`, at most a burst."""
-        # All that could change in a burst is asked once, before it: no call in it may then need a place, or room, that
-        # is not there. What a single row may change, such as a context variable, the loop asks itself.
-        places = self._queue.places
-        if not places or self._finished.done() or self._calls.ready or slot.is_contaminated():
-            return None
-        room = self._output.room if self._is_bounded else BURST
-        self._immediate.may_leave = room > 0 and self._queue.may_pass()
-        if self._bytes is not None:
-            self._immediate.spare = self._bytes.spare
-        limit = min(BURST, places, room) if self._immediate.may_leave else min(BURST, places)
-        return islice(self._input.current, limit)
-
-    def refill(self) -> bool:
-        """Go on to the next batch, for `run_fast_path`; False if there is none."""
-        if not (has_rows := self._input.refill()):
-            self._finish_if_drained()
-        return has_rows
-
-    def admit_marker(self, marker: InputElement) -> None:
-        """Take a marker that `run_fast_path` has come to."""
-        if self._immediate.records:
-            self._take_immediate()
-        self._intake.admit(marker)  # type: ignore[arg-type]
-        self._push()
-
-    def ended(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None) -> None:
-        """A call of `run_fast_path` is over, and its result cannot simply be passed on."""
-        # Admitted only now if it has never given way: an error, or a late result, needs what a Call knows.
-        if not slot.is_suspended:
-            self._admit(slot)
-        if not slot.abandoned:
-            self._calls.ended(slot, slot.call, results, error)
-
-    def _suspended(self, slot: CallSlot) -> None:
-        self._admit(slot)
-        self._pool.done_pulling(slot)
-
-    def _admit(self, slot: CallSlot) -> None:
-        if self._immediate.records:
-            self._take_immediate()
-        record = record_of(slot.state.element)
-        self._calls.admit(slot, record, self._intake.admit(record))  # type: ignore[arg-type]
-
-    def _take_immediate(self) -> None:
-        """Take the rows that were done at once: emit them, if they need not wait in the queue."""
-        immediate = self._immediate
-        self.counters.done_at_once(immediate.since, immediate.times)
-        immediate.times.clear()
-        self._pass_on(immediate)
-
-    def _pass_on(self, immediate: ImmediateResults) -> None:
-        try:
-            self._emission.emit_immediate(immediate)
-        except BaseException as error:  # a call that has just begun must not be lost with it
-            self._fail(error)
-        if self._queue.has_completed_elements():
-            self._push()
 
     def _push(self) -> None:
         """Emit everything that may leave."""

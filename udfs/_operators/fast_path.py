@@ -75,7 +75,7 @@ class Pace:
         self.pause = min(PAUSE, self.limit)  # a loop that comes round more rarely would see no deadline in time
 
 
-class Admission(Protocol):
+class FastPathOperator(Protocol):
     """What the loop asks of its operator."""
 
     def next_rows(self, slot: CallSlot, /) -> Iterator[InputElement] | None: ...
@@ -92,7 +92,7 @@ async def run_fast_path(
     asks: bool,
     pace: Pace,
     immediate: ImmediateResults,
-    operator: Admission,
+    operator: FastPathOperator,
 ) -> bool:
     """Call the function for one row after another, to be driven by `notify_on_suspend`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -10,6 +11,9 @@ from typing import Any
 from asyncudf.queues import StreamElement, StreamRecord
 
 __all__ = ("InputBuffer", "InputElement", "record_of")
+
+
+MANY = 10_000  # elements, where nobody knows how many there are
 
 
 # Whole batches come as plain tuples of value, timestamp and origin: most rows never need to be records.
@@ -53,6 +57,13 @@ class InputBuffer:
     def waiting(self) -> int:
         """How many elements that were put one by one have not been taken."""
         return len(self._line)
+
+    @property
+    def known_rows(self) -> int:
+        """About how many elements can be taken without another being fed."""
+        if self._batches or not self.may_have_more:
+            return len(self._line) + MANY * bool(self._batches)
+        return operator.length_hint(self.current, MANY)
 
     @property
     def is_drained(self) -> bool:

@@ -65,6 +65,8 @@ def _all(slots: int | None) -> str:
 
 
 def _all_busy(reading: Reading, seen: str, gain: float) -> Finding:
+    if reading.finds_capacity:
+        return _as_many_as_found(reading)
     is_fast = reading.calls_ended > BUSY_THREAD * reading.time[State.CALLS_BUSY]
     limit = "the service, capacity or a task's one thread" if is_fast else "the service or capacity"
     who = "the service and the CPU" if is_fast else "the service"
@@ -73,6 +75,16 @@ def _all_busy(reading: Reading, seen: str, gain: float) -> Finding:
         f"{_twice(reading)} would {saves(gain)} if {who} can take it and Spark keeps up",
         gain,
         is_sure=not is_fast and not _waits_for_spark(reading),
+    )
+
+
+def _as_many_as_found(reading: Reading) -> Finding:
+    flying = f"{number(reading.in_flight)} in the mean of a task, {count(reading.peak)} at most"
+    return Finding(
+        f"as many calls were in flight as the service was found to take ({flying}), and they took "
+        f"{seconds(reading.latency('mean'))}: the service is the limit",
+        "a larger maximum of capacity helps only if it was reached",
+        is_sure=False,
     )
 
 

@@ -36,11 +36,25 @@ def held_back(reading: Reading) -> Finding:
 
 
 def permits(reading: Reading) -> Finding:
+    """Which of several limits it was, and how much of the time were pauses, no figure tells."""
     gain = reading.at_most(State.LIMIT)
+    has_rate, share = bool(reading.options.get("rate_limit")), reading.options.get("job_capacity")
+    asked = reading.count("throttled")
+    asks = f"the service asked for a pause {count(asked)} {'time' if asked == 1 else 'times'}"
+    if asked and not has_rate and not share:
+        return Finding(
+            f"calls were held back because {asks}: it allows fewer than were made, and capacity changes nothing",
+            "a rate_limit just below what it allows would spare the calls that it refuses",
+        )
+    waits = {"rate_limit": "a permit"} if has_rate or not share else {}
+    if share:
+        waits["job_capacity"] = f"a share of job_capacity={share}"
+    waited = " or ".join(waits.values()) + (f", and {asks}" if asked else "")
     return Finding(
-        "calls waited for a permit: the rate that you allow is the limit, and capacity changes nothing",
-        f"a higher rate_limit, if the service allows it, would {saves_at_most(gain)}",
+        f"calls waited for {waited}: what you allow is the limit, and capacity changes nothing",
+        f"a higher {' or '.join(waits)}, if the service allows it, would {saves_at_most(gain)}",
         gain,
+        is_sure=not asked and len(waits) == 1,
     )
 
 

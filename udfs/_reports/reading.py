@@ -64,6 +64,11 @@ class Reading:
         return _whole(self.options.get("capacity"))
 
     @property
+    def finds_capacity(self) -> bool:
+        """Whether it was not given, but found out how many calls a task may have in flight."""
+        return self.options.get("capacity") == "given"
+
+    @property
     def queue_rows(self) -> int | None:
         """How many rows the queue holds."""
         return _whole(self.options.get("queue_size")) or self.usual_queue_rows

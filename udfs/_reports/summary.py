@@ -22,6 +22,8 @@ UNIT = re.compile(r"(?<=\d) (?=(µs|ms|s|min|h|d|[KMGT]?i?B)\b)")
 EXTRAS = {
     "retries": ("retry", "retries"),
     "timeouts": ("timeout", "timeouts"),
+    "throttled": ("throttled attempt", "throttled attempts"),
+    "hedges": ("hedge", "hedges"),
     "failures": ("row failed", "rows failed"),
     "dead_letters": ("dead letter", "dead letters"),
     "abandoned": ("call given up", "calls given up"),

@@ -151,14 +151,17 @@ class RedisResults:
                 return
 
 
-def checked_url(url: str) -> str:
+def checked_url(url: str, option: str = "url") -> str:
     """The URL of a server.
+
+    Args:
+        option: what it was given as.
 
     Raises:
         OptionError: it is none. The message has no part of it that could be of a password.
     """
     if not isinstance(url, str):
-        raise OptionError(f"url must be a text such as 'redis://localhost:6379/0', not {safe_repr(url)}")
+        raise OptionError(f"{option} must be a text such as 'redis://localhost:6379/0', not {safe_repr(url)}")
     try:
         parts = urlsplit(url)
         is_unix = parts.scheme == "unix"
@@ -168,7 +171,7 @@ def checked_url(url: str) -> str:
         is_url = False
     if not is_url:
         raise OptionError(
-            "url must begin with redis://, rediss:// or unix://, and name a host; in a password "
+            f"{option} must begin with redis://, rediss:// or unix://, and name a host; in a password "
             "write / as %2F, # as %23, ? as %3F and @ as %40"
         )
     for name, values in parse_qs(urlsplit(url).query, keep_blank_values=True).items():

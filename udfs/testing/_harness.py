@@ -108,7 +108,7 @@ class OperatorHarness:
                     if exception[0] is None and not self._told:  # an error that the test has not looked at
                         raise
 
-        run_to_end(self._loop, stop(), self._udf.options.capacity)
+        run_to_end(self._loop, stop(), self._udf.options.slots)
 
     @property
     def output(self) -> list[Any]:

@@ -74,5 +74,5 @@ def run_rows(
         chain.end_of_input()
         await chain.run()
 
-    run_apart(loop, main(), udf.options.capacity)
+    run_apart(loop, main(), udf.options.slots)
     return output.collected

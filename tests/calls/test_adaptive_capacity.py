@@ -1,0 +1,177 @@
+"""`capacity="auto"` and `job_capacity`: how many calls are in flight. Virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asyncudf import AdaptiveCapacity, CircuitBreaker, OptionError, RateLimit, RetryStrategy
+from asyncudf._metrics.time_account import State
+from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
+from tests.kit.figures import figures
+from tests.kit.limited import Service, ThrottledError, now
+
+
+class Saturating:
+    """A service that works on so many requests at once; others wait for their turn."""
+
+    def __init__(self, places: int, seconds: float = 0.1) -> None:
+        self.places, self.seconds = places, seconds
+        self.free: asyncio.Semaphore | None = None
+        self.in_flight = self.peak = 0
+        self.seen: list[tuple[float, int]] = []
+
+    async def __call__(self, x: int) -> int:
+        if self.free is None:
+            self.free = asyncio.Semaphore(self.places)
+        self.in_flight += 1
+        self.peak = max(self.peak, self.in_flight)
+        self.seen.append((now(), self.in_flight))
+        try:
+            async with self.free:
+                await asyncio.sleep(self.seconds)
+        finally:
+            self.in_flight -= 1
+        return x
+
+
+class TestAuto:
+    def test_it_finds_what_the_service_can_do(self) -> None:
+        service = Saturating(40)
+        found = figures(service, range(20_000), capacity="auto")
+        assert found.seconds < 1.25 * 20_000 / 40 * 0.1
+        late = [flying for time, flying in service.seen if time > 10]
+        assert 30 < sum(late) / len(late) < 75
+
+    def test_never_more_than_its_maximum_nor_less_than_its_minimum(self) -> None:
+        service = Saturating(1000)
+        run_rows(service, range(3000), capacity=AdaptiveCapacity(3, 17))
+        assert service.peak == 17
+        assert [flying for _, flying in service.seen[:3]] == [1, 2, 3]
+
+    @pytest.mark.parametrize("rows", [1, 5])
+    @pytest.mark.parametrize(
+        "capacity", [AdaptiveCapacity(1, 1), AdaptiveCapacity(1, 8), AdaptiveCapacity(4, 4)], ids=str
+    )
+    def test_all_rows_are_called(self, rows: int, capacity: AdaptiveCapacity) -> None:
+        """With one slot nothing ever began again: the call that was over counted as one in flight."""
+        assert len(run_rows(Service(1.0), range(rows), capacity=capacity)) == rows
+
+    def test_throttled_calls_make_it_less(self) -> None:
+        """A service that refuses what comes beyond 20 calls: few are refused in the long run."""
+        refused = 0
+        flying = 0
+
+        async def strict(x: int) -> int:
+            nonlocal refused, flying
+            flying += 1
+            try:
+                if flying > 20:
+                    refused += 1
+                    await asyncio.sleep(0.01)
+                    raise ThrottledError(None)
+                await asyncio.sleep(0.1)
+            finally:
+                flying -= 1
+            return x
+
+        retry = RetryStrategy.exponential_backoff(50, 0.1, 1.0, jitter=False)
+        assert len(run_rows(strict, range(10_000), capacity="auto", retry=retry)) == 10_000
+        assert refused < 500
+
+    @pytest.mark.parametrize("error", [ThrottledError(None), None], ids=["refused", "hangs"])
+    @pytest.mark.parametrize("failure_on", [None, ConnectionError, lambda error: isinstance(error, ConnectionError)])
+    def test_what_a_breaker_takes_for_a_failure_is_not_its_affair(self, error: Any, failure_on: Any) -> None:
+        """With a `failure_on=` of the user's it saw no 429 and no timeout, and lost almost all rows."""
+        flying = 0
+
+        async def strict(x: int) -> int:
+            nonlocal flying
+            flying += 1
+            try:
+                if flying > 20:
+                    await asyncio.sleep(0 if error else 30)
+                    raise error or AssertionError
+                await asyncio.sleep(0.1)
+            finally:
+                flying -= 1
+            return x
+
+        breaker = CircuitBreaker(1.0, failure_on=failure_on)
+        options: dict[str, Any] = {"capacity": "auto", "attempt_timeout": 1.0, "on_error": "null"}
+        assert run_rows(strict, range(5000), breaker=breaker, **options).count(None) < 500
+
+    def test_waiting_for_it_is_no_other_limits_doing(self) -> None:
+        found = figures(Service(1.0), range(40), capacity=AdaptiveCapacity(2, 2))
+        assert found.time[State.LIMIT] == 0
+        assert found.time[State.CALLS_BUSY] == pytest.approx(20)
+
+    @pytest.mark.parametrize("value", [0, -1, "automatic", 1.5, None, True])
+    def test_what_it_may_be(self, value: Any) -> None:
+        with pytest.raises(OptionError, match="capacity must be"):
+            run_rows(Service(), [1], capacity=value)
+        with pytest.raises(OptionError, match=r"maximum must be at least minimum \(4\), not 3"):
+            AdaptiveCapacity(4, 3)
+
+
+class TestJobCapacity:
+    """In one task, which is the whole job."""
+
+    @pytest.mark.parametrize("capacity", [1, 3, 4, 100])
+    @pytest.mark.parametrize("seconds", [0.0, 1.0])
+    def test_so_many_at_most(self, capacity: int, seconds: float) -> None:
+        """With as many slots as job_capacity nothing ever began again."""
+        service = Service(seconds)
+        assert len(run_rows(service, range(50), capacity=capacity, job_capacity=3)) == 50
+        assert service.peak <= 3
+
+    def test_it_is_used_to_the_full(self) -> None:
+        found = figures(Service(1.0), range(30), capacity=100, job_capacity=3)
+        assert (found.seconds, found.in_flight_peak) == (10, 3)
+        assert found.time[State.LIMIT] == pytest.approx(9)
+
+    def test_rows_that_wait_for_another_attempt_do_not_count(self) -> None:
+        service = Service(0.0, down=(0, 1))
+        retry = RetryStrategy.fixed_delay(2, 10.0)
+        assert run_rows(service, range(5), job_capacity=1, retry=retry) == [10] * 5
+
+    def test_a_call_that_was_given_up_makes_room(self) -> None:
+        async def hangs(x: int) -> int:
+            await asyncio.sleep(1000 if x == 0 else 1)
+            return x
+
+        assert run_rows(hangs, range(3), job_capacity=1, timeout=5.0, on_error="null") == [None, 1, 2]
+
+    def test_one_that_does_not_obey_makes_room_too(self) -> None:
+        """Its row is done, whatever still runs for it."""
+
+        async def stubborn(x: int) -> int:
+            for _ in range(2 if x == 0 else 0):
+                try:
+                    await asyncio.sleep(1000)
+                except asyncio.CancelledError:
+                    continue
+            return x
+
+        assert run_rows(stubborn, range(3), job_capacity=1, timeout=5.0, on_error="null") == [None, 1, 2]
+
+    def test_with_a_rate_and_an_adaptive_capacity_all_hold(self) -> None:
+        service = Service(1.0)
+        options: dict[str, Any] = {"capacity": AdaptiveCapacity(1, 9), "rate_limit": RateLimit(5, burst=1)}
+        run_rows(service, range(100), job_capacity=4, **options)
+        assert service.peak == 4
+
+    def test_rows_that_come_late_find_room(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=2, job_capacity=2) as harness:
+            for row in range(6):
+                harness.put(row)
+                harness.complete(row, row)
+            assert harness.output == list(range(6))
+
+    @pytest.mark.parametrize("value", [0, -1, "40", 1.5, True])
+    def test_it_is_a_number_of_calls(self, value: Any) -> None:
+        with pytest.raises(OptionError, match="job_capacity must be"):
+            run_rows(Service(), [1], job_capacity=value)

@@ -1,0 +1,192 @@
+"""Random jobs under all limits together, on the virtual clock: nothing is lost, in excess, or left running."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncudf import AdaptiveCapacity, AsyncStream, CircuitBreaker, Hedge, RateLimit, RetryStrategy
+from asyncudf._errors.exceptions import FatalError
+from asyncudf.queues import Watermark
+from asyncudf.testing import run_rows, run_stream
+from tests.kit.limited import Service, ThrottledError, most_within, now
+from tests.kit.stores import SlowStore
+
+KINDS = ("quick", "quick", "quick", "instant", "bad", "slow once", "throttled once", "refused", "hangs", "blip")
+
+
+class Calls:
+    """Plays the kinds of rows, and remembers from when to when each call was made."""
+
+    def __init__(self, down: float) -> None:
+        self.down = down
+        self.made: Counter[int] = Counter()
+        self.spans: list[tuple[float, float]] = []
+        self.in_flight = 0
+
+    async def __call__(self, number: int, kind: str) -> int:
+        self.made[number] += 1
+        self.in_flight += 1
+        began = now()
+        try:
+            await self.play(kind, self.made[number] == 1)
+            if began < self.down:
+                raise ConnectionError("down")
+        finally:
+            self.in_flight -= 1
+            self.spans.append((began, now()))
+        return number
+
+    async def play(self, kind: str, is_first: bool) -> None:
+        if kind == "hangs" or (kind == "slow once" and is_first):
+            await asyncio.sleep(500.0)
+        elif kind != "instant":
+            await asyncio.sleep(1.0)
+        if kind == "bad":
+            raise ValueError("bad")
+        if kind == "refused" or (kind == "blip" and is_first):
+            raise ConnectionError("refused")
+        if kind == "throttled once" and is_first:
+            raise ThrottledError(3)
+
+    @property
+    def begun(self) -> list[float]:
+        return sorted(began for began, _ in self.spans)
+
+    @property
+    def peak(self) -> int:
+        """The most calls that were in flight for any time."""
+        steps = sorted([(end, -1) for _, end in self.spans] + [(began, 1) for began, _ in self.spans])
+        flying = most = 0
+        for _, step in steps:
+            flying += step
+            most = max(most, flying)
+        return most
+
+
+LIMITS = st.builds(
+    RateLimit,
+    st.integers(1, 10),
+    st.sampled_from([1.0, 5.0]),
+    st.integers(1, 5),
+    scope=st.sampled_from(["job", "task"]),
+)
+OPTIONS = st.fixed_dictionaries(
+    {
+        "output_mode": st.sampled_from(["ordered", "unordered"]),
+        "capacity": st.integers(1, 6) | st.builds(AdaptiveCapacity, st.integers(1, 2), st.integers(2, 6)),
+        "timeout": st.sampled_from([15.3, 1000.3]),
+    },
+    optional={
+        "rate_limit": st.lists(LIMITS, max_size=2),
+        "job_capacity": st.integers(1, 6),
+        "breaker": st.builds(
+            CircuitBreaker, st.sampled_from([0.5, 1.0]), st.integers(2, 8), st.just(3.0), st.just(60.0)
+        ),
+        "hedge": st.builds(Hedge, st.sampled_from([2.0, "p50"]), st.sampled_from([0.3, 1.0])),
+        "retry": st.builds(RetryStrategy.fixed_delay, st.integers(1, 3), st.sampled_from([0.0, 2.5])),
+        "throttle_counts": st.booleans(),
+        "attempt_timeout": st.just(6.3),
+        "max_calls": st.just(10_000),
+        "max_failures": st.just(10_000),
+    },
+)
+ROWS = st.lists(st.sampled_from(KINDS) | st.none(), max_size=25)  # None stands for a watermark
+
+
+def _limit(capacity: int | AdaptiveCapacity) -> int:
+    return capacity.maximum if isinstance(capacity, AdaptiveCapacity) else capacity
+
+
+@settings(max_examples=200)
+@given(kinds=ROWS, options=OPTIONS, down=st.sampled_from([0.0, 0.0, 4.5, 30.5]), is_stored=st.booleans())
+def test_every_row_has_its_outcome_once_and_all_limits_hold(
+    kinds: list[str | None], options: dict[str, Any], down: float, is_stored: bool
+) -> None:
+    calls = Calls(down)
+    rows = [Watermark(number) if kind is None else (number, kind) for number, kind in enumerate(kinds)]
+    if is_stored:
+        options = {**options, "store": SlowStore(get=0.1, put=0.1), "version": "1"}
+    try:
+        got = run_rows(calls, rows, on_error="capture", returnType="int", **options)
+    except FatalError:  # of max_open
+        assert {"refused", "hangs"} & set(kinds), (
+            "rows that never have an answer; to the breaker a service that is dead"
+        )
+    else:
+        assert len(got) == len(rows)
+        assert [one for one in got if isinstance(one, Watermark)] == [one for one in rows if isinstance(one, Watermark)]
+        _assert_order(got, kinds, options["output_mode"])
+    assert calls.in_flight == 0
+    assert calls.peak <= min(_limit(options["capacity"]), options.get("job_capacity", 6))
+    for limit in options.get("rate_limit", ()):
+        if calls.spans:
+            assert most_within(limit.period, calls.begun) <= limit.permits + limit.saved
+    if "hedge" not in options and "retry" not in options and "breaker" not in options:
+        assert all(made == 1 or kinds[number] == "throttled once" for number, made in calls.made.items()), (
+            "each row is called once"
+        )
+
+
+def _assert_order(got: list[Any], kinds: list[str | None], mode: str) -> None:
+    """Each result is that of its row, and between the watermarks that its row was between."""
+    place = 0
+    waiting: list[str] = []
+    emitted: list[Any] = []
+    for one in [*got, None]:
+        if one is not None and not isinstance(one, Watermark):
+            emitted.append(one)
+            continue
+        waiting.clear()
+        start = place
+        while place < len(kinds) and kinds[place] is not None:
+            place += 1
+        assert len(emitted) == place - start
+        for number, result in zip(range(start, place), emitted, strict=True):
+            if result["error"] is None and mode == "ordered":
+                assert result["value"] == number
+        values = [result["value"] for result in emitted if result["error"] is None]
+        assert set(values) <= set(range(start, place))
+        assert len(set(values)) == len(values)
+        place += 1
+        emitted = []
+
+
+@settings(max_examples=60)
+@given(
+    options=OPTIONS,
+    rows=st.integers(10, 40),
+    down=st.sampled_from([3.5, 40.5, 400.5]),
+    window=st.integers(1, 8),
+)
+def test_no_row_is_given_up_for_a_dead_service(options: dict[str, Any], rows: int, down: float, window: int) -> None:
+    """However late it comes back."""
+    calls = Calls(down)
+    limited = {name: value for name, value in options.items() if name not in ("rate_limit", "attempt_timeout")}
+    limited["breaker"] = CircuitBreaker(0.5, window, 3.0, 1e9)
+    got = run_rows(calls, [(number, "quick") for number in range(rows)], on_error="capture", **limited)
+    assert [one["error"] for one in got] == [None] * rows
+    assert sorted(one["value"] for one in got) == list(range(rows))
+
+
+@pytest.mark.parametrize("scope", ["job", "task"])
+def test_operators_of_one_chain_share_a_limit_with_a_name(scope: Any) -> None:
+    service = Service(0.0)
+
+    async def left(n: int) -> float:
+        return await service(n)
+
+    async def right(left: float) -> float:
+        return await service(left)
+
+    def build(stream: AsyncStream) -> AsyncStream:
+        limit = RateLimit(10, burst=1, name="the account", scope=scope)
+        return stream.ordered_wait(left, rate_limit=limit).ordered_wait(right, rate_limit=limit)
+
+    run_stream(build, [{"n": n} for n in range(6)], "n int")
+    assert sorted(service.times) == pytest.approx([n / 10 for n in range(12)])

@@ -1,0 +1,102 @@
+"""A row that is bad, or a service that is dead: the circuit breaker tells them apart. Virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asyncudf import CircuitBreaker, OptionError, RetryStrategy, async_pandas_udf
+from asyncudf._errors.exceptions import FatalError
+from asyncudf.testing import MemoryStore, run_rows
+from tests.kit.limited import Service, now
+
+BREAKER = CircuitBreaker(window=10, open_for=5.0, max_open=100.0)
+RETRIES = pytest.mark.parametrize("retry", [None, RetryStrategy.fixed_delay(3, 0.5)], ids=["once", "three times"])
+
+
+@RETRIES
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+@pytest.mark.parametrize("capacity", [5, 10, 50])
+def test_bad_rows_that_lie_together_do_not_end_the_job(capacity: int, mode: Any, retry: Any) -> None:
+    """The breaker opens, for they look like an outage; a row behind them tells that the service is there."""
+    service = Service(0.1, bad=range(100, 115))
+    options: dict[str, Any] = {"capacity": capacity, "output_mode": mode, "retry": retry, "timeout": 60.0}
+    got = run_rows(service, range(500), on_error="null", breaker=BREAKER, **options)
+    assert got.count(None) == 15
+    assert max(service.rows) == 499
+    assert service.times[-1] < 100
+
+
+@RETRIES
+def test_nor_do_several_such_groups(retry: Any) -> None:
+    bad = [row for start in (50, 150, 250) for row in range(start, start + 12)]
+    service = Service(0.1, bad=bad)
+    got = run_rows(service, range(500), capacity=10, on_error="null", breaker=BREAKER, retry=retry, timeout=60.0)
+    assert [row for row, result in enumerate(got) if result is None] == bad
+
+
+def test_a_service_that_dies_twice_costs_no_row() -> None:
+    """What was excused in the first outage is called again, and others tell of the second."""
+    calls = []
+
+    async def service(x: int) -> float:
+        calls.append(now())
+        await asyncio.sleep(0.5)
+        if 5 <= now() < 30 or 31 <= now() < 60:
+            raise ConnectionError("down")
+        return now()
+
+    got = run_rows(service, range(300), capacity=10, on_error="null", breaker=BREAKER)
+    assert None not in got
+    assert len(calls) < 400
+
+
+def test_nothing_but_bad_rows_is_a_dead_service() -> None:
+    """Nobody could tell."""
+    service = Service(0.1, bad=range(20, 60))
+    with pytest.raises(FatalError, match="the service of Service has given no answer for 100 s"):
+        run_rows(service, range(60), capacity=5, on_error="null", breaker=BREAKER)
+
+
+def test_an_answer_that_stands_in_for_a_late_one_is_for_no_row_of_an_outage() -> None:
+    """`on_timeout` is for rows whose call is slow, not for those that met a dead service."""
+
+    async def hangs(x: int) -> int:
+        await asyncio.sleep(1000.0 if 1 < now() < 60 else 0.1)
+        return x
+
+    got = run_rows(hangs, range(300), capacity=10, timeout=5.0, on_timeout=-1, on_error="null", breaker=BREAKER)
+    assert got == list(range(300))
+
+
+def test_equal_rows_have_the_time_of_the_one_that_is_called() -> None:
+    """With a store they wait for its call; while the service is dead their time does not run either."""
+
+    answered: list[int] = []
+
+    async def service(x: int) -> int:
+        await asyncio.sleep(0.1)
+        if 1 < now() < 25:
+            raise ConnectionError("down")
+        if now() > 25:
+            answered.append(x)
+            await asyncio.sleep(8.0 if len(answered) > 1 else 0.0)
+        return x
+
+    looked_up = async_pandas_udf(service, "long", store=MemoryStore(), version="1", timeout=30.0)
+    options: dict[str, Any] = {"capacity": 10, "on_error": "null", "breaker": CircuitBreaker(open_for=2)}
+    assert run_rows(looked_up, [row // 2 for row in range(600)], **options) == [row // 2 for row in range(600)]
+
+
+def test_a_queue_has_room_for_the_batches_that_wait() -> None:
+    import pandas as pd
+
+    async def doubled(x: pd.Series) -> pd.Series:
+        return 2 * x
+
+    options: dict[str, Any] = {"returnType": "long", "batch_size": 50, "capacity": 2, "breaker": BREAKER}
+    with pytest.raises(OptionError, match=r"at least 600, not 100: .* 12 calls, each of 50 rows"):
+        run_rows(doubled, range(10), queue_size=100, **options)
+    assert run_rows(doubled, range(10), queue_size=600, **options) == list(range(0, 20, 2))

@@ -1,0 +1,250 @@
+"""A service asks for a pause with `Retry-After`: all calls of the function wait, and no row is the worse for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from asyncudf import AsyncFunction, AsyncStream, AsyncUDFError, OptionError, ResultFuture, RetryStrategy
+from asyncudf._calls.admission import Admission
+from asyncudf._metrics.time_account import State
+from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from tests.kit.figures import figures
+from tests.kit.limited import Service, ThrottledError, now
+
+RETRY = RetryStrategy.fixed_delay(attempts=2, delay=1.0)
+WAYS = pytest.mark.parametrize("more", [{}, {"retry": RETRY}, {"job_capacity": 50}], ids=["plain", "retry", "gates"])
+
+
+def throttled(until: float, seconds: float | str = 10, status: int = 429) -> Service:
+    """Refuses all calls until then."""
+    return Service(0.0, down=(0, until), error=ThrottledError(seconds, status))
+
+
+class TestThePause:
+    @WAYS
+    @pytest.mark.parametrize("status", [429, 503])
+    def test_all_rows_wait_and_none_is_lost(self, more: Any, status: int) -> None:
+        """Also without a retry strategy: the service has said when it will answer."""
+        service = throttled(15, 10, status)
+        assert run_rows(service, [1, 2, 3], capacity=2, **more) == [20, 20, 20]
+        assert set(service.times) == {0, 10, 20}
+
+    def test_calls_in_flight_go_on(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=2) as harness:
+            harness.put("a", "b", "c")
+            harness.fail("a", ThrottledError(10))
+            assert function.running == ["b"]
+            harness.complete("b", "B")
+            assert function.running == [], "nobody else begins"
+            harness.advance(10.0)
+            assert function.running == ["a", "c"]
+            harness.complete("a", "A")
+            assert harness.output == ["A", "B"]
+
+    def test_a_longer_one_counts_and_a_shorter_one_does_not(self) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=3) as harness:
+            harness.put("a", "b", "c")
+            harness.fail("a", ThrottledError(10))
+            harness.fail("b", ThrottledError(20))
+            harness.fail("c", ThrottledError(5))
+            harness.advance(19.9)
+            assert function.running == []
+            harness.advance(0.1)
+            assert function.running == ["a", "b", "c"]
+
+    def test_no_attempt_is_used_up(self) -> None:
+        """Throttled twice and failed once, with two attempts."""
+        function = ManualFunction()
+        with OperatorHarness(function, retry=RETRY) as harness:
+            harness.put("a")
+            for _ in range(2):
+                harness.fail("a", ThrottledError(10))
+                harness.advance(10.0)
+            harness.fail("a", ValueError())
+            harness.advance(1.0)
+            harness.complete("a", "A")
+            assert harness.output == ["A"]
+
+    @pytest.mark.parametrize(
+        ("asked", "sent", "pause"),
+        [
+            ("7", None, 7),
+            ("1.5", None, 1.5),
+            ("Wed, 21 Oct 2015 07:30:00 GMT", "Wed, 21 Oct 2015 07:28:00 GMT", 120),
+            ("Wed, 21 Oct 2015 07:30:00 GMT", "Wed, 21 Oct 2015 07:20:00 GMT", 300),
+            ("1e9", None, 300),
+        ],
+        ids=["seconds", "part of a second", "date", "date beyond the cap", "beyond the cap"],
+    )
+    def test_seconds_and_dates_up_to_the_cap(self, asked: str, sent: str | None, pause: float) -> None:
+        service = throttled(0.5, asked)
+        if sent is not None:
+            service.error.headers["Date"] = sent  # type: ignore[attr-defined]
+        assert run_rows(service, [1], timeout=1000) == [pause]
+
+    def test_the_cap_is_an_option_of_the_retry_strategy(self) -> None:
+        retry = RetryStrategy.fixed_delay(2, 1.0, max_retry_after=30)
+        assert run_rows(throttled(0.5, 1000), [1], retry=retry) == [30]
+
+    @WAYS
+    @pytest.mark.parametrize("asked", ["0", "-5", 0, "Wed, 21 Oct 2015 07:28:00 GMT"])
+    def test_no_time_is_a_short_one(self, asked: Any, more: Any) -> None:
+        """Such a row failed, though the service had only asked for patience; one that always says so is not flooded."""
+        service = throttled(9.5, asked)
+        assert run_rows(service, [1, 2], capacity=2, **more) == [10, 10]
+        assert sorted(service.times) == sorted([*range(11)] * 2)
+
+    def test_it_is_ended_by_the_deadline(self) -> None:
+        service = throttled(1e9, 0)
+        got = run_rows(service, [1], timeout=5.5, on_error="capture")
+        assert (got[0]["error"]["type"], len(service.calls)) == ("ThrottledError", 6)
+
+    def test_with_a_cap_of_0_no_pause_is_heeded(self) -> None:
+        retry = RetryStrategy.fixed_delay(2, 3.0, max_retry_after=0)
+        assert run_rows(throttled(1e9, 0), [1], retry=retry, on_error="null") == [None]
+        assert run_rows(throttled(2, 0), [1], retry=retry) == [3]
+
+    @pytest.mark.parametrize("asked", ["soon", "nan"])
+    def test_nothing_to_wait_for_is_an_error_like_others(self, asked: str) -> None:
+        assert run_rows(throttled(0.5, asked), [1], retry=RETRY) == [1]
+        with pytest.raises(AsyncUDFError, match=r"attempt 1, .*too many requests"):
+            run_rows(throttled(0.5, asked), [1])
+
+    @pytest.mark.parametrize("status", [500, 404])
+    def test_other_statuses_pause_nobody(self, status: int) -> None:
+        """With a retry strategy the row waits alone, as long as it was asked to."""
+        service = Service(0.0, bad=[1], error=ThrottledError(10, status))
+        assert run_rows(service, [1, 2], capacity=1, on_error="null", retry=RETRY) == [None, 0]
+        assert service.of(1) == [0, 10]
+
+    def test_a_result_future_may_bring_it(self) -> None:
+        class Busy(AsyncFunction):
+            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+                if now() < 5:
+                    result_future.complete_exceptionally(ThrottledError(10))
+                    await asyncio.sleep(100)
+                else:
+                    result_future.complete([now()])
+
+        assert run_rows(Busy(), ["a", "b"], timeout=50) == [10, 10]
+
+
+class TestTheDeadline:
+    def test_ends_a_row_at_once_whose_pause_is_longer(self) -> None:
+        """The others wait for the pause, and have all their time then."""
+        service = throttled(5, 100)
+        got = run_rows(service, ["a", "b"], capacity=1, timeout=30.0, on_error="capture")
+        assert (got[0]["error"]["type"], got[0]["error"]["elapsed"]) == ("ThrottledError", 0)
+        assert got[1]["value"] == 100
+
+    def test_counts_all_pauses(self) -> None:
+        got = run_rows(throttled(1e9, 10), ["a"], timeout=35.0, on_error="capture")
+        assert (got[0]["error"]["type"], got[0]["error"]["elapsed"]) == ("ThrottledError", 30)
+
+    def test_ends_a_row_that_waits_behind_another_pause(self) -> None:
+        """Its own would have been over in time."""
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=2, timeout=30.0, on_error="null") as harness:
+            harness.put("a", "b")
+            harness.fail("a", ThrottledError(10))
+            harness.advance(1.0)
+            harness.fail("b", ThrottledError(100))
+            assert harness.output == []
+            harness.advance(28.9)
+            assert harness.output == []
+            harness.advance(0.2)
+            assert harness.output == [None, None]
+
+
+class TestThrottleCounts:
+    def test_then_it_uses_up_an_attempt(self) -> None:
+        with pytest.raises(AsyncUDFError, match=r"attempt 2, .*too many requests"):
+            run_rows(throttled(1e9), [1], throttle_counts=True, retry=RETRY)
+
+    def test_without_a_strategy_the_row_has_failed(self) -> None:
+        """And all others wait all the same."""
+        service = throttled(5, 10)
+        assert run_rows(service, [1, 2], capacity=1, throttle_counts=True, on_error="null") == [None, 10]
+
+    def test_it_is_true_or_false(self) -> None:
+        with pytest.raises(OptionError, match="throttle_counts must be True or False, not 1"):
+            run_rows(Service(), [1], throttle_counts=1)  # type: ignore[arg-type]
+
+
+class TestAfterwards:
+    def test_rows_take_the_short_way_again(self) -> None:
+        """Nobody asks at the gates once the pause is over, as before it."""
+        service = throttled(0.5, 10)
+        with mock.patch.object(Admission, "begin", autospec=True, side_effect=Admission.begin) as asked:
+            run_rows(service, range(1000), capacity=5)
+        assert 1000 < len(service.calls) <= 1005
+        assert asked.call_count <= 10
+
+    def test_what_was_throttled_comes_before_new_rows(self) -> None:
+        service = throttled(0.5, 10)
+        run_rows(service, range(6), capacity=2)
+        assert [row for row, time in service.calls if time] == list(range(6))
+
+    def test_it_is_counted(self) -> None:
+        found = figures(throttled(15, 10), [1, 2, 3], capacity=3)
+        assert (found.throttled, found.calls, found.attempts, found.failures) == (4, 3, 7, 0)
+        assert found.time[State.LIMIT] == pytest.approx(20)
+        assert found.seconds == pytest.approx(20)
+
+
+def test_only_the_operator_whose_service_asks_pauses() -> None:
+    first, second = Service(0.0), Service(0.0, down=(0, 5), error=ThrottledError(10))
+
+    async def left(n: int) -> float:
+        return await first(n)
+
+    async def right(n: int) -> float:
+        return await second(n)
+
+    def build(stream: AsyncStream) -> AsyncStream:
+        return stream.ordered_wait(left).ordered_wait(right, "n")
+
+    rows = run_stream(build, [{"n": n} for n in range(3)], "n int")
+    assert [(row["left"], row["right"]) for row in rows] == [(0, 10)] * 3
+
+
+def test_a_micro_batch_is_called_again_as_a_whole() -> None:
+    import pandas as pd
+
+    sizes = []
+
+    async def busy(x: pd.Series) -> pd.Series:
+        sizes.append((len(x), now()))
+        if now() < 5:
+            raise ThrottledError(10)
+        return x + 1
+
+    assert run_rows(busy, [1, 2, 3], returnType="long", batch_size=2) == [2, 3, 4]
+    assert sizes == [(2, 0), (2, 10), (1, 10)]
+
+
+def test_the_end_of_the_input_and_a_snapshot_keep_what_waits() -> None:
+    function = ManualFunction()
+    with OperatorHarness(function, capacity=1) as harness:
+        harness.put("a", "b")
+        harness.fail("a", ThrottledError(10))
+        harness.end()
+        assert ([element.value for element in harness.snapshot()], harness.is_done) == ([("a",), ("b",)], False)  # type: ignore[union-attr]
+        harness.advance(10.0)
+        harness.complete("a", "A")
+        harness.complete("b", "B")
+        assert (harness.output, harness.is_done) == (["A", "B"], True)
+
+
+def test_a_pause_ends_with_the_job_that_nobody_needs_any_more() -> None:
+    function = ManualFunction()
+    with OperatorHarness(function) as harness:
+        harness.put("a", "b")
+        harness.fail("a", ThrottledError(10))
+    assert function.calls == ["a", "b"]

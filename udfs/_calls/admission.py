@@ -1,0 +1,197 @@
+"""What a call asks before each of its attempts begins: whether the limits of the function have room for it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+
+from .._metrics.time_account import State, TimeAccount
+from .._policies.rate_limit import ROUNDING
+from .._policies.service_signs import ServiceSign
+from .call import Call
+from .slots import CallSlot, SlotPool
+
+__all__ = ("NOT_NEEDED", "Admission", "Gate", "PauseGate")
+
+
+NOT_NEEDED = asyncio.CancelledError()  # how an attempt has ended that we have cancelled: it tells nobody anything
+
+
+class Gate:
+    """One limit, as attempts meet it; every method is called on the event loop.
+
+    Attributes:
+        state: what the time goes to while a call waits here.
+    """
+
+    state = State.LIMIT
+
+    def wait(self, call: Call, now: float) -> float | None:
+        """0.0 if an attempt may begin now; else the seconds after which to ask again; None if `wake` tells when.
+
+        Raises:
+            FatalError: no call may begin any more.
+        """
+        return 0.0
+
+    def began(self, slot: CallSlot, call: Call, now: float) -> None:
+        """An attempt of the call begins in this slot."""
+
+    def ended(self, slot: CallSlot, sign: ServiceSign, error: BaseException | None, now: float) -> None:
+        """The attempt is over; called once for each that began."""
+
+
+class PauseGate(Gate):
+    """The service has asked for a pause.
+
+    Args:
+        until: when it is over, for the task or for the whole job; None: that is not known yet.
+    """
+
+    def __init__(self, until: Callable[[], float | None]) -> None:
+        self._until = until
+
+    def wait(self, call: Call, now: float) -> float | None:
+        until = self._until()
+        return None if until is None else max(0.0, until - now)
+
+
+class Admission:
+    """The gates of one function in one task.
+
+    Args:
+        sign_of: what the end of an attempt tells of the service.
+    """
+
+    # One call waits at the gates, in the slot that has pulled it; the others wait where they are, in the input or in
+    # `Calls.ready`. So rows begin in their order, and the slot that waits counts as the one that pulls.
+    #
+    # is_open: no gate has to be asked, so that calls may begin without a word
+    # waiting: the call that waits
+    # attempts: that have ended
+    # look: called when one has, or the breaker may have opened, or nothing more may come
+    # heard: how often it has been heard what other tasks know, see Suspects
+    # costs_of: the permits of an attempt, for each rate limit; the user's own code
+    # refuse: called with a call that has no costs, and why
+
+    def __init__(
+        self,
+        pool: SlotPool,
+        account: TimeAccount,
+        clock: Callable[[], float],
+        loop: asyncio.AbstractEventLoop,
+        sign_of: Callable[[BaseException | None], ServiceSign],
+    ) -> None:
+        self._pool = pool
+        self._account = account
+        self._clock = clock
+        self._loop = loop
+        self._sign_of = sign_of
+        self._paused_until = 0.0
+        self._pause = PauseGate(lambda: self._paused_until)
+        self._gates: list[Gate] = [self._pause]
+        self._woken: asyncio.Future[None] | None = None
+        self.tell_pause: Callable[[float], None] = lambda until: None
+        self.look: Callable[[], None] = lambda: None
+        self.breaks: Callable[[], bool] = lambda: False
+        self.heard: Callable[[], int] = itertools.count(step=2).__next__  # where nobody else has to be heard
+        self.costs_of: Callable[[Call], Sequence[float]] | None = None
+        self.refuse: Callable[[Call, BaseException], None]
+        self.attempts = 0
+        self.is_open = True
+        self.waiting: Call | None = None
+
+    def use(self, gates: Sequence[Gate]) -> None:
+        """From now on attempts ask these, in their order; one whose `wait` takes what it grants is the last."""
+        self._gates = [self._pause, *gates]
+        self.is_open = not gates
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the circuit breaker is open."""
+        return self.breaks()
+
+    def is_down(self, error: BaseException) -> bool:
+        """Whether an attempt that ended so tells that the service is down."""
+        return self._sign_of(error) is ServiceSign.DOWN
+
+    async def begin(self, slot: CallSlot, call: Call) -> bool:
+        """Wait until an attempt of the call may begin; False if it needs none by then."""
+        if self.costs_of is not None and call.costs is None:
+            try:
+                call.costs = self.costs_of(call)
+            except BaseException as error:  # code of the user's
+                self.refuse(call, error)
+                return False
+        has_waited = False
+        is_second = bool(call.undecided)
+        self._pool.pulls(slot)  # what it was in until now is over, and takes no room of a limit
+        while not (call.done or (is_second and not call.undecided)):
+            now = self._clock()
+            state, wait = self._closed(call, now)
+            if wait == 0.0:
+                slot.admitted = now
+                for gate in self._gates:
+                    gate.began(slot, call, now)
+                if has_waited:
+                    self._account.enter(State.CALLS_BUSY)
+                return True
+            has_waited = True
+            self._account.enter(state)
+            await self._wait(call, wait)
+        return False
+
+    def _closed(self, call: Call, now: float) -> tuple[State, float | None]:
+        """What the call has to wait for, and how long."""
+        for gate in self._gates:
+            if (wait := gate.wait(call, now)) != 0.0:
+                return gate.state, wait
+        return State.CALLS_BUSY, 0.0
+
+    async def _wait(self, call: Call, seconds: float | None) -> None:
+        woken = self._woken = self._loop.create_future()
+        timer = None if seconds is None else self._loop.call_later(max(seconds, ROUNDING), self.wake)
+        self.waiting = call
+        try:
+            await woken
+        finally:
+            self.waiting = self._woken = None
+            if timer is not None:
+                timer.cancel()
+
+    def wake(self) -> None:
+        """Let the call that waits ask again; may be called at any time, and once too often does no harm."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def ended(self, slot: CallSlot, error: BaseException | None) -> None:
+        """An attempt is over, if one has begun in the slot and is not over yet."""
+        if slot.admitted is None:
+            return
+        sign = ServiceSign.NOTHING if error is NOT_NEEDED else self._sign_of(error)
+        now = self._clock()
+        for gate in self._gates:
+            gate.ended(slot, sign, error, now)
+        slot.admitted = None
+        self.attempts += 1
+        self.look()
+        self.wake()
+
+    def pause(self, seconds: float) -> None:
+        """The service has asked all its callers to wait."""
+        until = self._clock() + seconds
+        if until > self._paused_until:
+            self._paused_until = until
+            self.tell_pause(until)
+            if len(self._gates) == 1:
+                self.is_open = False
+                self._loop.call_later(seconds, self._end_pause)
+
+    def _end_pause(self) -> None:
+        left = self._paused_until - self._clock()
+        if left > 0:  # there was another one meanwhile, or the loop's timer was early
+            self._loop.call_later(max(left, ROUNDING), self._end_pause)
+            return
+        self.is_open = True
+        self.wake()

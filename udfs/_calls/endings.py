@@ -1,0 +1,272 @@
+"""What becomes of a call whose attempt is over: it is done, or tried again, or nobody knows yet why it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Sequence
+
+from .._errors.exceptions import AsyncTimeoutError
+from .._errors.records import is_fatal
+from .._functions.async_function import Results
+from .._functions.context import RuntimeContext
+from .._functions.side_outputs import SideRecord
+from .._functions.signature import FunctionSpec
+from .._metrics.counters import TaskCounters
+from .._policies.options import Options
+from .._policies.retry import MAX_RETRY_AFTER, Attempt
+from .._policies.service_signs import pause_of
+from .admission import Admission
+from .answers import Answers, Validate
+from .call import Call, CallHooks
+from .counting import CallCounts
+from .deadlines import Deadlines
+from .error_policy import ErrorPolicy
+from .failure_budget import FailureBudget
+from .hedges import Hedges
+from .invokers import Invoker
+from .slots import SlotPool
+from .suspects import Suspects
+
+__all__ = ("CallEndings",)
+
+
+class CallEndings:
+    """The calls between two attempts, and the ends of all.
+
+    Args:
+        counts: is told of each end.
+        deadlines: of all calls that are not done.
+    """
+
+    # A call that is not done is in one place: at work in a slot, at the gates of `Admission`, in back-off (a timer of
+    # the loop), in `ready`, or among the suspects.
+
+    def __init__(
+        self,
+        spec: FunctionSpec,
+        options: Options,
+        validate: Validate | None,
+        context: RuntimeContext,
+        rng: random.Random,
+        loop: asyncio.AbstractEventLoop,
+        pool: SlotPool,
+        counters: TaskCounters,
+        admission: Admission,
+        hooks: CallHooks,
+    ) -> None:
+        self._invoker: Invoker
+        self._deadlines: Deadlines[Call]
+        self._options = options
+        self._policy = ErrorPolicy(options, spec.name, context.partition)
+        self._rng = rng
+        self._loop = loop
+        self._clock = counters.clock
+        self._pool = pool
+        self._latencies = counters.latencies
+        self._admission = admission
+        self._answers = Answers(validate)
+        self._hooks = hooks
+        self._longest_pause = MAX_RETRY_AFTER if options.retry is None else options.retry.max_retry_after
+        self.failures: FailureBudget | None = None
+        if options.max_failures is not None:
+            self.failures = FailureBudget(options, spec.name, counters, hooks.failed)
+        admission.refuse = self._refuse
+        self._suspects: Suspects | None = None
+        if options.breaker is not None:
+            self._suspects = Suspects(options.breaker.window, admission, self._blame, self._begin_anew)
+            admission.look = self.settle
+        is_even = not (spec.many_results or spec.has_context or spec.vectorized)
+        self.counts = CallCounts(counters, options.redact, self._begun, is_even=is_even)
+        self.ready: deque[Call] = deque()  # whose back-off is over
+        self._backing_off: set[Call] = set()
+        self._was_broken = False
+        self._hedges = None if options.hedge is None else Hedges(options.hedge, loop, pool.wake)
+        self._takes_any_result = options.retry is None or not options.retry.checks_results
+
+    def _begun(self) -> set[Call]:
+        waiting = () if self._admission.waiting is None else (self._admission.waiting,)
+        return {*self._pool.calls, *self._backing_off, *self.ready, *waiting, *(self._suspects or ())}
+
+    def _time_out(self, call: Call) -> None:
+        error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
+        answers = [self._answers.late(self._invoker, call, record, error) for record in call.records]
+        is_at_work = call.parked is None
+        self.counts.timed_out(call, answers)
+        if is_at_work or self._suspects is None:
+            self._conclude(call, answers, error)
+        else:  # it has waited for its turn: that tells nothing of the service, and it is in another place
+            self._suspects.blame(call, answers)
+
+    def _waits_for_breaker(self, call: Call) -> bool:
+        """Whether a call is late because the service is dead, and not at work; then it has all its time anew."""
+        if not self._admission.is_broken or (call.attempt and call.parked is None):
+            return False
+        self._renew(call)
+        return True
+
+    def _decide(
+        self,
+        call: Call,
+        results: Sequence[Results] | None,
+        error: BaseException | None,
+        side: Sequence[SideRecord],
+        now: float,
+    ) -> None:
+        """An attempt has come back in time: the row is done, or it is tried again."""
+        outcomes, misfit = self._answers.checked(results or (), side)
+        failure = misfit if error is None else error
+        if failure is None and self._takes_any_result:
+            self._complete(call, outcomes, now)  # type: ignore[arg-type]
+            return
+        if failure is not None:
+            self.counts.error(failure)
+            if self._is_not_to_blame(call, failure):
+                return
+        try:
+            delay = self._next_delay(call, failure, results)
+        except BaseException as own:  # a predicate of the retry strategy failed
+            error, delay = own, None
+        if delay is not None:
+            call.waited += delay
+            if self._admission.is_broken:
+                self._renew(call)
+            self.counts.parks(call)
+            self._backing_off.add(call)
+            self._loop.call_later(delay, self._retry, call)
+        else:
+            self._conclude(call, outcomes if error is None else [error] * len(call.records))
+
+    def _is_not_to_blame(self, call: Call, failure: BaseException) -> bool:
+        """Whether the service has asked for a pause: then the call is tried after it, and no attempt is used up."""
+        seconds = self._pause(failure)
+        if seconds is None:
+            return False
+        if self._options.throttle_counts or _is_too_late(call, self._clock() + seconds):
+            return False
+        call.uncounted += 1
+        self.counts.throttled()
+        self.counts.parks(call)
+        self._retry(call)
+        return True
+
+    def _pause(self, failure: BaseException) -> float | None:
+        """Let all calls wait, if the service asks for it; for so many seconds."""
+        seconds = None if is_fatal(failure) else pause_of(failure, self._longest_pause)
+        if seconds is not None:
+            self._admission.pause(seconds)
+        return seconds
+
+    def _refuse(self, call: Call, error: BaseException) -> None:
+        """No attempt can be made of the call."""
+        self.counts.error(error)
+        self._conclude(call, [error] * len(call.records))
+
+    def _begin_anew(self, call: Call) -> None:
+        """The call is tried as if it had never been."""
+        self._renew(call)
+        self._retry(call)
+
+    def _renew(self, call: Call) -> None:
+        self._deadlines.stop(call)
+        call.uncounted, call.waited, call.deadline = call.attempt, 0.0, None
+        call.is_fresh, call.is_suspect, call.is_pardoned = True, False, call.is_pardoned or call.attempt > 0
+
+    def _blame(self, call: Call, outcomes: Sequence[Results | BaseException]) -> None:
+        call.is_suspect = False
+        self.counts.unparks(call)
+        self._conclude(call, outcomes)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether there is a call to be made of a row that has one already."""
+        return bool(self.ready) or (self._hedges is not None and self._hedges.has_call)
+
+    def settle(self) -> None:
+        """An attempt has ended, or the breaker has opened, or nothing more comes: calls may be to blame, or not."""
+        if self._suspects is None:
+            return
+        self._suspects.look()
+        if self._admission.is_broken is not self._was_broken:
+            self._was_broken = self._admission.is_broken
+            waiting = self._admission.waiting
+            for call in [*self._backing_off, *self.ready, *([] if waiting is None else [waiting])]:
+                if not (call.done or call.undecided):  # what it has waited for is that the service answers
+                    self._renew(call)
+        if self._pool.is_idle and not (self.ready or self._backing_off):
+            self._suspects.blame_all()
+
+    def _next_delay(self, call: Call, error: BaseException | None, results: Sequence[Results] | None) -> float | None:
+        """Seconds until the next attempt; None if there is none."""
+        retry = self._options.retry
+        if retry is None or (error is None and not retry.checks_results) or is_fatal(error):
+            return None
+        now, number = self._clock(), call.attempt - call.uncounted
+        result = None if results is None else self._invoker.seen_by_retry(results)
+        delay = retry.next_delay(Attempt(number, now - call.started, call.waited, error, result), self._rng)
+        # A row does not wait for an attempt that its deadline would cut off before it begins.
+        return None if delay is None or _is_too_late(call, now + delay) else delay
+
+    def _retry(self, call: Call) -> None:
+        self._backing_off.discard(call)
+        self.ready.append(call)
+        self._pool.wake()
+
+    def _conclude(
+        self, call: Call, outcomes: Sequence[Results | BaseException], cause: BaseException | None = None
+    ) -> None:
+        """No attempt follows: errors go the way of `on_error`, row by row.
+
+        Args:
+            cause: why, where something stands in for the results.
+        """
+        if self._suspects is not None and self._suspects.hold(call, outcomes, cause):
+            call.is_suspect = True
+            if not call.slots:
+                self._deadlines.stop(call)
+            self.counts.parks(call)
+            self._loop.call_soon(self.settle)
+            return
+        completed: list[Results] = []
+        failed: list[BaseException] = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                if self._policy.fails_task(outcome):
+                    rows = [record.value for record in call.records]
+                    self.counts.failed_task(call)
+                    self._hooks.failed(self._policy.task_error(outcome, call.attempt, rows))
+                    return
+                result = self._policy.result(outcome, call.attempt, self._clock() - call.started)
+                self.counts.failed(result)
+                failed.append(outcome)
+                completed.append((result,))
+            else:
+                completed.append(outcome)
+        if self.failures is not None:
+            self.failures.note(failed, len(call.records))
+        self._complete(call, completed, self._clock())
+
+    def _complete(self, call: Call, completed: Sequence[Results], now: float) -> None:
+        call.done = True
+        self._count(call, completed, now)
+        if not call.slots:
+            self._deadlines.stop(call)
+        for entry, results in zip(call.entries, completed, strict=True):
+            entry.complete(results)
+        self._hooks.finished()
+
+    def _count(self, call: Call, completed: Sequence[Results], now: float) -> None:
+        if not call.attempt:
+            self.counts.uncalled(len(call.records), completed)
+            return
+        self._latencies.append(now - call.started)
+        if self._hedges is not None:
+            self._hedges.done(call)
+        if not self.counts.is_even:
+            self.counts.completed(call, completed)
+
+
+def _is_too_late(call: Call, when: float) -> bool:
+    """Whether a call would be cut off by its deadline before it begins."""
+    return call.deadline is not None and when >= call.deadline
