@@ -31,7 +31,8 @@ A function can be tried without Spark, on a clock that does not wait:
 ['OSLO', 'BERGEN']
 
 Read on in `help(asyncudf.async_pandas_udf)` (every kind of function and every option), `help(asyncudf.ordered_wait)`,
-`help(asyncudf.AsyncStream)`, `help(asyncudf.RetryStrategy)` and `help(asyncudf.testing)`.
+`help(asyncudf.AsyncStream)`, `help(asyncudf.RetryStrategy)`, `help("asyncudf.http")` (sessions and errors of services)
+and `help("asyncudf.testing")`.
 """
 
 import sys as _sys
@@ -46,6 +47,7 @@ if (_argv := getattr(_sys, "argv", None) or [])[:1] == ["-m"] and _sys.orig_argv
 from asyncudf.queues._public import publish as _publish
 
 from ._api.decorator import AsyncUDF, async_pandas_udf
+from ._api.dry_run import dry_run
 from ._api.lookup_table import LookupTable
 from ._api.monitor import Run, monitor
 from ._api.stream import AsyncStream
@@ -55,27 +57,37 @@ from ._functions.async_function import AsyncFunction, ResultFuture
 from ._functions.context import RuntimeContext
 from ._functions.process_function import Collector, ProcessContext, ProcessFunction
 from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
+from ._policies.capacity import AdaptiveCapacity
+from ._policies.circuit_breaker import CircuitBreaker
+from ._policies.hedging import Hedge
 from ._policies.options import OutputMode
+from ._policies.rate_limit import RateLimit
 from ._policies.retry import RetryStrategy
 from ._policies.watermarks import WatermarkStrategy
+from ._reports.dry_run import DryRun
 from ._stores.base import ResultStore
 
 __all__ = (
     "DEAD_LETTERS",
     "LATENCIES",
+    "AdaptiveCapacity",
     "AsyncFunction",
     "AsyncStream",
     "AsyncTimeoutError",
     "AsyncUDF",
     "AsyncUDFError",
+    "CircuitBreaker",
     "Collector",
+    "DryRun",
     "FunctionError",
+    "Hedge",
     "LookupTable",
     "OptionError",
     "OutputMode",
     "OutputTag",
     "ProcessContext",
     "ProcessFunction",
+    "RateLimit",
     "ResultError",
     "ResultFuture",
     "ResultStore",
@@ -84,6 +96,7 @@ __all__ = (
     "RuntimeContext",
     "WatermarkStrategy",
     "async_pandas_udf",
+    "dry_run",
     "monitor",
     "ordered_wait",
     "unordered_wait",

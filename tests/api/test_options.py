@@ -9,7 +9,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -66,6 +66,14 @@ BAD: dict[str, Any] = {
     "version": 2,
     "on_store_error": "ignore",
     "store_timeout": None,
+    "rate_limit": 100,
+    "job_capacity": 0,
+    "max_calls": 0.5,
+    "coordinator": 6379,
+    "throttle_counts": "yes",
+    "breaker": True,
+    "max_failures": -1,
+    "hedge": 0.05,
 }
 
 
@@ -169,6 +177,11 @@ class TestOneList:
             assert kept in typing.get_args(given)
         elif type(None) in typing.get_args(kept):
             assert given is Any or type(None) in typing.get_args(given) or Any in typing.get_args(given)
+        elif typing.get_origin(kept) is tuple:  # one, or several, or none
+            one = typing.get_args(kept)[0]
+            assert set(typing.get_args(given)) == {one, Sequence[one], type(None)}
+        elif isinstance(kept, types.UnionType):
+            assert set(typing.get_args(kept)) < set(typing.get_args(given))
         else:
             assert given == (Seconds if kept is float else kept)
 
@@ -245,7 +258,7 @@ class TestDocstring:
 
         numbers = {
             "capacity": str(usual.capacity),
-            "queue_size": f"{usual.queue_rows // usual.capacity} * capacity",
+            "queue_size": f"{usual.queue_rows // usual.slots} * capacity",
             "max_buffered_bytes": f"{(usual.max_buffered_bytes or 0) // 2**20} MiB",
             "timeout": f"{usual.timeout:g}",
             "batch_size": str(batch_rows(read_function(vectorized, usual), usual)),
@@ -266,7 +279,7 @@ class TestDocstring:
     def test_what_is_off_unless_given(self) -> None:
         """Everything else: a default that is no number and no choice needs no words."""
         rest = {f.default for f in FIELDS.values() if type(f.default) not in (int, float)}
-        assert {one for one in rest if not isinstance(one, enum.Enum)} == {None, False}
+        assert {one for one in rest if not isinstance(one, enum.Enum)} == {None, False, ()}
 
 
 @pytest.mark.parametrize("value", ["a customer's name", float("nan"), 0, True, {"a": 1}, call])

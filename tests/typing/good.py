@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, assert_type
 
+import aiohttp
 import pandas as pd
 import tenacity
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,19 +20,24 @@ from pyspark.sql.types import StringType, StructType
 from asyncudf import (
     DEAD_LETTERS,
     LATENCIES,
+    AdaptiveCapacity,
     AsyncFunction,
     AsyncStream,
     AsyncTimeoutError,
     AsyncUDF,
     AsyncUDFError,
+    CircuitBreaker,
     Collector,
+    DryRun,
     FunctionError,
+    Hedge,
     LookupTable,
     OptionError,
     OutputMode,
     OutputTag,
     ProcessContext,
     ProcessFunction,
+    RateLimit,
     ResultError,
     ResultFuture,
     ResultStore,
@@ -39,6 +45,8 @@ from asyncudf import (
     RuntimeContext,
     WatermarkStrategy,
     async_pandas_udf,
+    dry_run,
+    http,
     ordered_wait,
     unordered_wait,
 )
@@ -210,8 +218,18 @@ def every_option_has_its_types() -> None:
         version="2026-11",
         on_store_error="call",
         store_timeout=timedelta(seconds=2),
+        rate_limit=[RateLimit(100), RateLimit(5_000, per="hour", burst=50, cost=len, name="api")],
+        job_capacity=40,
+        max_calls=100_000,
+        coordinator="redis://localhost:6379",
+        throttle_counts=False,
+        breaker=CircuitBreaker(failure_rate=0.5, window=50, open_for=timedelta(seconds=5), failure_on=OSError),
+        max_failures=0.02,
+        hedge=Hedge(after="p95", budget=0.05),
     )
-    with_resource.with_options(redact=len, on_error="dead_letter", timeout=None, retry=None)
+    with_resource.with_options(capacity="auto", rate_limit=RateLimit(1, per=timedelta(minutes=1), scope="task"))
+    with_resource.with_options(capacity=AdaptiveCapacity(minimum=2, maximum=50), rate_limit=None)
+    with_resource.with_options(redact=len, on_error="dead_letter", max_failures=10, timeout=None, retry=None)
 
 
 # Entry points: columns and DataFrames.
@@ -253,6 +271,17 @@ def chains(df: DataFrame) -> None:
         assert_type(AsyncStream.collect(main=stream, rejects=stream.side_output(REJECTS)), Any)
         assert_type(stream.show(), Any)  # an attribute of the DataFrame
         stream.close()
+
+
+def a_dry_run(df: DataFrame) -> None:
+    report = dry_run(df, latency=timedelta(seconds=0.2), price=0.001, counting="approximate")
+    assert_type(report, DryRun)
+    assert_type(dry_run(AsyncStream(df).ordered_wait(bare), latency=1).calls.at_least, int)
+    assert_type(report.calls.at_most, int | None)
+    assert_type(report.mentions[0].distinct, int | None)
+    if report.seconds is not None and report.cost is not None:
+        assert_type(report.seconds.at_least, float)
+        assert_type(report.cost.at_most, float | None)
 
 
 # Strategies and errors.
@@ -322,6 +351,35 @@ async def looks_into_a_store() -> None:
         assert_type(await store.info(), dict[str, int])
         await store.delete([stored.store_key("Oslo")])
         await store.clear()
+
+
+# Limits, and HTTP services.
+
+
+def tokens(city: str, days: int) -> float:
+    return len(city) / 4 + days
+
+
+@async_pandas_udf(
+    resources=http.session("https://api.example.com", token_env="API_TOKEN", connections=50, read_timeout=5),
+    retry=RetryStrategy.fixed_delay(attempts=3, delay=0.2, retry_on=http.is_retryable),
+    rate_limit=[RateLimit(100), RateLimit(1e6, per="minute", cost=tokens)],
+    breaker=CircuitBreaker(failure_on=lambda error: isinstance(error, http.RetryableError)),
+)
+async def limited(city: str, days: int, session: aiohttp.ClientSession) -> str:
+    async with session.get(f"/cities/{city}", params={"days": days}) as response:
+        await http.raise_for_status(response)
+        return await response.text()
+
+
+def limits() -> None:
+    assert_type(RateLimit(100, per=timedelta(minutes=1), scope="task").cost_of(["Oslo"]), float)
+    assert_type(AdaptiveCapacity(minimum=1, maximum=50).maximum, int)
+    assert_type(Hedge(after=timedelta(seconds=1)), Hedge)
+    assert_type(CircuitBreaker(max_open=timedelta(hours=1), failure_on=(OSError, TimeoutError)), CircuitBreaker)
+    assert_type(http.ThrottledError(429, retry_after=7).retry_after, float | None)
+    assert_type(http.is_retryable(http.PermanentError(404)), bool)
+    assert_type(http.session("https://example.com", headers=lambda: {"X-Api-Key": "?"}), http.SessionFactory)
 
 
 # The test kit.

@@ -15,7 +15,9 @@ from pyspark.sql import functions as sf
 from asyncudf import (
     AsyncFunction,
     AsyncStream,
+    CircuitBreaker,
     OutputTag,
+    RateLimit,
     ResultFuture,
     RetryStrategy,
     WatermarkStrategy,
@@ -61,6 +63,18 @@ def options() -> None:
     upper.with_options(version=2)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     upper.with_options(on_store_error="raise")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     upper.with_options(store_timeout="2 s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(capacity="much")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(rate_limit=100)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(rate_limit=RateLimit(100, per="week"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(rate_limit=RateLimit(100, scope="cluster"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(job_capacity="40")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(max_calls="all")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(coordinator=6379)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(throttle_counts="no")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(breaker=True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(breaker=CircuitBreaker(failure_on="timeouts"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(max_failures="2%")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    upper.with_options(hedge="p95")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def functions() -> None:

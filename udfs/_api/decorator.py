@@ -159,7 +159,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         f: the function, when used without parentheses.
         returnType: DDL or a `DataType`, for one result.
         output_mode: "ordered", or "unordered" for the operator and table forms.
-        capacity: how many calls may be in progress at once, in each task; 100 unless given.
+        capacity: how many calls may be in progress at once, in each task; 100 unless given. "auto", or an
+            `AdaptiveCapacity`, finds out how many the service can do.
         queue_size: how many rows may be in progress or wait for their turn; 100 * capacity unless given (batch_size *
             capacity if that is more). With `queue_size=capacity` a slow row stops all new calls, as in Flink.
         max_buffered_bytes: how much the results that wait for their turn may weigh, in each task: when it is reached no
@@ -193,6 +194,18 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         version: told apart by it are results of a function that has changed; without one it is "1".
         on_store_error: what becomes of rows whose store fails: "call", with a warning, or "fail" ends the job.
         store_timeout: seconds for a lookup of a batch, or a write; 1 unless given.
+        rate_limit: a `RateLimit`, or a list of them that all hold: how many calls may begin in a second, minute, hour
+            or day, in the whole job. Attempts after the first count too. See docs/limits.md for this and what follows.
+        job_capacity: how many calls may be in progress at once in the whole job, beside `capacity` in each task.
+        max_calls: how many calls a query may make in all; one more ends it with an error.
+        coordinator: the URL of a Redis or Valkey server at which tasks agree on limits of the job, such as
+            "redis://:password@host:6379"; unless given the driver starts one where a limit needs it (the extra
+            `asyncudf[coordinator]`).
+        throttle_counts: whether a 429 or 503 with `Retry-After` uses up an attempt. In any case it pauses the
+            function's calls, in the whole job if there is a coordinator, else in the task.
+        breaker: a `CircuitBreaker`: rows wait while the service is dead, and use up no attempt.
+        max_failures: how many rows may fail before the job ends: a count, or a share such as 0.02 after 100 rows.
+        hedge: a `Hedge`: a second call for a row whose first takes long. Only for calls that may be made twice.
 
     Raises:
         OptionError: a value that cannot work. It is also a ValueError.

@@ -30,6 +30,7 @@ class _Exacting(RetryStrategy):
     def __init__(self, given: RetryStrategy, timeout: float) -> None:
         self._given = given
         self._timeout = timeout
+        self.max_retry_after = given.max_retry_after
 
     @property
     def checks_results(self) -> bool:

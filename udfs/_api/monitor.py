@@ -92,7 +92,8 @@ class Run:
           `running`, have `failed`, or were `lost`, with their executor for example.
         - `rows` and `results`; `calls` begun, `attempts` with `retries`, `abandoned` calls that had not ended when
           their task did; `timeouts`, `failures` (rows that ended with an error), `dead_letters`; `errors` of attempts
-          by type, with `examples`.
+          by type, with `examples`; attempts that were `throttled` (the service asked to wait, and they used up none of
+          the retries), and `hedges` (second calls).
         - `in_flight` and `queued` (calls; rows in the queue) with `mean` and `peak` per task; `bytes_peak` of results.
         - `latency` of calls in seconds: `count`, `mean`, `min`, `p50`, `p90`, `p95`, `p99`, `max` (quantiles with an
           error of 1%), and a `histogram`.

@@ -39,7 +39,7 @@ class ColumnTask:
         # Spark finds out from the type hints that this is an iterator UDF.
         self.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
         self.__name__ = function_plan.spec.name
-        self._function_plan = function_plan
+        self.function_plan = function_plan
         self._telling = Telling()
         self._metering = Metering("column")
 
@@ -48,14 +48,14 @@ class ColumnTask:
             yield from pipe(filter(_has_rows, batches), self._start, self._read)
 
     def _start(self, first: Any) -> Bridge[Iterable[InputElement], pa.Array]:
-        columns, spec = _columns(first), self._function_plan.spec
+        columns, spec = _columns(first), self.function_plan.spec
         spec.check_column_count(len(columns))
-        writer = ResultWriter(spec.name, self._function_plan.written)
+        writer = ResultWriter(spec.name, self.function_plan.written)
         arrow_types = [column.type for column in columns]
         # The first batch may be a small one, which another column of ours below this has sent early.
         rows = max(len(columns[0]), FEW_ROWS)
         return start_function(
-            self._function_plan,
+            self.function_plan,
             lambda values, *_: writer.array(values),
             spec.parameters,
             arrow_types,
@@ -64,7 +64,7 @@ class ColumnTask:
         )
 
     def _read(self, batch: Any) -> Iterable[InputElement]:
-        return records_of(rows_of(self._function_plan.spec.name, _columns(batch), None), repeat(None))
+        return records_of(rows_of(self.function_plan.spec.name, _columns(batch), None), repeat(None))
 
 
 def _has_rows(batch: Any) -> bool:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as sf
 
 from .._errors.exceptions import OptionError
 from .._errors.records import error_text
+from .driver import driver_host
 from .live import Address, LiveServer
 from .metrics import HUB, METRICS_LOGGER, SESSION_CONF, THREAD_PROPERTY, Wish
 
@@ -21,7 +22,6 @@ __all__ = ("JobWatch",)
 
 
 WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"
-LOCAL = "127.0.0.1"
 
 TaskCount = tuple[int, int | None]  # how many tasks have ended, of how many
 
@@ -90,7 +90,7 @@ class JobWatch:
             self._server.close()
 
     def _listen(self) -> None:
-        host = self._host()
+        host = driver_host(self._spark.sparkContext)
         with contextlib.suppress(OSError, RuntimeError):  # no port, no thread: without figures of running tasks, then
             self._server = LiveServer(host, HUB.secret, HUB.deliver, HUB.lose)
             self._address = (host, self._server.port)
@@ -147,14 +147,6 @@ class JobWatch:
                 return found.numCompletedTasks, found.numTasks
             self._ended_stages[stage] = found.numTasks
         return self._ended_stages[stage], self._ended_stages[stage]
-
-    def _host(self) -> str:
-        """Where the executors reach the driver: on this machine alone, where they all are in its own process."""
-        context = self._spark.sparkContext
-        if (context.master or "").split("[")[0] == "local":
-            return LOCAL
-        host: str = context.getConf().get("spark.driver.host") or LOCAL
-        return host.removeprefix("[").removesuffix("]")
 
 
 def _set(spark: SparkSession, name: str, value: str | None) -> None:

@@ -33,7 +33,7 @@ from .schemas import arguments, check_columns, joined_schema, result_fields
 from .types import arrow_type
 from .worker import start_function
 
-__all__ = ("register_table_function",)
+__all__ = ("TableFunction", "register_table_function", "table_arguments")
 
 
 TABLE_ROWS = 1000  # rows come one by one; so many are handed over together
@@ -48,6 +48,11 @@ class _Analyzed(AnalyzeResult):
     names: tuple[str, ...] = ()
     data_types: tuple[spark.DataType, ...] = ()  # the Spark types of all columns of the table
     mention: str = ""  # tells this mention of the function from all others
+
+
+def table_arguments(analyzed: Any) -> tuple[str, ...] | None:
+    """The names of the columns that a mention reads, of what its planning has told; None if it was another's."""
+    return analyzed.names if isinstance(analyzed, _Analyzed) else None
 
 
 def _analyze(

@@ -67,6 +67,8 @@ def start_bridge(
             request_batch,
             folder=_local_folder(),
             own_clock=time.monotonic,  # uvloop's own counts milliseconds
+            shared_clock=time.time,
+            query=_query_of(task),
             spark_thread=spark_thread,
         )
         chain = start_chain(plan, environment, sinks_of(loop, emit))
@@ -75,6 +77,14 @@ def start_bridge(
 
     reader = Reader(settler(), nothing, spark_thread, report.end)
     return Bridge(build, plan.threads, own_loop, reader)
+
+
+def _query_of(task: TaskContext | None) -> str:
+    """The name of the query that a task works for; those of a job without one have a stage."""
+    if task is None:
+        return "no task"
+    query = task.getLocalProperty("spark.sql.execution.id")
+    return f"query {query}" if query is not None else f"stage {task.stageId()}"
 
 
 def _local_folder() -> str | None:

@@ -1,0 +1,315 @@
+"""An answer that is an error says what to do next, and why; its connection is free again whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import html
+import json
+import pickle
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from asyncudf import AsyncUDFError, http
+from asyncudf._errors.http import retry_after, status_of
+from asyncudf._policies.service_signs import ServiceSign, pause_of, sign_of
+from asyncudf.http import (
+    HTTPStatusError,
+    PermanentError,
+    RetryableError,
+    ThrottledError,
+    _answers,
+    is_retryable,
+    raise_for_status,
+    session,
+)
+from asyncudf.testing import run_rows
+from tests.kit.http_services import Handler, serving
+
+pytestmark = pytest.mark.services
+
+
+def asked(url: str, use: Callable[[aiohttp.ClientSession], Awaitable[Any]], **options: Any) -> Any:
+    async def main() -> Any:
+        async with session(url, **options)() as client:
+            return await use(client)
+
+    return asyncio.run(main())
+
+
+def error_of(handler: Handler, path: str = "/", **request: Any) -> HTTPStatusError:
+    async def use(client: aiohttp.ClientSession) -> Any:
+        async with client.get(path, **request) as response:
+            await raise_for_status(response)
+
+    with serving(handler) as url, pytest.raises(HTTPStatusError) as caught:
+        asked(url, use)
+    return caught.value
+
+
+async def as_asked(request: web.Request) -> web.Response:
+    """Answers with the status of the path, and the query as headers."""
+    return web.Response(status=int(request.path[1:]), headers=request.query, text="so it is")
+
+
+ANSWERS = [
+    (429, {}, ThrottledError, None),
+    (429, {"Retry-After": "7"}, ThrottledError, 7.0),
+    (429, {"Retry-After": "soon"}, ThrottledError, None),
+    (503, {"Retry-After": "1.5"}, ThrottledError, 1.5),
+    (503, {"Retry-After": "Thu, 01 Jan 2015 00:00:00 GMT"}, ThrottledError, 0.0),
+    (403, {"Retry-After": "60"}, ThrottledError, 60.0),  # GitHub's second limit
+    *[(status, {}, RetryableError, None) for status in (408, 425, 500, 502, 503, 504, 507, 520, 529)],
+    *[(status, {}, PermanentError, None) for status in (400, 401, 403, 404, 409, 410, 413, 422, 451, 501, 505)],
+]
+
+
+@pytest.mark.parametrize(("status", "headers", "kind", "wait"), ANSWERS)
+def test_answers_are_told_apart(
+    status: int, headers: dict[str, str], kind: type[HTTPStatusError], wait: float | None
+) -> None:
+    error = error_of(as_asked, f"/{status}", params=headers)
+    assert (type(error), error.status, error.retry_after, error.body) == (kind, status, wait, "so it is")
+    assert isinstance(error, AsyncUDFError)
+
+
+@pytest.mark.parametrize(("status", "headers", "kind", "wait"), ANSWERS)
+def test_what_reads_errors_of_all_clients_sees_the_same(
+    status: int, headers: dict[str, str], kind: type[HTTPStatusError], wait: float | None
+) -> None:
+    """aiohttp's own exception and ours tell the same of the row and of the service."""
+
+    async def use(client: aiohttp.ClientSession) -> Any:
+        async with client.get(f"/{status}", params=headers) as response:
+            response.raise_for_status()
+
+    with serving(as_asked) as url, pytest.raises(aiohttp.ClientResponseError) as caught:
+        asked(url, use)
+    ours, theirs = error_of(as_asked, f"/{status}", params=headers), caught.value
+    for read in (status_of, retry_after, sign_of, is_retryable, lambda error: pause_of(error, 10.0)):
+        assert read(ours) == read(theirs)
+    assert (sign_of(ours) is ServiceSign.THROTTLED) == (kind is ThrottledError)
+    assert is_retryable(ours) == (kind is not PermanentError)
+
+
+@pytest.mark.parametrize("status", [200, 204, 301, 304])
+def test_an_answer_that_is_none_of_them_is_left_alone(status: int) -> None:
+    async def use(client: aiohttp.ClientSession) -> str:
+        async with client.get(f"/{status}", allow_redirects=False) as response:
+            await raise_for_status(response)
+            return await response.text()
+
+    with serving(as_asked) as url:
+        assert asked(url, use) == ("so it is" if status in (200, 301) else "")
+
+
+def test_the_message_says_what_was_asked_and_answered_without_secrets() -> None:
+    """Services show in their errors what they were sent: the key of the query and the token among it."""
+
+    async def echo(request: web.Request) -> web.Response:
+        text = f"no such user\n\n  {request.headers['Authorization']} {request.headers['Cookie']} {request.url}"
+        return web.Response(status=404, text=text, reason="Not here")
+
+    headers = {"Authorization": "Bearer abc.DEF-123", "Cookie": "sid=0123456789"}
+    error = error_of(echo, "/users/7", params={"api_key": "SECRET-KEY"}, headers=headers)
+    assert str(error).startswith("404 Not here, GET http://127.0.0.1:")
+    assert "/users/7?***: no such user " in str(error)
+    for secret in ("SECRET-KEY", "abc.DEF-123", "0123456789"):
+        assert secret not in str(error) + repr(error) + str(vars(error))
+
+
+async def basic(request: web.Request) -> web.Response:
+    told = base64.b64decode(request.headers["Authorization"].split()[1]).decode()
+    return web.Response(status=401, text=f"no user {told.split(':')[0]!r} with {told.split(':')[-1]}; {told}")
+
+
+@pytest.mark.parametrize(
+    ("secret", "written"),
+    [
+        ("s3cr3t+tok/en==", quote("s3cr3t+tok/en==")),
+        ("s3cr3t+tok/en==", quote("s3cr3t+tok/en==", safe="").lower()),
+        ("s3cr3t tok'n", quote_plus("s3cr3t tok'n")),
+        ('s3cr3t/t"k', json.dumps('s3cr3t/t"k')),
+        ("s3cr3t<&>", html.escape("s3cr3t<&>")),
+    ],
+)
+def test_nor_as_a_url_a_form_json_or_html_writes_them(secret: str, written: str) -> None:
+    async def echo(request: web.Request) -> web.Response:
+        return web.Response(status=404, text=f"key {written} is unknown")
+
+    error = error_of(echo, headers={"X-Api-Key": secret})
+    assert error.body.replace('"', "") == "key *** is unknown"
+
+
+@pytest.mark.parametrize(
+    ("both", "body"),
+    [("ada:passw0rd-long", "no user 'ada' with ***; ***"), ("sk_live_0123:", "no user '***' with ; ***")],
+    ids=["a password", "a key"],
+)
+def test_nor_as_basic_has_them(both: str, body: str) -> None:
+    headers = {"Authorization": f"Basic {base64.b64encode(both.encode()).decode()}"}
+    assert error_of(basic, headers=headers).body == body
+
+
+async def latin(request: web.Request) -> web.Response:
+    return web.Response(status=500, body="schlüssel".encode("latin-1"), content_type="text/plain", charset="latin-1")
+
+
+async def wide(request: web.Request) -> web.Response:
+    return web.Response(status=500, body="schlüssel".encode("utf-16"), content_type="text/plain", charset="utf-16")
+
+
+async def long(request: web.Request) -> web.Response:
+    return web.Response(status=500, body="é".encode() * 1_000_000)
+
+
+async def binary(request: web.Request) -> web.Response:
+    return web.Response(status=500, body=b"\x89PNG\0\xff\xfe\r\n")
+
+
+async def half(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(status=500, headers={"Content-Length": "100"})
+    await response.prepare(request)
+    await response.write(b"half of")
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+async def odd_charset(request: web.Request) -> web.Response:
+    return web.Response(status=500, body=b"caf\xe9 \x1b[31m", headers={"Content-Type": "text/plain; charset=hex"})
+
+
+@pytest.mark.parametrize(
+    ("handler", "body"),
+    [
+        (latin, "schlüssel"),
+        (wide, "schlüssel"),
+        (long, f"{'é' * 297}..."),
+        (binary, ""),
+        (half, "half of"),
+        (odd_charset, "caf\ufffd [31m"),
+    ],
+    ids=["latin-1", "utf-16", "long", "binary", "half", "odd charset"],
+)
+def test_whatever_the_body_is_one_line_of_it_is_shown(handler: Handler, body: str) -> None:
+    error = error_of(handler)
+    assert (type(error), error.body) == (RetryableError, body)
+
+
+def test_a_body_that_was_read_already_is_shown_too() -> None:
+    async def use(client: aiohttp.ClientSession) -> Any:
+        async with client.get("/500") as response:
+            assert await response.text() == "so it is"
+            await raise_for_status(response)
+
+    with serving(as_asked) as url, pytest.raises(RetryableError, match=r": so it is$"):
+        asked(url, use)
+
+
+class Stalls:
+    """Sends the begin of an answer, and no more of it."""
+
+    def __init__(self) -> None:
+        self.began, self.hung_up = threading.Event(), threading.Event()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=503)
+        await response.prepare(request)
+        await response.write(b"busy, becau")
+        self.began.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.hung_up.set()
+        return response
+
+
+def test_a_server_that_cannot_say_why_does_not_hold_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_answers, "BODY_SECONDS", 0.05)
+    stalls = Stalls()
+    assert error_of(stalls.answer).body == "busy, becau"
+    assert stalls.hung_up.wait(60)
+
+
+def test_a_call_that_is_cancelled_while_it_reads_hangs_up() -> None:
+    """The answer was made without `async with`, so nobody else would."""
+    stalls = Stalls()
+
+    async def use(client: aiohttp.ClientSession) -> Any:
+        response = await client.get("/")
+        task = asyncio.create_task(raise_for_status(response))
+        await asyncio.to_thread(stalls.began.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(stalls.hung_up.wait, 60)
+
+    with serving(stalls.answer) as url:
+        asked(url, use)
+
+
+@pytest.mark.parametrize(("size", "connections"), [(0, 1), (1000, 1), (10_000_000, 5)])
+def test_an_error_leaves_its_connection_to_the_next_call(size: int, connections: int) -> None:
+    """A throttled service must not be asked for a new connection by each call; long bodies are not read for it."""
+    peers = set()
+
+    async def handler(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        peers.add(request.transport.get_extra_info("peername"))
+        return web.Response(status=429, body=b"x" * size)
+
+    async def call(x: int, session: aiohttp.ClientSession) -> int:
+        await raise_for_status(await session.get("/"))
+        return x
+
+    with serving(handler) as url:
+        resources = {"session": session(url)}
+        got = run_rows(call, range(5), clock="real", capacity=1, on_error="null", resources=resources)
+    assert (got, len(peers)) == ([None] * 5, connections)
+
+
+def test_it_can_be_given_to_the_session() -> None:
+    async def use(client: aiohttp.ClientSession) -> Any:
+        await client.get("/404")
+
+    with serving(as_asked) as url, pytest.raises(PermanentError, match="404 Not Found"):
+        asked(url, use, raise_for_status=raise_for_status)
+
+
+def test_a_request_that_was_not_awaited_is_told() -> None:
+    async def use(client: aiohttp.ClientSession) -> Any:
+        request = client.get("/404")
+        try:
+            await raise_for_status(request)  # type: ignore[arg-type]
+        finally:
+            request.close()
+
+    with serving(as_asked) as url, pytest.raises(TypeError, match=r"async with session\.get.*not <aiohttp"):
+        asked(url, use)
+
+
+def test_errors_can_be_copied_and_pickled() -> None:
+    error = http.RetryableError(503, "busy", "try later", 3.0, "GET https://me:pw@example.com/?key=1")
+    error.add_note("noted")
+    for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (type(other), str(other), vars(other)) == (type(error), str(error), vars(error))
+    assert str(error) == "503 busy, asks to wait 3 s, GET https://***@example.com/?***: try later"
+
+
+def test_what_a_service_answers_is_not_shown_where_inputs_are_redacted() -> None:
+    async def call(user: str) -> str:
+        raise PermanentError(404, "Not Found", f"no user {user}", request=f"GET https://example.com/{user}")
+
+    (got,) = run_rows(call, ["ada"], on_error="capture", redact=True)
+    assert got["error"]["message"] == "404 Not Found"
+    with pytest.raises(AsyncUDFError) as caught:
+        run_rows(call, ["ada"], redact=True)
+    assert "ada" not in str(caught.value)

@@ -1,0 +1,164 @@
+"""What goes wrong between two machines is tried again; a refusal, or a mistake of the function's own, is not."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import pickle
+import socket
+import ssl
+import urllib.error
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.client_reqrep import ConnectionKey
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from asyncudf import AsyncTimeoutError, AsyncUDFError, ResultError, RetryStrategy
+from asyncudf.http import PermanentError, RetryableError, ThrottledError, is_retryable
+from asyncudf.testing import run_rows
+from tests.kit.functions import Flaky
+
+KEY = ConnectionKey("example.com", 443, True, True, None, None, None)
+RESET = ConnectionResetError(errno.ECONNRESET, "reset by peer")
+
+
+def of_aiohttp(status: int, **headers: str) -> aiohttp.ClientResponseError:
+    url = URL("http://example.com")
+    request = aiohttp.RequestInfo(url, "GET", CIMultiDictProxy(CIMultiDict()), url)
+    return aiohttp.ClientResponseError(request, (), status=status, headers=CIMultiDict(headers))
+
+
+def of_class(name: str, base: type[Exception] = Exception, **attributes: Any) -> Exception:
+    """As other clients have it; none of them is imported."""
+    error = type(name, (base,), {})("no")
+    error.__dict__.update(attributes)
+    return error
+
+
+def wrapped(cause: BaseException) -> Exception:
+    error = RuntimeError("the call failed")
+    error.__cause__ = cause
+    return error
+
+
+def while_handling(cause: BaseException) -> Exception:
+    error = KeyError("title")
+    error.__context__ = cause
+    return error
+
+
+RETRYABLE = {
+    "ours, throttled": ThrottledError(429),
+    "ours, retryable": RetryableError(502),
+    "aiohttp's 429": of_aiohttp(429),
+    "aiohttp's 503": of_aiohttp(503),
+    "aiohttp's 403 that asks to wait": of_aiohttp(403, **{"Retry-After": "60"}),
+    "httpx and requests": of_class("HTTPStatusError", response=SimpleNamespace(status_code=504, headers={})),
+    "requests' 403 that asks to wait": of_class(
+        "HTTPError", OSError, response=SimpleNamespace(status_code=403, headers={"retry-after": "2"})
+    ),
+    "urllib": urllib.error.HTTPError("http://example.com", 503, "busy", None, None),  # type: ignore[arg-type]
+    "no status, but a wait": of_class("BusyError", retry_after=3),
+    "no connection": aiohttp.ClientConnectorError(KEY, ConnectionRefusedError(errno.ECONNREFUSED, "refused")),
+    "no such host now": aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(socket.EAI_AGAIN, "try again")),
+    "broken connection": aiohttp.ClientOSError(errno.EPIPE, "broken pipe"),
+    "hung up": aiohttp.ServerDisconnectedError(),
+    "half a body": aiohttp.ClientPayloadError("Response payload is not completed"),
+    "no connection in time": aiohttp.ConnectionTimeoutError("https://example.com"),
+    "nothing read in time": aiohttp.SocketTimeoutError("Timeout on reading data from socket"),
+    "asyncio's timeout": TimeoutError(),
+    "attempt_timeout": AsyncTimeoutError("no result within 3 s"),
+    "of the system": RESET,
+    "httpx.ReadError": of_class("ReadError", type("TransportError", (Exception,), {})),
+    "wrapped": wrapped(RESET),
+    "wrapped twice": wrapped(wrapped(of_aiohttp(503))),
+    "wrapped with its wait": wrapped(of_aiohttp(403, **{"Retry-After": "60"})),
+    "a group": ExceptionGroup("two calls", [of_aiohttp(503), TimeoutError()]),
+}
+LASTING = {
+    "ours": PermanentError(404),
+    "aiohttp's 404": of_aiohttp(404),
+    "aiohttp's 401": of_aiohttp(401),
+    "not JSON": of_aiohttp(200),
+    "too many redirects": of_aiohttp(302),
+    "httpx and requests": of_class("HTTPError", OSError, response=SimpleNamespace(status_code=400)),
+    "wrapped": wrapped(of_aiohttp(404)),
+    "wrong certificate": aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError("self-signed")),
+    "another certificate": aiohttp.ServerFingerprintMismatch(b"1", b"2", "example.com", 443),
+    "no address": aiohttp.InvalidURL("example"),
+    "no result that fits": ResultError("not a number"),
+    "a bug": KeyError("title"),
+    "a bug while a failure was handled": while_handling(RESET),
+    "no JSON": json.JSONDecodeError("Expecting value", "<html>", 0),
+    "no file": FileNotFoundError("model.bin"),
+    "no session any more": RuntimeError("Session is closed"),
+    "a group with a bug": ExceptionGroup("two calls", [of_aiohttp(503), KeyError("title")]),
+    "a cancellation": asyncio.CancelledError(),
+    "an exit": SystemExit(503),
+    "an interrupt": KeyboardInterrupt(),
+}
+
+
+@pytest.mark.parametrize("case", RETRYABLE)
+def test_what_may_go_well_the_next_time(case: str) -> None:
+    assert is_retryable(RETRYABLE[case]) is True
+
+
+@pytest.mark.parametrize("case", LASTING)
+def test_what_will_not(case: str) -> None:
+    assert is_retryable(LASTING[case]) is False
+
+
+RETRY = RetryStrategy.exponential_backoff(4, 1.0, 60.0, jitter=False, retry_on=is_retryable)
+
+
+def test_a_refusal_is_not_asked_again() -> None:
+    flaky = Flaky(1, PermanentError(404, "Not Found"))
+    (got,) = run_rows(flaky, ["a"], retry=RETRY, on_error="capture")
+    assert flaky.times("a") == [0]
+    assert {name: got["error"][name] for name in ("type", "message", "attempts", "status")} == {
+        "type": "PermanentError",
+        "message": "404 Not Found",
+        "attempts": 1,
+        "status": 404,
+    }
+
+
+def test_a_service_that_is_busy_is_asked_again_with_growing_delays() -> None:
+    flaky = Flaky(3, RetryableError(502))
+    assert run_rows(flaky, ["a"], retry=RETRY) == [1 + 2 + 4]
+
+
+def test_a_service_that_says_when_is_asked_then() -> None:
+    flaky = Flaky(2, ThrottledError(429, retry_after=30.0))
+    assert run_rows(flaky, ["a"], retry=RETRY) == [60.0]
+
+
+def test_a_call_that_hangs_is_made_again() -> None:
+    """Two time limits, one in the client and one around it, confused users of Flink's HTTP connector (its PR 39)."""
+    begun = []
+
+    async def hangs_once(x: int) -> float:
+        begun.append(asyncio.get_running_loop().time())
+        if len(begun) == 1:
+            await asyncio.get_running_loop().create_future()
+        return begun[-1]
+
+    assert run_rows(hangs_once, [1], retry=RETRY, attempt_timeout=10.0) == [11.0]
+
+
+def test_after_the_last_attempt_the_error_of_the_service_is_told() -> None:
+    """Not one that says no more than that there were many (Daft's)."""
+    with pytest.raises(AsyncUDFError, match=r"attempt 4, .*ThrottledError: 429 Too Many Requests") as caught:
+        run_rows(Flaky(9, ThrottledError(429, "Too Many Requests")), ["a"], retry=RETRY)
+    assert type(caught.value.__cause__) is ThrottledError
+
+
+def test_a_strategy_with_it_travels() -> None:
+    assert pickle.loads(pickle.dumps(RETRY)).singles_out(TimeoutError())
+    assert not pickle.loads(pickle.dumps(RETRY)).singles_out(KeyError())

@@ -1,0 +1,247 @@
+"""A session in a task has no limit but the function's, sends secrets to its service alone, and leaves nothing open."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ssl
+import subprocess
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from asyncudf import AsyncUDFError, RetryStrategy, http
+from asyncudf.testing import run_rows
+from tests.kit.http_services import serving
+
+pytestmark = pytest.mark.services
+
+
+async def headers_sent(request: web.Request) -> web.Response:
+    """Answers with what it was asked with; with /to?<address> it sends on."""
+    if request.path == "/to":
+        raise web.HTTPFound(request.query["address"])
+    return web.json_response({name: request.headers[name] for name in request.headers})
+
+
+async def get(address: str, session: aiohttp.ClientSession) -> Any:
+    async with session.get(address) as response:
+        await http.raise_for_status(response)
+        return await response.json()
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    with serving(headers_sent) as url:
+        yield url
+
+
+def sent(factory: http.SessionFactory, address: str = "/") -> dict[str, str]:
+    """The headers that a service gets."""
+    options: dict[str, Any] = {"resources": factory, "returnType": "map<string,string>"}
+    (got,) = run_rows(get, [address], clock="real", **options)
+    return got  # type: ignore[no-any-return]
+
+
+def test_capacity_alone_bounds_the_calls() -> None:
+    """aiohttp would make 100 at once, and the others wait inside of it while their deadlines pass."""
+    arrived = 0
+
+    async def handler(request: web.Request) -> web.Response:
+        nonlocal arrived
+        arrived += 1
+        if arrived == 150:
+            everybody.set()
+        await everybody.wait()
+        return web.json_response({})
+
+    everybody = asyncio.Event()
+    with serving(handler) as url:
+        options: dict[str, Any] = {"resources": http.session(url), "returnType": "map<string,string>"}
+        assert run_rows(get, ["/"] * 150, clock="real", capacity=150, **options) == [{}] * 150
+
+
+def peers_of(factory: Callable[[str], http.SessionFactory], rows: int, capacity: int) -> int:
+    """How many connections are made for so many calls."""
+    peers = set()
+
+    async def handler(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        peers.add(request.transport.get_extra_info("peername"))
+        return web.json_response({})
+
+    with serving(handler) as url:
+        options: dict[str, Any] = {"resources": factory(url), "returnType": "map<string,string>"}
+        run_rows(get, ["/"] * rows, clock="real", capacity=capacity, **options)
+    return len(peers)
+
+
+def test_connections_are_kept_for_the_next_calls_and_can_be_bounded() -> None:
+    assert peers_of(http.session, 10, capacity=1) == 1
+    assert peers_of(lambda url: http.session(url, connections=2), 50, capacity=20) <= 2
+    assert peers_of(lambda url: http.session(url, keep_alive=0), 5, capacity=1) == 5
+
+
+def test_the_limits_are_those_that_were_given() -> None:
+    async def limits(**options: Any) -> tuple[Any, ...]:
+        async with http.session("https://example.com", **options)() as client:
+            assert isinstance(client.connector, aiohttp.TCPConnector)
+            time, connector = client.timeout, client.connector
+            return (
+                time.total,
+                time.connect,
+                time.sock_connect,
+                time.sock_read,
+                connector.limit,
+                connector.limit_per_host,
+            )
+
+    assert asyncio.run(limits()) == (None, None, 10.0, None, 0, 0)
+    given = {"total_timeout": 60, "connect_timeout": None, "read_timeout": 5, "connections": 7, "limit_per_host": 3}
+    assert asyncio.run(limits(**given)) == (60, None, None, 5, 7, 3)
+
+
+def test_a_call_that_hangs_ends_by_the_functions_own_limit_and_is_made_again() -> None:
+    asked = []
+
+    async def handler(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        if len(asked) == 1:
+            await asyncio.get_running_loop().create_future()
+        return web.json_response({"attempt": len(asked)})
+
+    retry = RetryStrategy.fixed_delay(20, 0, retry_on=http.is_retryable)
+    with serving(handler) as url:
+        options: dict[str, Any] = {"resources": http.session(url), "returnType": "map<string,int>"}
+        (got,) = run_rows(get, ["/"], clock="real", attempt_timeout=0.5, retry=retry, **options)
+    assert got["attempt"] > 1
+
+
+def test_a_service_that_is_not_there_is_an_error_of_the_row() -> None:
+    """SynapseML gives null for it, as for a result that is null."""
+    with serving(headers_sent) as url:
+        pass
+    options: dict[str, Any] = {"resources": http.session(url), "returnType": "map<string,string>"}
+    (got,) = run_rows(get, ["/"], clock="real", on_error="capture", **options)
+    assert (got["value"], got["error"]["type"]) == (None, "ClientConnectorError")
+
+
+def test_cookies_of_one_row_do_not_go_with_another() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        response = web.json_response(dict(request.cookies))
+        response.set_cookie("user", "ada")
+        return response
+
+    with serving(handler) as url:
+        options: dict[str, Any] = {"returnType": "map<string,string>", "clock": "real", "capacity": 1}
+        local = url.replace("127.0.0.1", "localhost")  # aiohttp keeps no cookies of addresses in numbers
+        assert run_rows(get, ["/", "/"], resources=http.session(local), **options) == [{}, {}]
+        jar = http.session(local, on_executor=lambda: {"cookie_jar": aiohttp.CookieJar()})
+        assert run_rows(get, ["/", "/"], resources=jar, **options) == [{}, {"user": "ada"}]
+
+
+def test_a_token_and_headers_are_sent(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def token() -> str:
+        return "of a function"
+
+    monkeypatch.setenv("API_TOKEN", "of the environment\n")
+    assert sent(http.session(service, token_env="API_TOKEN"))["Authorization"] == "Bearer of the environment"
+    assert sent(http.session(service, token=token))["Authorization"] == "Bearer of a function"
+    got = sent(http.session(service, token=lambda: "a", headers=lambda: {"X-Api-Key": "b"}))
+    assert (got["Authorization"], got["X-Api-Key"]) == ("Bearer a", "b")
+    assert sent(http.session(service, headers={"Accept-Language": "nb"}))["Accept-Language"] == "nb"
+
+
+@pytest.mark.parametrize("path", ["", "/to?address="], ids=["asked", "redirected"])
+def test_secrets_go_to_their_own_service_alone(service: str, path: str) -> None:
+    """A session of aiohttp sends its headers to whatever it asks, and an API key wherever it is redirected to."""
+    factory = http.session(service, token=lambda: "SECRET", headers=lambda: {"X-Api-Key": "SECRET"})
+    with serving(headers_sent) as other:
+        assert "SECRET" not in str(sent(factory, f"{path}{other}/there" if path else f"{other}/there"))
+    got = sent(factory, f"{path}{service}/here" if path else "/here")
+    assert (got["Authorization"], got["X-Api-Key"]) == ("Bearer SECRET", "SECRET")
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_a_missing_token_is_told_before_the_first_call(service: str, text: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("API_TOKEN", text)
+    with pytest.raises(AsyncUDFError, match=r"resource 'session' .* could not be opened: .*API_TOKEN is not set"):
+        sent(http.session(service, token_env="API_TOKEN"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"token": lambda: None}, "what token returns must be a text, not NoneType"),
+        ({"token": lambda: ""}, "what token returns is empty"),
+        ({"token": lambda: "SECRET\nSECRET"}, "what token returns must be one line"),
+        ({"headers": lambda: ["SECRET"]}, "headers .* returned a list, not a dict"),
+        ({"headers": lambda: {"X-Key": b"SECRET"}}, r"headers\['X-Key'\] must be a text, not bytes"),
+        ({"on_executor": lambda: None}, "on_executor must return a dict of options"),
+        ({"on_executor": lambda: {"cookiejar": "SECRET"}}, "unknown option of aiohttp 'cookiejar'; .* 'cookie_jar'"),
+        ({"on_executor": lambda: {"timeout": 5}}, "timeout is set by total_timeout="),
+        ({"token": lambda: 1 / 0}, "ZeroDivisionError"),
+        ({"on_executor": lambda: {"trace_configs": 5}}, "TypeError"),
+    ],
+)
+def test_what_a_function_returns_is_checked_and_not_shown(service: str, options: dict[str, Any], said: str) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(AsyncUDFError, match=said) as caught:
+            sent(http.session(service, **options))
+        gc.collect()
+    assert "SECRET" not in str(caught.value)
+    assert not [one for one in warned if one.category is ResourceWarning]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key and a certificate for 127.0.0.1 in one file."""
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    )
+    try:
+        made = subprocess.run([*command.split(), "-keyout", "-"], capture_output=True, check=True)
+    except FileNotFoundError:
+        pytest.skip("needs openssl")
+    path.write_bytes(made.stdout)
+    return path
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_when_a_task_is_over_its_connections_are_closed(tls: bool, certificate: Path) -> None:
+    """`Unclosed connection` was the last line of many a job: a closed session needs some turns of its loop."""
+    opened: set[Any] = set()
+
+    async def handler(request: web.Request) -> web.Response:
+        opened.add(request.transport)
+        return web.json_response({})
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
+    if context is not None:
+        context.load_cert_chain(certificate)
+    trusted = str(certificate)
+    factory_options = {"on_executor": lambda: {"ssl": ssl.create_default_context(cafile=trusted)}} if tls else {}
+    with serving(handler, context) as url, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        options: dict[str, Any] = {"resources": http.session(url, **factory_options), "returnType": "map<string,int>"}
+        assert run_rows(get, ["/"] * 20, clock="real", capacity=20, **options) == [{}] * 20
+        gc.collect()
+    assert opened
+    assert not [str(one.message) for one in warned if one.category is ResourceWarning]
+
+
+def test_a_wrong_certificate_is_not_asked_again(certificate: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    retry = RetryStrategy.fixed_delay(5, 0, retry_on=http.is_retryable)
+    with serving(headers_sent, context) as url:
+        options: dict[str, Any] = {"resources": http.session(url), "returnType": "map<string,string>", "retry": retry}
+        (got,) = run_rows(get, ["/"], clock="real", on_error="capture", **options)
+    assert (got["error"]["type"], got["error"]["attempts"]) == ("ClientConnectorCertificateError", 1)

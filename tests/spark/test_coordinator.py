@@ -1,0 +1,336 @@
+"""The coordinator that a driver starts: tasks share it, faults pause or end a job, nothing of it stays or is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+import redis
+
+from asyncudf._coordination.client import Coordinator
+from asyncudf._coordination.permits import SharedPermits
+from asyncudf._policies.rate_limit import RateLimit
+from asyncudf._spark import coordinators
+from asyncudf._spark.coordinators import coordinator_url
+
+pytestmark = [pytest.mark.spark, pytest.mark.services]
+
+LIMIT = RateLimit(100, burst=2)
+
+
+class Calls:
+    """A job's tasks for `mapInArrow`: each begins a call for each row, when the coordinator permits it."""
+
+    def __init__(self, url: str, space: str, journal: Any, patience: float = 30.0) -> None:
+        self._url, self._space, self._journal, self._patience = url, space, journal, patience
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = sum(batch.num_rows for batch in batches)
+        times = asyncio.run(self._begin(rows))
+        yield pa.RecordBatch.from_pydict({"time": pa.array(times, pa.float64())})
+
+    async def _begin(self, calls: int) -> list[float]:
+        times: list[float] = []
+        errors: list[BaseException] = []
+        look = asyncio.Event()
+
+        def fail(error: BaseException) -> None:
+            errors.append(error)
+            look.set()
+
+        async with Coordinator(self._url, self._space, clock=time.monotonic, patience=self._patience) as coordinator:
+            permits = SharedPermits(coordinator, [("x", LIMIT)], look.set, fail)
+            while len(times) < calls and not errors:
+                if permits.take([1.0]):
+                    times.append(time.time())
+                    self._journal.write("call")
+                else:
+                    await look.wait()
+                    look.clear()
+            await permits.close()
+        if errors:
+            raise errors[0]
+        return times
+
+
+def job(spark: Any, calls: Calls, rows: int) -> list[float]:
+    """Two tasks; the times at which calls have begun."""
+    return sorted(row.time for row in spark.range(0, rows, 1, 2).mapInArrow(calls, "time double").collect())
+
+
+def worst_second(times: list[float]) -> int:
+    return max(sum(begin <= one < begin + 1.0 for one in times) for begin in times)
+
+
+def server_of(url: str) -> int:
+    """Its process."""
+    with redis.Redis.from_url(url) as connection:
+        process: Any = connection.info("server")
+    number: int = process["process_id"]
+    return number
+
+
+def is_there(url: str) -> bool:
+    parts = urlsplit(url)
+    with contextlib.suppress(OSError), socket.create_connection((parts.hostname, parts.port), timeout=1.0):
+        return True
+    return False
+
+
+def test_tasks_keep_a_limit_together(spark: Any, journal: Any) -> None:
+    """With the one server of the application, whichever session asks."""
+    url = coordinator_url(None)
+    assert url == coordinator_url(None, spark) == coordinator_url(None, spark.newSession())
+    assert urlsplit(url).hostname == "127.0.0.1"
+    times = job(spark, Calls(url, "together", journal), 300)
+    assert len(times) == 300
+    assert worst_second(times) <= 102 + LIMIT.saved
+
+
+def test_a_job_goes_on_when_its_coordinator_was_killed(spark: Any, journal: Any, until: Any) -> None:
+    """It is back at the same address; until then nothing begins, and what it forgot is worth a burst."""
+    url = coordinator_url(None)
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(job, spark, Calls(url, "killed", journal), 400)
+        until(lambda: len(journal) >= 100, "calls")
+        os.kill(server_of(url), signal.SIGKILL)
+        times = running.result()
+    assert len(times) == 400
+    assert worst_second(times) <= 102 + 2 * LIMIT.saved + 5
+    assert coordinator_url(None) == url
+
+
+def test_a_job_fails_when_its_coordinator_does_not_come_back(
+    spark: Any, journal: Any, until: Any, spark_error: Any
+) -> None:
+    """With an error that names it; it never goes on without. The next query has another."""
+    url = coordinator_url(None)
+    (server,) = [one for one in coordinators._servers.values() if one.url == url]
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(spark_error, lambda: job(spark, Calls(url, "gone", journal, 1.0), 100_000))
+        until(lambda: len(journal) >= 50, "calls")
+        os.killpg(server._watchdog.pid, signal.SIGKILL)
+        error = running.result()
+    assert f"the coordinator at redis://***@127.0.0.1:{urlsplit(url).port}/0 has not answered for 1 s" in error
+    assert urlsplit(url).password not in error
+    until(lambda: not is_there(url), "the server is gone")
+    again = coordinator_url(None)
+    assert again != url
+    assert len(job(spark, Calls(again, "again", journal), 10)) == 10
+
+
+def test_who_has_the_wrong_password_begins_nothing(spark: Any, journal: Any, spark_error: Any) -> None:
+    """The job fails at once, and shows neither password."""
+    url = coordinator_url(None)
+    password = urlsplit(url).password
+    assert password is not None
+    error = spark_error(lambda: job(spark, Calls(url.replace(password, "guessed"), "wrong", journal), 100))
+    assert "does not let us in" in error
+    assert password not in error
+    assert "guessed" not in error
+    assert len(journal) == 0
+
+
+HEAD = """
+import os, sys, threading, time
+from pyspark.sql import SparkSession
+from asyncudf._spark.coordinators import coordinator_url
+
+def tell(word):
+    print(word, flush=True)
+
+def session(builder):
+    return builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").getOrCreate()
+
+class Waits:
+    def __init__(self, url):
+        self.url = url
+    def __call__(self, batches):
+        import redis
+        redis.Redis.from_url(self.url).incr("tasks")
+        time.sleep(60)
+        yield from batches
+
+def run(spark, url):
+    frame = spark.range(0, 2, 1, 2).mapInArrow(Waits(url), "id bigint")
+    threading.Thread(target=frame.collect, daemon=True).start()
+
+"""
+
+
+@contextlib.contextmanager
+def driver(program: str, log: Any = subprocess.DEVNULL, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A driver in a process of its own, which is killed in the end, with all that it has forked."""
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **environment}
+    started = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", HEAD + program],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        start_new_session=True,
+    )
+    with started:
+        try:
+            yield started
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+
+
+def told(started: subprocess.Popen[str]) -> str:
+    assert started.stdout is not None
+    line = started.stdout.readline().strip()
+    assert line, "the driver has ended"
+    return line
+
+
+def tasks(url: str) -> int:
+    with redis.Redis.from_url(url) as connection:
+        return int(connection.get("tasks") or 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(300)
+def test_the_server_ends_with_its_session_and_a_killed_driver(until: Any) -> None:
+    """A stopped session's is closed, the next one has its own. kill -9, with a job that runs and a forked child."""
+    program = """
+for _ in range(2):
+    spark = session(SparkSession.builder.master("local[2]"))
+    url = coordinator_url(None)
+    tell(url)
+    sys.stdin.readline()
+    if _ == 0:
+        spark.stop()
+run(spark, url)
+if os.fork() == 0:
+    time.sleep(300)
+time.sleep(300)
+"""
+    with driver(program) as started:
+        assert started.stdin is not None
+        first = told(started)
+        assert is_there(first)
+        print(file=started.stdin, flush=True)
+        second = told(started)
+        until(lambda: not is_there(first), "the server of the stopped session is gone", 10.0)
+        assert is_there(second)
+        print(file=started.stdin, flush=True)
+        until(lambda: tasks(second) == 2, "both tasks run")
+        os.kill(started.pid, signal.SIGKILL)
+        until(lambda: not is_there(second), "the server is gone", 10.0)
+
+
+@pytest.mark.timeout(300)
+def test_a_cluster_shares_one_at_the_drivers_address(until: Any) -> None:
+    """Executors in other processes reach it; after a SIGTERM of the driver it is gone."""
+    program = """
+spark = session(SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.driver.host", "127.0.0.1"))
+url = coordinator_url(None)
+tell(url)
+run(spark, url)
+time.sleep(300)
+"""
+    with driver(program) as started:
+        url = told(started)
+        until(lambda: tasks(url) == 2, "both tasks run")
+        started.terminate()
+        until(lambda: not is_there(url), "the server is gone", 10.0)
+
+
+@pytest.mark.timeout(300)
+def test_spark_connect_in_this_process_shares_one(until: Any) -> None:
+    """`remote("local[2]")`: its workers are here. It ends with the session."""
+    pytest.importorskip("grpc", reason="Spark Connect is not installed")
+    program = """
+spark = session(SparkSession.builder.remote("local[2]"))
+url = coordinator_url(None)
+tell(url)
+run(spark, url)
+sys.stdin.readline()
+spark.stop()
+sys.stdin.readline()
+"""
+    # A port of its own, while other tests may use the usual one.
+    with driver(program, SPARK_TESTING="1") as started:
+        assert started.stdin is not None
+        url = told(started)
+        until(lambda: tasks(url) == 2, "both tasks run")
+        print(file=started.stdin, flush=True)
+        until(lambda: not is_there(url), "the server is gone", 10.0)
+
+
+def shown_in(password: str, data: bytes) -> bool:
+    """Whether it can be read of some text: also in parts, or as the numbers of bytes."""
+    text = data.decode(errors="replace")
+    parts = [password[at : at + 16] for at in range(0, len(password) - 15, 4)]
+    return any(part in text or ", ".join(str(ord(one)) for one in part) in text for part in parts)
+
+
+@pytest.mark.timeout(300)
+def test_the_password_is_in_no_plan_and_no_event_log(tmp_path: Path) -> None:
+    """Nor on Spark's pages, in a file of Spark's, in a log, or in what other processes show of themselves."""
+    program = f"""
+import urllib.request
+folder = {str(tmp_path)!r}
+os.mkdir(folder + "/events")
+builder = SparkSession.builder.master("local[2]").config("spark.eventLog.enabled", "true").config(
+    "spark.eventLog.dir", "file://" + folder + "/events").config("spark.eventLog.compress", "false").config(
+    "spark.eventLog.rolling.enabled", "false").config("spark.local.dir", folder + "/local").config(
+    "spark.ui.port", "0").config("spark.ui.showConsoleProgress", "false")
+spark = builder.getOrCreate()
+url = coordinator_url(None)
+tell(url)
+
+class Passes:
+    def __init__(self, url):
+        self.url = url
+    def __call__(self, batches):
+        yield from batches
+
+frame = spark.range(0, 10, 1, 2).mapInArrow(Passes(url), "id bigint")
+frame.collect()
+plan = frame._jdf.queryExecution()
+pages = [plan.toString(), plan.logical().toJSON(), plan.executedPlan().toJSON(), repr([url])]
+for path in ("environment/", "SQL/execution/?id=0", "stages/stage/?id=0&attempt=0", "jobs/job/?id=0"):
+    pages.append(urllib.request.urlopen(spark.sparkContext.uiWebUrl + "/" + path).read().decode())
+for number, page in enumerate(pages):
+    with open(f"{{folder}}/page{{number}}", "w") as file:
+        file.write(page)
+tell("done")
+sys.stdin.readline()
+spark.stop()
+tell("stopped")
+"""
+    with (tmp_path / "log").open("w") as log, driver(program, log) as started:
+        assert started.stdin is not None
+        password = urlsplit(told(started)).password
+        assert password is not None
+        assert told(started) == "done"
+        for path in Path("/proc").glob("[0-9]*"):
+            for name in ("cmdline", "environ"):
+                with contextlib.suppress(OSError):
+                    assert not shown_in(password, (path / name).read_bytes()), path
+        assert files_with(password, tmp_path) == []
+        print(file=started.stdin, flush=True)
+        assert told(started) == "stopped"
+    assert len(list(tmp_path.glob("page*"))) == 8
+    assert list(tmp_path.glob("events/*"))
+    assert files_with(password, tmp_path) == []
+
+
+def files_with(password: str, folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and shown_in(password, path.read_bytes())]

@@ -1,0 +1,361 @@
+"""A dry run says how often a query calls its functions, and calls none of them."""
+
+# ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import functions as sf
+
+from asyncudf import AsyncFunction, AsyncStream, ResultStore, async_pandas_udf, dry_run, ordered_wait, unordered_wait
+from tests.spark.test_calls_per_row import MENTIONS, QUERIES
+
+pytestmark = pytest.mark.spark
+
+ROWS = 100
+
+
+@pytest.fixture
+def function(spark, journal):
+    """Makes a function that counts its calls, also one of SQL."""
+
+    def make(**options):
+        @async_pandas_udf("a int, b int", **options)
+        async def f(id: int):
+            journal.write("called", id)
+            return {"a": id, "b": id % 10}
+
+        spark.range(0, ROWS, 1, 2).createOrReplaceTempView("t")
+        if options.get("output_mode") != "unordered":
+            spark.udf.register("f", f)
+        f.with_options(output_mode="unordered", deterministic=False).register(spark, "rows_of_f")
+        return f
+
+    return make
+
+
+@pytest.fixture
+def told_and_made(journal):
+    """What a dry run says, and how many calls the query makes then; the dry run makes none."""
+
+    def run(df):
+        told = dry_run(df)
+        assert len(journal) == 0, "the dry run has called the function"
+        df.collect()
+        return told, len(journal)
+
+    return run
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("query", MENTIONS)
+def test_the_queries_of_the_readme(spark, function, told_and_made, query, deterministic):
+    """Exact, but where a filter reads the results of the first mention."""
+    function(deterministic=deterministic)
+    told, made = told_and_made(spark.sql(query))
+    assert made == MENTIONS[query][deterministic]
+    is_copied = deterministic and query.count("f(id)") == 1 and len(told.mentions) == 2
+    if (query.count("f(id)") == 2 and "WHERE" in query) or is_copied:
+        assert (told.calls.at_least, told.calls.at_most) == (100, 200)
+        assert "depends on what other async functions return" in " ".join(str(told).split())
+    else:
+        assert told.calls.at_least == told.calls.at_most == made
+    assert [("copied" in mention.reasons) for mention in told.mentions] == [is_copied] * len(told.mentions)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_columns_in_plans_of_all_kinds(spark, journal, told_and_made, query):
+    @async_pandas_udf
+    async def called(id: int) -> int:
+        journal.write("called", id)
+        return id % 10
+
+    df = spark.range(0, ROWS, 1, 2).select("id", called("id").alias("r"))
+    told, made = told_and_made(QUERIES[query](df))
+    assert told.calls.is_exact
+    assert told.calls.at_least == made == ROWS
+    assert [mention.distinct for mention in told.mentions] == [ROWS]
+
+
+def few(t):
+    return t.where("id < 30")
+
+
+FORMS = {
+    "a filter before it": (lambda t, f: few(t).select(f("id")), 30),
+    "a result that nobody reads": (lambda t, f: t.select("id", f("id").alias("r")).select("id"), 0),
+    "nested": (lambda t, f: t.select(f(f("id").getField("b"))), 200),
+    "a sort by another column": (lambda t, f: t.select("id", f("id")).orderBy(sf.desc("id")), 200),
+    "a sort and a limit": (lambda t, f: t.select("id", f("id").alias("r")).orderBy("r.a").limit(3), 100),
+    "a sort of one partition": (lambda t, f: t.coalesce(1).select(f("id").alias("r")).orderBy("r.a"), 200),
+    "a sort into one": (lambda t, f: t.select(f("id").alias("r")).repartitionByRange(1, "r.a"), 100),
+    "a shuffle between it and a sort": (lambda t, f: t.select(f("id").alias("r")).repartition(3).orderBy("r.a"), 100),
+    "a union": (lambda t, f: t.select(f("id")).union(few(t).select(f("id"))), 130),
+    "a join with itself": (
+        lambda t, f: (lambda r: r.alias("x").join(r.alias("y"), sf.expr("x.r.a = y.r.a")))(
+            t.select(f("id").alias("r"))
+        ),
+        None,
+    ),
+    "a product": (lambda t, f: t.select(f("id").alias("r")).hint("shuffle_replicate_nl").crossJoin(few(t)), 200),
+    "a subquery": (lambda t, f: t.where("id < (SELECT max(r.a) FROM (SELECT f(id) r FROM t WHERE id < 20))"), 20),
+    "a subquery used twice": (
+        lambda t, f: t.sparkSession.sql(
+            "WITH m AS (SELECT max(r.a) x FROM (SELECT f(id) r FROM t)) "
+            "SELECT id FROM t WHERE id < (SELECT x FROM m) UNION ALL SELECT id FROM t WHERE id > (SELECT x FROM m)"
+        ),
+        None,
+    ),
+    "an operator": (lambda t, f: ordered_wait(t, f, "id"), 100),
+    "an operator, filtered and counted": (
+        lambda t, f: unordered_wait(t, f, "id").where("a > 3").groupBy().count(),
+        100,
+    ),
+    "an operator, sorted": (lambda t, f: ordered_wait(t, f, "id").orderBy("a"), 200),
+    "two operators": (lambda t, f: ordered_wait(ordered_wait(t, f, "id"), f, "a", as_="again"), 200),
+    "a chain": (lambda t, f: AsyncStream(t).ordered_wait(f).unordered_wait(f, "a", as_="x").to_df(), 200),
+    "a chain with a map": (lambda t, f: AsyncStream(t).map(lambda row: row).ordered_wait(f).to_df(), 100),
+    "a table function": (lambda t, f: t.sparkSession.sql("SELECT * FROM rows_of_f(TABLE(t), 'id') WHERE a > 3"), 100),
+    "rows of Python": (lambda t, f: t.sparkSession.createDataFrame([(1,), (2,)], "id int").select(f("id")), 2),
+    "no function": (lambda t, f: t, 0),
+}
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+def test_other_queries_are_told_exactly(spark, conf, function, told_and_made, form, adaptive):
+    conf("spark.sql.adaptive.enabled", adaptive)
+    f = function()
+    build, calls = FORMS[form]
+    told, made = told_and_made(build(spark.table("t"), f))
+    assert told.calls.is_exact, str(told)
+    assert told.calls.at_least == made
+    assert calls in (made, None)
+    assert (made > 0) == bool(told.mentions)
+
+
+BOUNDS = {
+    "a union sorted": lambda t, f: t.select(f("id").alias("r")).union(few(t).select(f("id"))).orderBy("r.a"),
+    "a limit": lambda t, f: t.select(f("id")).limit(5),
+    "a limit behind a filter": lambda t, f: t.select(f("id").alias("r")).where("r.a > 70").limit(5),
+    "a limit of an operator": lambda t, f: ordered_wait(t, f, "id", capacity=2, queue_size=2).limit(5),
+    "a filter between two": lambda t, f: ordered_wait(ordered_wait(t, f, "id").where("b < 3"), f, "a", as_="again"),
+    "a chain with a filter": lambda t, f: AsyncStream(t).filter(lambda row: row["id"] < 7).ordered_wait(f).to_df(),
+}
+
+
+@pytest.mark.parametrize("form", BOUNDS)
+def test_what_cannot_be_known_has_bounds_and_says_why(spark, function, told_and_made, form):
+    told, made = told_and_made(BOUNDS[form](spark.table("t"), function()))
+    assert not told.calls.is_exact
+    assert told.calls.at_least <= made <= told.calls.at_most
+    assert any({"limited", "results", "operators", "skewed"} & set(mention.reasons) for mention in told.mentions)
+
+
+def test_a_sort_of_skewed_partitions_is_said_to_evaluate_some_a_third_time(spark, function, told_and_made):
+    """Spark samples a partition again that has more than three times the mean."""
+    sizes = sf.expr("IF(id < 20000, 0, id % 8)")
+    t = spark.range(0, 20_100, 1, 1).repartitionByRange(8, sizes).localCheckpoint()
+    told, made = told_and_made(t.select(function()("id").alias("r")).orderBy("r.a"))
+    assert told.calls.at_least <= made <= told.calls.at_most
+    assert "skewed" in told.mentions[0].reasons
+
+
+def test_what_is_persisted_is_called_once_and_then_no_more(spark, function, journal):
+    kept = spark.table("t").select("id", function()("id").alias("r")).persist()
+    try:
+        first = dry_run(kept.orderBy("r.a"))
+        assert (first.calls.at_least, first.calls.at_most, len(journal)) == (100, 100, 0)
+        assert first.mentions[0].reasons == ("cached",)
+        behind = dry_run(kept.where("id < 10").select(function()("id")))
+        assert len(journal) == 0, "a cache was filled to count rows, which calls the function"
+        assert behind.calls.at_least == 100
+        kept.orderBy("r.a").collect()
+        assert len(journal) == 100
+        again = dry_run(kept.orderBy("r.a"))
+        assert (again.calls.at_most, again.mentions[0].reasons) == (0, ("loaded",))
+        kept.orderBy("r.a").collect()
+        assert len(journal) == 100
+    finally:
+        kept.unpersist()
+
+
+def test_a_join_whose_other_side_may_be_empty_says_so(spark, conf, function, journal):
+    """Adaptive execution had ended the calls of a join after 50 of 100."""
+    df = spark.table("t").select("id", function()("id")).join(few(spark.table("t")), "id")
+    assert "dropped" in dry_run(df).mentions[0].reasons
+    conf("spark.sql.adaptive.enabled", "false")
+    assert "dropped" not in dry_run(df.select("*")).mentions[0].reasons
+
+
+def test_side_outputs_are_one_evaluation(spark, function, told_and_made):
+    with AsyncStream(spark.table("t")).ordered_wait(function(), on_error="dead_letter") as stream:
+        told, made = told_and_made(stream.to_df())
+        assert told.calls.at_least == told.calls.at_most == made == 100
+        assert dry_run(stream).calls.at_most == 0
+
+
+@pytest.mark.parametrize("lazy", [lambda df: df.rdd.toDF(df.schema), lambda df: df.localCheckpoint(eager=False)])
+def test_rows_of_an_rdd_that_may_call_are_not_run(spark, function, journal, lazy):
+    df = lazy(spark.table("t").select("id", function()("id").alias("r")))
+    told = dry_run(df.where("id > 3").select(function()("id")))
+    assert len(journal) == 0
+    assert told.is_hidden
+    assert told.calls.at_most is None
+    assert "What they call cannot be seen" in str(told)
+
+
+def test_functions_larger_than_a_megabyte_are_found(spark, journal):
+    """Spark sends them by another way."""
+    table = {i: str(i) * 100 for i in range(10_000)}
+
+    @async_pandas_udf
+    async def large(id: int) -> str:
+        journal.write("called", id)
+        return table[id]
+
+    told = dry_run(spark.range(10).select(large("id")).where("length(`large(id)`) > 3"))
+    assert (told.calls.at_least, told.calls.at_most, len(journal)) == (10, 10, 0)
+    assert [mention.function for mention in told.mentions] == ["large"]
+
+
+class OnlyThere:
+    """Can be read in a worker only, as what connects to something when it is unpickled."""
+
+    def __reduce__(self):
+        return _in_a_worker, ()
+
+
+def _in_a_worker():
+    if TaskContext.get() is None:
+        raise RuntimeError("not on the driver")
+    return OnlyThere()
+
+
+def test_a_function_that_the_driver_cannot_read_is_counted_without_its_options(spark, journal, told_and_made):
+    there = OnlyThere()
+
+    @async_pandas_udf
+    async def closed(id: int) -> int:
+        journal.write("called", type(there).__name__)
+        return id
+
+    told, made = told_and_made(spark.range(10).select(closed("id")))
+    assert told.calls.at_least == told.calls.at_most == made == 10
+    assert [(mention.function, mention.entry_point) for mention in told.mentions] == [("closed", "unknown")]
+    assert "options are not known" in str(told)
+    told = dry_run(ordered_wait(spark.range(10), closed))
+    assert len(journal) == 10
+    assert (told.calls.at_least, told.calls.at_most) == (0, None)
+
+
+def test_exchanges_that_are_not_reused_are_made_twice(spark, conf, function, told_and_made):
+    conf("spark.sql.exchange.reuse", "false")
+    told, made = told_and_made(FORMS["a join with itself"][0](spark.table("t"), function()))
+    assert told.calls.at_least == told.calls.at_most == made == 200
+
+
+def test_a_store_calls_for_distinct_arguments_at_most(spark, function, journal):
+    t = spark.range(ROWS).select((sf.col("id") % 7).alias("id"))
+    without = dry_run(t.select(function()("id")))
+    assert (without.calls.at_least, without.mentions[0].distinct) == (100, 7)
+    assert "7 distinct: a store would save 93 of the calls" in str(without)
+    f = function(store=ResultStore.executor(), version="dry run")
+    df = t.select(f("id").getField("a").alias("a"), f("id").getField("b").alias("b")).orderBy("a")
+    told = dry_run(df)
+    assert (told.calls.at_least, told.calls.at_most, len(told.mentions), len(journal)) == (0, 7, 2, 0)
+
+
+def test_arguments_are_counted_at_every_entry_point(spark, function, journal):
+    f = function()
+    spark.range(ROWS).selectExpr("id AS other", "id % 9 AS id").createOrReplaceTempView("few")
+    few = spark.table("few")
+    table = spark.sql("SELECT * FROM rows_of_f(TABLE(few), 'id')")
+    for df in (few.select(f("id")), few.select(f(few.id + 1)), ordered_wait(few, f, "id"), table):
+        for counting in ("exact", "approximate"):
+            (mention,) = dry_run(df, counting=counting).mentions
+            assert (mention.distinct, mention.rows.at_most, mention.function) == (9, ROWS, "f")
+        assert dry_run(df, counting="estimate").mentions[0].distinct is None
+    assert len(journal) == 0
+
+
+def test_maps_have_no_distinct_values_and_are_counted_all_the_same(spark, journal):
+    @async_pandas_udf
+    async def size(m: dict) -> int:
+        journal.write("called")
+        return len(m)
+
+    (mention,) = dry_run(spark.range(4).select(size(sf.create_map(sf.lit("a"), "id")))).mentions
+    assert (mention.calls.at_most, mention.distinct) == (4, None)
+
+
+def test_an_estimate_runs_nothing(spark, no_job, function):
+    f = function()
+    with no_job:
+        told = dry_run(spark.table("t").select(f("id")), counting="estimate")
+        unknown = dry_run(spark.createDataFrame([(1,)], "id int").select(f("id")), counting="estimate")
+    assert (told.calls.at_least, told.calls.at_most) == (ROWS, ROWS)
+    assert "estimate" in str(told)
+    assert (unknown.calls.at_least, unknown.calls.at_most) == (0, None)
+    assert "uncounted" in unknown.mentions[0].reasons
+
+
+def test_an_async_function_object_and_0_to_n_results(spark, journal, told_and_made):
+    class Many(AsyncFunction):
+        async def open(self, context):
+            pass
+
+        async def async_invoke(self, value, result_future):
+            journal.write("called")
+            result_future.complete([1, 2])
+
+        async def close(self):
+            pass
+
+    told, made = told_and_made(ordered_wait(spark.range(10), Many(), "id", returnType="int"))
+    assert told.calls.at_least == told.calls.at_most == made == 10
+    behind = dry_run(
+        ordered_wait(ordered_wait(spark.range(10), Many(), returnType="int"), Many(), returnType="int", as_="x")
+    )
+    assert (behind.calls.at_least, behind.calls.at_most) == (10, None)
+
+
+def test_functions_of_one_name_are_told_apart(spark, journal):
+    def make():
+        async def f(id: int) -> int:
+            journal.write("called")
+            return id
+
+        async def other(id: int) -> int:
+            journal.write("called")
+            return -id
+
+        other.__name__ = "f"
+        return async_pandas_udf(f), async_pandas_udf(other)
+
+    one, other = make()
+    told = dry_run(spark.range(3).select(one("id"), other("id")))
+    assert told.ambiguous == ("f",)
+    assert len({mention.function for mention in told.mentions}) == 2
+    assert "Several functions are called f" in str(told)
+
+
+def test_seconds_and_cost(spark, function):
+    df = spark.table("t").select(function(capacity=10)("id"))
+    told = dry_run(df, latency=2, price=0.01)
+    assert (told.seconds.at_least, told.seconds.at_most) == (10.0, 10.0)  # 100 calls, 2 tasks, 10 at a time
+    assert told.cost.at_most == pytest.approx(1.0)
+    assert "10 s at 2 s a call; costs 1.00" in str(told)
+    assert dry_run(df).seconds is None
+    assert "5 x the latency of a call (2 tasks at a time, 10 calls in flight in each)" in str(dry_run(df))
+
+
+def test_what_no_plan_can_be_read_of_is_refused(spark, function, lines_of):
+    f = function()
+    with pytest.raises(ValueError, match=r"foreachBatch"):
+        dry_run(ordered_wait(lines_of("1"), f, "line"))
+    with pytest.raises(ValueError, match=r"takes a DataFrame or an AsyncStream, not 'SELECT 1'"):
+        dry_run("SELECT 1")
+    df = spark.range(3)
+    for options in ({"latency": 0}, {"price": -1}, {"price": float("nan")}, {"price": True}, {"counting": "quick"}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            dry_run(df, **options)

@@ -1,0 +1,284 @@
+"""Limits of the whole job on Spark: through every entry point, over all tasks, seen by the service itself."""
+
+# ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
+
+import asyncio
+import threading
+import time
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from asyncudf import (
+    DEAD_LETTERS,
+    CircuitBreaker,
+    RateLimit,
+    RetryStrategy,
+    async_pandas_udf,
+    http,
+    monitor,
+    ordered_wait,
+    unordered_wait,
+)
+from tests.kit.http_services import serving
+
+pytestmark = [pytest.mark.spark, pytest.mark.services]
+
+LIMIT = RateLimit(40, burst=1)
+
+
+def noting(journal, **options):
+    """A function that notes when it is called."""
+
+    @async_pandas_udf("v long", **options)
+    async def noted(id):
+        journal.write("call", time.time(), id)
+        await asyncio.sleep(0.01)
+        return {"v": id}
+
+    return noted
+
+
+def worst_second(journal):
+    times = [float(line.split(" ")[1]) for line in journal.lines]
+    return max(sum(begin <= one < begin + 1.0 for one in times) for begin in times)
+
+
+def sql(spark, df, function):
+    df.createOrReplaceTempView("limited")
+    function.register(spark, "limited_call")
+    return spark.sql("SELECT limited_call(id).v AS v FROM limited")
+
+
+def table(spark, df, function):
+    df.createOrReplaceTempView("limited")
+    function.with_options(output_mode="unordered").register(spark, "limited_table")
+    return spark.sql("SELECT v FROM limited_table(TABLE(limited), 'id')")
+
+
+ENTRY_POINTS = {
+    "column": lambda spark, df, function: df.select(function("id").alias("r")).select("r.v"),
+    "sql": sql,
+    "table function": table,
+    "ordered_wait": lambda spark, df, function: ordered_wait(df, function, "id").select("v"),
+    "unordered_wait": lambda spark, df, function: unordered_wait(df, function, "id").select("v"),
+}
+
+
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_two_tasks_keep_one_rate(spark, journal, entry_point):
+    df = ENTRY_POINTS[entry_point](spark, spark.range(0, 60, 1, 2), noting(journal, rate_limit=LIMIT))
+    assert sorted(row.v for row in df.collect()) == list(range(60))
+    assert journal.count("call") == 60
+    assert worst_second(journal) <= 40 + 1 + 2  # 2% of leeway, and the moment between the two clocks
+
+
+def test_a_stream_has_a_limit_for_each_operator(spark, journal, stream_of):
+    first, second = RateLimit(400), RateLimit(40, burst=1)
+
+    async def left(id):
+        journal.write("left", time.time())
+        return {"l": id}
+
+    async def right(l):  # noqa: E741
+        journal.write("right", time.time())
+        return {"v": l}
+
+    stream = stream_of(spark.range(0, 60, 1, 2))
+    chain = stream.ordered_wait(left, returnType="l long", rate_limit=first, on_error="dead_letter")
+    done = chain.ordered_wait(right, returnType="v long", rate_limit=second)
+    assert sorted(row.v for row in done.to_df().collect()) == list(range(60))
+    assert chain.side_output(DEAD_LETTERS).to_df().count() == 0
+    times = [float(line.split(" ")[1]) for line in journal.lines if line.startswith("right")]
+    assert len(times) == 60
+    assert max(sum(begin <= one < begin + 1.0 for one in times) for begin in times) <= 43
+
+
+def test_batches_of_a_streaming_query_share_it(spark, journal, lines_of):
+    limited = noting(journal, rate_limit=LIMIT)
+    counts = []
+
+    def batch(df, number):
+        counts.append(len(ordered_wait(df.selectExpr("cast(line AS long) AS id"), limited).collect()))
+
+    lines = ["\n".join(map(str, range(start, start + 20))) for start in (0, 20, 40)]
+    query = lines_of(*lines).writeStream.foreachBatch(batch).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert counts == [20, 20, 20]
+    assert worst_second(journal) <= 43
+
+
+class Counting:
+    """A service that counts what is in flight, and answers as it is told to."""
+
+    def __init__(self, seconds=0.02, answer=None):
+        self.seconds, self.answer = seconds, answer
+        self.lock = threading.Lock()
+        self.in_flight = self.peak = 0
+        self.begun = []
+
+    async def handle(self, request):
+        with self.lock:
+            self.begun.append(time.monotonic())
+            self.in_flight += 1
+            self.peak = max(self.peak, self.in_flight)
+        try:
+            await asyncio.sleep(self.seconds)
+            refused = None if self.answer is None else self.answer(request)
+            return web.Response(text=request.path) if refused is None else refused
+        finally:
+            with self.lock:
+                self.in_flight -= 1
+
+
+def asking(url, **options):
+    @async_pandas_udf("string", resources=http.session(url), **options)
+    async def asked(id, session: aiohttp.ClientSession):
+        async with session.get(f"/{id}") as response:
+            await http.raise_for_status(response)
+            return await response.text()
+
+    return asked
+
+
+def test_job_capacity_is_shared_by_all_tasks(spark):
+    """Two at a time of four tasks, each with a capacity of 100."""
+    service = Counting()
+    with serving(service.handle) as url:
+        asked = asking(url, job_capacity=5)
+        rows = spark.range(0, 200, 1, 4).select(asked("id").alias("v")).collect()
+    assert [row.v for row in rows] == [f"/{n}" for n in range(200)]
+    assert 4 <= service.peak <= 5
+
+
+def test_a_pause_that_one_task_is_asked_for_holds_for_all(spark):
+    """After the refusal nothing begins for two seconds, but what was on its way within the moment that it takes."""
+    refused = []
+
+    def answer(request):
+        if not refused and len(service.begun) >= 40:
+            refused.append(time.monotonic())
+            return web.Response(status=429, headers={"Retry-After": "2"})
+        return None
+
+    service = Counting(0.02, answer)
+    with serving(service.handle) as url:
+        asked = asking(url, capacity=2, rate_limit=RateLimit(1000))
+        rows = spark.range(0, 400, 1, 2).select(asked("id").alias("v")).collect()
+    assert sorted(row.v for row in rows) == sorted(f"/{n}" for n in range(400))
+    (at,) = refused
+    assert not [one for one in service.begun if at + 0.6 < one < at + 1.9]
+    assert len([one for one in service.begun if one > at + 1.9]) > 100, "and both go on"
+
+
+def test_a_dead_service_is_tried_by_one_call_of_the_job(spark):
+    """And no row becomes null for it."""
+    began = []
+
+    def answer(request):
+        began.append(time.monotonic())
+        return web.Response(status=503) if began[-1] < began[0] + 5.0 else None
+
+    service = Counting(0.02, answer)
+    with serving(service.handle) as url:
+        breaker = CircuitBreaker(window=10, open_for=1.0, max_open=60.0)
+        asked = asking(url, capacity=10, on_error="null", breaker=breaker, rate_limit=RateLimit(1000))
+        rows = spark.range(0, 300, 1, 2).select(asked("id").alias("v")).collect()
+    assert [row.v for row in rows] == [f"/{n}" for n in range(300)]
+    tries = [one for one in service.begun if began[0] + 1.0 < one < began[0] + 4.9]
+    assert 2 <= len(tries) <= 4
+    assert len(service.begun) <= 300 + 60
+
+
+def test_one_that_stays_dead_ends_the_job_with_one_error(spark, spark_error):
+    service = Counting(0.0, lambda request: web.Response(status=500))
+    with serving(service.handle) as url:
+        breaker = CircuitBreaker(window=10, open_for=0.5, max_open=2.0)
+        asked = asking(url, capacity=10, on_error="null", breaker=breaker, job_capacity=20)
+        error = spark_error(spark.range(0, 1000, 1, 2).select(asked("id")))
+    assert "the service of asked has given no answer for 2 s, the max_open of its circuit breaker" in error
+    assert len(service.begun) < 600, "until both tasks have heard of it"
+
+
+def test_a_query_makes_no_more_calls_than_it_may(spark, journal, spark_error):
+    noted = noting(journal, max_calls=30)
+    assert spark.range(0, 30, 1, 2).select(noted("id")).collect()
+    assert journal.count("call") == 30
+    error = spark_error(spark.range(0, 100, 1, 2).select(noted("id")))
+    assert "noted has made the 30 calls that max_calls= allows in one query" in error
+    assert 30 < journal.count("call") <= 60
+
+
+def test_failures_of_all_tasks_count_together(spark, spark_error):
+    @async_pandas_udf("long", capacity=5, on_error="null", max_failures=30, rate_limit=RateLimit(500))
+    async def bad(id):
+        await asyncio.sleep(0.01)
+        if id % 2:
+            raise ValueError(f"no {id}")
+        return id
+
+    assert spark.range(0, 40, 1, 2).select(bad("id")).count() == 40
+    error = spark_error(spark.range(0, 10_000, 1, 2).select(bad("id")))
+    assert "rows of bad failed, more than max_failures= allows (30 may): ValueError" in error
+    assert "for example ValueError: no " in error
+
+
+def test_functions_of_one_name_keep_limits_of_their_own(spark, journal):
+    slow, quick = noting(journal, rate_limit=RateLimit(40)), noting(journal, rate_limit=RateLimit(2000))
+    began = time.monotonic()
+    spark.range(0, 200, 1, 2).select(quick("id")).collect()
+    spark.range(0, 20, 1, 2).select(slow("id")).collect()
+    assert journal.count("call") == 220
+    assert time.monotonic() - began < 200 / 40 + 3, "the many did not wait for the few permits"
+
+
+def test_functions_of_one_factory_count_for_themselves(spark, journal):
+    """In one query too: neither pays for the other's calls, nor for its failures."""
+
+    def client(name, **options):
+        @async_pandas_udf("long", on_error="null", rate_limit=RateLimit(1000), **options)
+        async def asked(id):
+            journal.write(name, id)
+            if name == "bad":
+                raise ValueError(id)
+            return id
+
+        return asked
+
+    bad, good = client("bad", max_calls=40, max_failures=40), client("good", max_calls=40, max_failures=1)
+    rows = spark.range(0, 40, 1, 2).select(bad("id").alias("bad"), good("id").alias("good")).collect()
+    assert sorted((row.bad, row.good) for row in rows) == [(None, n) for n in range(40)]
+    assert (journal.count("bad"), journal.count("good")) == (40, 40)
+
+
+def test_limits_of_one_name_are_one(spark, journal):
+    limit = RateLimit(40, burst=1, name="the one account")
+    left, right = noting(journal, rate_limit=limit), noting(journal, rate_limit=limit)
+    spark.range(0, 40, 1, 2).select(left("id"), right("id")).collect()
+    assert journal.count("call") == 80
+    assert worst_second(journal) <= 43
+
+
+def test_a_limit_of_each_task_needs_nobody(spark, journal):
+    noted = noting(journal, rate_limit=RateLimit(20, burst=1, scope="task"))
+    spark.range(0, 40, 1, 2).select(noted("id")).collect()
+    assert 22 <= worst_second(journal) <= 2 * 21
+
+
+def test_the_monitor_tells_what_waited(spark):
+    refused = []
+
+    def answer(request):
+        if len(refused) < 3:
+            refused.append(1)
+            return web.Response(status=429, headers={"Retry-After": "0.3"})
+        return None
+
+    with serving(Counting(0.0, answer).handle) as url, monitor(spark) as run:
+        asked = asking(url, rate_limit=RateLimit(50, burst=1), retry=RetryStrategy.fixed_delay(2, 0.1))
+        spark.range(0, 50, 1, 2).select(asked("id")).collect()
+    (function,) = run.metrics["functions"]
+    assert (function["rows"], function["failures"]) == (50, 0)
+    assert function["throttled"] == 3
+    assert function["time"]["limit"] > 0.5

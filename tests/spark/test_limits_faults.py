@@ -1,0 +1,229 @@
+"""Limits of the whole job when something breaks: a worker, the coordinator, a password; drivers that share a server."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from asyncudf import RateLimit, async_pandas_udf, ordered_wait
+from asyncudf._coordination.server import CoordinatorServer
+from asyncudf._spark.coordinators import coordinator_url
+
+pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.timeout(300)]
+
+HEAD = """
+import asyncio, os, sys, time
+from pyspark.sql import SparkSession
+from asyncudf import CircuitBreaker, RateLimit, async_pandas_udf, ordered_wait
+
+def session(master):
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+    made = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    made.sparkContext.setLogLevel("OFF")
+    return made
+
+def note(*words):
+    file = os.open(JOURNAL, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+    os.write(file, (" ".join(map(str, words)) + "\\n").encode())
+    os.close(file)
+
+"""
+
+
+@contextlib.contextmanager
+def driver(journal, program):
+    """A driver in a process of its own, which is ended with all that it has started."""
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    started = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", f"JOURNAL = {journal._path!r}\n{HEAD}{program}"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield started
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
+def times_of(journal, word):
+    return sorted(float(line.split(" ")[1]) for line in journal.lines if line.startswith(f"{word} "))
+
+
+def worst_second(times):
+    return max(sum(begin <= one < begin + 1.0 for one in times) for begin in times)
+
+
+@pytest.mark.parametrize("master", ["local[4]", "local-cluster[2,1,1024]"])
+def test_no_second_has_more_than_its_permits(journal, master):
+    """Over four tasks at once, and over executors in processes of their own."""
+    program = f"""
+spark = session({master!r})
+
+@async_pandas_udf(capacity=20, rate_limit=RateLimit(100, burst=2))
+async def call(id: int) -> int:
+    note("call", time.time())
+    await asyncio.sleep(0.01)
+    return id
+
+assert spark.range(0, 300, 1, 4).select(call("id")).distinct().count() == 300
+print("done", flush=True)
+"""
+    with driver(journal, program) as started:
+        assert started.communicate()[0].split() == ["done"]
+    times = times_of(journal, "call")
+    assert len(times) == 300
+    assert worst_second(times) <= 100 + 2 + 5
+    assert times[-1] - times[0] < 6.0, "and most of them are used"
+
+
+def test_the_share_of_a_killed_worker_is_back(journal, until):
+    """Two tasks share four calls; when the worker of one is killed, others have all of them within five seconds."""
+    program = """
+spark = session("local[2,4]")
+
+@async_pandas_udf(capacity=4, job_capacity=4)
+async def call(id: int) -> int:
+    note("begins", time.time(), os.getpid(), id)
+    await asyncio.sleep(0.25)
+    note("ends", time.time(), os.getpid(), id)
+    return id
+
+print(spark.range(0, 160, 1, 2).select(call("id")).distinct().count(), flush=True)
+"""
+    with driver(journal, program) as started:
+        until(lambda: len(journal) > 20, "calls of both tasks")
+        until(lambda: len({line.split(" ")[2] for line in journal.lines}) == 2, "two workers")
+        victim = journal.lines[-1].split(" ")[2]
+        os.kill(int(victim), signal.SIGKILL)
+        killed = time.time()
+        assert started.communicate()[0].split() == ["160"]
+    flying, most_after, peak = {}, 0, 0
+    events = sorted((float(when), what, pid) for what, when, pid, _ in (line.split(" ") for line in journal.lines))
+    for when, what, pid in events:
+        if pid == victim:
+            continue
+        flying[pid] = flying.get(pid, 0) + (1 if what == "begins" else -1)
+        peak = max(peak, sum(flying.values()))
+        if killed < when < killed + 5.5:
+            most_after = max(most_after, sum(flying.values()))
+    assert peak <= 4
+    assert most_after == 4
+
+
+def noting(journal, **options):
+    @async_pandas_udf("long", **options)
+    async def noted(id):  # noqa: A002
+        journal.write("call", time.time())
+        return id
+
+    return noted
+
+
+def server_of(url):
+    with redis.Redis.from_url(url) as connection:
+        return connection.info("server")["process_id"]
+
+
+def test_a_coordinator_that_is_killed_makes_nobody_unlimited(spark, journal, until):
+    """The job pauses until it is back, and goes on at its rate."""
+    noted = noting(journal, rate_limit=RateLimit(50, burst=2), job_capacity=20)
+    noted_rows = ordered_wait(spark.range(0, 200, 1, 2), noted, "id")
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(noted_rows.collect)
+        until(lambda: len(journal) >= 60, "calls")
+        os.kill(server_of(coordinator_url(None)), signal.SIGKILL)
+        assert len(running.result()) == 200
+    times = times_of(journal, "call")
+    assert len(times) == 200
+    assert worst_second(times) <= 50 + 2 * 2 + 4
+    assert times[-1] - times[0] > 140 / 52
+
+
+def test_who_has_the_wrong_password_makes_no_call(spark, journal, spark_error):
+    password = urlsplit(coordinator_url(None)).password
+    url = coordinator_url(None).replace(password, "guessed")
+    noted = noting(journal, rate_limit=RateLimit(50), coordinator=url)
+    error = spark_error(spark.range(0, 10, 1, 2).select(noted("id")))
+    assert "does not let us in" in error
+    assert "guessed" not in error
+    assert len(journal) == 0
+
+
+def test_nobody_there_is_an_error_and_no_call(spark, journal, spark_error):
+    """After a time; never a job without its limit."""
+    import asyncudf._coordination.client as client
+
+    with contextlib.closing(CoordinatorServer()) as server:
+        url = server.url
+    noted = noting(journal, rate_limit=RateLimit(50), coordinator=url)
+    error = spark_error(spark.range(0, 10, 1, 2).select(noted("id")))
+    assert f"has not answered for {client.PATIENCE:g} s" in error
+    assert len(journal) == 0
+
+
+def test_two_jobs_share_what_has_a_name(journal):
+    """On one Redis: a limit with a name is that of both drivers, another is each one's own."""
+    program = """
+spark = session("local[2]")
+
+def call(word, **limit):
+    @async_pandas_udf(capacity=20, rate_limit=RateLimit(60, burst=2, **limit), coordinator=URL)
+    async def noted(id: int) -> int:
+        note(word, time.time())
+        return id
+    assert len(spark.range(0, 120, 1, 2).select(noted("id")).collect()) == 120
+
+call("warm")
+note("ready", time.time())
+while open(JOURNAL).read().count("ready") < 2:
+    time.sleep(0.02)
+call("named", name="the account")
+note("over", time.time())
+while open(JOURNAL).read().count("over") < 2:
+    time.sleep(0.02)
+call("own")
+"""
+    with contextlib.closing(CoordinatorServer()) as server:
+        program = f"URL = {server.url!r}\n{program}"
+        with driver(journal, program) as first, driver(journal, program) as second:
+            assert (first.wait(), second.wait()) == (0, 0)
+    named, own = times_of(journal, "named"), times_of(journal, "own")
+    assert (len(named), len(own)) == (240, 240)
+    assert worst_second(named) <= 60 + 2 + 4
+    assert worst_second(own) > 75, "each has its own"
+
+
+def test_applications_of_one_process_count_for_themselves(journal):
+    """One after the other on one Redis, and one that was forked off before: each has the calls of its own query."""
+    program = """
+@async_pandas_udf("long", max_calls=8, coordinator=URL)
+async def call(id: int) -> int:
+    return id
+
+if (child := os.fork()) == 0:
+    print(len(session("local[1]").range(0, 5, 1, 1).select(call("id")).collect()), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+for _ in range(2):
+    spark = session("local[1]")
+    print(len(spark.range(0, 5, 1, 1).select(call("id")).collect()), flush=True)
+    print(spark.range(0, 5, 1, 1).select(call("id")).rdd.count(), flush=True)  # no SQL query, a stage
+    spark.stop()
+"""
+    with contextlib.closing(CoordinatorServer()) as server:
+        with driver(journal, f"URL = {server.url!r}\n{program}") as started:
+            assert started.communicate()[0].split() == ["5"] * 5
+        with redis.Redis.from_url(server.url) as connection:
+            assert len(connection.keys("*:calls:*")) == 5

@@ -1,0 +1,55 @@
+"""HTTP services: a session for each task, answers told apart, and what is worth another attempt.
+
+- `session(url)` is a resource: an `aiohttp.ClientSession` in each task, whose limits are those of the function.
+- `raise_for_status(response)` raises a `ThrottledError`, a `RetryableError` or a `PermanentError`, with what the
+  service said.
+- `is_retryable` is a default for `retry_on=`: throttled and retryable answers, connections and timeouts, nothing else.
+
+    @async_pandas_udf(
+        "string",
+        capacity=50,
+        timeout=120,                    # of a row, with all its attempts
+        attempt_timeout=20,             # of a call
+        resources=http.session("https://api.example.com", token_env="API_TOKEN"),
+        retry=RetryStrategy.exponential_backoff(
+            attempts=5, initial=0.2, maximum=30.0, retry_on=http.is_retryable
+        ),
+    )
+    async def title(key: str, session: aiohttp.ClientSession) -> str:
+        async with session.get(f"/titles/{key}") as response:
+            await http.raise_for_status(response)
+            return (await response.json())["title"]
+
+A `Retry-After` wins over the delay of the strategy, up to its `max_retry_after`. In a test of a function there need
+be no server:
+
+>>> from asyncudf import RetryStrategy, RuntimeContext, http
+>>> from asyncudf.testing import run_rows
+>>> async def busy_at_first(key: str, context: RuntimeContext) -> str:
+...     if context.attempt_number == 1:
+...         raise http.ThrottledError(429, retry_after=60.0)
+...     return key.upper()
+>>> retry = RetryStrategy.exponential_backoff(attempts=5, initial=0.2, maximum=30.0, retry_on=http.is_retryable)
+>>> run_rows(busy_at_first, ["a"], retry=retry)
+['A']
+"""
+
+from asyncudf.queues._public import publish as _publish
+
+from ._answers import raise_for_status
+from ._errors import HTTPStatusError, PermanentError, RetryableError, ThrottledError
+from ._retryable import is_retryable
+from ._session import SessionFactory, session
+
+__all__ = (
+    "HTTPStatusError",
+    "PermanentError",
+    "RetryableError",
+    "SessionFactory",
+    "ThrottledError",
+    "is_retryable",
+    "raise_for_status",
+    "session",
+)
+
+_publish(__name__, [globals()[name] for name in __all__])
