@@ -1,9 +1,10 @@
 """An HTTP service with a fixed latency, in a process of its own.
 
-    python benchmarks/_http_server.py [--latency 0.02]
+    python benchmarks/_http_server.py [--latency 0.02] [--places 40]
 
 Prints its address and runs until its standard input ends, so it cannot outlive the program that started it. Below its
-address, `calls` tells how many requests have come and when the last one did.
+address, `calls` tells how many requests have come and when the last one did. With `--places` an answer takes longer the
+more requests there are beyond so many: 80 at once, with 40 places, four times as long each.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from aiohttp import web
 
 __all__ = ("http_server",)
 
+UNLIMITED = 1_000_000
 ANSWER = b'{"temp": 12.5, "sky": "clear"}'
 
 
 @contextlib.contextmanager
-def http_server(latency: float) -> Iterator[str]:
-    """The address of a server that answers after so many seconds."""
-    command = [sys.executable, __file__, "--latency", str(latency)]
+def http_server(latency: float, places: int = UNLIMITED) -> Iterator[str]:
+    """The address of a server that answers after so many seconds, to as many at a time as it has places."""
+    command = [sys.executable, __file__, "--latency", str(latency), "--places", str(places)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None
         assert server.stdout is not None
@@ -36,17 +38,21 @@ def http_server(latency: float) -> Iterator[str]:
             server.stdin.close()
 
 
-async def serve(latency: float) -> None:
+async def serve(latency: float, places: int) -> None:
     seen = {"calls": 0, "last": 0.0}
+    in_flight = 0
 
     async def calls(request: web.Request) -> web.Response:
         return web.json_response(seen)
 
     async def answer(request: web.Request) -> web.Response:
+        nonlocal in_flight
         seen["calls"] += 1
         seen["last"] = time.time()
         if latency:
-            await asyncio.sleep(latency)
+            in_flight += 1
+            await asyncio.sleep(latency * max(1.0, in_flight / places) ** 2)
+            in_flight -= 1
         return web.Response(body=ANSWER, content_type="application/json")
 
     app = web.Application()
@@ -65,4 +71,6 @@ async def serve(latency: float) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latency", type=float, default=0.02, help="seconds")
-    asyncio.run(serve(parser.parse_args().latency))
+    parser.add_argument("--places", type=int, default=UNLIMITED, help="requests that it can answer at a time")
+    options = parser.parse_args()
+    asyncio.run(serve(options.latency, options.places))

@@ -14,6 +14,7 @@ from .p7_p8_growth import P7, P8
 from .p9_suspended import P9
 from .p11_p12_stopping import P11, P12
 from .p13_p14_stores import P13, P14
+from .p15_p17_limits import P15, P17
 from .payload import HELD, PAYLOAD
 
 __all__ = ("CASES",)
@@ -36,6 +37,8 @@ CASES: tuple[Case, ...] = (
     P12,
     P13,
     P14,
+    P15,
+    P17,
     CAPACITY_GROWTH,
     PAYLOAD,
     HELD,
