@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -51,6 +52,30 @@ def test_a_service_that_dies_twice_costs_no_row() -> None:
     got = run_rows(service, range(300), capacity=10, on_error="null", breaker=BREAKER)
     assert None not in got
     assert len(calls) < 400
+
+
+@pytest.mark.parametrize("failing", [0.6, 0.8])
+def test_a_service_that_fails_now_and_then_costs_no_row_while_there_are_others(failing: float) -> None:
+    """Nor do rows that were excused and fail again: others tell whether the service does."""
+    rng = random.Random(5)
+
+    async def service(x: int) -> int:
+        await asyncio.sleep(0.1)
+        if 1 < now() < 60 and rng.random() < failing:
+            raise ConnectionError("down")
+        return x
+
+    got = run_rows(service, range(1500), capacity=20, on_error="null", breaker=CircuitBreaker())
+    assert got == list(range(1500))
+
+
+def test_one_row_that_is_tried_for_ever_is_given_up() -> None:
+    """Its back-off is over each time that the service may be tried."""
+    service = Service(0.1, bad=[1])
+    options: dict[str, Any] = {"retry": RetryStrategy.fixed_delay(3, 12.0), "breaker": CircuitBreaker(window=3)}
+    with pytest.raises(FatalError, match="the service of Service has given no answer for 300 s"):
+        run_rows(service, [1], on_error="null", timeout=1000.0, **options)
+    assert service.times[-1] < 400
 
 
 def test_nothing_but_bad_rows_is_a_dead_service() -> None:

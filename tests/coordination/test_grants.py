@@ -97,7 +97,7 @@ ONE = [[1.0]]
 
 @pytest.mark.parametrize("number", [1, 2, 4, 30])
 @pytest.mark.parametrize("lateness", [0.0, 0.01])
-@pytest.mark.parametrize("permits", [5, 300, 3000])
+@pytest.mark.parametrize("permits", [5, 50, 300, 3000])
 def test_no_second_has_too_many_and_nearly_all_are_used(
     scripts: Scripts, permits: int, number: int, lateness: float
 ) -> None:

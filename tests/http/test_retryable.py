@@ -19,6 +19,8 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from asyncudf import AsyncTimeoutError, AsyncUDFError, ResultError, RetryStrategy
+from asyncudf._errors.http import status_of
+from asyncudf._policies.service_signs import ServiceSign, sign_of
 from asyncudf.http import PermanentError, RetryableError, ThrottledError, is_retryable
 from asyncudf.testing import run_rows
 from tests.kit.functions import Flaky
@@ -162,3 +164,39 @@ def test_after_the_last_attempt_the_error_of_the_service_is_told() -> None:
 def test_a_strategy_with_it_travels() -> None:
     assert pickle.loads(pickle.dumps(RETRY)).singles_out(TimeoutError())
     assert not pickle.loads(pickle.dumps(RETRY)).singles_out(KeyError())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"it is down\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+    ],
+    ids=["too short", "no chunks", "no answer", "broken off"],
+)
+def test_a_message_that_is_not_whole_is_no_answer(sent: bytes) -> None:
+    """aiohttp calls it a 400, which would be the request's fault, now and the next time."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(sent)
+        await writer.drain()
+        writer.close()
+
+    async def ask() -> BaseException | None:
+        server = await asyncio.start_server(speak, "127.0.0.1", 0)
+        async with server, aiohttp.ClientSession() as session:
+            try:
+                async with session.get("http://{}:{}/".format(*server.sockets[0].getsockname()[:2])) as response:
+                    await response.read()
+            except Exception as error:
+                return error
+        return None
+
+    error = asyncio.run(ask())
+    assert error is not None
+    assert status_of(error) is None
+    assert sign_of(error) is ServiceSign.DOWN
+    assert is_retryable(error)

@@ -50,6 +50,7 @@ CLIENTS = {
         (of_client("ClientResponseError ClientError", status=404), UP),
         (of_client("ContentTypeError ClientResponseError ClientError", status=200), UP),
         (of_client("InvalidURL ClientError ValueError"), NOTHING),
+        (of_client("ClientPayloadError ClientError"), DOWN),
     ],
     "httpx": [
         (of_client("ConnectError NetworkError TransportError RequestError HTTPError"), DOWN),
@@ -78,6 +79,8 @@ CLIENTS = {
         (of_client("ConnectionDoesNotExistError PostgresConnectionError PostgresError"), DOWN),
         (of_client("CannotConnectNowError OperatorInterventionError PostgresError"), DOWN),
         (of_client("TooManyConnectionsError InsufficientResourcesError PostgresError"), DOWN),
+        (of_client("AdminShutdownError OperatorInterventionError PostgresError"), DOWN),
+        (of_client("CrashShutdownError OperatorInterventionError PostgresError"), DOWN),
         (of_client("UniqueViolationError IntegrityConstraintViolationError PostgresError"), NOTHING),
         (of_client("InterfaceError InterfaceMessage"), NOTHING),
     ],
@@ -85,7 +88,11 @@ CLIENTS = {
         (of_client("ConnectionError_ RedisError"), DOWN),
         (of_client("BusyLoadingError ConnectionError_ RedisError"), DOWN),
         (of_client("TimeoutError_ RedisError"), DOWN),
+        (of_client("ClusterDownError ClusterError ResponseError RedisError"), DOWN),
+        (of_client("MasterDownError ClusterDownError ResponseError RedisError"), DOWN),
         (of_client("ResponseError RedisError"), NOTHING),
+        (of_client("AuthenticationError ConnectionError_ RedisError"), NOTHING),
+        (of_client("MaxConnectionsError ConnectionError_ RedisError"), NOTHING),
     ],
     "grpc": [
         (of_grpc("AioRpcError RpcError", "UNAVAILABLE"), DOWN),

@@ -69,7 +69,7 @@ class Admission:
     #
     # is_open: no gate has to be asked, so that calls may begin without a word
     # waiting: the call that waits
-    # attempts: that have ended
+    # attempts: that have ended, of those that tell of the service
     # look: called when one has, or the breaker may have opened, or nothing more may come
     # heard: how often it has been heard what other tasks know, see Suspects
     # costs_of: the permits of an attempt, for each rate limit; the user's own code
@@ -174,7 +174,7 @@ class Admission:
         for gate in self._gates:
             gate.ended(slot, sign, error, now)
         slot.admitted = None
-        self.attempts += 1
+        self.attempts += slot.is_evidence
         self.look()
         self.wake()
 

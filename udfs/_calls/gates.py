@@ -51,11 +51,11 @@ class BreakerGate(Gate):
         self._probe: int | None = None  # the ticket of the last call that has tried a dead service
 
     def wait(self, call: Call, now: float) -> float | None:
+        if self._health.has_given_up(now):  # before all else: there may always be one more call to try it with
+            raise FatalError(self._given_up())
         wait = self._health.wait(now)
         if wait == 0.0:
             return wait
-        if self._health.has_given_up(now):
-            raise FatalError(self._given_up())
         assert self._health.open_since is not None
         if wait is None:
             self._health.admit(now)  # which lets nobody in, but tells that there is a call to try the service with

@@ -93,7 +93,9 @@ end
 local answer = {text(now)}
 for i, key in ipairs(KEYS) do
   local one = asked[key]
-  local line, start, last = one.line, one.start, one.start + math.max(one.length, part * (one.most or 0))
+  local length = part * (one.most or 0)
+  if one.length > 0 then length = math.max(1, math.floor(length / one.length + CLOSE)) * one.length end  -- whole calls
+  local line, start, last = one.line, one.start, one.start + length
   if last > start then
     local first, hole = line[1], one.hole
     if hole then

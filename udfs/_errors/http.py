@@ -10,7 +10,7 @@ from typing import Any
 
 from .causes import related
 
-__all__ = ("retry_after", "status_of")
+__all__ = ("is_of_a_broken_message", "retry_after", "status_of")
 
 
 # By the names of attributes and not by classes: no client has to be imported, and unknown ones are read as well.
@@ -19,14 +19,23 @@ __all__ = ("retry_after", "status_of")
 def status_of(error: BaseException) -> int | None:
     """The HTTP status of an exception, of one that it was raised from, or of one in a group; None if there is none.
 
-    Reads `status` (aiohttp), `status_code`, `code` (urllib) and `response` (httpx, requests, botocore).
+    Reads `status` (aiohttp), `status_code`, `code` (urllib) and `response` (httpx, requests, botocore). What aiohttp
+    raises of a message that is no whole one has none, though it says 400.
     """
-    for one in related(error):
+    errors = [*related(error)]
+    if any(map(is_of_a_broken_message, errors)):
+        return None
+    for one in errors:
         for holder in (one, _attribute(one, "response")):
             for value in _statuses(holder):
                 if issubclass(type(value), int) and 100 <= (status := int.__int__(value)) <= 599:
                     return status
     return None
+
+
+def is_of_a_broken_message(error: BaseException) -> bool:
+    """Whether an HTTP message could not be read: it broke off, or is none."""
+    return type(error).__module__ == "aiohttp.http_exceptions"
 
 
 def _statuses(holder: Any) -> Iterator[Any]:

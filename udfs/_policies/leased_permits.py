@@ -15,6 +15,7 @@ LONGEST = 0.4  # seconds for which permits are asked at once
 MORE = 2  # calls
 NAPS = 0.01, 0.02  # seconds: several calls begin together, for each time that a task wakes costs
 NAP_CALLS = 10  # of the whole job; at a high rate as many begin in a short nap
+LATE = 0.01  # seconds that a task may wake late, and have its permits all the same
 
 
 class LeasedPermits:
@@ -116,7 +117,8 @@ class BlockSize:
 def nap_of(limits: Sequence[RateLimit]) -> float:
     """Seconds that a task waits at least; where it does not wake late, no permit is stale by then."""
     shortest, longest = NAPS
-    return max(shortest, min([longest, *(min(_patience(one) / 2, NAP_CALLS * one.interval) for one in limits)]))
+    bounds = (min((_patience(one) - LATE) / 2, NAP_CALLS * one.interval) for one in limits)
+    return max(shortest, min(longest, *bounds))
 
 
 def _patience(limit: RateLimit) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._errors.causes import related
 from .._errors.exceptions import ResultError
-from .._errors.http import retry_after, status_of
+from .._errors.http import is_of_a_broken_message, retry_after, status_of
 
 __all__ = ("ServiceSign", "pause_of", "sign_of")
 
@@ -32,8 +32,11 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _DOWN = re.compile(
     r"\b((re|dis)?connect(s|ed|ing|ion|ions)?|time ?outs?|timed ?out|unreachable"
     r"|(service|server|host|endpoint|backend|upstream|gateway|cluster|node|broker|database) (temporarily )?unavailable"
-    r"|(network|transport) (error|exception|failure|timeout|down|closed))\b|^unavailable( error| exception)?$"
+    r"|(network|transport) (error|exception|failure|timeout|down|closed)"
+    r"|(cluster|master) down|(admin|crash) shutdown|client payload)\b|^unavailable( error| exception)?$"
 )
+# These are of connections, by their bases, but of ones that were refused for a reason that stays, or never asked for.
+_NOT_DOWN = ("AuthenticationError", "MaxConnectionsError")
 _BROKEN = ("ChunkedEncodingError", "RetryError")  # of requests: a body that ended too early, and 500s again and again
 # What is of these is a mistake of the function or of the row, whatever its name says.
 _OF_PYTHON = (
@@ -95,10 +98,10 @@ def _is_of_the_connection(error: BaseException) -> bool:
         return not issubclass(kind, ValueError)  # of a certificate, which will be as wrong the next time
     if not issubclass(kind, Exception) or issubclass(kind, _OF_PYTHON):
         return False
-    if issubclass(kind, OSError) and _has_number_of_the_network(error):
+    if is_of_a_broken_message(error) or (issubclass(kind, OSError) and _has_number_of_the_network(error)):
         return True
     names = [one.__name__ for one in kind.__mro__ if one.__module__ != "builtins"]
-    return (
+    return not any(name in _NOT_DOWN for name in names) and (
         any(name in _BROKEN and issubclass(kind, OSError) for name in names)
         or any(_DOWN.search(" ".join(_WORD.findall(name)).lower()) for name in names)
         or ("RpcError" in names and _code_of_grpc(error) in _GRPC_DOWN)
