@@ -15,6 +15,7 @@ import pytest
 
 from asyncudf import AsyncUDFError
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from tests.kit.threads import left_threads
 
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME")
 
@@ -106,7 +107,7 @@ def test_an_interrupt_ends_the_calls_and_leaves_no_thread(interrupt: Callable[[]
 
     in_a_notebook(cell)
     assert (cancelled, timed_out) == ([1], [])
-    assert [t.name for t in threading.enumerate() if t.name.startswith("asyncudf")] == []
+    assert left_threads() == []
 
 
 def test_the_harness_says_what_to_do() -> None:

@@ -16,6 +16,7 @@ from asyncudf._arrow.rows import records_of
 from asyncudf._loop import shutdown
 from asyncudf._loop.bridge import Bridge
 from tests.kit.bridges import start
+from tests.kit.threads import left_threads
 
 
 def batches(*contents: Iterable[Any]) -> Iterator[Any]:
@@ -24,15 +25,11 @@ def batches(*contents: Iterable[Any]) -> Iterator[Any]:
         yield records_of([(value,) for value in values], [None] * len(values))
 
 
-def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("asyncudf")]
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    assert threads() == []
+    assert left_threads() == []
     yield
-    for thread in threads():  # the pool's end after their loop has
+    for thread in left_threads():  # the pool's end after their loop has
         thread.join()
 
 

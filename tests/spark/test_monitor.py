@@ -14,6 +14,7 @@ from pyspark.sql.functions import udf
 import asyncudf
 from asyncudf import AsyncStream, AsyncUDFError, async_pandas_udf, monitor, ordered_wait, unordered_wait
 from asyncudf._spark.metrics import SESSION_CONF, THREAD_PROPERTY
+from tests.kit.threads import left_threads
 
 pytestmark = pytest.mark.spark
 
@@ -339,7 +340,7 @@ def test_a_session_that_has_been_stopped(spark):
 
     with pytest.raises(asyncudf.OptionError, match=r"a session that runs.*stopped"), monitor(Stopped()):
         pass
-    assert not [one for one in threading.enumerate() if one.name.startswith("asyncudf")]
+    assert not left_threads()
     with monitor(spark) as run:
         spark.range(0, 20, 1, 1).select(waits("id")).collect()
     assert only(run)["rows"] == 20
@@ -374,4 +375,4 @@ def test_progress_is_shown_and_ends_with_the_block(spark, capsys):
     with monitor(spark, progress=True):
         spark.range(0, 300, 1, 2).select(waits("id")).collect()
     assert "waits" in capsys.readouterr().err + capsys.readouterr().out
-    assert not [one for one in threading.enumerate() if one.name.startswith("asyncudf")]
+    assert not left_threads()

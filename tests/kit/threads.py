@@ -1,0 +1,11 @@
+"""The threads that are ours."""
+
+from __future__ import annotations
+
+import threading
+
+
+def left_threads() -> list[threading.Thread]:
+    """Those that a call or a monitor has started; the driver's coordinator stays until its process ends."""
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("asyncudf")]
+    return [thread for thread in ours if thread.name != "asyncudf-coordinator"]
