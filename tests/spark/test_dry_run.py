@@ -16,7 +16,8 @@ ROWS = 100
 
 @pytest.fixture
 def function(spark, journal):
-    """Makes a function that counts its calls, also one of SQL."""
+    """Makes a function that counts its calls, also one of SQL; the table is `t`."""
+    spark.range(0, ROWS, 1, 2).createOrReplaceTempView("t")
 
     def make(**options):
         @async_pandas_udf("a int, b int", **options)
@@ -24,7 +25,6 @@ def function(spark, journal):
             journal.write("called", id)
             return {"a": id, "b": id % 10}
 
-        spark.range(0, ROWS, 1, 2).createOrReplaceTempView("t")
         if options.get("output_mode") != "unordered":
             spark.udf.register("f", f)
         f.with_options(output_mode="unordered", deterministic=False).register(spark, "rows_of_f")

@@ -13,9 +13,13 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def persisted(spark):
-    """How many evaluations Spark keeps."""
-    spark.catalog.clearCache()
-    return lambda: spark.sparkContext._jsc.getPersistentRDDs().size()
+    """How many evaluations Spark keeps that it did not keep before; other tests may have left some."""
+
+    def kept():
+        return set(spark.sparkContext._jsc.getPersistentRDDs())
+
+    before = kept()
+    return lambda: len(kept() - before)
 
 
 @pytest.fixture
