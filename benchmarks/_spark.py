@@ -14,7 +14,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.functions import arrow_udf
 
-__all__ = ("arrow_column", "batches_of", "configured", "local_spark", "seconds_of_calls", "sized", "spark")
+__all__ = (
+    "arrow_column",
+    "batches_of",
+    "configured",
+    "local_spark",
+    "seconds_of_calls",
+    "seconds_of_column",
+    "sized",
+    "spark",
+)
 
 Batch = TypeVar("Batch", bound=Sized)
 
@@ -66,6 +75,16 @@ def arrow_column(function: Callable[[Iterator[pa.Array]], Iterator[pa.Array]], r
     native: Any = arrow_udf
     column: Callable[[str], Column] = native(function, returns)
     return column
+
+
+def seconds_of_column(session: SparkSession, rows: int, column: Callable[[str], Column]) -> float:
+    """Seconds of a whole query in one task, of a column that has the values of its argument."""
+    start = time.perf_counter()
+    answer = session.range(rows, numPartitions=1).select(column("id").alias("x")).agg(sf.sum("x")).first()
+    seconds = time.perf_counter() - start
+    assert answer is not None
+    assert answer[0] == rows * (rows - 1) // 2
+    return seconds
 
 
 def batches_of(rows: int) -> dict[str, str]:

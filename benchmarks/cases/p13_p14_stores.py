@@ -24,7 +24,7 @@ from pyspark.sql import functions as sf
 from asyncudf import ResultStore, async_pandas_udf, monitor
 
 from .._harness import Case, Sample, Settings, System, Target, UnavailableError
-from .._spark import local_spark
+from .._spark import local_spark, seconds_of_column
 
 __all__ = ("P13", "P14")
 
@@ -65,9 +65,9 @@ def _known(url: str | None) -> str:
 
 def above_the_column(session: SparkSession, rows: int, make: Callable[[], ResultStore]) -> Sample:
     stored = same(make(), "benchmark")
-    query(session, rows, stored)  # the first time fills it
-    plain = query(session, rows, same(None, None))
-    found = query(session, rows, stored)
+    seconds_of_column(session, rows, stored)  # the first time fills it
+    plain = seconds_of_column(session, rows, same(None, None))
+    found = seconds_of_column(session, rows, stored)
     return Sample({"us/row": found / rows * 1e6, "us/row above the column": (found - plain) / rows * 1e6})
 
 
@@ -77,15 +77,6 @@ def same(store: ResultStore | None, version: str | None) -> Callable[[str], Colu
         return x
 
     return call
-
-
-def query(session: SparkSession, rows: int, column: Callable[[str], Column]) -> float:
-    start = time.perf_counter()
-    answer = session.range(rows, numPartitions=1).select(column("id").alias("x")).agg(sf.sum("x")).first()
-    seconds = time.perf_counter() - start
-    assert answer is not None
-    assert answer[0] == rows * (rows - 1) // 2
-    return seconds
 
 
 @contextlib.contextmanager

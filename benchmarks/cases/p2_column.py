@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -24,7 +23,7 @@ from asyncudf import async_pandas_udf, ordered_wait, unordered_wait
 from .._calls import Calls
 from .._harness import BEST_PEER, Case, Sample, Settings, System, Target
 from .._peers import peer_systems
-from .._spark import arrow_column, local_spark
+from .._spark import arrow_column, local_spark, seconds_of_column
 from .._work import LOOPS
 
 __all__ = ("P2", "P2B")
@@ -84,12 +83,7 @@ def gather_column() -> Callable[[str], Column]:
 
 
 def query(session: SparkSession, rows: int, column: Callable[[str], Column]) -> Sample:
-    start = time.perf_counter()
-    answer = session.range(rows, numPartitions=1).select(column("id").alias("x")).agg(sf.sum("x")).first()
-    seconds = time.perf_counter() - start
-    assert answer is not None
-    assert answer[0] == rows * (rows - 1) // 2
-    return Sample({"us/row": seconds / rows * 1e6})
+    return Sample({"us/row": seconds_of_column(session, rows, column) / rows * 1e6})
 
 
 def per_row(latencies: Sequence[float], seconds: float) -> dict[str, float]:

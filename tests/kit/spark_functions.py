@@ -18,6 +18,10 @@ async def same(id: int) -> int:
     return id
 
 
+async def length(city: str | None) -> int:
+    return len(city or "")
+
+
 async def told(id: int, context: RuntimeContext) -> int:
     """May write side outputs, so its evaluation is kept."""
     return context.partition

@@ -14,6 +14,7 @@ from asyncudf import (
     ResultStore,
     async_pandas_udf,
 )
+from tests.kit.lookup_tables import update
 
 pytestmark = pytest.mark.spark
 
@@ -36,11 +37,6 @@ def places(spark, located, tmp_path):
 
 def cities(spark, *names):
     return spark.createDataFrame([(number, name) for number, name in enumerate(names)], "id int, city string")
-
-
-def update(table, df):
-    done = table.update(df, progress=False)
-    return done.called, done.reused, done.failed
 
 
 def joined(table, df, **options):

@@ -9,21 +9,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from asyncudf import FunctionError, LookupTable, OptionError, RetryStrategy
+from tests.kit.lookup_tables import cities, update
+from tests.kit.spark_functions import length
 
 pytestmark = pytest.mark.spark
-
-
-async def length(city: str | None) -> int:
-    return len(city or "")
-
-
-def cities(spark, *names):
-    return spark.createDataFrame([(name,) for name in names], "city string")
-
-
-def update(table, df):
-    done = table.update(df, progress=False)
-    return done.called, done.reused, done.failed
 
 
 class TestNames:

@@ -75,7 +75,6 @@ class Limits:
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second.
     """
 
-    function: str
     spec: FunctionSpec
     options: Options
     place: Place | None
@@ -120,7 +119,7 @@ class Limits:
             breaker: Any = health or Breaker(options.breaker)
             admission.breaks = lambda: breaker.open_since is not None
             told = partial(error_text, redact=options.redact)
-            gates.append(BreakerGate(breaker, options.breaker, self.function, told))
+            gates.append(BreakerGate(breaker, options.breaker, self.spec.name, told))
         if isinstance(options.capacity, AdaptiveCapacity):
             gates.append(AdaptiveGate(CapacityPolicy(options.capacity), self.pool, self.shared_clock))
         if options.job_capacity is not None:
@@ -157,11 +156,11 @@ class Limits:
 
     def _spending(self, stack: contextlib.AsyncExitStack, coordinator: Coordinator | None, most: int) -> Gate:
         if coordinator is None:
-            return SpendGate(_Spending(most), most, self.function)
+            return SpendGate(_Spending(most), most, self.spec.name)
         assert self.place is not None
         spending = SharedSpending(coordinator, self.place.query, self.place.task, most, self.admission.wake, self.fail)
         stack.push_async_callback(spending.close)
-        return SpendGate(spending, most, self.function)
+        return SpendGate(spending, most, self.spec.name)
 
     def _permits(
         self, stack: contextlib.AsyncExitStack, coordinator: Coordinator | None, limits: Sequence[RateLimit]

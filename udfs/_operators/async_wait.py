@@ -103,7 +103,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         own = (self._pool, self.counters, self._admission, hooks)
         self._calls = self._new_calls(spec, options, validate, may_edit, context, rng, loop, *own)
         self._limits = Limits(
-            self.name, spec, options, place, self._admission, self._pool, self._calls.failures, self._wanted_calls,
+            spec, options, place, self._admission, self._pool, self._calls.failures, self._wanted_calls,
             self._fail, clock, shared_clock or clock,
         )  # fmt: skip
         self._intake = self._new_intake(self._input, self._queue, batch, self._push)
@@ -209,7 +209,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         end = clock() + pause
         while not (self._finished.done() or self._admission.waiting is not None or slot.is_contaminated()):
             # A dead service is tried with a new row, where there is one: those that have failed may be to blame.
-            is_new = self._admission.is_broken and self._intake.has_call
+            is_new = not self._admission.is_open and self._admission.is_broken and self._intake.has_call
             call = None if is_new else self._calls.next_ready()
             if call is None and self._fast_function is not None and self._admission.is_open:
                 if await self._run_fast_path(slot, self._fast_function):
