@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from ._elements import ELEMENT_TYPES, StreamElement, StreamRecord
+from ._elements import ELEMENT_TYPES, Row, StreamElement, StreamRecord
 from ._entries import Entry, Output
 
 __all__ = ("StreamElementQueue",)
@@ -43,6 +43,10 @@ class StreamElementQueue(ABC):
         """How many entries may still be put."""
         return self._capacity - len(self)
 
+    def has_places(self, count: int) -> bool:
+        """Whether so many entries may still be put; asked for each row that waits, so it is no property."""
+        return self.places >= count
+
     def try_put(self, element: StreamElement) -> Entry | None:
         """Put an element at the end of the line.
 
@@ -50,9 +54,18 @@ class StreamElementQueue(ABC):
         """
         if not isinstance(element, ELEMENT_TYPES):
             raise TypeError(f"a queue holds stream elements, not {type(element).__name__}; wrap rows in StreamRecord")
-        return self._put(element) if len(self) < self._capacity else None
+        if len(self) >= self._capacity:
+            return None
+        return self.put_record(element) if isinstance(element, StreamRecord) else self._put_marker(element)
 
-    def put_completed(self, records: Sequence[StreamRecord], results: Sequence[Any]) -> None:
+    @abstractmethod
+    def put_record(self, record: Row) -> Entry:
+        """Put a record, or a plain tuple of the same, where the caller knows that there is a place."""
+
+    @abstractmethod
+    def _put_marker(self, marker: StreamElement) -> Entry: ...
+
+    def put_completed(self, records: Sequence[Row], results: Sequence[Any]) -> None:
         """Put records that are complete already, with one result each.
 
         Raises:
@@ -60,14 +73,8 @@ class StreamElementQueue(ABC):
         """
         if not len(records) == len(results) <= self._capacity - len(self):
             raise ValueError(f"{len(records)} records and {len(results)} results for {self.places} places")
-        self._put_completed(records, results)
-
-    def _put_completed(self, records: Sequence[StreamRecord], results: Sequence[Any]) -> None:
         for record, result in zip(records, results, strict=True):
-            self._put(record).complete((result,))
-
-    @abstractmethod
-    def _put(self, element: StreamElement) -> Entry: ...
+            self.put_record(record).complete((result,))
 
     @abstractmethod
     def has_completed_elements(self) -> bool:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import enum
 from typing import Any, ClassVar, Final, NamedTuple
 
-__all__ = ("ELEMENT_TYPES", "LatencyMarker", "StreamElement", "StreamRecord", "Watermark", "WatermarkStatus")
+__all__ = (
+    "ELEMENT_TYPES",
+    "LatencyMarker",
+    "Row",
+    "StreamElement",
+    "StreamRecord",
+    "Watermark",
+    "WatermarkStatus",
+    "new_record",
+)
 
-_new = tuple.__new__  # half the cost of calling a NamedTuple, which counts once per row
+new_record = tuple.__new__  # half the cost of calling a NamedTuple, which counts once per row
 
 
 class StreamRecord(NamedTuple):
@@ -27,7 +36,7 @@ class StreamRecord(NamedTuple):
 
     def with_value(self, value: Any) -> StreamRecord:
         """The record of a result: another value, the same timestamp and origin."""
-        return _new(StreamRecord, (value, self.timestamp, self.origin))
+        return new_record(StreamRecord, (value, self.timestamp, self.origin))
 
     # Tuples would equal any tuple of the same content, a watermark a latency marker.
     def __eq__(self, other: object) -> bool:
@@ -96,5 +105,7 @@ class LatencyMarker(NamedTuple):
         return hash((LatencyMarker, *self))
 
 
+# A record, or a plain tuple of the same: whole batches come as these, and most rows never need to be more.
+Row = StreamRecord | tuple[Any, int | None, Any]
 StreamElement = StreamRecord | Watermark | WatermarkStatus | LatencyMarker
 ELEMENT_TYPES: Final = (StreamRecord, Watermark, WatermarkStatus, LatencyMarker)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
 
 from ._base import StreamElementQueue
-from ._elements import StreamElement, StreamRecord
-from ._entries import Entry, MarkerEntry, Output, RecordEntry
+from ._elements import Row, StreamElement
+from ._entries import Entry, MarkerEntry, Output, RecordEntry, new_entry
 
 __all__ = ("OrderedStreamElementQueue",)
 
@@ -31,20 +29,32 @@ class OrderedStreamElementQueue(StreamElementQueue):
         # len(self._line) <= capacity; arrival order; nothing in it was emitted
         self._line: deque[Entry] = deque()
 
-    def _put(self, element: StreamElement) -> Entry:
-        entry = RecordEntry(element) if isinstance(element, StreamRecord) else MarkerEntry(element)
+    @property
+    def places(self) -> int:
+        return self._capacity - len(self._line)
+
+    def put_record(self, record: Row) -> Entry:
+        entry = new_entry(RecordEntry)
+        entry._record = record
+        entry._finished = None
+        entry.is_done = False
         self._line.append(entry)
         return entry
 
-    def _put_completed(self, records: Sequence[StreamRecord], results: Sequence[Any]) -> None:
-        self._line.extend(RecordEntry(record, (result,)) for record, result in zip(records, results, strict=True))
+    def _put_marker(self, marker: StreamElement) -> Entry:
+        entry = MarkerEntry(marker)
+        self._line.append(entry)
+        return entry
+
+    def has_places(self, count: int) -> bool:
+        return self._capacity - len(self._line) >= count
 
     def has_completed_elements(self) -> bool:
         return bool(self._line) and self._line[0].is_done
 
     def emit_completed_elements(self, output: Output, limit: int) -> int:
         line, emitted = self._line, 0
-        while emitted < limit and line and line[0].is_done:
+        while line and line[0].is_done and emitted < limit:
             line.popleft().emit(output)
             emitted += 1
         return emitted

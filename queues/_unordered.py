@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
 
 from ._base import StreamElementQueue
-from ._elements import StreamElement, StreamRecord
-from ._entries import Entry, MarkerEntry, Output, RecordEntry
+from ._elements import Row, StreamElement
+from ._entries import Entry, MarkerEntry, Output, RecordEntry, new_entry
 
 __all__ = ("UnorderedStreamElementQueue",)
 
@@ -23,25 +21,9 @@ class _Segment:
         self.line: dict[Entry, None] = {}  # not yet emitted, in arrival order
         self.finished: deque[Entry] = deque()  # in completion order
 
-    def add(self, entry: Entry) -> None:
+    def add_marker(self, entry: MarkerEntry) -> None:
         self.line[entry] = None
-        if entry.is_done:
-            self.finished.append(entry)
-
-
-class _SegmentEntry(RecordEntry):
-    """A record that lines up behind the finished ones of its segment when it is complete."""
-
-    __slots__ = ("_segment",)
-
-    def __init__(self, record: StreamRecord, segment: _Segment) -> None:
-        super().__init__(record)
-        self._segment = segment
-
-    def complete(self, results: Sequence[Any]) -> None:
-        if not self.is_done:
-            super().complete(results)
-            self._segment.finished.append(self)
+        self.finished.append(entry)
 
 
 class UnorderedStreamElementQueue(StreamElementQueue):
@@ -69,29 +51,41 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         self._segments: deque[_Segment] = deque([_Segment()])
         self._size = 0
 
-    def _put(self, element: StreamElement) -> Entry:
-        if isinstance(element, StreamRecord):
-            entry: Entry = _SegmentEntry(element, self._segments[-1])
-            self._segments[-1].add(entry)
-        else:
-            entry = MarkerEntry(element)
-            if self._segments[-1].line:
-                self._segments.append(_Segment())
-            self._segments[-1].add(entry)
-            self._segments.append(_Segment())
+    @property
+    def places(self) -> int:
+        return self._capacity - self._size
+
+    def put_record(self, record: Row) -> Entry:
+        segment = self._segments[-1]
+        entry = new_entry(RecordEntry)
+        entry._record = record
+        entry._finished = segment.finished
+        entry.is_done = False
+        segment.line[entry] = None
         self._size += 1
         return entry
+
+    def _put_marker(self, marker: StreamElement) -> Entry:
+        entry = MarkerEntry(marker)
+        if self._segments[-1].line:
+            self._segments.append(_Segment())
+        self._segments[-1].add_marker(entry)
+        self._segments.append(_Segment())
+        self._size += 1
+        return entry
+
+    def has_places(self, count: int) -> bool:
+        return self._capacity - self._size >= count
 
     def has_completed_elements(self) -> bool:
         return bool(self._segments[0].finished)
 
     def emit_completed_elements(self, output: Output, limit: int) -> int:
         segments, emitted = self._segments, 0
-        while emitted < limit and (finished := segments[0].finished):
-            entry = finished.popleft()
-            line = segments[0].line
-            del line[entry]
-            if not line and len(segments) > 1:
+        while (segment := segments[0]).finished and emitted < limit:
+            entry = segment.finished.popleft()
+            del segment.line[entry]
+            if not segment.line and len(segments) > 1:
                 segments.popleft()
             self._size -= 1
             entry.emit(output)  # last: what runs behind the output may put, complete and emit in this queue again

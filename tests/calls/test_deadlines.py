@@ -13,7 +13,8 @@ import pytest
 
 from asyncudf import AsyncFunction, AsyncTimeoutError, AsyncUDFError, ResultFuture, RetryStrategy
 from asyncudf._calls.deadlines import Deadlines
-from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
+from asyncudf.queues import OrderedStreamElementQueue, StreamRecord
+from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 from tests.kit.clocks import HandClock
 from tests.kit.functions import FIXED, Flaky, hangs
 
@@ -265,6 +266,25 @@ def test_each_row_has_a_deadline_of_its_own_counted_from_its_start() -> None:
         assert harness.output == ["B", None, None, None], "the watch goes on when all rows were done for a while"
 
 
+def test_what_runs_behind_a_call_is_no_time_of_the_next_one() -> None:
+    """The slot's next call begins when the last row has passed through the chain, not when its call has ended."""
+
+    async def call(x: int) -> int:
+        await asyncio.sleep(0.5)
+        return x
+
+    def busy(row: dict[str, int]) -> dict[str, int]:
+        asyncio.get_running_loop().block(0.9)  # type: ignore[attr-defined]
+        return row
+
+    found = run_stream(
+        lambda s: s.ordered_wait(call, timeout=1.0, capacity=1, queue_size=1_000).map(busy),
+        [{"x": x} for x in range(6)],
+        "x bigint",
+    )
+    assert [row["call"] for row in found] == [*range(6)]
+
+
 @pytest.mark.parametrize("pause", [0, 1])
 def test_a_coroutine_that_never_ends_after_its_result_is_ended_at_the_rows_deadline(pause: float) -> None:
     function = Eternal(pause)
@@ -297,7 +317,7 @@ def test_rounding_cannot_make_the_timer_of_the_deadlines_spin() -> None:
 
     loop, expired = Loop(), []  # type: ignore[var-annotated]
     deadlines: Deadlines[str] = Deadlines(loop, loop.time, 0.2, expired.append)  # type: ignore[arg-type]
-    deadlines.start("row", loop.time())
+    deadlines.start(OrderedStreamElementQueue(1).put_record(StreamRecord(1)), "row", loop.time())
     when, fire = loop.timers.pop()
     loop.now = math.nextafter(when, 0)
     fire()

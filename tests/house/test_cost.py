@@ -90,6 +90,6 @@ def test_a_call_that_returns_at_once_costs_a_few_calls_and_no_callback(mode: str
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
 def test_a_call_that_suspends_costs_one_callback_and_no_timer(mode: str) -> None:
     spent = cost(suspends_once, mode)
-    assert spent["calls"] <= 88
+    assert spent["calls"] <= 49  # 17 of them are the event loop's and the function's own
     assert spent["callbacks"] <= 1.2
     assert spent["timers"] <= 0.01

@@ -134,20 +134,3 @@ def test_many_markers_do_not_nest_and_ask_for_no_other_batch() -> None:
     buffer.insert(LatencyMarker(502, "source", 0))
     assert (buffer.next(), buffer.next()) == (LatencyMarker(502, "source", 0), StreamRecord(-1))
     assert len(requests) == 1
-
-
-def test_what_was_put_one_by_one_stays_where_it_is_when_it_is_listed() -> None:
-    requests: list[None] = []
-    buffer = InputBuffer(lambda: requests.append(None))
-    rows = [StreamRecord(n) for n in range(4)]
-    buffer.restore(rows[:1])
-    for row in rows[1:3]:
-        buffer.put(row)
-    assert buffer.values() == buffer.values() == rows[:3]
-    assert (requests, buffer.waiting) == ([], 2)
-    assert [buffer.next(), buffer.next()] == rows[:2]
-    buffer.put(rows[3])
-    assert buffer.values() == rows[2:]
-    assert (requests, buffer.waiting) == ([None], 2)
-    assert [buffer.next(), buffer.next(), buffer.next()] == [*rows[2:], None]
-    assert len(requests) == 2, "when all that was in line has been taken"

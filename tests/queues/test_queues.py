@@ -80,11 +80,15 @@ class TestContract:
     def test_a_string_is_never_emitted_letter_by_letter(
         self, make_queue: type[StreamElementQueue], results: Any
     ) -> None:
-        entry = make_queue(1).try_put(StreamRecord("a"))
+        queue = make_queue(1)
+        entry = queue.try_put(StreamRecord("a"))
         assert entry is not None
         with pytest.raises(TypeError, match="list or tuple"):
             entry.complete(results)
         assert not entry.is_done
+        entry.complete(["A"])
+        entry.complete(results)
+        assert drain(queue) == ["A"], "a later completion is ignored, whatever it is"
 
     def test_a_full_queue_takes_nothing_until_something_is_emitted(self, make_queue: type[StreamElementQueue]) -> None:
         queue = make_queue(2)

@@ -28,8 +28,8 @@ from .admission import NOT_NEEDED
 from .answers import Validate
 from .call import Call
 from .copies import copied, with_own_arguments
-from .deadlines import ROUNDING, Deadlines
-from .endings import CallEndings
+from .deadlines import ROUNDING
+from .first_attempts import FirstAttempts
 from .hedges import Hedges
 from .invokers import Invoker
 from .slots import CallSlot
@@ -40,7 +40,7 @@ __all__ = ("Calls",)
 _NO_ANSWER = AsyncTimeoutError("no answer")  # what the gates are told of attempts that were given up
 
 
-class Calls(CallEndings):
+class Calls(FirstAttempts):
     """The calls of an operator: the beginning and the limits of each attempt.
 
     Args:
@@ -55,11 +55,6 @@ class Calls(CallEndings):
         self, spec: FunctionSpec, options: Options, validate: Validate | None, may_edit: bool, *parts: Any
     ) -> None:
         super().__init__(spec, options, validate, *parts)
-        self._deadlines = Deadlines(self._loop, self._clock, options.timeout, partial(self._due, self._expire))
-        self._attempts: Deadlines[Call] = Deadlines(
-            self._loop, self._clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
-        )
-        self._limits_attempts = options.attempt_timeout is not None
         # Whether the function can ask which row it works on, or its span which attempt it is of.
         self.asks = spec.has_context or options.spans
         # An attempt gets copies of arguments that it could edit: there may be another. An AsyncFunction's is a dict.
@@ -75,19 +70,6 @@ class Calls(CallEndings):
     def open(self, records: Sequence[StreamRecord], entries: Sequence[Entry]) -> Call:
         """The call of rows that have just entered the queue; its deadline runs from the first attempt on."""
         return Call(records, entries, self._clock())
-
-    def admit(self, slot: CallSlot, record: StreamRecord, entry: Entry) -> None:
-        """The call of a row whose first attempt is under way in the slot, whose state knows it already."""
-        # All is dated back to when the attempt began: whether a row was admitted before or after must not be seen.
-        started = slot.state.started
-        call = Call((record,), (entry,), started)
-        slot.state.deadline = call.deadline = self._deadlines.start(call, started)
-        call.is_fresh = False
-        call.attempt = slot.attempt = 1
-        call.slots.append(slot)
-        slot.call = call
-        if self._limits_attempts:
-            self._attempts.start(call, started)
 
     def invoke(self, slot: CallSlot, call: Call) -> Any:
         """The coroutine of the call's next attempt, for the slot to await."""
@@ -110,7 +92,7 @@ class Calls(CallEndings):
             call.uncounted += 1
             self.counts.hedged()
         else:
-            self._attempts.start(call, now)
+            self._attempts.start(call.watched, call, now)
             if self._hedges is not None:
                 self._hedges.began(call)
         deliver = partial(self._delivered, slot, call, slot.attempt)
@@ -119,7 +101,7 @@ class Calls(CallEndings):
     def _begin(self, call: Call, now: float) -> None:
         """From now on the call takes its time, and its deadline runs."""
         call.started, call.is_fresh = now, False
-        call.deadline = self._deadlines.start(call, now)
+        call.deadline = self._deadlines.start(call.watched, call, now)
 
     def next_ready(self) -> Call | None:
         """A call whose back-off is over."""
@@ -146,7 +128,7 @@ class Calls(CallEndings):
             if self._hedges is None or self._is_first_answer(self._hedges, call, error):
                 self._outcome(call, results, error, slot.state.side)
         elif call.done and not call.slots:  # a ResultFuture had ended it: until now the deadline watched what ran on
-            self._deadlines.stop(call)
+            self._deadlines.stop(call.watched)
 
     def _delivered(
         self, slot: CallSlot, call: Call, attempt: int, results: Results | None, error: BaseException | None
@@ -180,16 +162,10 @@ class Calls(CallEndings):
         if self._hedges is not None:
             self._hedges.close()
 
-    def _due(self, end: Callable[[Call], None], call: Call) -> None:
-        try:
-            end(call)
-        except BaseException as error:  # a timer's exception would only be logged
-            self._hooks.failed(error)
-
     def _expire(self, call: Call) -> None:
         """The row's deadline has come: it is done, whatever still runs for it."""
         self._abandon_slots(call)
-        self._attempts.stop(call)
+        self._attempts.stop(call.watched)
         if not (call.done or call.is_suspect or self._waits_for_breaker(call)):
             self._time_out(call)
         self._admission.wake()  # it may be the one that waits there
@@ -201,7 +177,7 @@ class Calls(CallEndings):
             self._expire(call)
             return
         self._abandon_slots(call)
-        self._attempts.stop(call)
+        self._attempts.stop(call.watched)
         self.counts.attempt_timed_out(call)
         limit = self._options.attempt_timeout
         self._outcome(call, None, AsyncTimeoutError(f"attempt {call.attempt} gave no result within {limit:g} s"))
@@ -231,9 +207,12 @@ class Calls(CallEndings):
         if call.deadline is not None and now > call.deadline:
             self._expire(call)  # the loop was too busy to notice it in time
             return
-        if self._limits_attempts and now > (self._attempts.stop(call) or now):
+        if self._limits_attempts and now > (self._attempts.stop(call.watched) or now):
             self._attempt_expired(call)
             return
         if call.done:
             return
-        self._decide(call, results, error, side, now)
+        outcomes, failure = self._answers.checked(results or (), side)
+        if error is not None:
+            outcomes, failure = [error] * len(call.records), error
+        self._decide(call, results, outcomes, failure, now)

@@ -45,6 +45,11 @@ class Call:
         self.slots: list[CallSlot] = []
 
     @property
+    def watched(self) -> Entry:
+        """Under which its deadline is found."""
+        return self.entries[0]
+
+    @property
     def undecided(self) -> list[CallSlot]:
         """The slots in which an answer is waited for; two, if it is made a second time."""
         return [slot for slot in self.slots if slot.call is self]
@@ -55,5 +60,6 @@ class CallHooks:
     """What the calls tell their operator."""
 
     finished: Callable[[], None]  # entries were completed
+    may_leave: Callable[[], object]  # the same of one entry, by a slot that looks itself at what is to be done next
     failed: Callable[[BaseException], None]  # the task must fail
     runs_on: Callable[[], None]  # a row is done, its coroutine not

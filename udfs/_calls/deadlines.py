@@ -7,6 +7,8 @@ import contextvars
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from asyncudf.queues import Entry
+
 __all__ = ("ROUNDING", "Deadlines")
 
 
@@ -15,19 +17,20 @@ ROUNDING = 1e-9  # seconds
 
 
 class Deadlines(Generic[T]):
-    """Things watched by one timer. All have the same delay, so the order of arrival is that of the deadlines.
+    """Rows watched by one timer, each for its owner. All have the same delay, so they are due in the order they came.
 
     Args:
         clock: seconds.
         delay: in seconds; None watches nothing.
-        expire: called with each thing whose time has passed; must not raise.
+        expire: called with the owner of each row whose time has passed; must not raise.
     """
 
     # A timer for each would cost a push to the loop's heap and a cancellation per row. With one delay for all, the
     # order of arrival is that of the deadlines: the timer is set for the first in line, and set anew when it fires.
     # It may fire for one that has left meanwhile: that is cheaper than to move it whenever the first one leaves.
     #
-    # _line: what is watched, with its deadline, the next one first; _timer fires no later than the first of them
+    # line: what is watched, by the row's entry: its deadline and its owner, the next one first; open to those who take
+    # out what is over, which needs no more; timer fires no later than the first of them
 
     def __init__(
         self,
@@ -42,42 +45,49 @@ class Deadlines(Generic[T]):
         self._delay = delay
         self._expire = expire
         # A dict and not a deque: what ends leaves at once, and nothing keeps its results alive.
-        self._line: dict[T, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self.line: dict[Entry, tuple[float, T]] = {}
+        self.timer: asyncio.TimerHandle | None = None
         self._context = contextvars.copy_context()
 
-    def start(self, thing: T, now: float) -> float | None:
-        """Watch it from now on; returns its deadline, None if there is no limit."""
+    def start(self, entry: Entry, owner: T, now: float) -> float | None:
+        """Watch a row from now on; returns its deadline, None if there is no limit."""
         if self._delay is None:
             return None
-        when = self._line[thing] = now + self._delay
-        if self._timer is None:
-            self._watch_for(when)
+        when = now + self._delay
+        self.line[entry] = when, owner
+        if self.timer is None:
+            self.watch_for(when)
         return when
 
-    def stop(self, thing: T) -> float | None:
-        """Watch it no longer; returns its deadline if it was watched."""
-        return self._line.pop(thing, None)
+    def hand_over(self, entry: Entry, owner: T) -> None:
+        """Another is the owner of a row from now on, if it is watched."""
+        if (watched := self.line.get(entry)) is not None:
+            self.line[entry] = watched[0], owner
+
+    def stop(self, entry: Entry) -> float | None:
+        """Watch a row no longer; returns its deadline if it was watched."""
+        watched = self.line.pop(entry, None)
+        return None if watched is None else watched[0]
 
     def close(self) -> None:
         """Watch nothing any more."""
-        self._line.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        self.line.clear()
+        if self.timer is not None:
+            self.timer.cancel()
 
-    def _watch_for(self, when: float) -> None:
+    def watch_for(self, when: float) -> None:
         # Not in the context of the call that happens to be the first in line.
-        self._timer = self._loop.call_at(when + self._offset, self._fire, context=self._context)
+        self.timer = self._loop.call_at(when + self._offset, self._fire, context=self._context)
 
     def _fire(self) -> None:
-        self._timer = None
+        self.timer = None
         now = self._clock() + ROUNDING  # or rounding lets the timer fire just before its time, for ever
         due = []
-        for thing, when in self._line.items():
+        for entry, (when, _) in self.line.items():
             if when > now:
-                self._watch_for(when)
+                self.watch_for(when)
                 break
-            due.append(thing)
-        for thing in due:  # what expires one may stop another that is due as well
-            if self._line.pop(thing, None) is not None:
-                self._expire(thing)
+            due.append(entry)
+        for entry in due:  # what expires one may stop another that is due as well
+            if (watched := self.line.pop(entry, None)) is not None:
+                self._expire(watched[1])

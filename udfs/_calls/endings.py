@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 
@@ -11,7 +12,6 @@ from .._errors.exceptions import AsyncTimeoutError
 from .._errors.records import is_fatal
 from .._functions.async_function import Results
 from .._functions.context import RuntimeContext
-from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
 from .._metrics.counters import TaskCounters
 from .._policies.options import Options
@@ -26,13 +26,13 @@ from .error_policy import ErrorPolicy
 from .failure_budget import FailureBudget
 from .hedges import Hedges
 from .invokers import Invoker
-from .slots import SlotPool
+from .slots import CallSlot, SlotPool
 from .suspects import Suspects
 
 __all__ = ("CallEndings",)
 
 
-class CallEndings:
+class CallEndings(ABC):
     """The calls between two attempts, and the ends of all.
 
     Args:
@@ -57,7 +57,7 @@ class CallEndings:
         hooks: CallHooks,
     ) -> None:
         self._invoker: Invoker
-        self._deadlines: Deadlines[Call]
+        self._deadlines: Deadlines[Call | CallSlot]
         self._options = options
         self._policy = ErrorPolicy(options, spec.name, context.partition)
         self._rng = rng
@@ -85,9 +85,14 @@ class CallEndings:
         self._hedges = None if options.hedge is None else Hedges(options.hedge, loop, pool.wake)
         self._takes_any_result = options.retry is None or not options.retry.checks_results
 
+    @abstractmethod
+    def call_of(self, slot: CallSlot) -> Call | None:
+        """The call whose attempt is undecided in a slot, if there is one."""
+
     def _begun(self) -> set[Call]:
         waiting = () if self._admission.waiting is None else (self._admission.waiting,)
-        return {*self._pool.calls, *self._backing_off, *self.ready, *waiting, *(self._suspects or ())}
+        at_work = map(self.call_of, self._pool.at_work)
+        return {*filter(None, at_work), *self._backing_off, *self.ready, *waiting, *(self._suspects or ())}
 
     def _time_out(self, call: Call) -> None:
         error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
@@ -110,13 +115,17 @@ class CallEndings:
         self,
         call: Call,
         results: Sequence[Results] | None,
-        error: BaseException | None,
-        side: Sequence[SideRecord],
+        outcomes: Sequence[Results | BaseException],
+        failure: BaseException | None,
         now: float,
     ) -> None:
-        """An attempt has come back in time: the row is done, or it is tried again."""
-        outcomes, misfit = self._answers.checked(results or (), side)
-        failure = misfit if error is None else error
+        """An attempt has come back in time: the row is done, or it is tried again.
+
+        Args:
+            results: as they came.
+            outcomes: of each row, checked.
+            failure: of them all, or the first of theirs.
+        """
         if failure is None and self._takes_any_result:
             self._complete(call, outcomes, now)  # type: ignore[arg-type]
             return
@@ -127,7 +136,7 @@ class CallEndings:
         try:
             delay = self._next_delay(call, failure, results)
         except BaseException as own:  # a predicate of the retry strategy failed
-            error, delay = own, None
+            outcomes, delay = [own] * len(call.records), None
         if delay is not None:
             call.waited += delay
             if self._admission.is_broken:
@@ -136,7 +145,7 @@ class CallEndings:
             self._backing_off.add(call)
             self._loop.call_later(delay, self._retry, call)
         else:
-            self._conclude(call, outcomes if error is None else [error] * len(call.records))
+            self._conclude(call, outcomes)
 
     def _is_not_to_blame(self, call: Call, failure: BaseException) -> bool:
         """Whether the service has asked for a pause: then the call is tried after it, and no attempt is used up."""
@@ -169,7 +178,7 @@ class CallEndings:
         self._retry(call)
 
     def _renew(self, call: Call) -> None:
-        self._deadlines.stop(call)
+        self._deadlines.stop(call.watched)
         call.uncounted, call.waited, call.deadline = call.attempt, 0.0, None
         call.is_fresh, call.is_suspect, call.is_pardoned = True, False, call.is_pardoned or call.attempt > 0
 
@@ -224,7 +233,7 @@ class CallEndings:
         if self._suspects is not None and self._suspects.hold(call, outcomes, cause):
             call.is_suspect = True
             if not call.slots:
-                self._deadlines.stop(call)
+                self._deadlines.stop(call.watched)
             self.counts.parks(call)
             self._loop.call_soon(self.settle)
             return
@@ -251,7 +260,7 @@ class CallEndings:
         call.done = True
         self._count(call, completed, now)
         if not call.slots:
-            self._deadlines.stop(call)
+            self._deadlines.stop(call.watched)
         for entry, results in zip(call.entries, completed, strict=True):
             entry.complete(results)
         self._hooks.finished()

@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any
 
+from asyncudf.queues import Entry
+
 from .._functions.context import CURRENT_CALL, CallState
 from .._loop import shutdown
 from .._loop.shutdown import end_tasks
@@ -23,26 +25,28 @@ __all__ = ("CallSlot", "SlotPool", "notify_on_suspend")
 
 @coroutine
 def notify_on_suspend(
-    running: Coroutine[Any, Any, bool], slot: CallSlot, suspended: Callable[[], None]
+    running: Coroutine[Any, Any, bool], slot: CallSlot, suspended: Callable[[CallSlot], None]
 ) -> Generator[Any, Any, bool]:
     """Run a loop of calls; `suspended` is told of each call when it gives way for the first time."""
     # Only from outside can be seen whether an `await` gives way. So the loop of calls is driven here, between itself
     # and its task: a call that returns at once costs no future, no callback and no turn of the event loop.
     # `shutdown.forget` finds what is driven by the name of the variable, `running`.
-    error = None  # what came in at the last yield: it belongs to the call that waits
+    send = running.send
+    go_on: Callable[[Any], Any] = send
+    given: Any = None  # what came in at the last yield: it belongs to the call that waits
     while True:
         try:
-            waiting_for = running.send(None) if error is None else running.throw(error)
+            waiting_for = go_on(given)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         if not slot.is_suspended:
             slot.is_suspended = True
-            suspended()
-        error = None
+            suspended(slot)
+        go_on, given = send, None  # it lets go of the last error before it waits again
         try:
             yield waiting_for
         except BaseException as thrown:
-            error = thrown
+            go_on, given = running.throw, thrown
 
 
 class CallSlot:
@@ -54,14 +58,15 @@ class CallSlot:
     # cheap: a copy shares its variables with the original until one of the two is changed.
 
     __slots__ = (
-        "abandoned", "admitted", "attempt", "call", "clean", "context", "is_cancelled", "is_evidence", "is_suspended",
-        "state", "task", "ticket",
+        "abandoned", "admitted", "attempt", "call", "clean", "context", "entry", "is_cancelled", "is_evidence",
+        "is_suspended", "state", "task", "ticket",
     )  # fmt: skip
 
     def __init__(self, context: contextvars.Context) -> None:
         self.context = context  # in which its calls run
         self.state = CallState()
         self.call: Any = None  # the call whose attempt is undecided here
+        self.entry: Entry | None = None  # of a row that is called here for the first time, whose Call nobody needed yet
         self.attempt = 0  # its number
         self.admitted: float | None = None  # when it was let in, until the gates are told that it is over
         self.ticket = 0  # under which the circuit breaker has let it in
@@ -87,9 +92,10 @@ class CallSlot:
 
     def is_contaminated(self) -> bool:
         """Whether it must take no other call: the last one left a context variable or an unheeded cancellation."""
-        self.is_cancelled = False
+        if self.is_cancelled:  # taken back or not, it may be still to come: for whoever waits next
+            self.is_cancelled = self.task.cancelling() > 0 or self.task._must_cancel  # type: ignore[attr-defined]
         try:
-            return self.abandoned or self.context != self.clean or self.task.cancelling() > 0
+            return self.is_cancelled or self.abandoned or self.context != self.clean
         except BaseException:  # variables that cannot be compared, such as arrays: one of them was set
             return True
 
@@ -136,7 +142,7 @@ class SlotPool:
         account: TimeAccount,
     ) -> None:
         self._loop = loop
-        self._capacity = capacity
+        self.capacity = capacity
         self._work = work
         self._has_work = has_work
         self._why_idle = why_idle
@@ -154,7 +160,7 @@ class SlotPool:
     @property
     def is_full(self) -> bool:
         """Whether no slot is free."""
-        return self._active >= self._capacity
+        return self._active >= self.capacity
 
     @property
     def is_idle(self) -> bool:
@@ -167,14 +173,14 @@ class SlotPool:
         return self._active - (self._puller is not None)
 
     @property
-    def calls(self) -> list[Any]:
-        """The calls whose attempts are undecided."""
-        return [slot.call for slot in self._slots if slot.call is not None and not slot.abandoned]
+    def at_work(self) -> list[CallSlot]:
+        """The slots that may have a call whose attempt is undecided."""
+        return [slot for slot in self._slots if not slot.abandoned]
 
     def wake(self) -> None:
         """Start a slot if there is work, the capacity for it and no other on the way."""
         # Asked after each row: what costs most comes last.
-        if self._puller is not None or self._active >= self._capacity or self._context is None:
+        if self._puller is not None or self._active >= self.capacity or self._context is None:
             return
         if not self._has_work():
             self._account.enter(self._why_idle())
@@ -196,7 +202,8 @@ class SlotPool:
             self._puller = None
             if self._active > self.most:
                 self.most = self._active
-        self.wake()
+        if self._puller is None and self._active < self.capacity:
+            self.wake()
 
     def _leave(self, slot: CallSlot) -> None:
         """The slot has ended and makes room for another."""

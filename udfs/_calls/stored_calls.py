@@ -185,7 +185,7 @@ class StoredCalls(Calls):
         call.done = True
         self._count(call, completed, now)
         if not call.slots:
-            self._deadlines.stop(call)
+            self._deadlines.stop(call.watched)
         for record, entry, results, outcome in zip(call.records, call.entries, completed, outcomes, strict=True):
             self._settle(record.key, entry, results, outcome)  # type: ignore[attr-defined]
         self._hooks.finished()
@@ -202,7 +202,7 @@ class StoredCalls(Calls):
             value, results = kept
             self._called.discard(key)
             for follower in self._flights.followers(key):
-                self._deadlines.stop(self._followers[follower])
+                self._deadlines.stop(follower)
             self._write(key, value, self._stored.ttl, results, partial(self._land, key, entry, results))
         elif self._stored.error_ttl is None or not is_lasting(outcome, self._options.retry):
             self._leave_flight(key, entry)
@@ -239,7 +239,7 @@ class StoredCalls(Calls):
         for follower in followers:
             call = self._followers.pop(follower)
             call.done = True
-            self._deadlines.stop(call)
+            self._deadlines.stop(call.watched)
             self._counters.totals.shared_flights += 1
             self.counts.uncalled(1, [results])
             follower.complete(copied(results))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from asyncudf.queues import StreamElement
@@ -29,7 +30,7 @@ from .fast_path import ImmediateResults, Pace
 from .gauges import Gauges
 from .intake import Intake
 from .operator import ChainedOperator
-from .outputs import Output
+from .outputs import UNLIMITED, Output
 from .queues import queue_of
 
 __all__ = ("AsyncWaitOperator",)
@@ -83,15 +84,13 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
         super().__init__(output, loop, request_batch, fail)
-        self.name, self._spec = spec.name, spec
+        self.name, self._spec, self._context = spec.name, spec, context
         self.counters = counters or TaskCounters(loop.time)
-        self._options, self._context, self._validate, self._codec = options, context, validate, codec
         self._queue, self._output, self._bytes = queue_of(options, output, weigh)
-        self._weigh = None if self._bytes is None else weigh
         self._wanted_rows = max(options.slots, rows := batch_rows(spec, options))
         self._pace = Pace(self.counters.clock, options.timeout, options.attempt_timeout)
         self._immediate, self._emission = ImmediateResults(), Emission(self._queue, self._output, self._is_bounded)
-        self._fast_function: Callable[..., Coroutine[Any, Any, Any]] | None = None
+        self._fast_path: Callable[[CallSlot], Awaitable[bool]] | None = None
         self.gauges: Gauges
         why_idle = lambda: self.gauges.why_idle(self._held_back)  # noqa: E731
         self._pool = SlotPool(loop, options.slots, self._work, self._has_work, why_idle, self.counters.account)
@@ -99,7 +98,10 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake)
         clock, account = self.counters.clock, self.counters.account
         self._admission = Admission(self._pool, account, clock, loop, signs_of(self.name, options, self._fail))
-        hooks = CallHooks(self._push, self._fail, self._look_past_slots)
+        may_leave: Callable[[], object] = self._emit
+        if output.leaves_chain:  # no code runs there that could complete a row, or see the variables of a call
+            may_leave = partial(self._queue.emit_completed_elements, self._output, UNLIMITED)
+        hooks = CallHooks(self._push, may_leave, self._fail, self._look_past_slots)
         own = (self._pool, self.counters, self._admission, hooks)
         self._calls = self._new_calls(spec, options, validate, may_edit, context, rng, loop, *own)
         self._limits = Limits(
@@ -107,7 +109,19 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
             self._fail, clock, shared_clock or clock,
         )  # fmt: skip
         self._intake = self._new_intake(self._input, self._queue, batch, self._push)
+        self._admit = self._calls.admitting(self._queue.put_record)
+        self._looks_past_slots = self._is_bounded or self._intake.passes_slots
         self.gauges.count_open = self._calls.counts.count_open
+
+        def use(resources: Mapping[str, Any]) -> Callable[[CallSlot], Awaitable[bool]] | None:
+            function = self._calls.use(invoker_of(spec, options, resources, context, codec))
+            return (
+                None
+                if function is None
+                else self._fast_path_of(function, validate, None if self._bytes is None else weigh)
+            )
+
+        self._use = use  # the function is open, with these resources; returned is the fast path, if it may be taken
 
     @property
     def room(self) -> int:
@@ -118,7 +132,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         """How many calls would be in flight if limits allowed it."""
         waiting = len(self._calls.ready) + (self._admission.waiting is not None)
         rows = min(self._input.known_rows, self._queue.places)
-        return min(self._options.slots, self._pool.in_flight + waiting + rows)
+        return min(self._pool.capacity, self._pool.in_flight + waiting + rows)
 
     def process(self, element: StreamElement) -> None:
         """Hand over one row, or a marker at its place behind the rows so far."""
@@ -142,8 +156,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         """
         async with contextlib.AsyncExitStack() as stack:
             resources = await stack.enter_async_context(opened(self._spec, self._context))
-            invoker = invoker_of(self._spec, self._options, resources, self._context, self._codec)
-            self._fast_function = self._calls.use(invoker)
+            self._fast_path = self._use(resources)
             stack.callback(self._calls.close)
             await stack.enter_async_context(self._limits.kept())
             stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
@@ -188,9 +201,40 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         return self._calls.has_ready or self._intake.has_call
 
     async def _work(self, slot: CallSlot) -> None:
-        """The life of one call slot: pull a row, run its call, again; ends when there is nothing to pull."""
+        """The life of one call slot: one call after another, until there is none or the slot is contaminated."""
+        # All in one coroutine: whatever a call waits for comes back through each of those between it and its task.
+        #
+        # In this order: a row whose back-off is over has waited longest; then the fast path, which takes rows itself;
+        # what it cannot run (a plain def, a micro-batch, 0..n results, `retry_if_result`) gets to the rest.
         try:
-            await self._run_calls(slot)
+            slot.settle_in()
+            clock, pause = self._pace.clock, self._pace.pause
+            end = clock() + pause
+            while not (self._finished.done() or self._admission.waiting is not None or slot.is_contaminated()):
+                # A dead service is tried with a new row, where there is one: those that have failed may be to blame.
+                is_new = not self._admission.is_open and self._admission.is_broken and self._intake.has_call
+                call = None if is_new else self._calls.next_ready()
+                if call is None and self._fast_path is not None and self._admission.is_open:
+                    try:
+                        has_more = await self._fast_path(slot)
+                    finally:
+                        self._take_immediate()
+                    if has_more and not slot.is_contaminated():
+                        await asyncio.sleep(0)
+                    elif not self._calls.has_ready:
+                        break
+                    continue
+                if call is None:
+                    if not (rows := self._intake.rows_of_a_call()):
+                        self._finish_if_drained()
+                        break
+                    call = self._calls.open(*zip(*rows, strict=True))
+                if self._admission.is_open or await self._admission.begin(slot, call):
+                    await self._run_call(slot, call)
+                # Calls that return at once: let timers and the mailbox have their turn.
+                if clock() > end and not slot.is_contaminated():
+                    await asyncio.sleep(0)
+                    end = clock() + pause
         except BaseException as error:  # the source or the output failed, not a row
             if slot.abandoned or (isinstance(error, asyncio.CancelledError) and slot.task.cancelling()):
                 raise  # the pool, or somebody else's code between two calls, has cancelled it
@@ -199,34 +243,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
             self._pool.retire(slot)
             self._admission.wake()
             self._calls.settle()
-
-    async def _run_calls(self, slot: CallSlot) -> None:
-        """One call after another, until there is none or the slot is contaminated."""
-        # In this order: a row whose back-off is over has waited longest; then the fast path, which takes rows itself;
-        # what it cannot run (a plain def, a micro-batch, 0..n results, `retry_if_result`) gets to the rest.
-        slot.settle_in()
-        clock, pause = self._pace.clock, self._pace.pause
-        end = clock() + pause
-        while not (self._finished.done() or self._admission.waiting is not None or slot.is_contaminated()):
-            # A dead service is tried with a new row, where there is one: those that have failed may be to blame.
-            is_new = not self._admission.is_open and self._admission.is_broken and self._intake.has_call
-            call = None if is_new else self._calls.next_ready()
-            if call is None and self._fast_function is not None and self._admission.is_open:
-                if await self._run_fast_path(slot, self._fast_function):
-                    await asyncio.sleep(0)
-                elif not self._calls.has_ready:
-                    return
-                continue
-            if call is None:
-                if not (rows := self._intake.rows_of_a_call()):
-                    self._finish_if_drained()
-                    return
-                call = self._calls.open(*zip(*rows, strict=True))
-            if self._admission.is_open or await self._admission.begin(slot, call):
-                await self._run_call(slot, call)
-            if clock() > end:  # calls that return at once: let timers and the mailbox have their turn
-                await asyncio.sleep(0)
-                end = clock() + pause
+            self._finish_if_drained()
 
     async def _run_call(self, slot: CallSlot, call: Call) -> None:
         running = self._calls.invoke(slot, call)
@@ -240,15 +257,18 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
             self._calls.ended(slot, call, results, error)
 
     def _push(self) -> None:
-        """Emit everything that may leave."""
+        """Emit everything that may leave, and let a slot start on what there is place for then."""
+        self._emit()
+        self._pool.wake()
+
+    def _emit(self) -> None:
         if self._emission.is_going_on:  # further down the chain something has completed a row of ours: it is seen there
             return
         try:
             self._held_back = self._emission.emit()
         except BaseException as error:  # called from timers too, where an exception would only be logged
             self._fail(error)
-        if self._is_bounded or self._intake.passes_slots:
+        if self._looks_past_slots:
             self._look_past_slots()
         if not self._input.may_have_more:
             self._finish_if_drained()
-        self._pool.wake()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from asyncudf.queues import StreamElementQueue
@@ -18,7 +17,7 @@ from .buffered import BufferedOperator
 from .byte_bound import ByteBoundedQueue
 from .emission import Emission
 from .fast_path import BURST, ImmediateResults, Pace, run_fast_path
-from .input_buffer import InputElement, record_of
+from .input_buffer import InputElement
 from .intake import Intake
 
 __all__ = ("BurstOperator",)
@@ -30,17 +29,16 @@ class BurstOperator(BufferedOperator):
     # _immediate holds rows only while one slot runs the fast path: they are taken before it gives way
 
     counters: TaskCounters
-    _pool: SlotPool
-    _calls: Calls
-    _intake: Intake
     _admission: Admission
-    _queue: StreamElementQueue
+    _admit: Callable[[CallSlot], None]
     _bytes: ByteBoundedQueue | None
+    _calls: Calls
     _emission: Emission
     _immediate: ImmediateResults
+    _intake: Intake
     _pace: Pace
-    _validate: Callable[[Any], Any] | None
-    _weigh: Callable[[Any], int] | None
+    _pool: SlotPool
+    _queue: StreamElementQueue
 
     def _finish_if_drained(self) -> None:
         raise NotImplementedError
@@ -48,32 +46,58 @@ class BurstOperator(BufferedOperator):
     def _push(self) -> None:
         raise NotImplementedError
 
-    async def _run_fast_path(self, slot: CallSlot, function: Callable[..., Coroutine[Any, Any, Any]]) -> bool:
-        """Run call after call for as long as rows come; False when the slot has nothing to do here."""
-        running = run_fast_path(
-            function, slot, self._validate, self._weigh, self._calls.asks, self._pace, self._immediate, self
-        )
-        try:
-            return await notify_on_suspend(running, slot, partial(self._suspended, slot))
-        finally:
-            if self._immediate.records:
-                self._take_immediate()
+    def _fast_path_of(
+        self,
+        function: Callable[..., Coroutine[Any, Any, Any]],
+        validate: Callable[[Any], Any] | None,
+        weigh: Callable[[Any], int] | None,
+    ) -> Callable[[CallSlot], Awaitable[bool]]:
+        """Runs call after call in a slot for as long as rows come; gives False when the slot has nothing to do here.
 
-    def next_rows(self, slot: CallSlot) -> Iterator[InputElement] | None:
-        """Rows for `run_fast_path`, at most a burst."""
+        Afterwards, also if it raises, `_take_immediate` has to be called.
+        """
+        immediate, admission, has_places = self._immediate, self._admission, self._queue.has_places
+        admit, done_pulling = self._admit, self._pool.done_pulling
+        ready, is_over = self._calls.ready, self._finished.done
+        is_simple = self._bytes is None and not self._is_bounded
+
+        def suspended(slot: CallSlot) -> None:
+            if immediate.records:
+                self._take_immediate()
+            admit(slot)
+            done_pulling(slot)
+
+        def may_go_on() -> bool:
+            return is_simple and admission.is_open and has_places(BURST) and not (ready or is_over())
+
+        run = partial(
+            run_fast_path,
+            function=function,
+            validate=validate,
+            weigh=weigh,
+            pace=self._pace,
+            immediate=immediate,
+            operator=self,
+            buffer=self._input,
+            asks=self._calls.asks,
+            succeeded=self._calls.succeeding(),
+            may_go_on=may_go_on,
+        )
+        return lambda slot: notify_on_suspend(run(slot), slot, suspended)
+
+    def may_take(self, slot: CallSlot) -> int:
+        """How many rows `run_fast_path` may take from the input one after another, at most a burst; 0: none."""
         # All that could change in a burst is asked once, before it: no call in it may then need a place, or room, that
         # is not there. What a single row may change, such as a context variable, the loop asks itself.
+        self._take_immediate()  # or their places would be given twice
         places = self._queue.places
-        if not places or self._finished.done() or not self._admission.is_open or self._calls.ready:
-            return None
-        if slot.is_contaminated():
-            return None
-        room = self._output.room if self._is_bounded else BURST
-        self._immediate.may_leave = room > 0 and self._queue.may_pass()
+        if self._calls.ready or self._finished.done() or not self._admission.is_open or slot.is_contaminated():
+            return 0
         if self._bytes is not None:
             self._immediate.spare = self._bytes.spare
-        limit = min(BURST, places, room) if self._immediate.may_leave else min(BURST, places)
-        return islice(self._input.current, limit)
+        if self._is_bounded and self._queue.may_pass() and (room := self._output.room) > 0:
+            places = min(places, room)
+        return min(places, BURST)
 
     def refill(self) -> bool:
         """Go on to the next batch, for `run_fast_path`; False if there is none."""
@@ -83,8 +107,7 @@ class BurstOperator(BufferedOperator):
 
     def admit_marker(self, marker: InputElement) -> None:
         """Take a marker that `run_fast_path` has come to."""
-        if self._immediate.records:
-            self._take_immediate()
+        self._take_immediate()
         self._intake.admit(marker)  # type: ignore[arg-type]
         self._push()
 
@@ -92,23 +115,16 @@ class BurstOperator(BufferedOperator):
         """A call of `run_fast_path` is over, and its result cannot simply be passed on."""
         # Admitted only now if it has never given way: an error, or a late result, needs what a Call knows.
         if not slot.is_suspended:
+            self._take_immediate()
             self._admit(slot)
         if not slot.abandoned:
-            self._calls.ended(slot, slot.call, results, error)
-
-    def _suspended(self, slot: CallSlot) -> None:
-        self._admit(slot)
-        self._pool.done_pulling(slot)
-
-    def _admit(self, slot: CallSlot) -> None:
-        if self._immediate.records:
-            self._take_immediate()
-        record = record_of(slot.state.element)
-        self._calls.admit(slot, record, self._intake.admit(record))  # type: ignore[arg-type]
+            self._calls.ended(slot, self._calls.call_of(slot), results, error)
 
     def _take_immediate(self) -> None:
         """Take the rows that were done at once: emit them, if they need not wait in the queue."""
         immediate = self._immediate
+        if not immediate.records:
+            return
         self.counters.done_at_once(immediate.since, immediate.times)
         immediate.times.clear()
         self._pass_on(immediate)

@@ -46,12 +46,15 @@ class ByteBoundedQueue(StreamElementQueue):
         """How many bytes of results may still be put."""
         return self._limit - self._held
 
-    def _put(self, element: StreamElement) -> Entry:
-        entry = self._queue.try_put(element)
-        assert entry is not None
-        return _Loading(entry, self) if isinstance(element, StreamRecord) else entry
+    def put_record(self, record: Any) -> Entry:
+        return _Loading(self._queue.put_record(record), self)
 
-    def _put_completed(self, records: Sequence[StreamRecord], results: Sequence[Any]) -> None:
+    def _put_marker(self, marker: StreamElement) -> Entry:
+        entry = self._queue.try_put(marker)
+        assert entry is not None
+        return entry
+
+    def put_completed(self, records: Sequence[Any], results: Sequence[Any]) -> None:
         self._queue.put_completed(records, results)
         self.load(results)
 

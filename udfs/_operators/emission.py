@@ -7,7 +7,6 @@ import contextvars
 from asyncudf.queues import StreamElementQueue
 
 from .fast_path import ImmediateResults
-from .input_buffer import record_of
 from .outputs import UNLIMITED, Output
 
 __all__ = ("Emission",)
@@ -31,7 +30,6 @@ class Emission:
         self._queue = queue
         self._output = output
         self._is_bounded = is_bounded
-        self._leaves_chain = output.leaves_chain
         self._context = contextvars.copy_context()
         self.is_going_on = False
 
@@ -39,9 +37,6 @@ class Emission:
         """Emit all that may leave; returns whether something has to wait for room."""
         self.is_going_on = True
         try:
-            if self._leaves_chain:
-                self._queue.emit_completed_elements(self._output, UNLIMITED)
-                return False
             return self._context.run(self._emit_while_there_is_room)
         finally:
             self.is_going_on = False
@@ -50,12 +45,15 @@ class Emission:
         """Emit the rows that were done at once, if they may leave; the others take their places in the queue."""
         self.is_going_on = True
         try:
-            self._context.run(immediate.leave, self._output, self._is_bounded)
+            if self._queue.may_pass():  # nothing before them waits: they need not be put
+                self._context.run(immediate.leave, self._output, self._is_bounded)
         finally:
             self.is_going_on = False
             if immediate.records:
-                self._queue.put_completed([*map(record_of, immediate.records)], immediate.results)  # type: ignore[list-item]
-                immediate.drop(len(immediate.records))
+                try:
+                    self._queue.put_completed(immediate.records, immediate.results)  # type: ignore[arg-type]
+                finally:
+                    immediate.drop(len(immediate.records))
 
     def _emit_while_there_is_room(self) -> bool:
         if not self._is_bounded:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Any, Protocol
 
 from asyncudf.queues import StreamRecord
 
 from .._calls.slots import CallSlot
 from .._functions.async_function import Results
-from .input_buffer import InputElement
+from .input_buffer import InputBuffer, InputElement
 from .outputs import Output
 
 __all__ = ("BURST", "ImmediateResults", "Pace", "run_fast_path")
@@ -25,14 +26,12 @@ class ImmediateResults:
     """Rows that were done at once, with their results; the operator takes them together."""
 
     # len(records) == len(results), in the order of the rows; none of them is in the queue
-    # may_leave: nothing before them waits, so they may be emitted without ever having been in the queue
     # spare: counts down while rows are noted; the burst ends when it is used up
     # times: when each of them was done, of those not counted yet; the first began at `since`
 
-    __slots__ = ("may_leave", "records", "results", "since", "spare", "times")
+    __slots__ = ("records", "results", "since", "spare", "times")
 
     def __init__(self) -> None:
-        self.may_leave = False
         self.spare = 0  # bytes, where results are weighed
         self.records: list[InputElement] = []
         self.results: list[Any] = []
@@ -40,9 +39,7 @@ class ImmediateResults:
         self.times: list[float] = []
 
     def leave(self, output: Output, is_bounded: bool) -> None:
-        """Emit what may leave; what the output has no room for is still there."""
-        if not self.may_leave:
-            return
+        """Emit them; what the output has no room for is still there."""
         count = 0
         try:
             if not is_bounded:
@@ -78,21 +75,25 @@ class Pace:
 class FastPathOperator(Protocol):
     """What the loop asks of its operator."""
 
-    def next_rows(self, slot: CallSlot, /) -> Iterator[InputElement] | None: ...
+    def may_take(self, slot: CallSlot, /) -> int: ...
     def refill(self) -> bool: ...
     def admit_marker(self, marker: InputElement, /) -> None: ...
     def ended(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None, /) -> None: ...
 
 
 async def run_fast_path(
-    function: Callable[..., Awaitable[Any]],
     slot: CallSlot,
+    *,
+    function: Callable[..., Awaitable[Any]],
     validate: Callable[[Any], Any] | None,
     weigh: Callable[[Any], int] | None,
-    asks: bool,
     pace: Pace,
     immediate: ImmediateResults,
     operator: FastPathOperator,
+    buffer: InputBuffer,
+    asks: bool,
+    succeeded: Callable[[CallSlot, Any], float],
+    may_go_on: Callable[[], bool],
 ) -> bool:
     """Call the function for one row after another, to be driven by `notify_on_suspend`.
 
@@ -102,6 +103,8 @@ async def run_fast_path(
     Args:
         weigh: how many bytes a result has, where that matters.
         asks: whether the function can ask which row it works on.
+        succeeded: takes the result of a call that has given way; returns when that was.
+        may_go_on: whether as many rows as it was told may also be taken after others had their turn.
 
     Returns:
         Whether there may be more rows, after a pause; else the slot has nothing to do here.
@@ -112,7 +115,7 @@ async def run_fast_path(
     # This coroutine waits with the call meanwhile: `slot.is_suspended` tells afterwards that it did.
     #
     # What may not happen unseen between two rows is asked after each: time, bytes, traces in the context. A `break`
-    # goes on with a new burst, before which `next_rows` looks at everything; a `return` lets go of the slot's task.
+    # goes on with a new burst, before which `may_take` looks at everything; a `return` lets go of the slot's task.
     #
     # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
     state, context, clean = slot.state, slot.context, slot.clean
@@ -120,9 +123,9 @@ async def run_fast_path(
     note_record, note_value, note_time = immediate.records.append, immediate.results.append, immediate.times.append
     end = 0.0  # when timers and the mailbox get their turn; 0: they have just had it
     for _ in range(PASSES):
-        if (elements := operator.next_rows(slot)) is None:
+        if not (limit := operator.may_take(slot)):
             return False
-        element = None
+        source, element, has_waited = buffer.current, None, False
         started = clock()
         if not immediate.times:
             immediate.since = started
@@ -130,7 +133,7 @@ async def run_fast_path(
             end = started + pause
         elif started > end:
             return True
-        for element in elements:
+        for element in islice(source, limit):
             if type(element) is not tuple and type(element) is not StreamRecord:
                 operator.admit_marker(element)
                 break
@@ -147,31 +150,39 @@ async def run_fast_path(
                     end = 0.0
                 operator.ended(slot, None, error)
                 break
-            if slot.is_suspended or (asks and state.side):  # it has an entry, or needs one for its side records
-                end = 0.0
-                operator.ended(slot, [(result,)], None)
-                break
-            try:
-                value = result if validate is None else validate(result)
-            except BaseException as error:
-                operator.ended(slot, None, error)
-                break
-            if (now := clock()) > end:  # one look at the clock per row: the end of this call is the start of the next
-                if now - started > pace.limit:
+            if slot.is_suspended:
+                started = succeeded(slot, result)
+                if slot.abandoned or not may_go_on() or buffer.current is not source:
+                    end = 0.0
+                    break
+                immediate.since = started
+                end, has_waited = started + pause, True
+            else:
+                if asks and state.side:  # it needs an entry for its side records
                     operator.ended(slot, [(result,)], None)
                     break
+                try:
+                    value = result if validate is None else validate(result)
+                except BaseException as error:
+                    operator.ended(slot, None, error)
+                    break
+                # One look at the clock per row: the end of this call is the start of the next.
+                if (now := clock()) > end:
+                    if now - started > pace.limit:
+                        operator.ended(slot, [(result,)], None)
+                        break
+                    note_record(element)
+                    note_value(value)
+                    note_time(now)
+                    return True
+                started = now
                 note_record(element)
                 note_value(value)
                 note_time(now)
-                return True
-            started = now
-            note_record(element)
-            note_value(value)
-            note_time(now)
-            if weigh is not None:
-                immediate.spare -= weigh(value)
-                if immediate.spare <= 0:
-                    return True
+                if weigh is not None:
+                    immediate.spare -= weigh(value)
+                    if immediate.spare <= 0:
+                        return True
             try:
                 if context != clean or slot.is_cancelled:  # is_contaminated asks more than can have happened here
                     break
@@ -179,6 +190,8 @@ async def run_fast_path(
                 break
         else:
             if element is not None:  # a row was taken
+                if has_waited:  # others have had their turn
+                    continue
                 return True
             if not operator.refill():
                 return False

@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncudf.queues import StreamElement, StreamRecord
 
-__all__ = ("InputBuffer", "InputElement", "record_of")
+__all__ = ("InputBuffer", "InputElement")
 
 
 MANY = 10_000  # elements, where nobody knows how many there are
@@ -22,7 +22,7 @@ InputElement = StreamElement | tuple[Any, None, Any]
 
 def record_of(element: InputElement) -> StreamElement:
     """The element, a plain tuple made a record."""
-    return tuple.__new__(StreamRecord, element) if type(element) is tuple else element  # type: ignore[return-value]
+    return StreamRecord._make(element) if type(element) is tuple else element  # type: ignore[return-value]
 
 
 class InputBuffer:
@@ -38,7 +38,7 @@ class InputBuffer:
     #
     # may_have_more is False only when every element has been taken
     # has_ended: nothing more is fed
-    # _line: what was put one by one and not taken; it is one of _batches while it holds anything
+    # _line: what was put one by one and not taken; _reads_line: one of _batches, or `current`, reads it
     # current: gives what is left in _inserted, then what is left of _behind
     # _is_listed: `values` is reading, which is no reason to ask for more
 
@@ -51,7 +51,7 @@ class InputBuffer:
         self.has_ended = False
         self._line: deque[StreamElement] = deque()
         self._inserted: deque[StreamElement] = deque()
-        self._is_listed = False
+        self._is_listed = self._reads_line = False
 
     @property
     def waiting(self) -> int:
@@ -77,9 +77,9 @@ class InputBuffer:
 
     def put(self, element: StreamElement) -> None:
         """Put one element at the end of the line; `request_batch` is called when all of these have been taken."""
-        if not self._line:
+        if not self._reads_line:
             self._batches.append(self._take_line())
-            self.may_have_more = True
+            self._reads_line = self.may_have_more = True
         self._line.append(element)
 
     def _take_line(self) -> Iterator[StreamElement]:
@@ -87,6 +87,7 @@ class InputBuffer:
         line = self._line
         while line:
             yield line.popleft()
+        self._reads_line = False
         if not self._is_listed:
             self._request_batch()
 
@@ -144,14 +145,16 @@ class InputBuffer:
 
     def values(self) -> list[StreamElement]:
         """All elements, in order; they stay where they are."""
-        line = list(self._line)  # is behind all else
+        line, is_read = list(self._line), self._reads_line  # is behind all else
+        self._line.clear()
         self._is_listed = True
         batches: list[Any] = [list(batch) for batch in (self.current, *self._batches)]
         self._is_listed = False
-        listed = [record_of(element) for element in chain.from_iterable(batches)]
-        if line:
+        listed = [*map(record_of, chain.from_iterable(batches)), *line]
+        if is_read:
             self._line.extend(line)
-            batches[-1:] = [chain(batches[-1][: -len(line)], self._take_line())]
+            self._reads_line = True
+            batches[-1] = chain(batches[-1], self._take_line())
         self._batches = deque(map(iter, batches))
         self.current = self._behind = self._batches.popleft()
         return listed

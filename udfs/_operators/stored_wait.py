@@ -109,7 +109,6 @@ class StoredWaitOperator(AsyncWaitOperator):
         """Emit rows that the store had a result for, or give them their places."""
         hits = self._hits
         hits.records, hits.results = rows, results
-        hits.may_leave = self._output.room > 0 and self._queue.may_pass()
         self.counters.totals.rows += len(rows)
         self.counters.totals.results += len(rows)
         self._pass_on(hits)

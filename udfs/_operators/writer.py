@@ -71,10 +71,12 @@ class RecordWriterOutput(Output):
         value, _, origin = record
         values.append(value)
         self._origins.append(origin)
-        if self._weigh is not None:
-            self._held += self._weigh(value, origin)
-        if len(values) >= self._rows or self._held >= self._max_bytes:
+        if len(values) >= self._rows:
             self.flush()
+        elif self._weigh is not None:
+            self._held += self._weigh(value, origin)
+            if self._held >= self._max_bytes:
+                self.flush()
 
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
         origins = [*map(_origin_of, records)]

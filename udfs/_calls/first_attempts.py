@@ -1,0 +1,124 @@
+"""Rows on the fast path: their first attempts, of which nobody has to know more than where they are in the queue."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from asyncudf.queues import Entry
+
+from .._functions.async_function import Results
+from .._functions.signature import FunctionSpec
+from .._policies.options import Options
+from .answers import Validate
+from .call import Call
+from .deadlines import ROUNDING, Deadlines
+from .endings import CallEndings
+from .slots import CallSlot
+
+__all__ = ("FirstAttempts",)
+
+
+class FirstAttempts(CallEndings):
+    """The calls of an operator that have just begun, and what watches them."""
+
+    # A row whose call gives way is no more than an entry, at first: its Call is made when somebody asks for it, by
+    # `call_of`, which for most rows nobody does. Each of these two makes a function to be called for such a row, in
+    # which no attribute of an object that is always the same has to be looked up.
+
+    def __init__(self, spec: FunctionSpec, options: Options, validate: Validate | None, *parts: Any) -> None:
+        super().__init__(spec, options, validate, *parts)
+        self._validate = validate
+        self._deadlines: Deadlines[Call | CallSlot] = Deadlines(
+            self._loop, self._clock, options.timeout, partial(self._due, self._expire)
+        )
+        self._attempts: Deadlines[Call | CallSlot] = Deadlines(
+            self._loop, self._clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
+        )
+        self._limits_attempts = options.attempt_timeout is not None
+
+    @abstractmethod
+    def ended(self, slot: CallSlot, call: Call, results: Sequence[Results] | None, error: BaseException | None) -> None:
+        """The coroutine of an attempt is over."""
+
+    @abstractmethod
+    def _expire(self, call: Call) -> None: ...
+
+    @abstractmethod
+    def _attempt_expired(self, call: Call) -> None: ...
+
+    def admitting(self, put_record: Callable[[Any], Entry]) -> Callable[[CallSlot], None]:
+        """Gives a place to the row whose first attempt is under way in a slot, which knows it already."""
+        # All is dated back to when the attempt began: whether a row was admitted before or after must not be seen.
+        timeout, deadlines, watched = self._options.timeout, self._deadlines, self._deadlines.line
+        attempts = self._attempts if self._limits_attempts else None
+
+        def admit(slot: CallSlot) -> None:
+            state = slot.state
+            slot.entry = entry = put_record(state.element)
+            if timeout is not None:
+                state.deadline = deadline = state.started + timeout
+                watched[entry] = deadline, slot
+                if deadlines.timer is None:
+                    deadlines.watch_for(deadline)
+            if attempts is not None:
+                attempts.start(entry, slot, state.started)
+
+        return admit
+
+    def succeeding(self) -> Callable[[CallSlot, Any], float]:
+        """Takes the result of a row that was admitted so, and gives the time then; its slot goes on, or ends."""
+        # The time at the end, when the next call may begin: what runs further down the chain is no time of either call.
+        clock, validate, watched, may_leave = self._clock, self._validate, self._deadlines.line, self._hooks.may_leave
+        latencies, is_plain = self._latencies, self.counts.is_even and not self._limits_attempts
+
+        def succeeded(slot: CallSlot, result: Any) -> float:
+            entry, state = slot.entry, slot.state
+            now, deadline = clock(), state.deadline
+            if entry is None or not is_plain or (deadline is not None and now - ROUNDING > deadline):
+                if not slot.abandoned:
+                    self.ended(slot, self.call_of(slot), [(result,)], None)
+                return clock()
+            try:
+                value = result if validate is None else validate(result)
+            except BaseException as misfit:  # a ResultError, or whatever code of the user's a check has run
+                call = self.call_of(slot)
+                call.slots.remove(slot)
+                slot.call, slot.is_suspended = None, False
+                self._decide(call, [(result,)], [misfit], misfit, now)
+                return clock()
+            slot.entry = None
+            slot.is_suspended = False
+            latencies.append(now - state.started)
+            if deadline is not None:
+                watched.pop(entry, None)
+            entry.complete((value,))
+            try:
+                may_leave()
+            except BaseException as error:  # of the output; raised in a coroutine some would become another
+                self._hooks.failed(error)
+            return clock()
+
+        return succeeded
+
+    def call_of(self, slot: CallSlot) -> Any:
+        """The call whose attempt is undecided in the slot, if there is one."""
+        entry, state = slot.entry, slot.state
+        if entry is None:
+            return slot.call
+        call = Call((entry.element,), (entry,), state.started)  # type: ignore[arg-type]
+        call.deadline, call.is_fresh = state.deadline, False
+        call.attempt = slot.attempt = 1
+        call.slots.append(slot)
+        slot.call, slot.entry = call, None
+        self._deadlines.hand_over(entry, call)
+        self._attempts.hand_over(entry, call)
+        return call
+
+    def _due(self, end: Callable[[Call], None], owner: Call | CallSlot) -> None:
+        try:
+            end(self.call_of(owner) if isinstance(owner, CallSlot) else owner)
+        except BaseException as error:  # a timer's exception would only be logged
+            self._hooks.failed(error)
