@@ -7,30 +7,46 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import repeat
+from typing import Any
 
 from asyncudf import RuntimeContext, async_pandas_udf
 from asyncudf._arrow.rows import records_of
+from asyncudf._metrics.counters import TaskCounters
 from asyncudf._operators.async_wait import AsyncWaitOperator
 from asyncudf._operators.outputs import CountingOutput
 from asyncudf._operators.writer import RecordWriterOutput
 
 from ._work import BATCH, Loop, batches, run, settle_collector
 
-__all__ = ("engine_seconds", "gather_seconds")
+__all__ = ("engine", "engine_seconds", "gather_seconds")
 
 TIMEOUT = 5.0  # seconds; a deadline for every row
 LINGER = 0.1
 
 
 def engine_seconds(
-    function: Callable[[int], Awaitable[int]], rows: int, mode: str, loop: Loop = asyncio.new_event_loop
+    function: Callable[[int], Awaitable[int]],
+    rows: int,
+    mode: str,
+    loop: Loop = asyncio.new_event_loop,
+    *,
+    is_counted: bool = True,
 ) -> float:
     """Seconds to bring rows through the operator into a writer that throws its batches away."""
-    settle_collector()
     written: list[int] = []
-    seconds = run(_drive(function, range(rows), mode, written), loop)
+
+    async def driven() -> float:
+        counters = None if is_counted else _Uncounted(time.monotonic)
+        operator = engine(function, range(rows), mode, written.append, counters)
+        start = time.perf_counter()
+        await operator.run()
+        return time.perf_counter() - start
+
+    settle_collector()
+    seconds = run(driven(), loop)
     assert sum(written) == rows
     return seconds
 
@@ -48,7 +64,26 @@ def gather_seconds(function: Callable[[int], Awaitable[int]], rows: int, loop: L
     return run(gathered(), loop)
 
 
-async def _drive(function: Callable[[int], Awaitable[int]], rows: range, mode: str, written: list[int]) -> float:
+class _Uncounted(TaskCounters):
+    """Counts nothing, so that it can be seen what counting costs."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self.latencies: Any = deque(maxlen=0)
+        self.account.enter = lambda state: None  # type: ignore[method-assign]
+
+    def done_at_once(self, since: float, times: list[float]) -> None:
+        """Forget them."""
+
+
+def engine(
+    function: Callable[[int], Awaitable[Any]],
+    rows: range,
+    mode: str,
+    wrote: Callable[[int], None] = lambda results: None,
+    counters: TaskCounters | None = None,
+) -> AsyncWaitOperator:
+    """The operator with its input, to be run on the loop that runs; `wrote` is told how large the batches are."""
     loop = asyncio.get_running_loop()
     source = batches(rows)
 
@@ -60,12 +95,16 @@ async def _drive(function: Callable[[int], Awaitable[int]], rows: range, mode: s
             loop.call_soon(operator.feed, records_of(zip(batch), repeat(None)))
 
     udf = async_pandas_udf(function, output_mode=mode, timeout=TIMEOUT)  # type: ignore[call-overload]
-    writer = RecordWriterOutput(lambda results, *_: written.append(len(results)), BATCH, LINGER, loop)
-    context = RuntimeContext("f", loop.time, timeout=TIMEOUT)
-    output = CountingOutput(writer)
+    writer = RecordWriterOutput(lambda results, *_: wrote(len(results)), BATCH, LINGER, loop)
     operator = AsyncWaitOperator(
-        udf.spec, udf.options, output, context, loop=loop, rng=random.Random(0), request_batch=request_batch
+        udf.spec,
+        udf.options,
+        CountingOutput(writer),
+        RuntimeContext("f", loop.time, timeout=TIMEOUT),
+        loop=loop,
+        rng=random.Random(0),
+        may_edit=False,  # as of a column of whole numbers, which nobody can edit
+        counters=counters or TaskCounters(time.monotonic),  # the clock of Spark's workers
+        request_batch=request_batch,
     )
-    start = time.perf_counter()
-    await operator.run()
-    return time.perf_counter() - start
+    return operator

@@ -3,7 +3,8 @@
     python benchmarks/_http_server.py [--latency 0.02] [--places 40]
 
 Prints its address and runs until its standard input ends, so it cannot outlive the program that started it. Below its
-address, `calls` tells how many requests have come and when the last one did. With `--places` an answer takes longer the
+address, `calls` tells how many requests have come and when the last one did, and `json/5000` gives a body of about so
+many bytes. With `--places` an answer takes longer the
 more requests there are beyond so many: 80 at once, with 40 places, four times as long each.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import subprocess
 import sys
 import time
@@ -23,6 +25,7 @@ __all__ = ("http_server",)
 
 UNLIMITED = 1_000_000
 ANSWER = b'{"temp": 12.5, "sky": "clear"}'
+READING = {"at": "2026-07-14T12:00:00Z", "temp": 12.5, "wind": {"speed": 3.1, "from": "NW"}, "rain": False}
 
 
 @contextlib.contextmanager
@@ -36,6 +39,12 @@ def http_server(latency: float, places: int = UNLIMITED) -> Iterator[str]:
             yield server.stdout.readline().strip()
         finally:
             server.stdin.close()
+
+
+def json_body(size: int) -> bytes:
+    """A document of about so many bytes."""
+    count = max(1, size // len(json.dumps(READING)))
+    return json.dumps({"temp": 12.5, "sky": "clear", "readings": [READING] * count}).encode()
 
 
 async def serve(latency: float, places: int) -> None:
@@ -55,7 +64,15 @@ async def serve(latency: float, places: int) -> None:
             in_flight -= 1
         return web.Response(body=ANSWER, content_type="application/json")
 
+    async def body(request: web.Request) -> web.Response:
+        size = int(request.match_info["size"])
+        if size not in bodies:
+            bodies[size] = json_body(size)
+        return web.Response(body=bodies[size], content_type="application/json")
+
+    bodies: dict[int, bytes] = {}
     app = web.Application()
+    app.router.add_get("/json/{size}", body)
     app.router.add_get("/", answer)
     app.router.add_get("/calls", calls)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)

@@ -4,6 +4,7 @@ from .._harness import Case
 from .capacity import CAPACITY_GROWTH
 from .chain import CHAIN
 from .copies import COPIES
+from .http_bodies import JSON, SOCKETS, TASKS
 from .mixes import P3B, P3C
 from .p1_engine import P1
 from .p2_column import P2, P2B
@@ -15,6 +16,7 @@ from .p9_suspended import P9
 from .p11_p12_stopping import P11, P12
 from .p13_p14_stores import P13, P14
 from .p15_p17_limits import P15, P17
+from .p16_metrics import P16
 from .payload import HELD, PAYLOAD
 
 __all__ = ("CASES",)
@@ -38,7 +40,11 @@ CASES: tuple[Case, ...] = (
     P13,
     P14,
     P15,
+    P16,
     P17,
+    JSON,
+    SOCKETS,
+    TASKS,
     CAPACITY_GROWTH,
     PAYLOAD,
     HELD,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import re
@@ -18,6 +19,7 @@ from benchmarks._machine import commit
 from benchmarks._report import caption, spread
 from benchmarks._spark import sized
 from benchmarks._store import LATEST, load, require_one_commit, save
+from benchmarks.account import programs, taken
 from benchmarks.cases import CASES
 from benchmarks.peers import PEERS
 
@@ -205,3 +207,9 @@ def test_batches_of_another_size_than_the_table_says_are_an_error() -> None:
 def test_ours_is_judged_by_the_plain_program_on_its_own_loop() -> None:
     plain = {target.against for case in CASES for target in case.targets if target.against.startswith("bare")}
     assert plain == {"bare asyncio on uvloop"}
+
+
+def test_the_account_tells_each_function_of_a_call() -> None:
+    account = asyncio.run(taken(programs()["ordered"], 200))
+    assert account.calls["suspends_once"] == 400, "it begins, and goes on once"
+    assert account.bytecodes["run_fast_path"] >= account.bytecodes["suspends_once"] >= 1_000
