@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
@@ -13,5 +15,8 @@ settings.register_profile(
 )
 settings.load_profile("asyncudf")
 
-# Short queries, and programs with a Spark of their own: start fast, do not optimize.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# Short queries, and programs with a Spark of their own: start fast, do not optimize. scripts/test makes the archive.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+ARCHIVE = Path(sys.prefix, "spark.jsa")
+if ARCHIVE.exists():
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable")

@@ -8,7 +8,7 @@ import contextvars
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -85,6 +85,15 @@ def main_thread_waits() -> bool:
     return names[0] == "wait" and "run_apart" in names and "start" not in names
 
 
+@pytest.fixture
+def _ctrl_c_is_heard() -> Iterator[None]:
+    """A process that was started in the background does not heed it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_is_heard")
 @pytest.mark.parametrize("interrupt", [wakes, wakes_nobody])
 def test_an_interrupt_ends_the_calls_and_leaves_no_thread(interrupt: Callable[[], None]) -> None:
     cancelled: list[int] = []
