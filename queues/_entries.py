@@ -18,7 +18,7 @@ from ._elements import (
 
 __all__ = ("Entry", "MarkerEntry", "Output", "RecordEntry", "new_entry")
 
-new_entry = object.__new__  # a quarter less than a class with an `__init__`, which counts once per row
+new_entry = object.__new__  # costs less than a class with an `__init__`, which counts once per row
 
 
 class Output(Protocol):

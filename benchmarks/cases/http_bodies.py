@@ -14,7 +14,7 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from .._meter import Meter, metered
 from .._peers import TIMEOUT
 from .._spark import local_spark, seconds_of_calls
 from .._work import CAPACITY, SAME_LOOP, bare, run, settle_collector
+from .p5_http import request, sample, session_of
 
 __all__ = ("JSON", "SOCKETS", "TASKS")
 
@@ -90,11 +91,7 @@ async def weather(url: str, parse: Parse, session: aiohttp.ClientSession) -> dic
 
 async def started(url: str, session: aiohttp.ClientSession) -> dict[str, Any]:
     """One request whose body is read and not parsed."""
-    start = time.time()
-    async with session.get(url) as response:
-        response.raise_for_status()
-        await response.read()
-    return {"call": start}
+    return {"call": await request(session, url)}
 
 
 def bare_client(rows: int, ask: Ask, capacity: int = CAPACITY) -> Sample:
@@ -128,16 +125,6 @@ def client(ask: Ask, returns: str, capacity: int, **resources: Any) -> AsyncUDF[
         return await ask(opened["session"])
 
     return get
-
-
-@contextlib.asynccontextmanager
-async def session_of(capacity: int) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=capacity)) as session:
-        yield session
-
-
-def sample(rows: int, seconds: float, used: dict[str, float]) -> Sample:
-    return Sample({"CPU us/request": used["cpu"] / rows * 1e6, "requests/s": rows / seconds})
 
 
 @contextlib.contextmanager

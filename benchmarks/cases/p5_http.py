@@ -105,8 +105,8 @@ async def request(session: aiohttp.ClientSession, url: str) -> float:
 
 
 @contextlib.asynccontextmanager
-async def session_of() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CAPACITY)) as session:
+async def session_of(capacity: int = CAPACITY) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=capacity)) as session:
         yield session
 
 

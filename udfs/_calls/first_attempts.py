@@ -25,8 +25,8 @@ class FirstAttempts(CallEndings):
     """The calls of an operator that have just begun, and what watches them."""
 
     # A row whose call gives way is no more than an entry, at first: its Call is made when somebody asks for it, by
-    # `call_of`, which for most rows nobody does. Each of these two makes a function to be called for such a row, in
-    # which no attribute of an object that is always the same has to be looked up.
+    # `call_of`, which for most rows nobody does. `admitting` and `succeeding` each make a function that is called for
+    # such a row, in which no attribute of an object that is always the same has to be looked up.
 
     def __init__(self, spec: FunctionSpec, options: Options, validate: Validate | None, *parts: Any) -> None:
         super().__init__(spec, options, validate, *parts)
