@@ -47,8 +47,9 @@ class UnorderedStreamElementQueue(StreamElementQueue):
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
         # every entry is in exactly one segment; only the last accepts rows, only the first emits;
-        # no segment but the last is empty; self._size <= capacity
-        self._segments: deque[_Segment] = deque([_Segment()])
+        # no segment but the last is empty; _first and _last are the ends of _segments; self._size <= capacity
+        self._first = self._last = _Segment()
+        self._segments = deque([self._first])
         self._size = 0
 
     @property
@@ -56,7 +57,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         return self._capacity - self._size
 
     def put_record(self, record: Row) -> Entry:
-        segment = self._segments[-1]
+        segment = self._last
         entry = new_entry(RecordEntry)
         entry._record = record
         entry._finished = segment.finished
@@ -67,10 +68,11 @@ class UnorderedStreamElementQueue(StreamElementQueue):
 
     def _put_marker(self, marker: StreamElement) -> Entry:
         entry = MarkerEntry(marker)
-        if self._segments[-1].line:
+        if self._last.line:
             self._segments.append(_Segment())
         self._segments[-1].add_marker(entry)
-        self._segments.append(_Segment())
+        self._last = _Segment()
+        self._segments.append(self._last)
         self._size += 1
         return entry
 
@@ -78,22 +80,23 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         return self._capacity - self._size >= count
 
     def has_completed_elements(self) -> bool:
-        return bool(self._segments[0].finished)
+        return bool(self._first.finished)
 
     def emit_completed_elements(self, output: Output, limit: int) -> int:
-        segments, emitted = self._segments, 0
-        while (segment := segments[0]).finished and emitted < limit:
+        emitted = 0
+        while (segment := self._first).finished and emitted < limit:
             entry = segment.finished.popleft()
             del segment.line[entry]
-            if not segment.line and len(segments) > 1:
-                segments.popleft()
+            if not segment.line and segment is not self._last:
+                self._segments.popleft()
+                self._first = self._segments[0]
             self._size -= 1
             entry.emit(output)  # last: what runs behind the output may put, complete and emit in this queue again
             emitted += 1
         return emitted
 
     def may_pass(self) -> bool:
-        return len(self._segments) == 1 and not self._segments[0].finished
+        return self._first is self._last and not self._first.finished
 
     def values(self) -> list[StreamElement]:
         return [entry.element for segment in self._segments for entry in segment.line]
