@@ -16,7 +16,7 @@ from asyncudf import RuntimeContext, async_pandas_udf
 from asyncudf._arrow.rows import records_of
 from asyncudf._metrics.counters import TaskCounters
 from asyncudf._operators.async_wait import AsyncWaitOperator
-from asyncudf._operators.outputs import CountingOutput
+from asyncudf._operators.outputs import ReportingOutput
 from asyncudf._operators.writer import RecordWriterOutput
 
 from ._work import BATCH, Loop, batches, run, settle_collector
@@ -99,7 +99,7 @@ def engine(
     operator = AsyncWaitOperator(
         udf.spec,
         udf.options,
-        CountingOutput(writer),
+        ReportingOutput(writer),
         RuntimeContext("f", loop.time, timeout=TIMEOUT),
         loop=loop,
         rng=random.Random(0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -87,6 +88,11 @@ class StreamElementQueue(ABC):
     @abstractmethod
     def emit_completed_elements(self, output: Output, limit: int) -> int:
         """Emit entries as long as one may leave, at most `limit` of them; returns how many."""
+
+    def complete_and_emit(self, output: Output, entry: Entry, result: Any) -> None:
+        """Complete the entry of a record in this queue, with one result, and emit whatever may leave then."""
+        entry.complete((result,))
+        self.emit_completed_elements(output, sys.maxsize)
 
     @abstractmethod
     def may_pass(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from ._base import StreamElementQueue
 from ._elements import Row, StreamElement
@@ -58,6 +59,12 @@ class OrderedStreamElementQueue(StreamElementQueue):
             line.popleft().emit(output)
             emitted += 1
         return emitted
+
+    def complete_and_emit(self, output: Output, entry: Entry, result: Any) -> None:
+        entry.complete((result,))
+        line = self._line
+        while line and line[0].is_done:
+            line.popleft().emit(output)
 
     def may_pass(self) -> bool:
         return not self._line

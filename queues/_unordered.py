@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
+from typing import Any
 
 from ._base import StreamElementQueue
 from ._elements import Row, StreamElement
@@ -87,13 +89,32 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         while (segment := self._first).finished and emitted < limit:
             entry = segment.finished.popleft()
             del segment.line[entry]
-            if not segment.line and segment is not self._last:
-                self._segments.popleft()
-                self._first = self._segments[0]
             self._size -= 1
+            if not segment.line and segment is not self._last:
+                self._drop_first_segment()
             entry.emit(output)  # last: what runs behind the output may put, complete and emit in this queue again
             emitted += 1
         return emitted
+
+    def complete_and_emit(self, output: Output, entry: Entry, result: Any) -> None:
+        segment = self._first
+        if entry.is_done or segment.finished or entry._finished is not segment.finished:  # type: ignore[attr-defined]
+            super().complete_and_emit(output, entry, result)
+            return
+        # It leaves without lining up, as nothing does before it.
+        entry._results = (result,)  # type: ignore[attr-defined]
+        entry.is_done = True
+        del segment.line[entry]
+        self._size -= 1
+        if not segment.line and segment is not self._last:
+            self._drop_first_segment()
+        entry.emit(output)
+        if self._first.finished:
+            self.emit_completed_elements(output, sys.maxsize)
+
+    def _drop_first_segment(self) -> None:
+        self._segments.popleft()
+        self._first = self._segments[0]
 
     def may_pass(self) -> bool:
         return self._first is self._last and not self._first.finished

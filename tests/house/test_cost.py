@@ -14,7 +14,7 @@ import pytest
 from asyncudf import RuntimeContext, async_pandas_udf
 from asyncudf._arrow.rows import records_of
 from asyncudf._operators.async_wait import AsyncWaitOperator
-from asyncudf._operators.outputs import CountingOutput
+from asyncudf._operators.outputs import ReportingOutput
 from asyncudf._operators.writer import RecordWriterOutput
 from asyncudf.testing import VirtualClockLoop
 
@@ -59,7 +59,7 @@ def cost(function: Callable[[int], Any], mode: str) -> dict[str, float]:
         udf = async_pandas_udf(function, output_mode=mode, timeout=5.0)  # type: ignore[call-overload]
         writer = RecordWriterOutput(lambda values, origins: None, ROWS, 0.1, loop)
         context = RuntimeContext("f", loop.time, timeout=5.0)
-        parts = (udf.spec, udf.options, CountingOutput(writer), context)
+        parts = (udf.spec, udf.options, ReportingOutput(writer), context)
         operator = AsyncWaitOperator(*parts, loop=loop, rng=random.Random(0), may_edit=False)  # as of whole numbers
         operator.feed(records_of(zip(range(ROWS), strict=True), repeat(None)))
         operator.end_of_input()
@@ -90,6 +90,6 @@ def test_a_call_that_returns_at_once_costs_a_few_calls_and_no_callback(mode: str
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
 def test_a_call_that_suspends_costs_one_callback_and_no_timer(mode: str) -> None:
     spent = cost(suspends_once, mode)
-    assert spent["calls"] <= 49  # 17 of them are the event loop's and the function's own
+    assert spent["calls"] <= (47 if mode == "ordered" else 43)  # 17 of them are the event loop's and the function's own
     assert spent["callbacks"] <= 1.2
     assert spent["timers"] <= 0.01

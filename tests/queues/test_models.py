@@ -70,16 +70,35 @@ class _QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def emit(self) -> None:
-        output, expected = Emitted(), self.next_to_leave()
+        output = Emitted()
         self.queue.emit_completed_element(output)
+        assert output.elements == (self.leave() or [])
+
+    @rule(opened=consumes(open_entries), result=st.integers(), is_late=st.booleans())
+    def complete_and_emit(self, opened: tuple[Entry | None, list[Any]], result: int, is_late: bool) -> None:
+        entry, slot = opened
+        if entry is None:
+            return
+        output = Emitted()
+        self.clock += 1
+        slot[1], slot[2] = [result], self.clock
+        if is_late:
+            entry.complete([result])
+        self.queue.complete_and_emit(output, entry, "ignored" if is_late else result)
+        wanted: list[Any] = []
+        while (left := self.leave()) is not None:
+            wanted += left
+        assert output.elements == wanted
+
+    def leave(self) -> list[Any] | None:
+        """What leaves the model next."""
+        expected = self.next_to_leave()
         if expected is None:
-            assert output.elements == []
-        else:
-            self.line.remove(expected)
-            element, results, _ = expected
-            is_row = isinstance(element, StreamRecord)
-            wanted = [StreamRecord(r, element.timestamp) for r in results] if is_row else [element]
-            assert output.elements == wanted
+            return None
+        self.line.remove(expected)
+        element, results, _ = expected
+        is_row = isinstance(element, StreamRecord)
+        return [StreamRecord(r, element.timestamp) for r in results] if is_row else [element]
 
     def next_to_leave(self) -> list[Any] | None:
         raise NotImplementedError

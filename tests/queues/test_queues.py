@@ -193,6 +193,22 @@ class TestContract:
             queue.put_completed([StreamRecord(x) for x in range(rows)], list(range(results)))
         assert queue.values() == before
 
+    def test_a_row_that_is_completed_and_emitted_takes_with_it_what_may_leave(
+        self, make_queue: type[StreamElementQueue]
+    ) -> None:
+        queue, output = make_queue(5), Emitted()
+        first, second = queue.put_record(StreamRecord("a", 7, "row 0")), queue.put_record(StreamRecord("b"))
+        queue.try_put(Watermark(1))
+        third = queue.put_record(StreamRecord("c"))
+        third.complete(["C"])
+        queue.complete_and_emit(output, first, "A")
+        assert output.elements == [StreamRecord("A", 7)]
+        assert output.elements[0].origin == "row 0"
+        queue.complete_and_emit(output, second, ["B"])
+        assert output.values == ["A", ["B"], Watermark(1), "C"], "a list is one result"
+        queue.complete_and_emit(output, third, "late")
+        assert (len(output.values), queue.is_empty()) == (4, True)
+
 
 class TestOrdered:
     def test_a_finished_row_waits_for_every_row_before_it(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from asyncudf.queues import Entry, StreamRecord
 
@@ -60,6 +61,6 @@ class CallHooks:
     """What the calls tell their operator."""
 
     finished: Callable[[], None]  # entries were completed
-    may_leave: Callable[[], object]  # the same of one entry, by a slot that looks itself at what is to be done next
+    complete: Callable[[Entry, Any], object]  # and emit, for a slot that looks itself at what is to be done next
     failed: Callable[[BaseException], None]  # the task must fail
     runs_on: Callable[[], None]  # a row is done, its coroutine not

@@ -49,13 +49,22 @@ class FirstAttempts(CallEndings):
     @abstractmethod
     def _attempt_expired(self, call: Call) -> None: ...
 
-    def admitting(self, put_record: Callable[[Any], Entry]) -> Callable[[CallSlot], None]:
-        """Gives a place to the row whose first attempt is under way in a slot, which knows it already."""
+    def admitting(
+        self, put_record: Callable[[Any], Entry], before: Sequence[Any], take: Callable[[], None]
+    ) -> Callable[[CallSlot], None]:
+        """Gives a place to the row whose first attempt is under way in a slot, which knows it already.
+
+        Args:
+            before: rows that were done at once since the last was admitted; `take` gives them theirs first.
+        """
         # All is dated back to when the attempt began: whether a row was admitted before or after must not be seen.
+        done_pulling = self._pool.done_pulling
         timeout, deadlines, watched = self._options.timeout, self._deadlines, self._deadlines.line
         attempts = self._attempts if self._limits_attempts else None
 
         def admit(slot: CallSlot) -> None:
+            if before:
+                take()
             state = slot.state
             slot.entry = entry = put_record(state.element)
             if timeout is not None:
@@ -65,13 +74,15 @@ class FirstAttempts(CallEndings):
                     deadlines.watch_for(deadline)
             if attempts is not None:
                 attempts.start(entry, slot, state.started)
+            if slot.is_suspended:
+                done_pulling(slot)
 
         return admit
 
     def succeeding(self) -> Callable[[CallSlot, Any], float]:
         """Takes the result of a row that was admitted so, and gives the time then; its slot goes on, or ends."""
         # The time at the end, when the next call may begin: what runs further down the chain is no time of either call.
-        clock, validate, watched, may_leave = self._clock, self._validate, self._deadlines.line, self._hooks.may_leave
+        clock, validate, watched, complete = self._clock, self._validate, self._deadlines.line, self._hooks.complete
         latencies, is_plain = self._latencies, self.counts.is_even and not self._limits_attempts
 
         def succeeded(slot: CallSlot, result: Any) -> float:
@@ -94,9 +105,8 @@ class FirstAttempts(CallEndings):
             latencies.append(now - state.started)
             if deadline is not None:
                 watched.pop(entry, None)
-            entry.complete((value,))
             try:
-                may_leave()
+                complete(entry, value)
             except BaseException as error:  # of the output; raised in a coroutine some would become another
                 self._hooks.failed(error)
             return clock()

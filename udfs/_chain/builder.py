@@ -15,8 +15,8 @@ from .._operators.outputs import (
     ChainingOutput,
     CopyingBroadcastingOutput,
     CopyingChainingOutput,
-    CountingOutput,
     Output,
+    ReportingOutput,
     SplittingOutput,
 )
 from .chain import Chain, Sinks
@@ -105,7 +105,7 @@ class _Builder:
         if node.factory is not None and node.factory.mixes_sides:
             output = SplittingOutput(output)
         report = partial(self._chain.report_latency, self._names[node], self._sinks.latencies(node))
-        return CountingOutput(output, report)
+        return ReportingOutput(output, report)
 
     def _link(self, node: StreamNode, child: StreamNode) -> Output:
         assert child.factory is not None

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from typing import Any
 
-from asyncudf.queues import StreamElement
+from asyncudf.queues import Entry, StreamElement
 
 from .._calls.admission import Admission
 from .._calls.attempts import Calls
@@ -30,7 +30,7 @@ from .fast_path import ImmediateResults, Pace
 from .gauges import Gauges
 from .intake import Intake
 from .operator import ChainedOperator
-from .outputs import UNLIMITED, Output
+from .outputs import Output
 from .queues import queue_of
 
 __all__ = ("AsyncWaitOperator",)
@@ -98,10 +98,10 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake)
         clock, account = self.counters.clock, self.counters.account
         self._admission = Admission(self._pool, account, clock, loop, signs_of(self.name, options, self._fail))
-        may_leave: Callable[[], object] = self._emit
+        complete: Callable[[Entry, Any], object] = self._complete
         if output.leaves_chain:  # no code runs there that could complete a row, or see the variables of a call
-            may_leave = partial(self._queue.emit_completed_elements, self._output, UNLIMITED)
-        hooks = CallHooks(self._push, may_leave, self._fail, self._look_past_slots)
+            complete = partial(self._queue.complete_and_emit, self._output)
+        hooks = CallHooks(self._push, complete, self._fail, self._look_past_slots)
         own = (self._pool, self.counters, self._admission, hooks)
         self._calls = self._new_calls(spec, options, validate, may_edit, context, rng, loop, *own)
         self._limits = Limits(
@@ -109,7 +109,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
             self._fail, clock, shared_clock or clock,
         )  # fmt: skip
         self._intake = self._new_intake(self._input, self._queue, batch, self._push)
-        self._admit = self._calls.admitting(self._queue.put_record)
+        self._admit = self._calls.admitting(self._queue.put_record, self._immediate.records, self._take_immediate)
         self._looks_past_slots = self._is_bounded or self._intake.passes_slots
         self.gauges.count_open = self._calls.counts.count_open
 
@@ -260,6 +260,10 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         """Emit everything that may leave, and let a slot start on what there is place for then."""
         self._emit()
         self._pool.wake()
+
+    def _complete(self, entry: Entry, result: Any) -> None:
+        entry.complete((result,))
+        self._emit()
 
     def _emit(self) -> None:
         if self._emission.is_going_on:  # further down the chain something has completed a row of ours: it is seen there

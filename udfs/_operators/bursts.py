@@ -57,15 +57,9 @@ class BurstOperator(BufferedOperator):
         Afterwards, also if it raises, `_take_immediate` has to be called.
         """
         immediate, admission, has_places = self._immediate, self._admission, self._queue.has_places
-        admit, done_pulling = self._admit, self._pool.done_pulling
+        admit = self._admit
         ready, is_over = self._calls.ready, self._finished.done
         is_simple = self._bytes is None and not self._is_bounded
-
-        def suspended(slot: CallSlot) -> None:
-            if immediate.records:
-                self._take_immediate()
-            admit(slot)
-            done_pulling(slot)
 
         def may_go_on() -> bool:
             return is_simple and admission.is_open and has_places(BURST) and not (ready or is_over())
@@ -83,7 +77,7 @@ class BurstOperator(BufferedOperator):
             succeeded=self._calls.succeeding(),
             may_go_on=may_go_on,
         )
-        return lambda slot: notify_on_suspend(run(slot), slot, suspended)
+        return lambda slot: notify_on_suspend(run(slot), slot, admit)
 
     def may_take(self, slot: CallSlot) -> int:
         """How many rows `run_fast_path` may take from the input one after another, at most a burst; 0: none."""
@@ -115,7 +109,6 @@ class BurstOperator(BufferedOperator):
         """A call of `run_fast_path` is over, and its result cannot simply be passed on."""
         # Admitted only now if it has never given way: an error, or a late result, needs what a Call knows.
         if not slot.is_suspended:
-            self._take_immediate()
             self._admit(slot)
         if not slot.abandoned:
             self._calls.ended(slot, self._calls.call_of(slot), results, error)

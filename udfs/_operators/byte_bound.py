@@ -116,6 +116,3 @@ class UnloadingOutput(ForwardingOutput):
     def collect(self, record: StreamRecord) -> None:
         self._bound.unload(record.value)
         self._output.collect(record)
-
-    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        self._output.collect_results(records, results)  # these never were in the queue

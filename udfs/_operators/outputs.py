@@ -18,10 +18,10 @@ __all__ = (
     "ChainingOutput",
     "CopyingBroadcastingOutput",
     "CopyingChainingOutput",
-    "CountingOutput",
     "Downstream",
     "ForwardingOutput",
     "Output",
+    "ReportingOutput",
     "SplittingOutput",
     "TimestampedCollector",
 )
@@ -75,6 +75,8 @@ class Output(Collector):
 class ForwardingOutput(Output):
     """Hands everything on as it is."""
 
+    # Rows with their results, together, were done at once: they have no side records and never were in the queue.
+
     def __init__(self, output: Output) -> None:
         super().__init__()
         self._output = output
@@ -87,6 +89,9 @@ class ForwardingOutput(Output):
 
     def collect(self, record: StreamRecord) -> None:
         self._output.collect(record)
+
+    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
+        self._output.collect_results(records, results)
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         self._output.collect_tagged(tag, record)
@@ -104,8 +109,8 @@ class ForwardingOutput(Output):
         self._output.close()
 
 
-class CountingOutput(ForwardingOutput):
-    """Counts the records that leave an operator and notes when latency markers do, then passes them on.
+class ReportingOutput(ForwardingOutput):
+    """Tells when latency markers leave an operator, and hands everything on.
 
     Args:
         report: told of each latency marker.
@@ -113,17 +118,8 @@ class CountingOutput(ForwardingOutput):
 
     def __init__(self, output: Output, report: Callable[[LatencyMarker], None] = lambda marker: None) -> None:
         super().__init__(output)
-        self.records_out = 0
-        self._collect = output.collect  # found once, not for each row
         self._report = report
-
-    def collect(self, record: StreamRecord) -> None:
-        self.records_out += 1
-        self._collect(record)
-
-    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        self.records_out += len(records)
-        self._output.collect_results(records, results)
+        self.collect = output.collect  # type: ignore[method-assign]  # records pass here without a step of their own
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         self._report(marker)
@@ -141,9 +137,6 @@ class SplittingOutput(ForwardingOutput):
             self._output.collect_tagged(value.tag, record.with_value(value.value))
         else:
             self._output.collect(record)
-
-    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        self._output.collect_results(records, results)  # of rows with no side records
 
 
 class Downstream(Protocol):
