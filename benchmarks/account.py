@@ -26,7 +26,7 @@ from typing import Any
 from ._engine import engine
 from ._http_server import http_server
 from ._work import CAPACITY, pulled, suspends_once
-from .cases.p5_http import request, session_of
+from .cases.p5_http import calling, session_of
 
 ROWS, REQUESTS = 2_000, 1_000
 SHOWN = 0.05  # calls of a function for each row
@@ -83,11 +83,8 @@ async def taken(program: Program, rows: int, url: str | None = None) -> Account:
 
 @asynccontextmanager
 async def asking(url: str) -> AsyncIterator[Callable[[int], Awaitable[Any]]]:
-    async def ask(row: int) -> float:
-        return await request(session, url)
-
     async with session_of() as session:
-        yield ask
+        yield calling(session, url)
 
 
 def show(name: str, account: Account, rows: int) -> None:
