@@ -18,6 +18,7 @@ from ._harness import Sample
 from ._peers import TIMEOUT, Values
 from ._spark import arrow_column, batches_of, configured, seconds_of_calls, sized
 from ._work import BATCH, CAPACITY, Loop, bare, rates, run, settle_collector
+from .peers._requests import Service
 
 __all__ = ("Calls", "gathered")
 
@@ -101,20 +102,24 @@ class Calls:
         return Sample(self._values(self.latencies, seconds), note=self._note)
 
 
-def gathered(capacity: int, batch_rows: int) -> Callable[[str], Column]:
-    """`asyncio.gather` over each Arrow batch, under a semaphore; the batches must have so many rows."""
+def gathered(capacity: int, batch_rows: int, url: str = "") -> Callable[[str], Column]:
+    """`asyncio.gather` over each Arrow batch, under a semaphore; the batches must have so many rows.
+
+    A call waits, or makes a request to the address.
+    """
 
     def every(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        async def one(latency: float, limit: asyncio.Semaphore) -> float:
+        async def one(latency: float, limit: asyncio.Semaphore, service: Service) -> float:
             async with limit:
                 start = time.time()
                 if latency:
-                    await asyncio.sleep(latency)
+                    await service.answer(latency)
                 return start
 
         async def all_of(latencies: list[float]) -> list[float]:
             limit = asyncio.Semaphore(capacity)
-            return await asyncio.gather(*(one(latency, limit) for latency in latencies))
+            async with Service(url, capacity) as service:
+                return await asyncio.gather(*(one(latency, limit, service) for latency in latencies))
 
         for batch in sized(batches, batch_rows):
             yield pa.array(asyncio.run(all_of(batch.to_pylist())))

@@ -11,7 +11,7 @@ from .peers import PEERS, Mode, PeerUnavailable, Workload, run
 __all__ = ("PEER_BUDGET", "ROOM", "TIMEOUT", "Values", "peer_systems")
 
 WARM_UP = 20  # the share of the rows
-PEER_BUDGET = 8.0  # seconds of a round
+PEER_BUDGET = 5.0  # seconds of a round
 ROOM = Workload.room
 ALLOWANCE = 1.5  # budgets that a peer may need for all rows before it gets fewer: an estimate from few rows is rough
 TIMEOUT = 60.0  # seconds; a deadline for every row, as ours has
@@ -26,6 +26,7 @@ def peer_systems(
     *,
     budget: float = PEER_BUDGET,
     room: int = ROOM,
+    url: str = "",
 ) -> list[System]:
     """The peers that were asked for, each with these calls to make.
 
@@ -33,11 +34,12 @@ def peer_systems(
         budget: seconds that a round may take, as far as the warm-up tells: some peers are a thousand times slower
             than others. Who needs more makes fewer calls, and its note says so.
         room: how many times the capacity the rows are that a peer at its best holds, where it can be told.
+        url: where their calls make a request each; the latencies are what is expected then.
     """
     if settings.peers is None:
         return []
     chosen = [name for name in PEERS if not settings.peers or name in settings.peers]
-    workload = Workload(latencies, mode, timeout=TIMEOUT, room=room)
+    workload = Workload(latencies, mode, timeout=TIMEOUT, room=room, url=url)
     return [System(name, PeerRun(name, workload, values, budget), _kind(name)) for name in chosen]
 
 

@@ -29,7 +29,6 @@ from .._work import LOOPS
 __all__ = ("P2", "P2B")
 
 ROWS = 1_000_000
-PEER_BUDGET = 5.0  # seconds of a round; the fast ones need one
 
 
 @contextlib.contextmanager
@@ -53,7 +52,7 @@ def from_first_call(settings: Settings) -> Iterator[list[System]]:
             System("ordered_wait", partial(calls.operator, ordered_wait)),
             System("unordered_wait", partial(calls.operator, unordered_wait)),
             System("gather", calls.gather, "reference"),
-            *peer_systems(settings, calls.latencies, "ordered", per_row, budget=PEER_BUDGET),
+            *peer_systems(settings, calls.latencies, "ordered", per_row),
         ]
 
 

@@ -22,6 +22,7 @@ import org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink;
 public final class FlinkAsync {
     private static double[] latencies;
     private static int calls;
+    private static String url;
     // Only the one task writes these; main reads them when the job has ended.
     private static long first;
     private static long last;
@@ -32,7 +33,7 @@ public final class FlinkAsync {
 
         @Override
         public void open(OpenContext context) {
-            client = new Client(calls);
+            client = new Client(calls, url);
         }
 
         @Override
@@ -59,6 +60,7 @@ public final class FlinkAsync {
         for (int row = 0; row < latencies.length; row++) {
             latencies[row] = given.get(row).asDouble();
         }
+        url = workload.get("url").asText();
         long timeout = (long) (workload.get("timeout").asDouble() * 1000);
         boolean best = arguments.length > 2;
         int wanted = workload.get("capacity").asInt();

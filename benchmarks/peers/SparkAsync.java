@@ -65,13 +65,14 @@ public final class SparkAsync {
         JsonNode workload = new ObjectMapper().readTree(new File(arguments[0]));
         List<Double> latencies = new ArrayList<>();
         workload.get("latencies").forEach(latency -> latencies.add(latency.asDouble()));
+        String url = workload.get("url").asText();
         long timeout = (long) (workload.get("timeout").asDouble() * 1000);
         boolean best = arguments.length > 1;
         int wanted = workload.get("capacity").asInt();
         int length = best ? workload.get("room").asInt() * wanted : wanted;
         int most = best ? wanted : Client.UNBOUNDED;
         MapPartitionsFunction<Double, Double> calls =
-                rows -> new Window(rows, length, new Client(most), timeout);
+                rows -> new Window(rows, length, new Client(most, url), timeout);
 
         SparkSession session = SparkSession.builder().master("local[1]").config("spark.ui.enabled", "false").getOrCreate();
         session.sparkContext().setLogLevel("ERROR");

@@ -14,6 +14,7 @@ __all__ = ("PEERS", "ROOT", "PeerUnavailable", "arguments", "install", "version"
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLATION_LIMIT = 1800.0  # seconds
+CLIENT = f"aiohttp=={importlib.metadata.version('aiohttp')}"  # makes the requests of peers in Python: that of ours
 
 
 class PeerUnavailable(Exception):  # noqa: N818, it names a state of affairs
@@ -62,7 +63,7 @@ def _peer(name: str) -> Peer:
 
 
 def _marker(name: str) -> Path:
-    """Holds the requirement that is installed and was tried; written last."""
+    """Holds what is installed and was tried; written last."""
     return ROOT / "build" / "peers" / _peer(name).environment / "ready"
 
 
@@ -77,7 +78,7 @@ def version(name: str) -> str:
     try:
         if not requirement:
             return importlib.metadata.version("pyspark")
-        if _marker(name).read_text() == requirement:
+        if _marker(name).read_text() == f"{requirement} {CLIENT}":
             return requirement.partition("==")[2]
     except (OSError, importlib.metadata.PackageNotFoundError):
         pass
@@ -102,9 +103,9 @@ def install(name: str, trial: Callable[[str], object]) -> None:
         raise PeerUnavailable("this Python has no pyspark")
     marker.parent.mkdir(parents=True, exist_ok=True)
     _step([sys.executable, "-m", "venv", "--clear", str(marker.parent)])
-    _step([str(marker.parent / "bin" / "python"), "-m", "pip", "install", "--quiet", requirement])
+    _step([str(marker.parent / "bin" / "python"), "-m", "pip", "install", "--quiet", requirement, CLIENT])
     trial(name)
-    marker.write_text(requirement)
+    marker.write_text(f"{requirement} {CLIENT}")
 
 
 def _step(command: list[str]) -> None:

@@ -25,6 +25,7 @@ class Workload:
         timeout: Seconds allowed per call, for the peers that have a timeout.
         room: How many times the capacity the rows are that a peer at its best holds: calls in flight and finished
             rows that wait for their turn. Who knows the latencies makes it larger than a slow call by a usual one.
+        url: Where a call makes a request instead of waiting; its latency then only says what is expected.
     """
 
     latencies: Sequence[float]
@@ -32,6 +33,7 @@ class Workload:
     capacity: int = 100
     timeout: float = 60.0
     room: int = 100
+    url: str = ""
 
     @classmethod
     def instant(cls, rows: int, mode: Mode = "ordered", capacity: int = 100, timeout: float = 60.0) -> Workload:

@@ -15,6 +15,7 @@ import time
 
 import daft
 
+from benchmarks.peers._requests import Service
 from benchmarks.peers._workload import Measurement, Workload, serve
 
 PROBE = 1_000  # calls of 20 ms
@@ -23,7 +24,8 @@ PROBE = 1_000  # calls of 20 ms
 class Client:
     """Makes calls, under a semaphore if they have a bound."""
 
-    def __init__(self, bound: int | None) -> None:
+    def __init__(self, bound: int | None, url: str, connections: int) -> None:
+        self.service = Service(url, connections)
         self.limit = contextlib.nullcontext() if bound is None else asyncio.Semaphore(bound)
         self.running = self.most = 0
 
@@ -31,7 +33,7 @@ class Client:
         async with self.limit:
             started = time.time()
             if latency:
-                await asyncio.sleep(latency)
+                await self.service.answer(latency)
             return started
 
     async def in_flight(self, latency: float) -> int:
@@ -45,7 +47,7 @@ class Client:
 
 def most_in_flight(capacity: int) -> int:
     """With `max_concurrency` alone."""
-    client = daft.cls(Client, max_concurrency=capacity)(None)
+    client = daft.cls(Client, max_concurrency=capacity)(None, "", capacity)
     frame = daft.from_pydict({"latency": [0.02] * PROBE})
     seen = frame.select(client.in_flight(frame["latency"]).alias("most")).to_pydict()["most"]
     return int(max(seen))
@@ -56,7 +58,7 @@ def measure(workload: Workload, best: bool) -> Measurement:
     bound = workload.capacity if best and not instant else None
     alone = most_in_flight(workload.capacity)
     unbatched = alone > workload.capacity and not (instant or best)
-    client = daft.cls(Client, max_concurrency=workload.capacity)(bound)
+    client = daft.cls(Client, max_concurrency=workload.capacity)(bound, workload.url, workload.capacity)
     frame = daft.from_pydict({"latency": list(workload.latencies)})
     rows = frame.into_batches(1) if unbatched else frame
     results = rows.select(client.call(rows["latency"]).alias("started")).collect()

@@ -7,12 +7,12 @@ not, and whose results follow their rows.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
 import pathway as pw
 
+from benchmarks.peers._requests import Service
 from benchmarks.peers._workload import Measurement, Workload, serve
 
 
@@ -21,13 +21,14 @@ class Row(pw.Schema):
 
 
 def measure(workload: Workload, best: bool) -> Measurement:
+    service = Service(workload.url, workload.capacity)
     executor = pw.udfs.fully_async_executor if best else pw.udfs.async_executor
 
     @pw.udf(executor=executor(capacity=workload.capacity, timeout=workload.timeout))
     async def call(latency: float) -> float:
         started = time.time()
         if latency:
-            await asyncio.sleep(latency)
+            await service.answer(latency)
         return started
 
     starts: list[float] = []

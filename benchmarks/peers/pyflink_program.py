@@ -24,6 +24,7 @@ from pyflink.datastream import (
     StreamExecutionEnvironment,
 )
 
+from benchmarks.peers._requests import Service
 from benchmarks.peers._workload import Measurement, Workload, serve
 
 BUNDLE = {"python.fn-execution.bundle.size": "100000", "python.fn-execution.bundle.time": "100000"}  # rows; ms
@@ -32,8 +33,9 @@ BUNDLE = {"python.fn-execution.bundle.size": "100000", "python.fn-execution.bund
 class Call(AsyncFunction):
     """A call, under a semaphore if there is a bound."""
 
-    def __init__(self, bound: int | None) -> None:
+    def __init__(self, bound: int | None, url: str, connections: int) -> None:
         self.bound = bound
+        self.service = Service(url, connections)
         self.limit: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -44,7 +46,7 @@ class Call(AsyncFunction):
         async with self.limit:
             started = time.time()
             if value:
-                await asyncio.sleep(value)
+                await self.service.answer(value)
             return [started]
 
 
@@ -70,7 +72,7 @@ def measure(workload: Workload, best: bool) -> Measurement:
     environment.set_python_executable(sys.executable)
     rows = environment.from_collection(list(workload.latencies), type_info=Types.DOUBLE())
     wait = AsyncDataStream.ordered_wait if ordered else AsyncDataStream.unordered_wait
-    call = Call(workload.capacity if two_bounds else None)
+    call = Call(workload.capacity if two_bounds else None, workload.url, workload.capacity)
     timeout = Time.milliseconds(int(workload.timeout * 1000))
     results = wait(rows, call, timeout, capacity, Types.DOUBLE())
     arrivals = results.flat_map(Arrivals(len(workload.latencies)), Types.DOUBLE())

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.peers._requests import Service
 from benchmarks.peers._workload import Measurement, Workload, serve
 
 BATCHES = 4  # in flight
@@ -24,14 +25,18 @@ CALLS = "RAY_DATA_DEFAULT_ASYNC_ROW_UDF_MAX_CONCURRENCY"
 
 
 class Call:
+    def __init__(self, url: str, connections: int) -> None:
+        self.service = Service(url, connections)
+
     async def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        return {"started": await call(row["latency"])}
+        return {"started": await call(self.service, row["latency"])}
 
 
 class Calls:
     """Makes the calls of a batch, under a semaphore that all batches share."""
 
-    def __init__(self, bound: int) -> None:
+    def __init__(self, url: str, bound: int) -> None:
+        self.service = Service(url, bound)
         self.limit = asyncio.Semaphore(bound)
 
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
@@ -39,19 +44,20 @@ class Calls:
 
     async def call(self, latency: float) -> float:
         async with self.limit:
-            return await call(latency)
+            return await call(self.service, latency)
 
 
-async def call(latency: float) -> float:
+async def call(service: Service, latency: float) -> float:
     started = time.time()
     if latency:
-        await asyncio.sleep(latency)
+        await service.answer(latency)
     return started
 
 
 def measure(workload: Workload, best: bool) -> Measurement:
     capacity = workload.capacity
     size = capacity * workload.room // BATCHES
+    client = (workload.url, capacity)
     os.environ[CALLS] = str(capacity)
     ray = importlib.import_module("ray")  # reads its environment now
     importlib.import_module("ray.data")
@@ -60,10 +66,10 @@ def measure(workload: Workload, best: bool) -> Measurement:
     rows = ray.data.from_arrow(pa.table({"latency": list(workload.latencies)}))
     actor = ray.data.ActorPoolStrategy(size=1)
     if best:
-        results = rows.map_batches(Calls, fn_constructor_args=(capacity,), compute=actor, batch_size=size)
+        results = rows.map_batches(Calls, fn_constructor_args=client, compute=actor, batch_size=size)
         how = f"{BATCHES} batches of {size:,} rows in flight, a semaphore of {capacity}"
     else:
-        results, how = rows.map(Call, compute=actor), f"map, {capacity} rows in flight"
+        results, how = rows.map(Call, fn_constructor_args=client, compute=actor), f"map, {capacity} rows in flight"
     starts = [start for batch in results.iter_batches(batch_format="numpy") for start in batch["started"].tolist()]
     last = time.time()
     ray.shutdown()

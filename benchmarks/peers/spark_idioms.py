@@ -27,6 +27,7 @@ from pyspark.sql import functions as sf
 from benchmarks._calls import gathered
 from benchmarks._spark import arrow_column, batches_of, sized, spark
 from benchmarks._work import BATCH, run
+from benchmarks.peers._requests import Service, blocking_answer
 from benchmarks.peers._workload import Measurement, Workload, serve
 
 WARM_UP = 100  # rows
@@ -36,25 +37,26 @@ LEVEL = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
 
 def gather(df: DataFrame, workload: Workload, batch_rows: int) -> DataFrame:
     """`asyncio.gather` over each Arrow batch, under a semaphore."""
-    return df.select(gathered(workload.capacity, batch_rows)("latency").alias("started"))
+    return df.select(gathered(workload.capacity, batch_rows, workload.url)("latency").alias("started"))
 
 
 def pullers(df: DataFrame, workload: Workload, batch_rows: int) -> DataFrame:
     """As many tasks as may be in flight, which take the next row of the batch each, on uvloop."""
-    capacity = workload.capacity  # all that travels to the worker
+    capacity, url = workload.capacity, workload.url  # all that travels to the worker
 
     def batches(given: Iterator[pa.Array]) -> Iterator[pa.Array]:
         async def every(latencies: list[float]) -> list[float]:
             starts = [0.0] * len(latencies)
             waiting = enumerate(latencies)
 
-            async def pull() -> None:
+            async def pull(service: Service) -> None:
                 for place, latency in waiting:
                     starts[place] = time.time()
                     if latency:
-                        await asyncio.sleep(latency)
+                        await service.answer(latency)
 
-            await asyncio.gather(*(pull() for _ in range(capacity)))
+            async with Service(url, capacity) as service:
+                await asyncio.gather(*(pull(service) for _ in range(capacity)))
             return starts
 
         for batch in sized(given, batch_rows):
@@ -66,7 +68,7 @@ def pullers(df: DataFrame, workload: Workload, batch_rows: int) -> DataFrame:
 def threads(df: DataFrame, workload: Workload, batch_rows: int) -> DataFrame:
     """`ThreadPoolExecutor.map` over each batch of `mapInPandas`."""
     capacity = workload.capacity
-    one = blocking_call()
+    one = blocking_call(workload.url)
 
     def batches(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         with ThreadPoolExecutor(capacity) as pool:
@@ -79,7 +81,7 @@ def threads(df: DataFrame, workload: Workload, batch_rows: int) -> DataFrame:
 def window(df: DataFrame, workload: Workload, batch_rows: int) -> DataFrame:
     """A pool of threads and a window of many more calls, of which the oldest is waited for."""
     capacity, length = workload.capacity, workload.room * workload.capacity
-    one = blocking_call()
+    one = blocking_call(workload.url)
 
     def batches(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         calls: deque[Future[float]] = deque()
@@ -100,7 +102,7 @@ def concurrency(df: DataFrame, workload: Workload, batch_rows: int) -> DataFrame
     """A plain function, which Spark calls in a pool of threads that it makes for each Arrow batch."""
     require_batches(df, batch_rows)  # the function sees none
     df.sparkSession.conf.set(LEVEL, str(workload.capacity))
-    call = sf.udf(blocking_call(), "double", useArrow=True)
+    call = sf.udf(blocking_call(workload.url), "double", useArrow=True)
     return df.select(call("latency").alias("started"))
 
 
@@ -113,13 +115,13 @@ def require_batches(df: DataFrame, batch_rows: int) -> None:
     df.select(arrow_column(same, "double")("latency").alias("latency")).agg(sf.count("latency")).first()
 
 
-def blocking_call() -> Callable[[float], float]:
+def blocking_call(url: str) -> Callable[[float], float]:
     """Made here, so that it travels by value."""
 
     def one(latency: float) -> float:
         started = time.time()
         if latency:
-            time.sleep(latency)
+            blocking_answer(url, latency)
         return started
 
     return one

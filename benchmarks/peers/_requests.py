@@ -1,0 +1,59 @@
+"""What a call of a peer's Python program waits for: some seconds, or an answer to an HTTP request."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import threading
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+__all__ = ("Service", "blocking_answer")
+
+_own = threading.local()  # a thread's session
+
+
+class Service:
+    """Answers after so many seconds, or when the server at the address has.
+
+    To be made where the calls are: the first one opens a session, on its loop. A program that ends with its calls need
+    not close it.
+    """
+
+    def __init__(self, url: str, connections: int) -> None:
+        self._url = url
+        self._connections = connections
+        self._session: aiohttp.ClientSession | None = None
+
+    async def answer(self, latency: float) -> None:
+        if not self._url:
+            await asyncio.sleep(latency)
+            return
+        if self._session is None:
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=self._connections))
+        async with self._session.get(self._url) as response:
+            response.raise_for_status()
+            await response.read()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+def blocking_answer(url: str, latency: float) -> None:
+    """The same in a thread, with `requests`, each thread on a connection of its own."""
+    if not url:
+        time.sleep(latency)
+        return
+    session: Any = getattr(_own, "session", None)
+    if session is None:
+        session = _own.session = importlib.import_module("requests").Session()  # only this Python has it
+    session.get(url).raise_for_status()
