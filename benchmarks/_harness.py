@@ -68,16 +68,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class System:
-    """Something to measure. `at` is its place on the axis of a growth case.
-
-    `rounds`: it is measured in so many, the first ones. None: in all.
-    """
+    """Something to measure. `at` is its place on the axis of a growth case."""
 
     name: str
     measure: Callable[[], Sample]
     kind: Kind = "ours"
     at: float | None = None
-    rounds: int | None = None
 
     @property
     def label(self) -> str:
@@ -86,7 +82,7 @@ class System:
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured of one quantity of one system, a value for each of its rounds."""
+    """What was measured of one quantity of one system, a value for each round."""
 
     system: str
     quantity: str
@@ -108,8 +104,8 @@ class Figure:
         return min(self.values) if higher_is_better(self.quantity) else max(self.values)
 
     def ratio_to(self, other: Figure) -> Figure:
-        """The ratio of each round of both, as a figure, whose median counts: what slows down a whole round does not."""
-        ratios = tuple(a / b for a, b in zip(self.values, other.values, strict=False))
+        """The ratio of each round, as a figure, whose median counts: what slows down a whole round does not."""
+        ratios = tuple(a / b for a, b in zip(self.values, other.values, strict=True))
         return Figure(self.system, self.quantity, ratios)
 
 
@@ -268,8 +264,6 @@ def interleaved(
     unavailable: dict[str, str] = {}
     for repetition in range(repetitions + 1):
         for system in list(samples):
-            if system.rounds is not None and repetition > system.rounds:
-                continue
             tell(f"{f'round {repetition} of {repetitions}' if repetition else 'warm-up'}: {system.label}")
             try:
                 sample = system.measure()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from ._harness import AT_ITS_BEST, Sample, Settings, System, UnavailableError
+from ._harness import AT_ITS_BEST, Kind, Sample, Settings, System, UnavailableError
 from .peers import PEERS, Mode, PeerUnavailable, Workload, run
 
 __all__ = ("PEER_BUDGET", "ROOM", "TIMEOUT", "Values", "peer_systems")
 
 WARM_UP = 20  # the share of the rows
 PEER_BUDGET = 5.0  # seconds of a round
-DOCUMENTED_ROUNDS = 1  # of a peer as documented: what it can do is judged by its best, in all rounds
 ROOM = Workload.room
 ALLOWANCE = 1.5  # budgets that a peer may need for all rows before it gets fewer: an estimate from few rows is rough
 TIMEOUT = 60.0  # seconds; a deadline for every row, as ours has
@@ -41,13 +40,11 @@ def peer_systems(
         return []
     chosen = [name for name in PEERS if not settings.peers or name in settings.peers]
     workload = Workload(latencies, mode, timeout=TIMEOUT, room=room, url=url)
-    return [_system(name, PeerRun(name, workload, values, budget)) for name in chosen]
+    return [System(name, PeerRun(name, workload, values, budget), _kind(name)) for name in chosen]
 
 
-def _system(peer: str, measure: PeerRun) -> System:
-    if peer.endswith(AT_ITS_BEST):
-        return System(peer, measure, "peer at its best")
-    return System(peer, measure, "peer", rounds=DOCUMENTED_ROUNDS)
+def _kind(peer: str) -> Kind:
+    return "peer at its best" if peer.endswith(AT_ITS_BEST) else "peer"
 
 
 class PeerRun:

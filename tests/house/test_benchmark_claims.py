@@ -30,7 +30,6 @@ from benchmarks._harness import (
     System,
     Target,
     UnavailableError,
-    figures_of,
     interleaved,
 )
 from benchmarks._peers import peer_systems, rows_within
@@ -112,18 +111,6 @@ def test_a_peer_that_fails_in_a_later_round_is_told_with_its_round() -> None:
 
     kept, unavailable = interleaved([System("daft-best", measure, "peer at its best")], 3, lambda _: None)
     assert (kept, unavailable) == ({}, {"daft-best": "it fell (in round 2)"})
-
-
-def test_a_system_of_the_first_round_is_measured_in_it_and_compared_by_it() -> None:
-    values = {"ordered_wait": iter([0.0, 6.0, 20.0, 30.0]), "daft": iter([0.0, 3.0])}
-    systems = [
-        System(name, lambda left=left: Sample({"calls/s": next(left)}), rounds=1 if name == "daft" else None)
-        for name, left in values.items()
-    ]
-    samples, unavailable = interleaved(systems, 3, lambda _: None)
-    ours, peer = (figure for system in systems for figure in figures_of(system, samples[system]))
-    assert (ours.values, peer.values, unavailable) == ((6.0, 20.0, 30.0), (3.0,), {})
-    assert ours.ratio_to(peer).values == (2.0,)
 
 
 @pytest.mark.parametrize(
