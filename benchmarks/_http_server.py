@@ -3,9 +3,9 @@
     python benchmarks/_http_server.py [--latency 0.02] [--places 40]
 
 Prints its address and runs until its standard input ends, so it cannot outlive the program that started it. Below its
-address, `calls` tells how many requests have come and when the last one did, and `json/5000` gives a body of about so
-many bytes. With `--places` an answer takes longer the
-more requests there are beyond so many: 80 at once, with 40 places, four times as long each.
+address, `calls` tells how many requests have come, how many of them there were at once and when the last one came, and
+`json/5000` gives a body of about so many bytes. With `--places` an answer takes longer the more requests there are
+beyond so many: 80 at once, with 40 places, four times as long each.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def json_body(size: int) -> bytes:
 
 
 async def serve(latency: float, places: int) -> None:
-    seen = {"calls": 0, "last": 0.0}
+    seen = {"calls": 0, "most": 0, "last": 0.0}
     in_flight = 0
 
     async def calls(request: web.Request) -> web.Response:
@@ -60,6 +60,7 @@ async def serve(latency: float, places: int) -> None:
         seen["last"] = time.time()
         if latency:
             in_flight += 1
+            seen["most"] = max(seen["most"], in_flight)
             await asyncio.sleep(latency * max(1.0, in_flight / places) ** 2)
             in_flight -= 1
         return web.Response(body=ANSWER, content_type="application/json")

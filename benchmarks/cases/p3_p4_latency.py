@@ -25,7 +25,7 @@ from .._work import BARE, CAPACITY, LOOPS, SAME_LOOP, lognormal, rates
 
 __all__ = ("P3", "P4")
 
-CALLS = 50_000
+CALLS = 30_000
 REPETITIONS = 3
 
 

@@ -111,7 +111,7 @@ P8 = Case(
     "the time per row, by rows",
     partial(systems, reuse=True),
     (*growth("us/row"), *growth("CPU us/row")),
-    repetitions=5,
+    repetitions=3,
     axis="rows",
     plots=("us/row", "CPU us/row"),
 )

@@ -20,7 +20,7 @@ import org.apache.spark.sql.functions;
  * An async client in Java's mapPartitions, without Python: a sliding window of futures, whose head the task waits for.
  * Usually the window is as long as calls may be in flight, which is what SynapseML does; at its best it is a hundred
  * times longer or more, and the client bounds the calls. Counted is the time from the first call to the end of the
- * action. Some rows go before, or all of them if calls return at once, so that the compiler is warm.
+ * action. Some rows go before, or all of them if calls return at once or are requests, so that the compiler is warm.
  */
 public final class SparkAsync {
     private static final int WARM_UP = 100; // rows
@@ -78,8 +78,8 @@ public final class SparkAsync {
         session.sparkContext().setLogLevel("ERROR");
         Row found = null;
         double last = 0;
-        boolean instant = latencies.stream().allMatch(latency -> latency == 0);
-        int first = instant ? latencies.size() : Math.min(WARM_UP, latencies.size());
+        boolean warm = !url.isEmpty() || latencies.stream().allMatch(latency -> latency == 0);
+        int first = warm ? latencies.size() : Math.min(WARM_UP, latencies.size());
         for (int rows : new int[] {first, latencies.size()}) {
             Dataset<Double> table =
                     session.createDataset(latencies.subList(0, rows), Encoders.DOUBLE()).coalesce(1).cache();
@@ -94,7 +94,7 @@ public final class SparkAsync {
 
         String note = "ordered only; a window of " + length + " futures"
                 + (best ? ", a client of at most " + wanted + " calls" : "")
-                + (instant ? ", after a pass to warm up" : "");
+                + (warm ? ", after a pass to warm up" : "");
         String line = "{\"seconds\": %.9f, \"rows\": %d, \"version\": \"%s\", \"note\": \"%s\"}%n";
         System.out.printf(Locale.ROOT, line, last - found.getDouble(0), found.getLong(1), version, note);
     }

@@ -13,6 +13,8 @@ from typing import NoReturn
 __all__ = ("become", "opened")
 
 FOLDER = Path(__file__).parent
+# With two processors Java would start a thread for each answer of its HTTP client.
+POOL = "-Djava.util.concurrent.ForkJoinPool.common.parallelism=2"
 
 
 def become(program: str, jars: Path, classes: Path, options: Sequence[str], arguments: Sequence[str]) -> NoReturn:
@@ -23,7 +25,7 @@ def become(program: str, jars: Path, classes: Path, options: Sequence[str], argu
         command = [_tool("javac"), "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), *map(str, sources)]
         subprocess.run(command, check=True, timeout=120)
     path = os.pathsep.join((str(classes), f"{jars}/*"))
-    java = [_tool("java"), *options, "-cp", path, program, *arguments]
+    java = [_tool("java"), POOL, *options, "-cp", path, program, *arguments]
     os.execv(java[0], java)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from types import TracebackType
@@ -26,14 +27,12 @@ class Service:
     """
 
     def __init__(self, url: str, connections: int) -> None:
+        self.answer: Callable[[float], Awaitable[None]] = self._request if url else asyncio.sleep
         self._url = url
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
-    async def answer(self, latency: float) -> None:
-        if not self._url:
-            await asyncio.sleep(latency)
-            return
+    async def _request(self, latency: float) -> None:
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=self._connections))
         async with self._session.get(self._url) as response:
