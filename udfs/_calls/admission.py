@@ -68,9 +68,12 @@ class Admission:
     # `Calls.ready`. So rows begin in their order, and the slot that waits counts as the one that pulls.
     #
     # is_open: no gate has to be asked, so that calls may begin without a word
+    # lets_in: none has turned a call away since the last one passed, so that `admits` may be asked
+    # newcomer: stands for all rows that were never called; None if each has costs of its own, which only its call knows
     # waiting: the call that waits
     # attempts: that have ended, of those that tell of the service
     # look: called when one has, or the breaker may have opened, or nothing more may come
+    # begins_to_wait: called when a call does, `waiting` is set
     # heard: how often it has been heard what other tasks know, see Suspects
     # costs_of: the permits of an attempt, for each rate limit; the user's own code
     # refuse: called with a call that has no costs, and why
@@ -94,18 +97,28 @@ class Admission:
         self._woken: asyncio.Future[None] | None = None
         self.tell_pause: Callable[[float], None] = lambda until: None
         self.look: Callable[[], None] = lambda: None
+        self.begins_to_wait: Callable[[], None] = lambda: None
         self.breaks: Callable[[], bool] = lambda: False
         self.heard: Callable[[], int] = itertools.count(step=2).__next__  # where nobody else has to be heard
         self.costs_of: Callable[[Call], Sequence[float]] | None = None
         self.refuse: Callable[[Call, BaseException], None]
         self.attempts = 0
-        self.is_open = True
+        self.is_open = self.lets_in = True
+        self.newcomer: Call | None = None
         self.waiting: Call | None = None
 
-    def use(self, gates: Sequence[Gate]) -> None:
-        """From now on attempts ask these, in their order; one whose `wait` takes what it grants is the last."""
+    def use(self, gates: Sequence[Gate], costs: Sequence[float] | None = ()) -> None:
+        """From now on attempts ask these, in their order; one whose `wait` takes what it grants is the last.
+
+        Args:
+            costs: of each attempt, in permits of each rate limit; None: `costs_of` tells.
+        """
         self._gates = [self._pause, *gates]
         self.is_open = not gates
+        self.lets_in = costs is not None
+        if costs is not None:
+            self.newcomer = Call((), (), 0.0)
+            self.newcomer.costs = costs
 
     @property
     def is_broken(self) -> bool:
@@ -116,9 +129,24 @@ class Admission:
         """Whether an attempt that ended so tells that the service is down."""
         return self._sign_of(error) is ServiceSign.DOWN
 
+    def admits(self, slot: CallSlot) -> float | None:
+        """Begin the first attempt of a row in this slot, and tell when that was; None if it has to wait."""
+        self._pool.pulls(slot)
+        call, now = self.newcomer, self._clock()
+        for gate in self._gates:
+            if gate.wait(call, now) != 0.0:  # type: ignore[arg-type]
+                self.lets_in = False
+                return None
+        slot.admitted = now
+        for gate in self._gates:
+            gate.began(slot, call, now)  # type: ignore[arg-type]
+        return now
+
     async def begin(self, slot: CallSlot, call: Call) -> bool:
         """Wait until an attempt of the call may begin; False if it needs none by then."""
-        if self.costs_of is not None and call.costs is None:
+        if self.newcomer is not None:
+            call.costs = self.newcomer.costs
+        elif self.costs_of is not None and call.costs is None:
             try:
                 call.costs = self.costs_of(call)
             except BaseException as error:  # code of the user's
@@ -136,6 +164,7 @@ class Admission:
                     gate.began(slot, call, now)
                 if has_waited:
                     self._account.enter(State.CALLS_BUSY)
+                self.lets_in = self.newcomer is not None
                 return True
             has_waited = True
             self._account.enter(state)
@@ -153,6 +182,7 @@ class Admission:
         woken = self._woken = self._loop.create_future()
         timer = None if seconds is None else self._loop.call_later(max(seconds, ROUNDING), self.wake)
         self.waiting = call
+        self.begins_to_wait()
         try:
             await woken
         finally:
@@ -183,6 +213,7 @@ class Admission:
         until = self._clock() + seconds
         if until > self._paused_until:
             self._paused_until = until
+            self.lets_in = False
             self.tell_pause(until)
             if len(self._gates) == 1:
                 self.is_open = False

@@ -192,6 +192,11 @@ class CallEndings(ABC):
         """Whether there is a call to be made of a row that has one already."""
         return bool(self.ready) or (self._hedges is not None and self._hedges.has_call)
 
+    @property
+    def has_new(self) -> bool:
+        """Whether the next of these was never made."""
+        return bool(self.ready) and not self.ready[0].attempt
+
     def settle(self) -> None:
         """An attempt has ended, or the breaker has opened, or nothing more comes: calls may be to blame, or not."""
         if self._suspects is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from asyncudf.queues import Entry
+from asyncudf.queues import Entry, StreamRecord
 
 from .._functions.async_function import Results
 from .._functions.signature import FunctionSpec
@@ -27,6 +27,9 @@ class FirstAttempts(CallEndings):
     # A row whose call gives way is no more than an entry, at first: its Call is made when somebody asks for it, by
     # `call_of`, which for most rows nobody does. `admitting` and `succeeding` each make a function that is called for
     # such a row, in which no attribute of an object that is always the same has to be looked up.
+    #
+    # Where somebody has to be asked whether a row may be called, `beginning` makes a third, which gives it its place
+    # before that.
 
     def __init__(self, spec: FunctionSpec, options: Options, validate: Validate | None, *parts: Any) -> None:
         super().__init__(spec, options, validate, *parts)
@@ -38,6 +41,10 @@ class FirstAttempts(CallEndings):
             self._loop, self._clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
         )
         self._limits_attempts = options.attempt_timeout is not None
+
+    @abstractmethod
+    def open(self, records: Sequence[StreamRecord], entries: Sequence[Entry]) -> Call:
+        """The call of rows that have just entered the queue."""
 
     @abstractmethod
     def ended(self, slot: CallSlot, call: Call, results: Sequence[Results] | None, error: BaseException | None) -> None:
@@ -66,7 +73,8 @@ class FirstAttempts(CallEndings):
             if before:
                 take()
             state = slot.state
-            slot.entry = entry = put_record(state.element)
+            if (entry := slot.entry) is None:
+                slot.entry = entry = put_record(state.element)
             if timeout is not None:
                 state.deadline = deadline = state.started + timeout
                 watched[entry] = deadline, slot
@@ -79,11 +87,32 @@ class FirstAttempts(CallEndings):
 
         return admit
 
+    def beginning(self, put_record: Callable[[Any], Entry]) -> Callable[[CallSlot, Any], float | None] | None:
+        """Gives a row its place before its first attempt, and tells when that begins; None if it does not begin now.
+
+        Returns:
+            None if attempts begin without a word to anybody.
+        """
+        if self._admission.is_open:
+            return None
+        start = self._start
+        return lambda slot, record: start(slot, put_record(record))
+
+    def _start(self, slot: CallSlot, entry: Entry) -> float | None:
+        """Begin the first attempt of a row that has its place, if the limits let it; else it is the next in line."""
+        now = self._clock() if self._admission.is_open else self._admission.admits(slot)
+        if now is None:
+            self.ready.appendleft(self.open((entry.element,), (entry,)))  # type: ignore[arg-type]
+        else:
+            slot.entry = entry
+        return now
+
     def succeeding(self) -> Callable[[CallSlot, Any], float]:
         """Takes the result of a row that was admitted so, and gives the time then; its slot goes on, or ends."""
         # The time at the end, when the next call may begin: what runs further down the chain is no time of either call.
         clock, validate, watched, complete = self._clock, self._validate, self._deadlines.line, self._hooks.complete
         latencies, is_plain = self._latencies, self.counts.is_even and not self._limits_attempts
+        admission = None if self._admission.is_open else self._admission
 
         def succeeded(slot: CallSlot, result: Any) -> float:
             entry, state = slot.entry, slot.state
@@ -98,6 +127,8 @@ class FirstAttempts(CallEndings):
                 call = self.call_of(slot)
                 call.slots.remove(slot)
                 slot.call, slot.is_suspended = None, False
+                if admission is not None:
+                    admission.ended(slot, None)
                 self._decide(call, [(result,)], [misfit], misfit, now)
                 return clock()
             slot.entry = None
@@ -105,6 +136,8 @@ class FirstAttempts(CallEndings):
             latencies.append(now - state.started)
             if deadline is not None:
                 watched.pop(entry, None)
+            if admission is not None:
+                admission.ended(slot, None)
             try:
                 complete(entry, value)
             except BaseException as error:  # of the output; raised in a coroutine some would become another

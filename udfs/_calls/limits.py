@@ -99,7 +99,7 @@ class Limits:
                 meeting = self.place.meeting
                 coordinator = Coordinator(meeting.url, meeting.space, clock=self.clock)
                 await stack.enter_async_context(coordinator)
-            self.admission.use(list(self._gates(stack, coordinator)))
+            self.admission.use(self._gates(stack, coordinator), self._costs())
             self._share_failures(stack, coordinator)
             yield
             if self.failures is not None:
@@ -127,9 +127,16 @@ class Limits:
         if options.max_calls is not None:
             gates.append(self._spending(stack, coordinator, options.max_calls))
         if options.rate_limit:
-            admission.costs_of = partial(_costs, [_of_rows(limit, self.spec) for limit in options.rate_limit])
             gates.append(self._permits(stack, coordinator, options.rate_limit))
         return gates
+
+    def _costs(self) -> Sequence[float] | None:
+        """The permits of each attempt; None if they are not all alike."""
+        limits = self.options.rate_limit or ()
+        if any(callable(limit.cost) for limit in limits):
+            self.admission.costs_of = partial(_costs, [_of_rows(limit, self.spec) for limit in limits])
+            return None
+        return [limit.cost_of(()) for limit in limits]
 
     def _shared_health(self, stack: contextlib.AsyncExitStack, coordinator: Coordinator) -> SharedHealth:
         assert self.place is not None

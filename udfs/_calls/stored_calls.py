@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,7 +26,6 @@ from .attempts import Calls
 from .call import Call, CallHooks
 from .coalescing import LandedResults, SingleFlight
 from .copies import copied
-from .invokers import Invoker
 from .looked_up import KeyedRecord
 from .result_writer import ResultWriter
 from .slots import CallSlot, SlotPool
@@ -80,6 +80,7 @@ class StoredCalls(Calls):
         is_over: Callable[[], bool],
         weighed: Weighed | None,
     ) -> None:
+        hooks = dataclasses.replace(hooks, complete=self._keep)
         super().__init__(spec, options, validate, may_edit, context, rng, loop, pool, counters, admission, hooks)
         self._stored = stored
         self._counters = counters
@@ -93,9 +94,26 @@ class StoredCalls(Calls):
             stored, loop, lambda: pool.in_flight <= 1 or is_starved(), is_over, hooks.finished, hooks.failed
         )
 
-    def use(self, invoker: Invoker) -> Callable[..., Coroutine[Any, Any, Any]] | None:
-        super().use(invoker)
-        return None  # the fast path passes results on at once
+    def beginning(self, put_record: Callable[[Any], Entry]) -> Callable[[CallSlot, Any], float | None]:
+        start, called, finished = self._start, self._called, self._hooks.finished
+
+        def begin(slot: CallSlot, record: KeyedRecord) -> float | None:
+            entry = put_record(record)
+            if not self.needs_call(record, entry):
+                finished()
+                return None
+            if (now := start(slot, entry)) is not None:
+                called.add(record.key)  # type: ignore[arg-type]
+            return now
+
+        return begin
+
+    def _keep(self, entry: Entry, result: Any) -> None:
+        """A row has its result from its first attempt."""
+        results = [result]
+        self._settle(entry.element.key, entry, results, results)  # type: ignore[attr-defined]
+        if entry.is_done:
+            self._hooks.finished()
 
     def needs_call(self, record: KeyedRecord, entry: Entry) -> bool:
         """Whether a row that has just entered the queue is to be called; if not, it is done or will be."""

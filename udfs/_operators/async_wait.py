@@ -156,9 +156,9 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         """
         async with contextlib.AsyncExitStack() as stack:
             resources = await stack.enter_async_context(opened(self._spec, self._context))
-            self._fast_path = self._use(resources)
             stack.callback(self._calls.close)
             await stack.enter_async_context(self._limits.kept())
+            self._fast_path = self._use(resources)
             stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
             self._pool.open()
             self._request_batch()
@@ -212,9 +212,10 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
             end = clock() + pause
             while not (self._finished.done() or self._admission.waiting is not None or slot.is_contaminated()):
                 # A dead service is tried with a new row, where there is one: those that have failed may be to blame.
-                is_new = not self._admission.is_open and self._admission.is_broken and self._intake.has_call
+                is_broken = not self._admission.is_open and self._admission.is_broken
+                is_new = is_broken and self._intake.has_call and not self._calls.has_new
                 call = None if is_new else self._calls.next_ready()
-                if call is None and self._fast_path is not None and self._admission.is_open:
+                if call is None and self._fast_path is not None and self._admission.lets_in and not is_broken:
                     try:
                         has_more = await self._fast_path(slot)
                     finally:

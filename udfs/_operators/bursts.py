@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from asyncudf.queues import StreamElementQueue
+from asyncudf.queues import StreamElementQueue, StreamRecord
 
 from .._calls.admission import Admission
 from .._calls.attempts import Calls
@@ -28,6 +28,8 @@ class BurstOperator(BufferedOperator):
 
     # _immediate holds rows only while one slot runs the fast path: they are taken before it gives way
 
+    _row_type = StreamRecord  # as it stands in the input
+
     counters: TaskCounters
     _admission: Admission
     _admit: Callable[[CallSlot], None]
@@ -39,6 +41,7 @@ class BurstOperator(BufferedOperator):
     _pace: Pace
     _pool: SlotPool
     _queue: StreamElementQueue
+    _succeeded: Callable[[CallSlot, Any], float]
 
     def _finish_if_drained(self) -> None:
         raise NotImplementedError
@@ -57,12 +60,13 @@ class BurstOperator(BufferedOperator):
         Afterwards, also if it raises, `_take_immediate` has to be called.
         """
         immediate, admission, has_places = self._immediate, self._admission, self._queue.has_places
-        admit = self._admit
+        admit, succeeded = self._admit, self._calls.succeeding()
+        self._succeeded = succeeded
         ready, is_over = self._calls.ready, self._finished.done
         is_simple = self._bytes is None and not self._is_bounded
 
         def may_go_on() -> bool:
-            return is_simple and admission.is_open and has_places(BURST) and not (ready or is_over())
+            return is_simple and admission.lets_in and has_places(BURST) and not (ready or is_over())
 
         run = partial(
             run_fast_path,
@@ -74,8 +78,10 @@ class BurstOperator(BufferedOperator):
             operator=self,
             buffer=self._input,
             asks=self._calls.asks,
-            succeeded=self._calls.succeeding(),
+            succeeded=succeeded,
             may_go_on=may_go_on,
+            begin=self._calls.beginning(self._queue.put_record),
+            row_type=self._row_type,
         )
         return lambda slot: notify_on_suspend(run(slot), slot, admit)
 
@@ -85,7 +91,7 @@ class BurstOperator(BufferedOperator):
         # is not there. What a single row may change, such as a context variable, the loop asks itself.
         self._take_immediate()  # or their places would be given twice
         places = self._queue.places
-        if self._calls.ready or self._finished.done() or not self._admission.is_open or slot.is_contaminated():
+        if self._calls.ready or self._finished.done() or not self._admission.lets_in or slot.is_contaminated():
             return 0
         if self._bytes is not None:
             self._immediate.spare = self._bytes.spare
@@ -112,6 +118,11 @@ class BurstOperator(BufferedOperator):
             self._admit(slot)
         if not slot.abandoned:
             self._calls.ended(slot, self._calls.call_of(slot), results, error)
+
+    def ended_at_once(self, slot: CallSlot, result: Any) -> float:
+        """A call of `run_fast_path` whose row has its place has not given way; when the next one may begin."""
+        self._admit(slot)
+        return self._succeeded(slot, result)
 
     def _take_immediate(self) -> None:
         """Take the rows that were done at once: emit them, if they need not wait in the queue."""

@@ -79,6 +79,7 @@ class FastPathOperator(Protocol):
     def refill(self) -> bool: ...
     def admit_marker(self, marker: InputElement, /) -> None: ...
     def ended(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None, /) -> None: ...
+    def ended_at_once(self, slot: CallSlot, result: Any, /) -> float: ...
 
 
 async def run_fast_path(
@@ -94,6 +95,8 @@ async def run_fast_path(
     asks: bool,
     succeeded: Callable[[CallSlot, Any], float],
     may_go_on: Callable[[], bool],
+    begin: Callable[[CallSlot, Any], float | None] | None,
+    row_type: type[StreamRecord],
 ) -> bool:
     """Call the function for one row after another, to be driven by `notify_on_suspend`.
 
@@ -105,6 +108,8 @@ async def run_fast_path(
         asks: whether the function can ask which row it works on.
         succeeded: takes the result of a call that has given way; returns when that was.
         may_go_on: whether as many rows as it was told may also be taken after others had their turn.
+        begin: gives a row its place and tells when its call begins, if it begins now; None: no row has to ask.
+        row_type: of those that are no plain tuples.
 
     Returns:
         Whether there may be more rows, after a pause; else the slot has nothing to do here.
@@ -134,8 +139,10 @@ async def run_fast_path(
         elif started > end:
             return True
         for element in islice(source, limit):
-            if type(element) is not tuple and type(element) is not StreamRecord:
+            if type(element) is not tuple and type(element) is not row_type:
                 operator.admit_marker(element)
+                break
+            if begin is not None and (started := begin(slot, element)) is None:
                 break
             if asks:
                 state, clean = slot.meet(element), slot.clean
@@ -149,6 +156,8 @@ async def run_fast_path(
                 if slot.is_suspended:
                     end = 0.0
                 operator.ended(slot, None, error)
+                if begin is not None:  # others of this moment may have failed too, which the gates have to know
+                    return True
                 break
             if slot.is_suspended:
                 started = succeeded(slot, result)
@@ -157,6 +166,12 @@ async def run_fast_path(
                     break
                 immediate.since = started
                 end, has_waited = started + pause, True
+            elif begin is not None:
+                started = operator.ended_at_once(slot, result)
+                if buffer.current is not source or not may_go_on():
+                    break
+                if started > end:
+                    return True
             else:
                 if asks and state.side:  # it needs an entry for its side records
                     operator.ended(slot, [(result,)], None)

@@ -58,6 +58,11 @@ class StoredIntake(Intake):
         element: Any = self._input.take_unless(self._calls.has_to_call)
         if element is None:
             return False
+        self.take(element)
+        return True
+
+    def take(self, element: Any) -> None:
+        """Take an element out of the input that needs no call."""
         self._is_admitting = True
         try:
             if isinstance(element, KeyedRecord):
@@ -68,7 +73,6 @@ class StoredIntake(Intake):
             self._is_admitting = False
         if self._queue.has_completed_elements():
             self._push()
-        return True
 
     def _next_row(self) -> tuple[StreamRecord, Entry] | None:
         if self._is_admitting:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from .._calls.call import Call
+from .._calls.looked_up import KeyedRecord
 from .._calls.lookup import Lookup
 from .._calls.resources import closing
 from .._calls.slots import CallSlot
@@ -35,8 +36,10 @@ class StoredWaitOperator(AsyncWaitOperator):
     # The order of wrapping: store( deadline( retry( slot( attempt_timeout( function ))))). A row asks the store before
     # it has a deadline, and its result is written after the deadline has been stopped.
 
-    _input: LookupBuffer
+    _row_type = KeyedRecord
     _calls: StoredCalls
+    _input: LookupBuffer
+    _intake: StoredIntake
 
     def __init__(
         self, stored: StoredResults, spec: FunctionSpec, *parts: Any, counters: TaskCounters, **more: Any
@@ -44,7 +47,16 @@ class StoredWaitOperator(AsyncWaitOperator):
         self._stored = stored
         self._lookup = Lookup(stored, counters, is_single=not spec.many_results)
         self._hits = ImmediateResults()
+        self._is_looking = False  # soon, past the slots
         super().__init__(spec, *parts, counters=counters, **more)
+        admit = self._admit
+
+        def admit_and_look(slot: CallSlot) -> None:
+            admit(slot)
+            self._look_soon()
+
+        self._admit = admit_and_look
+        self._admission.begins_to_wait = self._look_soon
         self.gauges.waits_for_store = self._waits_for_store
 
     def _new_input(self, request_batch: Callable[[], None]) -> InputBuffer:
@@ -101,9 +113,21 @@ class StoredWaitOperator(AsyncWaitOperator):
             await self._stored.close()
 
     async def _run_call(self, slot: CallSlot, call: Call) -> None:
-        if self._pool.is_full:  # with this call; what is next in line may need none
-            self._loop.call_soon(self._look_past_slots, context=self._own_context.copy())
+        self._look_soon()
         await super()._run_call(slot, call)
+
+    def admit_marker(self, marker: Any) -> None:
+        self._intake.take(marker)
+
+    def _look_soon(self) -> None:
+        """A call begins in the last slot, or waits for a limit: what is next in line may need neither."""
+        if not self._is_looking and (self._pool.is_full or self._admission.waiting is not None):
+            self._is_looking = True
+            self._loop.call_soon(self._look, context=self._own_context.copy())
+
+    def _look(self) -> None:
+        self._is_looking = False
+        self._look_past_slots()
 
     def _take_hits(self, rows: list[Any], results: list[Any]) -> None:
         """Emit rows that the store had a result for, or give them their places."""
