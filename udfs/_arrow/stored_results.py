@@ -50,12 +50,17 @@ class StoredResultCodec:
         self._validate = None if declared is None or _is_exact(declared) else validate
         self._captures = captures
 
-    def encode(self, key: bytes, results: Sequence[Any]) -> bytes | None:
-        """The results of a row; None if they cannot be kept."""
+    def kept(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
+        """The results of a row as bytes, and as they are read back; None if they cannot be kept."""
         values = [result["value"] for result in results] if self._captures else results
         if not self._is_typed and not all(map(_needs_no_type, values)):
             return None
-        return self._codec.encode(key, values)
+        kept = self._codec.kept(key, values)
+        if kept is None or (self._validate is None and not self._captures):
+            return kept
+        value, read = kept
+        fitting = self._fitting(read)
+        return None if fitting is None else (value, fitting)
 
     def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
         """What is kept of a row that failed."""

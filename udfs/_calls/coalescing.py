@@ -53,7 +53,7 @@ class SingleFlight(Generic[Call]):
 
     def followers(self, key: bytes) -> Sequence[Call]:
         """Those who wait for the call that leads, in the order in which they came."""
-        return [*self._followers.get(key, ())]
+        return tuple(self._followers.get(key, ()))
 
     def land(self, key: bytes, call: Call) -> Sequence[Call]:
         """A call has results: those who have them too, in the order in which they came. The flight is over."""

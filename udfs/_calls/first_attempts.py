@@ -111,13 +111,12 @@ class FirstAttempts(CallEndings):
         """Takes the result of a row that was admitted so, and gives the time then; its slot goes on, or ends."""
         # The time at the end, when the next call may begin: what runs further down the chain is no time of either call.
         clock, validate, watched, complete = self._clock, self._validate, self._deadlines.line, self._hooks.complete
-        latencies, is_plain = self._latencies, self.counts.is_even and not self._limits_attempts
-        admission = None if self._admission.is_open else self._admission
+        latencies, is_even = self._latencies, self.counts.is_even
 
         def succeeded(slot: CallSlot, result: Any) -> float:
             entry, state = slot.entry, slot.state
             now, deadline = clock(), state.deadline
-            if entry is None or not is_plain or (deadline is not None and now - ROUNDING > deadline):
+            if entry is None or not is_even or (deadline is not None and now - ROUNDING > deadline):
                 if not slot.abandoned:
                     self.ended(slot, self.call_of(slot), [(result,)], None)
                 return clock()
@@ -127,8 +126,6 @@ class FirstAttempts(CallEndings):
                 call = self.call_of(slot)
                 call.slots.remove(slot)
                 slot.call, slot.is_suspended = None, False
-                if admission is not None:
-                    admission.ended(slot, None)
                 self._decide(call, [(result,)], [misfit], misfit, now)
                 return clock()
             slot.entry = None
@@ -136,15 +133,29 @@ class FirstAttempts(CallEndings):
             latencies.append(now - state.started)
             if deadline is not None:
                 watched.pop(entry, None)
-            if admission is not None:
-                admission.ended(slot, None)
             try:
                 complete(entry, value)
             except BaseException as error:  # of the output; raised in a coroutine some would become another
                 self._hooks.failed(error)
             return clock()
 
-        return succeeded
+        return succeeded if self._admission.is_open and not self._limits_attempts else self._limited(succeeded)
+
+    def _limited(self, succeeded: Callable[[CallSlot, Any], float]) -> Callable[[CallSlot, Any], float]:
+        """The same, after the attempt's own limit has been looked at, and the limits have been told of its end."""
+        clock, attempts, admission = self._clock, self._attempts.line, self._admission
+
+        def ended_and_succeeded(slot: CallSlot, result: Any) -> float:
+            entry = slot.entry
+            if entry is not None and (limit := attempts.get(entry)) is not None:
+                if clock() - ROUNDING > limit[0]:
+                    self.ended(slot, self.call_of(slot), [(result,)], None)
+                    return clock()
+                del attempts[entry]
+            admission.ended(slot, None)
+            return succeeded(slot, result)
+
+        return ended_and_succeeded
 
     def call_of(self, slot: CallSlot) -> Any:
         """The call whose attempt is undecided in the slot, if there is one."""

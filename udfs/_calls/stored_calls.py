@@ -110,8 +110,9 @@ class StoredCalls(Calls):
 
     def _keep(self, entry: Entry, result: Any) -> None:
         """A row has its result from its first attempt."""
+        record: Any = entry.element
         results = [result]
-        self._settle(entry.element.key, entry, results, results)  # type: ignore[attr-defined]
+        self._settle(record.key, entry, results, results)
         if entry.is_done:
             self._hooks.finished()
 

@@ -38,7 +38,7 @@ logger = logging.getLogger("asyncudf")
 class Codec(Protocol):
     """Makes results to bytes, and back."""
 
-    def encode(self, key: bytes, results: Sequence[Any], /) -> bytes | None: ...
+    def kept(self, key: bytes, results: Sequence[Any], /) -> tuple[bytes, list[Any]] | None: ...
     def encode_failure(self, key: bytes, failure: StoredFailure, /) -> bytes: ...
     def decode_many(self, keys: Sequence[bytes], values: Sequence[bytes | None], /) -> list[Found]: ...
 
@@ -133,14 +133,14 @@ class StoredResults:
         """The results of a row as bytes, and as they come back from these; None if they cannot be kept."""
         # They are passed on as they come back: whether a result was stored must not be seen, and a moment, say, has
         # many forms but one in a store.
-        value = self._codec.encode(key, results)
-        found = None if value is None else self._codec.decode_many([key], [value])[0]
-        if value is None or not isinstance(found, list):
+        kept = self._codec.kept(key, results)
+        if kept is None:
             told = "cannot be kept, and are called for each time"
             self._warn("unkept", f"results of {self._name} {told}; the first is of {_types_of(results)}")
             return None
-        self._rows, self._bytes = self._rows + 1, self._bytes + len(value)
-        return value, found
+        self._rows += 1
+        self._bytes += len(kept[0])
+        return kept
 
     def failure(self, error: BaseException) -> StoredFailure:
         """What is kept of an error."""

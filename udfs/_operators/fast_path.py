@@ -142,8 +142,10 @@ async def run_fast_path(
             if type(element) is not tuple and type(element) is not row_type:
                 operator.admit_marker(element)
                 break
-            if begin is not None and (started := begin(slot, element)) is None:
-                break
+            if begin is not None:
+                if (begun := begin(slot, element)) is None:
+                    break
+                started = begun
             if asks:
                 state, clean = slot.meet(element), slot.clean
             else:

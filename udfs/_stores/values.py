@@ -54,16 +54,29 @@ class ResultCodec:
 
     def encode(self, key: bytes, results: Sequence[Any]) -> bytes | None:
         """The results of a row, of which there may be none or many; None if one has no such form."""
+        content = self._content(results)
+        return None if content is None else sealed(_RESULTS, key, content)
+
+    def kept(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
+        """What `encode` gives, and what `decode` will give for that; None if either is nothing."""
+        content = self._content(results)
+        if content is None:
+            return None
         try:
-            content = self._encode(results)
+            return sealed(_RESULTS, key, content), self._decode(content)
+        except Exception:  # it is of another type than was declared
+            return None
+
+    def _content(self, results: Sequence[Any]) -> bytes | None:
+        try:
+            return self._encode(results)
         except OverflowError:  # a decimal's whole number of more than 64 bits
             try:
-                content = self._encode(_with_decimals(results))
+                return self._encode(_with_decimals(results))
             except Exception:
                 return None
         except Exception:  # the result is good all the same: it is only not kept
             return None
-        return sealed(_RESULTS, key, content)
 
     def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
         """What is kept of a row that failed."""
