@@ -6,17 +6,23 @@ import asyncio
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import repeat
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from asyncudf import RuntimeContext, async_pandas_udf
+from asyncudf import CircuitBreaker, RateLimit, ResultStore, RuntimeContext, async_pandas_udf
 from asyncudf._arrow.rows import records_of
+from asyncudf._chain.environment import TaskEnvironment
+from asyncudf._chain.function_plan import FunctionPlan
+from asyncudf._metrics.counters import TaskCounters
 from asyncudf._operators.async_wait import AsyncWaitOperator
 from asyncudf._operators.outputs import ReportingOutput
+from asyncudf._operators.stored_wait import StoredWaitOperator
 from asyncudf._operators.writer import RecordWriterOutput
-from asyncudf.testing import VirtualClockLoop
+from asyncudf.testing import MemoryStore, VirtualClockLoop
 
 ROWS = 2_000
 
@@ -46,7 +52,7 @@ async def suspends_once(x: int) -> int:
     return x
 
 
-def cost(function: Callable[[int], Any], mode: str) -> dict[str, float]:
+def cost(function: Callable[[int], Any], mode: str, **options: Any) -> dict[str, float]:
     """Calls of Python and of C functions, callbacks and timers per row."""
     loop, calls = CountingLoop(), 0
 
@@ -56,11 +62,16 @@ def cost(function: Callable[[int], Any], mode: str) -> dict[str, float]:
             calls += 1
 
     async def main() -> None:
-        udf = async_pandas_udf(function, output_mode=mode, timeout=5.0)  # type: ignore[call-overload]
+        udf = async_pandas_udf(function, output_mode=mode, **{"timeout": 5.0, **options})  # type: ignore[call-overload]
         writer = RecordWriterOutput(lambda values, origins: None, ROWS, 0.1, loop)
         context = RuntimeContext("f", loop.time, timeout=5.0)
         parts = (udf.spec, udf.options, ReportingOutput(writer), context)
-        operator = AsyncWaitOperator(*parts, loop=loop, rng=random.Random(0), may_edit=False)  # as of whole numbers
+        made: Callable[..., AsyncWaitOperator] = AsyncWaitOperator
+        if udf.options.store is not None:
+            plan = FunctionPlan(udf.spec, udf.options, pa.int64())
+            made = partial(StoredWaitOperator, TaskEnvironment(loop, random.Random(0)).stored(plan))
+        counters = TaskCounters(loop.time)
+        operator = made(*parts, loop=loop, rng=random.Random(0), may_edit=False, counters=counters)  # whole numbers
         operator.feed(records_of(zip(range(ROWS), strict=True), repeat(None)))
         operator.end_of_input()
         sys.setprofile(count)
@@ -93,3 +104,30 @@ def test_a_call_that_suspends_costs_one_callback_and_no_timer(mode: str) -> None
     assert spent["calls"] <= (47 if mode == "ordered" else 43)  # 17 of them are the event loop's and the function's own
     assert spent["callbacks"] <= 1.2
     assert spent["timers"] <= 0.01
+
+
+LIMITS: dict[str, tuple[dict[str, Any], int]] = {
+    "attempt_timeout": ({"attempt_timeout": 1.0}, 53),
+    "rate limit": ({"rate_limit": RateLimit(10**9)}, 77),
+    "breaker": ({"breaker": CircuitBreaker()}, 83),
+    "job_capacity": ({"job_capacity": 100}, 68),
+    "max_calls": ({"max_calls": 10**6}, 69),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limit_that_lets_calls_in_does_not_take_them_off_the_short_path(limit: str) -> None:
+    options, most = LIMITS[limit]
+    spent = cost(suspends_once, "ordered", **options)
+    assert spent["calls"] <= most
+    assert spent["callbacks"] <= 1.2
+
+
+def test_nor_does_a_store() -> None:
+    store: ResultStore = MemoryStore()
+    missed = cost(suspends_once, "ordered", store=store, version="1")
+    assert missed["calls"] <= 108
+    assert missed["callbacks"] <= 1.3
+    found = cost(suspends_once, "ordered", store=store, version="1")
+    assert found["calls"] <= 9
+    assert found["callbacks"] <= 0.05

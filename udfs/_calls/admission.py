@@ -94,6 +94,8 @@ class Admission:
         self._paused_until = 0.0
         self._pause = PauseGate(lambda: self._paused_until)
         self._gates: list[Gate] = [self._pause]
+        self._told_begin: list[Callable[[CallSlot, Call, float], None]] = []
+        self._told_end: list[Callable[[CallSlot, ServiceSign, BaseException | None, float], None]] = []
         self._woken: asyncio.Future[None] | None = None
         self.tell_pause: Callable[[float], None] = lambda until: None
         self.look: Callable[[], None] = lambda: None
@@ -114,6 +116,8 @@ class Admission:
             costs: of each attempt, in permits of each rate limit; None: `costs_of` tells.
         """
         self._gates = [self._pause, *gates]
+        self._told_begin = [gate.began for gate in gates if type(gate).began is not Gate.began]
+        self._told_end = [gate.ended for gate in gates if type(gate).ended is not Gate.ended]
         self.is_open = not gates
         self.lets_in = costs is not None
         if costs is not None:
@@ -138,8 +142,8 @@ class Admission:
                 self.lets_in = False
                 return None
         slot.admitted = now
-        for gate in self._gates:
-            gate.began(slot, call, now)  # type: ignore[arg-type]
+        for began in self._told_begin:
+            began(slot, call, now)  # type: ignore[arg-type]
         return now
 
     async def begin(self, slot: CallSlot, call: Call) -> bool:
@@ -160,8 +164,8 @@ class Admission:
             state, wait = self._closed(call, now)
             if wait == 0.0:
                 slot.admitted = now
-                for gate in self._gates:
-                    gate.began(slot, call, now)
+                for began in self._told_begin:
+                    began(slot, call, now)
                 if has_waited:
                     self._account.enter(State.CALLS_BUSY)
                 self.lets_in = self.newcomer is not None
@@ -201,8 +205,8 @@ class Admission:
             return
         sign = ServiceSign.NOTHING if error is NOT_NEEDED else self._sign_of(error)
         now = self._clock()
-        for gate in self._gates:
-            gate.ended(slot, sign, error, now)
+        for ended in self._told_end:
+            ended(slot, sign, error, now)
         slot.admitted = None
         self.attempts += slot.is_evidence
         self.look()
