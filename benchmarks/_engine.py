@@ -9,14 +9,20 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import repeat
 from typing import Any
 
+import pyarrow as pa
+
 from asyncudf import RuntimeContext, async_pandas_udf
 from asyncudf._arrow.rows import records_of
+from asyncudf._chain.environment import TaskEnvironment
+from asyncudf._chain.function_plan import FunctionPlan
 from asyncudf._metrics.counters import TaskCounters
 from asyncudf._operators.async_wait import AsyncWaitOperator
 from asyncudf._operators.outputs import ReportingOutput
+from asyncudf._operators.stored_wait import StoredWaitOperator
 from asyncudf._operators.writer import RecordWriterOutput
 
 from ._work import BATCH, Loop, batches, run, settle_collector
@@ -34,13 +40,18 @@ def engine_seconds(
     loop: Loop = asyncio.new_event_loop,
     *,
     is_counted: bool = True,
+    **options: Any,
 ) -> float:
-    """Seconds to bring rows through the operator into a writer that throws its batches away."""
+    """Seconds to bring rows through the operator into a writer that throws its batches away.
+
+    Args:
+        options: of the function, beside a timeout.
+    """
     written: list[int] = []
 
     async def driven() -> float:
         counters = None if is_counted else _Uncounted(time.monotonic)
-        operator = engine(function, range(rows), mode, written.append, counters)
+        operator = engine(function, range(rows), mode, written.append, counters, **options)
         start = time.perf_counter()
         await operator.run()
         return time.perf_counter() - start
@@ -82,6 +93,7 @@ def engine(
     mode: str,
     wrote: Callable[[int], None] = lambda results: None,
     counters: TaskCounters | None = None,
+    **options: Any,
 ) -> AsyncWaitOperator:
     """The operator with its input, to be run on the loop that runs; `wrote` is told how large the batches are."""
     loop = asyncio.get_running_loop()
@@ -94,9 +106,13 @@ def engine(
         else:
             loop.call_soon(operator.feed, records_of(zip(batch), repeat(None)))
 
-    udf = async_pandas_udf(function, output_mode=mode, timeout=TIMEOUT)  # type: ignore[call-overload]
+    udf = async_pandas_udf(function, output_mode=mode, timeout=TIMEOUT, **options)  # type: ignore[call-overload]
+    made: Callable[..., AsyncWaitOperator] = AsyncWaitOperator
+    if udf.options.store is not None:
+        plan = FunctionPlan(udf.spec, udf.options, pa.int64())
+        made = partial(StoredWaitOperator, TaskEnvironment(loop, random.Random(0)).stored(plan))
     writer = RecordWriterOutput(lambda results, *_: wrote(len(results)), BATCH, LINGER, loop)
-    operator = AsyncWaitOperator(
+    operator = made(
         udf.spec,
         udf.options,
         ReportingOutput(writer),

@@ -6,6 +6,7 @@ from .chain import CHAIN
 from .copies import COPIES
 from .http_bodies import JSON, SOCKETS, TASKS
 from .mixes import P3B, P3C
+from .options import OPTIONS
 from .p1_engine import P1
 from .p2_column import P2, P2B
 from .p3_p4_latency import P3, P4
@@ -42,6 +43,7 @@ CASES: tuple[Case, ...] = (
     P15,
     P16,
     P17,
+    OPTIONS,
     JSON,
     SOCKETS,
     TASKS,

@@ -23,6 +23,7 @@ from asyncudf._operators.outputs import ReportingOutput
 from asyncudf._operators.stored_wait import StoredWaitOperator
 from asyncudf._operators.writer import RecordWriterOutput
 from asyncudf.testing import MemoryStore, VirtualClockLoop
+from tests.kit.limited import ThrottledError
 
 ROWS = 2_000
 
@@ -121,6 +122,23 @@ def test_a_limit_that_lets_calls_in_does_not_take_them_off_the_short_path(limit:
     spent = cost(suspends_once, "ordered", **options)
     assert spent["calls"] <= most
     assert spent["callbacks"] <= 1.2
+
+
+@pytest.mark.parametrize("options", [{}, {"rate_limit": RateLimit(10**9)}], ids=["no limit", "a limit"])
+def test_nor_does_a_pause_that_is_over(options: dict[str, Any]) -> None:
+    asked = 0
+
+    async def throttled_once(x: int) -> int:
+        nonlocal asked
+        await asyncio.sleep(0)
+        asked += 1
+        if asked == 1:
+            raise ThrottledError(0.1)
+        return x
+
+    spent = cost(throttled_once, "ordered", capacity=1, **options)
+    before = cost(suspends_once, "ordered", capacity=1, **options)
+    assert spent["calls"] <= before["calls"] + 1
 
 
 def test_nor_does_a_store() -> None:

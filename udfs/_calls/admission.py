@@ -228,5 +228,5 @@ class Admission:
         if left > 0:  # there was another one meanwhile, or the loop's timer was early
             self._loop.call_later(max(left, ROUNDING), self._end_pause)
             return
-        self.is_open = True
+        self.is_open = self.lets_in = True
         self.wake()
