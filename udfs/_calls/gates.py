@@ -99,6 +99,8 @@ class AdaptiveGate(Gate):
 
     What a user's `failure_on` takes for a failure is the breaker's affair: a service that throttles or hangs is full.
 
+    The pool has so many slots: only where there are fewer than a moment ago do calls wait here.
+
     Args:
         clock: seconds, of a clock that the tasks of the job share.
     """
@@ -109,6 +111,7 @@ class AdaptiveGate(Gate):
         self._policy = policy
         self._pool = pool
         self._clock = clock
+        pool.resize(policy.limit)
 
     def wait(self, call: Call, now: float) -> float | None:
         return 0.0 if self._pool.in_flight < self._policy.limit else None
@@ -116,6 +119,7 @@ class AdaptiveGate(Gate):
     def ended(self, slot: CallSlot, sign: ServiceSign, error: BaseException | None, now: float) -> None:
         assert slot.admitted is not None
         self._policy.ended(sign_of(error), now - slot.admitted, self._pool.in_flight, self._clock())
+        self._pool.resize(self._policy.limit)
 
 
 class ShareGate(Gate):
