@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from typing import Any
 
-from asyncudf.queues import Entry, StreamElement
+from asyncudf.queues import Entry, StreamElement, StreamRecord
 
 from .._calls.admission import Admission
 from .._calls.attempts import Calls
@@ -91,6 +91,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         self._pace = Pace(self.counters.clock, options.timeout, options.attempt_timeout)
         self._immediate, self._emission = ImmediateResults(), Emission(self._queue, self._output, self._is_bounded)
         self._fast_path: Callable[[CallSlot], Awaitable[bool]] | None = None
+        self._row_type = StreamRecord
         self.gauges: Gauges
         why_idle = lambda: self.gauges.why_idle(self._held_back)  # noqa: E731
         self._pool = SlotPool(loop, options.slots, self._work, self._has_work, why_idle, self.counters.account)

@@ -27,8 +27,7 @@ class BurstOperator(BufferedOperator):
     """What `run_fast_path` asks of its operator, and what is made of the results."""
 
     # _immediate holds rows only while one slot runs the fast path: they are taken before it gives way
-
-    _row_type = StreamRecord  # as it stands in the input
+    # _row_type: of rows in the input that are no plain tuples
 
     counters: TaskCounters
     _admission: Admission
@@ -41,6 +40,7 @@ class BurstOperator(BufferedOperator):
     _pace: Pace
     _pool: SlotPool
     _queue: StreamElementQueue
+    _row_type: type[StreamRecord]
     _succeeded: Callable[[CallSlot, Any], float]
 
     def _finish_if_drained(self) -> None:

@@ -36,7 +36,6 @@ class StoredWaitOperator(AsyncWaitOperator):
     # The order of wrapping: store( deadline( retry( slot( attempt_timeout( function ))))). A row asks the store before
     # it has a deadline, and its result is written after the deadline has been stopped.
 
-    _row_type = KeyedRecord
     _calls: StoredCalls
     _input: LookupBuffer
     _intake: StoredIntake
@@ -49,6 +48,7 @@ class StoredWaitOperator(AsyncWaitOperator):
         self._hits = ImmediateResults()
         self._is_looking = False  # soon, past the slots
         super().__init__(spec, *parts, counters=counters, **more)
+        self._row_type = KeyedRecord
         admit = self._admit
 
         def admit_and_look(slot: CallSlot) -> None:
