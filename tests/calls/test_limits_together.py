@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from asyncudf import AdaptiveCapacity, AsyncStream, CircuitBreaker, Hedge, RateLimit, RetryStrategy
 from asyncudf._errors.exceptions import FatalError
 from asyncudf.queues import Watermark
-from asyncudf.testing import run_rows, run_stream
+from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 from tests.kit.limited import Service, ThrottledError, most_within, now
 from tests.kit.stores import SlowStore
 
@@ -190,3 +190,23 @@ def test_operators_of_one_chain_share_a_limit_with_a_name(scope: Any) -> None:
 
     run_stream(build, [{"n": n} for n in range(6)], "n int")
     assert sorted(service.times) == pytest.approx([n / 10 for n in range(12)])
+
+
+def test_while_a_call_waits_for_one_limit_no_other_asks() -> None:
+    """`a` is tried again when `b` is done, and waits for a permit then: `c`, which has just come, waits behind it."""
+    function = ManualFunction()
+    limits: dict[str, Any] = {"job_capacity": 1, "rate_limit": RateLimit(6, per="minute", burst=2)}
+    retry = RetryStrategy.fixed_delay(attempts=2, delay=1.0)
+    with OperatorHarness(function, capacity=5, output_mode="unordered", retry=retry, **limits) as harness:
+        harness.put("a")
+        harness.fail("a", ConnectionError("down"))
+        harness.put("b")
+        harness.advance(2.0)
+        harness.put("c")
+        harness.complete("b", "B")
+        assert function.running == [], "two permits of ten seconds each are used up"
+        harness.advance(8.0)
+        assert function.running == ["a"]
+        harness.complete("a", "A")
+        harness.advance(10.0)
+        assert function.running == ["c"]

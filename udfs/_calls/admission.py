@@ -68,7 +68,7 @@ class Admission:
     # `Calls.ready`. So rows begin in their order, and the slot that waits counts as the one that pulls.
     #
     # is_open: no gate has to be asked, so that calls may begin without a word
-    # lets_in: none has turned a call away since the last one passed, so that `admits` may be asked
+    # lets_in: no call waits, and none was turned away since the last one passed, so that `admits` may be asked
     # newcomer: stands for all rows that were never called; None if each has costs of its own, which only its call knows
     # waiting: the call that waits
     # attempts: that have ended, of those that tell of the service
@@ -170,7 +170,7 @@ class Admission:
                     self._account.enter(State.CALLS_BUSY)
                 self.lets_in = self.newcomer is not None
                 return True
-            has_waited = True
+            has_waited, self.lets_in = True, False
             self._account.enter(state)
             await self._wait(call, wait)
         return False
