@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from asyncudf import AsyncUDFError, async_pandas_udf
+from asyncudf import AdaptiveCapacity, AsyncUDFError, async_pandas_udf
 from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_rows
 
 from ..kit.stores import Counting, SlowStore
@@ -172,3 +172,23 @@ class TestKeys:
 
         store = MemoryStore(key=lambda numbers: numbers.sort() or numbers)
         assert run_rows(first, [[3, 1, 2]], store=store) == [3]
+
+
+@pytest.mark.parametrize("seconds", [None, 0.01, 1.0], ids=["at once", "in a moment", "for long"])
+@pytest.mark.parametrize("capacity", [1, AdaptiveCapacity(1, 10)], ids=["one slot", "one slot at first"])
+@pytest.mark.parametrize("queue_size", [20, 10_000])
+def test_thousands_of_equal_rows_are_done_with_the_one_that_is_called(
+    seconds: float | None, capacity: Any, queue_size: int
+) -> None:
+    """Each that leaves makes place for the next: one after the other, and not one within the other."""
+    calls = []
+
+    async def call(city: str) -> str:
+        calls.append(city)
+        if seconds is not None:
+            await asyncio.sleep(seconds)
+        return city
+
+    options = {"capacity": capacity, "queue_size": queue_size, "store": MemoryStore(), "timeout": 100}
+    assert run_rows(call, ["a", "b"] * 1_500, returnType="string", **options) == ["a", "b"] * 1_500
+    assert sorted(calls) == ["a", "b"]

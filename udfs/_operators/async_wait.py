@@ -91,7 +91,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         self._pace = Pace(self.counters.clock, options.timeout, options.attempt_timeout)
         self._immediate, self._emission = ImmediateResults(), Emission(self._queue, self._output, self._is_bounded)
         self._fast_path: Callable[[CallSlot], Awaitable[bool]] | None = None
-        self._row_type = StreamRecord
+        self._row_type, self._is_looking = StreamRecord, False
         self.gauges: Gauges
         why_idle = lambda: self.gauges.why_idle(self._held_back)  # noqa: E731
         self._pool = SlotPool(loop, options.slots, self._work, self._has_work, why_idle, self.counters.account)
@@ -175,10 +175,16 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
 
     def _look_past_slots(self) -> None:
         """Take markers, and the end, where all slots are held by coroutines that run on after their rows are done."""
-        while (self._pool.is_full or self._admission.waiting is not None) and self._intake.may_pass_slots:
-            if not self._intake.admit_marker():
-                self._finish_if_drained()
-                break
+        if self._is_looking:  # what is taken may leave at once, and who emits it looks again: one after the other
+            return
+        self._is_looking = True
+        try:
+            while (self._pool.is_full or self._admission.waiting is not None) and self._intake.may_pass_slots:
+                if not self._intake.admit_marker():
+                    self._finish_if_drained()
+                    break
+        finally:
+            self._is_looking = False
 
     def _finish_if_drained(self) -> None:
         if self._intake.is_drained and not self._finished.done():

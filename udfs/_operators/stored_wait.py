@@ -46,7 +46,7 @@ class StoredWaitOperator(AsyncWaitOperator):
         self._stored = stored
         self._lookup = Lookup(stored, counters, is_single=not spec.many_results)
         self._hits = ImmediateResults()
-        self._is_looking = False  # soon, past the slots
+        self._will_look = False  # past the slots, soon
         super().__init__(spec, *parts, counters=counters, **more)
         self._row_type = KeyedRecord
         admit = self._admit
@@ -121,12 +121,12 @@ class StoredWaitOperator(AsyncWaitOperator):
 
     def _look_soon(self) -> None:
         """A call begins in the last slot, or waits for a limit: what is next in line may need neither."""
-        if not self._is_looking and (self._pool.is_full or self._admission.waiting is not None):
-            self._is_looking = True
+        if not self._will_look and (self._pool.is_full or self._admission.waiting is not None):
+            self._will_look = True
             self._loop.call_soon(self._look, context=self._own_context.copy())
 
     def _look(self) -> None:
-        self._is_looking = False
+        self._will_look = False
         self._look_past_slots()
 
     def _take_hits(self, rows: list[Any], results: list[Any]) -> None:
