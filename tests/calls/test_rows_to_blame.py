@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf import CircuitBreaker, OptionError, RetryStrategy, async_pandas_udf
+from asyncudf import AdaptiveCapacity, CircuitBreaker, OptionError, RetryStrategy, async_pandas_udf
 from asyncudf._errors.exceptions import FatalError
 from asyncudf.testing import MemoryStore, run_rows
 from tests.kit.limited import Service, now
@@ -125,3 +125,15 @@ def test_a_queue_has_room_for_the_batches_that_wait() -> None:
     with pytest.raises(OptionError, match=r"at least 600, not 100: .* 12 calls, each of 50 rows"):
         run_rows(doubled, range(10), queue_size=100, **options)
     assert run_rows(doubled, range(10), queue_size=600, **options) == list(range(0, 20, 2))
+
+
+@pytest.mark.parametrize("capacity", [1, AdaptiveCapacity(1, 1), 2])
+def test_one_call_at_a_time_is_enough_to_tell_a_dead_service(capacity: Any) -> None:
+    """Between two calls nothing is under way, but there are rows that will tell: nobody is to blame yet."""
+
+    async def hangs_at_first(x: int) -> int:
+        await asyncio.sleep(100.0 if now() < 20 else 0.1)
+        return x
+
+    options: dict[str, Any] = {"capacity": capacity, "attempt_timeout": 1.5, "on_error": "null", "breaker": BREAKER}
+    assert run_rows(hangs_at_first, range(50), **options) == list(range(50))

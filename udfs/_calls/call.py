@@ -64,3 +64,4 @@ class CallHooks:
     complete: Callable[[Entry, Any], object]  # and emit, for a slot that looks itself at what is to be done next
     failed: Callable[[BaseException], None]  # the task must fail
     runs_on: Callable[[], None]  # a row is done, its coroutine not
+    has_rows: Callable[[], bool]  # whether a free slot would find one that was never called

@@ -208,7 +208,7 @@ class CallEndings(ABC):
             for call in [*self._backing_off, *self.ready, *([] if waiting is None else [waiting])]:
                 if not (call.done or call.undecided):  # what it has waited for is that the service answers
                     self._renew(call)
-        if self._pool.is_idle and not (self.ready or self._backing_off):
+        if self._pool.is_idle and not (self.ready or self._backing_off or self._hooks.has_rows()):
             self._suspects.blame_all()
 
     def _next_delay(self, call: Call, error: BaseException | None, results: Sequence[Results] | None) -> float | None:

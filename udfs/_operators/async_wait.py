@@ -102,7 +102,8 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         complete: Callable[[Entry, Any], object] = self._complete
         if output.leaves_chain:  # no code runs there that could complete a row, or see the variables of a call
             complete = partial(self._queue.complete_and_emit, self._output)
-        hooks = CallHooks(self._push, complete, self._fail, self._look_past_slots)
+        has_rows = lambda: self._intake.has_call  # noqa: E731
+        hooks = CallHooks(self._push, complete, self._fail, self._look_past_slots, has_rows)
         own = (self._pool, self.counters, self._admission, hooks)
         self._calls = self._new_calls(spec, options, validate, may_edit, context, rng, loop, *own)
         self._limits = Limits(
