@@ -6,7 +6,7 @@ one, measured in turn: what a hit costs. The function returns at once, so nothin
 P14 has a million rows of a hundred thousand distinct arguments, each ten times and far apart, and calls of 1 ms on one
 core. Each round begins with an empty store. Calls are what the workers have counted. Ten are in flight, so that it is
 the calls that take the time; with a hundred a plain job makes so many of them in a second that it is busy all the time,
-and there a store has only its own work to save: these lines are shown, and not judged.
+and there is little left to save: these lines are shown, and not judged.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import pytest
 
 from asyncudf import AsyncFunction, AsyncStream, AsyncUDFError, OptionError, ResultFuture, RetryStrategy
 from asyncudf._calls.admission import Admission
+from asyncudf._calls.call import Call
 from asyncudf._metrics.time_account import State
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 from tests.kit.figures import figures
@@ -185,6 +186,20 @@ class TestAfterwards:
             run_rows(service, range(1000), capacity=5)
         assert 1000 < len(service.calls) <= 1005
         assert asked.call_count <= 10
+
+    def test_so_do_those_that_come_after_one_that_nobody_has_waited_for(self) -> None:
+        """No `Call` is made of them."""
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=1, on_error="null", throttle_counts=True) as harness:
+            harness.put("a")
+            harness.fail("a", ThrottledError(10))
+            harness.advance(11.0)
+            with mock.patch("asyncudf._calls.attempts.Call", wraps=Call) as made:
+                harness.put("b", "c")
+                harness.complete("b", "B")
+                harness.complete("c", "C")
+            assert harness.output == [None, "B", "C"]
+            assert made.call_count == 0
 
     def test_what_was_throttled_comes_before_new_rows(self) -> None:
         service = throttled(0.5, 10)

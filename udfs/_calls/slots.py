@@ -127,7 +127,7 @@ class SlotPool:
     # Not `capacity` slots from the start: those without a row would each need a future to be woken by.
     #
     # _slots: all that have not ended, abandoned ones too: close() ends them
-    # _active: of these, those that are not abandoned; _active <= capacity, as it has been of late
+    # _active: of these, those that are not abandoned; _active <= capacity, but where that has shrunk
     # _puller: the one that pulls, or is about to; after each wake() there is one if has_work() and _active < capacity
     # _context: None before open() and after close(), when none may start
     # most: calls that were in flight together
@@ -193,7 +193,7 @@ class SlotPool:
         slot.task.add_done_callback(lambda _: self._leave(slot))  # also if it was cancelled before it began
 
     def resize(self, capacity: int) -> None:
-        """Have so many slots from now on; of those that are too many each goes on until it has nothing to do."""
+        """Have so many slots from now on; those that are too many are not ended, and wait where they ask for a call."""
         if capacity != self.capacity:
             self.capacity = capacity
             self.wake()

@@ -100,7 +100,8 @@ class StoredCalls(Calls):
         def begin(slot: CallSlot, record: KeyedRecord) -> float | None:
             entry = put_record(record)
             if not self.needs_call(record, entry):
-                finished()
+                if entry.is_done:
+                    finished()
                 return None
             if (now := start(slot, entry)) is not None:
                 called.add(record.key)  # type: ignore[arg-type]
