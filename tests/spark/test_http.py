@@ -1,6 +1,9 @@
 """A session of `asyncudf.http` works in Spark's workers as it was declared on the driver."""
 
+import asyncio
+import resource
 from collections import Counter
+from collections.abc import Iterator
 
 import aiohttp
 import pytest
@@ -12,6 +15,7 @@ from tests.kit.http_services import serving
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
 
+MANY = 10_000
 RETRY = RetryStrategy.exponential_backoff(attempts=4, initial=0.01, maximum=0.1, retry_on=http.is_retryable)
 
 
@@ -19,6 +23,19 @@ async def title(n: int, session: aiohttp.ClientSession) -> str:
     async with session.get(f"titles/{n}") as response:
         await http.raise_for_status(response)
         return str((await response.json())["title"])
+
+
+@pytest.fixture
+def _many_files() -> Iterator[None]:
+    """As many open files as so many connections need, here; Spark's JVM, and so its workers, takes what it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY + 1_000
+    if resource.RLIM_INFINITY != hard < wanted:
+        pytest.skip(f"a process may open {hard} files here, {wanted} are needed")
+    if resource.RLIM_INFINITY != soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("form", ["column", "operator"])
@@ -57,3 +74,25 @@ def test_a_worker_without_the_token_says_where_to_put_it(spark) -> None:
     function = async_pandas_udf(title, resources=http.session("http://127.0.0.1:1", token_env="NO_SUCH_TOKEN"))
     with pytest.raises(PythonException, match=r"NO_SUCH_TOKEN is not set .*spark\.executorEnv\.NO_SUCH_TOKEN"):
         spark.range(1).select(function("id")).collect()
+
+
+@pytest.mark.usefixtures("_many_files")
+def test_a_task_can_have_ten_thousand_connections_in_use_at_once(spark) -> None:
+    """The service answers nobody before all have asked."""
+    asking = set()
+    all_ask = asyncio.Event()
+
+    async def service(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        asking.add(request.transport.get_extra_info("peername"))
+        if len(asking) == MANY:
+            all_ask.set()
+        await all_ask.wait()
+        return web.json_response({"title": request.path.rpartition("/")[2]})
+
+    with serving(service) as url:
+        function = async_pandas_udf(title, resources=http.session(url), capacity=MANY, timeout=120)
+        numbers = spark.range(MANY, numPartitions=1).withColumnRenamed("id", "n")
+        got = ordered_wait(numbers, function).collect()
+    assert [row.title for row in got] == [str(n) for n in range(MANY)]
+    assert len(asking) == MANY
