@@ -17,8 +17,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @contextlib.contextmanager
-def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """The address of a service that answers every request by `handler`; it is gone when the block ends."""
+def serving(handler: Handler, tls: ssl.SSLContext | None = None, backlog: int = 128) -> Iterator[str]:
+    """The address of a service that answers every request by `handler`; it is gone when the block ends.
+
+    `backlog` connections may wait to be taken.
+    """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -28,7 +31,7 @@ def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> Iterator[str
 
     async def start() -> int:
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls, backlog=backlog).start()
         return int(runner.addresses[0][1])
 
     try:

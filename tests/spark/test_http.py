@@ -76,23 +76,29 @@ def test_a_worker_without_the_token_says_where_to_put_it(spark) -> None:
         spark.range(1).select(function("id")).collect()
 
 
+@pytest.mark.timeout(240)  # more than the rows have, so that a failure says why
 @pytest.mark.usefixtures("_many_files")
 def test_a_task_can_have_ten_thousand_connections_in_use_at_once(spark) -> None:
     """The service answers nobody before all have asked."""
-    asking = set()
+    connections = set()  # those that wait for an answer now
     all_ask = asyncio.Event()
 
     async def service(request: web.Request) -> web.Response:
         assert request.transport is not None
-        asking.add(request.transport.get_extra_info("peername"))
-        if len(asking) == MANY:
-            all_ask.set()
-        await all_ask.wait()
+        peer = request.transport.get_extra_info("peername")
+        connections.add(peer)
+        try:
+            if len(connections) == MANY:
+                all_ask.set()
+            await all_ask.wait()
+        finally:
+            connections.discard(peer)
         return web.json_response({"title": request.path.rpartition("/")[2]})
 
-    with serving(service) as url:
-        function = async_pandas_udf(title, resources=http.session(url), capacity=MANY, timeout=120)
+    with serving(service, backlog=MANY) as url:
+        session = http.session(url, connect_timeout=None)
+        function = async_pandas_udf(title, resources=session, capacity=MANY, timeout=100)
         numbers = spark.range(MANY, numPartitions=1).withColumnRenamed("id", "n")
         got = ordered_wait(numbers, function).collect()
     assert [row.title for row in got] == [str(n) for n in range(MANY)]
-    assert len(asking) == MANY
+    assert all_ask.is_set()

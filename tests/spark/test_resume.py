@@ -83,12 +83,11 @@ class Server:
         self.pids = set()
         self.left = ANSWERED  # answers until it holds
         self.held = 0
-        self._release = None
-        self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
     async def _serve(self):
+        self._loop = asyncio.get_running_loop()
         self._release, self._stop = asyncio.Event(), asyncio.Event()
         app = web.Application()
         app.router.add_get("/{n}", self._answer)
@@ -172,7 +171,7 @@ def kill_executor(server, job):
 
 
 def kill_driver(server, job):
-    workers = [jvm_of(pid) for pid in server.pids]
+    workers = [jvm_of(pid) for pid in tuple(server.pids)]  # the server goes on
     job.kill()
     for jvm in {jvm.pid: jvm for jvm in workers}.values():
         jvm.kill()
