@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from typing import Any, assert_type
 
@@ -403,7 +403,8 @@ def the_test_kit() -> None:
         assert_type(harness.is_done, bool)
         assert_type(harness.snapshot(), list[StreamElement])
     assert_type(function.calls, list[Any])
-    assert_type(VirtualClockLoop().time(), float)
+    with closing(VirtualClockLoop()) as loop:
+        assert_type(loop.time(), float)
 
 
 # The queues.
