@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncudf import CircuitBreaker
 from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination.failures import SharedFailures
 from asyncudf._coordination.health import SharedHealth
@@ -17,7 +18,6 @@ from asyncudf._coordination.scripts import SPEND
 from asyncudf._coordination.server import CoordinatorServer
 from asyncudf._coordination.spending import SharedSpending
 from asyncudf._errors.exceptions import FatalError
-from asyncudf._policies.circuit_breaker import CircuitBreaker
 from asyncudf._policies.error_budget import ErrorBudget, Failures
 from asyncudf._policies.service_signs import ServiceSign
 

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncudf import RateLimit
 from asyncudf._coordination.grants import GIVE_BACK, GRANT
 from asyncudf._coordination.server import CoordinatorServer
 from asyncudf._policies.leased_permits import BlockSize, LeasedPermits, nap_of
-from asyncudf._policies.rate_limit import RateLimit, take
+from asyncudf._policies.rate_limit import take
 
 from .servers import Scripts
 

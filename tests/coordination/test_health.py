@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncudf import CircuitBreaker
 from asyncudf._calls.admission import PauseGate
 from asyncudf._calls.call import Call
 from asyncudf._coordination.health import SharedHealth
 from asyncudf._coordination.scripts import HEALTH
 from asyncudf._coordination.server import CoordinatorServer
-from asyncudf._policies.circuit_breaker import Breaker, CircuitBreaker
+from asyncudf._policies.circuit_breaker import Breaker
 from asyncudf._policies.service_signs import ServiceSign
 
 from .servers import Scripts, coordinator, fail, space_of_its_own

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from asyncudf import RateLimit
 from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination.failures import SharedFailures
 from asyncudf._coordination.permits import SharedPermits
@@ -21,7 +22,6 @@ from asyncudf._coordination.server import CoordinatorServer
 from asyncudf._coordination.share import CapacityShare, prepare_shares
 from asyncudf._errors.exceptions import FatalError
 from asyncudf._policies.error_budget import ErrorBudget, Failures
-from asyncudf._policies.rate_limit import RateLimit
 
 from .servers import coordinator, fail, space_of_its_own
 

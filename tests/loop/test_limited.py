@@ -14,7 +14,7 @@ from asyncudf._calls.resources import opening
 from asyncudf._loop.event_loops import run_to_end
 from asyncudf._loop.limited import within
 from asyncudf._loop.shutdown import GRACE
-from asyncudf.testing._clock import VirtualClockLoop
+from asyncudf.testing import VirtualClockLoop
 from tests.kit.functions import hang, nothing, swallow
 
 

