@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from asyncudf import AdaptiveCapacity, CircuitBreaker, OptionError, RateLimit, RetryStrategy
-from asyncudf._metrics.time_account import State
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
 from tests.kit.figures import figures
 from tests.kit.limited import Service, ThrottledError, now
@@ -105,8 +104,8 @@ class TestAuto:
 
     def test_waiting_for_it_is_no_other_limits_doing(self) -> None:
         found = figures(Service(1.0), range(40), capacity=AdaptiveCapacity(2, 2))
-        assert found.time[State.LIMIT] == 0
-        assert found.time[State.CALLS_BUSY] == pytest.approx(20)
+        assert found.time["limit"] == 0
+        assert found.time["calls_busy"] == pytest.approx(20)
 
     @pytest.mark.parametrize("value", [0, -1, "automatic", 1.5, None, True])
     def test_what_it_may_be(self, value: Any) -> None:
@@ -129,8 +128,8 @@ class TestJobCapacity:
 
     def test_it_is_used_to_the_full(self) -> None:
         found = figures(Service(1.0), range(30), capacity=100, job_capacity=3)
-        assert (found.seconds, found.in_flight_peak) == (10, 3)
-        assert found.time[State.LIMIT] == pytest.approx(9)
+        assert (found.seconds, found.in_flight["peak"]) == (10, 3)
+        assert found.time["limit"] == pytest.approx(9)
 
     def test_rows_that_wait_for_another_attempt_do_not_count(self) -> None:
         service = Service(0.0, down=(0, 1))

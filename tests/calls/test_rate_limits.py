@@ -26,7 +26,6 @@ from asyncudf import (
 )
 from asyncudf._calls.limits import _names
 from asyncudf._errors.exceptions import FatalError
-from asyncudf._metrics.time_account import State
 from asyncudf.queues import Watermark
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 from tests.kit.figures import figures
@@ -306,12 +305,12 @@ class TestWhileACallWaits:
 
     def test_its_time_goes_to_the_limit(self) -> None:
         found = figures(Service(0.5), range(11), rate_limit=RateLimit(1))
-        assert found.time[State.LIMIT] == pytest.approx(10.0)
+        assert found.time["limit"] == pytest.approx(10.0)
         assert found.seconds == pytest.approx(10.5)
 
     def test_what_the_slots_hold_up_is_not_the_limits_doing(self) -> None:
         found = figures(Service(10.0), range(4), capacity=1, rate_limit=RateLimit(1))
-        assert found.time[State.LIMIT] == 0
+        assert found.time["limit"] == 0
 
 
 class TestBesideOthers:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from asyncudf import AsyncFunction, AsyncStream, AsyncUDFError, OptionError, ResultFuture, RetryStrategy
-from asyncudf._calls.admission import Admission
-from asyncudf._calls.call import Call
-from asyncudf._metrics.time_account import State
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from tests.kit.costs import python_calls
+from tests.kit.engines import Engine
 from tests.kit.figures import figures
 from tests.kit.limited import Service, ThrottledError, now
 
@@ -181,25 +180,41 @@ class TestThrottleCounts:
 class TestAfterwards:
     def test_rows_take_the_short_way_again(self) -> None:
         """Nobody asks at the gates once the pause is over, as before it."""
-        service = throttled(0.5, 10)
-        with mock.patch.object(Admission, "begin", autospec=True, side_effect=Admission.begin) as asked:
-            run_rows(service, range(1000), capacity=5)
-        assert 1000 < len(service.calls) <= 1005
-        assert asked.call_count <= 10
+
+        async def refused() -> None:
+            raise ThrottledError(10)
+
+        async def slow() -> None:
+            await asyncio.sleep(10)
+
+        def spent(at_first: Callable[[], Awaitable[None]]) -> int:
+            service = Service(0.0)
+
+            async def call(x: int) -> float:
+                if now() < 10:
+                    await at_first()
+                return await service(x)
+
+            calls = python_calls(lambda: run_rows(call, range(1000), capacity=5))
+            assert 995 <= service.times.count(10.0) <= 1000
+            return calls
+
+        assert spent(refused) < spent(slow) + 1000, "not even one more for each row"
 
     def test_so_do_those_that_come_after_one_that_nobody_has_waited_for(self) -> None:
-        """No `Call` is made of them."""
-        function = ManualFunction()
-        with OperatorHarness(function, capacity=1, on_error="null", throttle_counts=True) as harness:
-            harness.put("a")
-            harness.fail("a", ThrottledError(10))
-            harness.advance(11.0)
-            with mock.patch("asyncudf._calls.attempts.Call", wraps=Call) as made:
-                harness.put("b", "c")
-                harness.complete("b", "B")
-                harness.complete("c", "C")
-            assert harness.output == [None, "B", "C"]
-            assert made.call_count == 0
+        """No row was waiting when the pause ended."""
+
+        def spent(error: Exception) -> int:
+            service = Service(0.0, bad=["first"], error=error)
+            engine = Engine(service, capacity=1, on_error="null", throttle_counts=True)
+            engine.feed(["first"])
+            engine.loop.call_at(11.0, engine.feed, range(1000))
+            engine.loop.call_at(12.0, engine.end)
+            calls = python_calls(engine.run)
+            assert engine.output == [None, *[11.0] * 1000]
+            return calls
+
+        assert spent(ThrottledError(10)) < spent(ValueError("no pause")) + 1000
 
     def test_what_was_throttled_comes_before_new_rows(self) -> None:
         service = throttled(0.5, 10)
@@ -209,7 +224,7 @@ class TestAfterwards:
     def test_it_is_counted(self) -> None:
         found = figures(throttled(15, 10), [1, 2, 3], capacity=3)
         assert (found.throttled, found.calls, found.attempts, found.failures) == (4, 3, 7, 0)
-        assert found.time[State.LIMIT] == pytest.approx(20)
+        assert found.time["limit"] == pytest.approx(20)
         assert found.seconds == pytest.approx(20)
 
 

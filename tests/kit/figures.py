@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
-from asyncudf import AsyncUDF, async_pandas_udf
-from asyncudf._metrics.function_metrics import FunctionMetrics
-from asyncudf.testing import VirtualClockLoop
-from asyncudf.testing._operators import ListOutput, chain_of, elements_of
+from asyncudf import AsyncUDF
+from tests.kit.engines import Engine
+from tests.kit.runs import figures_of
+
+__all__ = ("figures", "figures_so_far")
 
 
 def figures(
@@ -17,33 +19,33 @@ def figures(
     *,
     batches: Iterable[tuple[float, Iterable[Any]]] = (),
     **options: Any,
-) -> FunctionMetrics:
-    """What a function does with rows.
+) -> SimpleNamespace:
+    """What a function does with rows: the figures of `run.metrics`, as attributes.
 
     Args:
         batches: more rows, each at its time.
     """
-    udf = function if isinstance(function, AsyncUDF) else async_pandas_udf(function, **options)
-    loop = VirtualClockLoop()
-    chain = chain_of(udf, ListOutput(), loop)
-    chain.feed(elements_of(udf, rows))
+    engine = Engine(function, **options)
+    engine.feed(rows)
     later = list(batches)
 
     def feed(number: int) -> None:
         if number < len(later):
-            chain.feed(elements_of(udf, later[number][1]))
+            engine.feed(later[number][1])
         if number + 1 < len(later):
-            loop.call_at(later[number + 1][0], feed, number + 1)
+            engine.loop.call_at(later[number + 1][0], feed, number + 1)
         else:
-            chain.end_of_input()
+            engine.end()
 
     if later:
-        loop.call_at(later[0][0], feed, 0)
+        engine.loop.call_at(later[0][0], feed, 0)
     else:
-        chain.end_of_input()
-    try:
-        loop.run_until_complete(chain.run())
-    finally:
-        loop.close()
-    (operator,) = chain.counted.values()
-    return operator.counters.totals
+        engine.end()
+    engine.run()
+    return figures_so_far(engine)
+
+
+def figures_so_far(engine: Engine) -> SimpleNamespace:
+    """The same of an engine that runs, or that has failed, as far as it has been looked at."""
+    (found,) = figures_of([engine.counted], {})
+    return SimpleNamespace(**found)

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-from unittest import mock
 
-from asyncudf import AsyncStream, async_pandas_udf
-from asyncudf._chain.chain import Chain
-from asyncudf._metrics.run_metrics import RunMetrics
-from asyncudf.testing import VirtualClockLoop, _operators, _stream, run_stream
+from asyncudf import AsyncStream
+from asyncudf.testing import run_stream
+from tests.kit.engines import Counted, Engine, added_up, started_streams
 
 __all__ = ("figures_of", "run_of_a_function", "run_of_a_stream")
 
 
 def figures_of(
-    chains: Sequence[Chain], options: Mapping[str, Any], entry_point: str = "column"
+    tasks: Sequence[Counted], options: Mapping[str, Any], entry_point: str = "column"
 ) -> list[dict[str, Any]]:
-    """What `run.metrics` tells of the functions of these chains, each of which ran in a task of its own."""
-    run = RunMetrics()
-    for number, chain in enumerate(chains):
+    """What `run.metrics` tells of the functions, of each of which these tasks have counted something."""
+    messages = []
+    for number, counted in enumerate(tasks):
         task = {"status": "succeeded", "stage": 1, "partition": number, "attempt": 0, "host": "here", "began": 0.0}
         functions = {
             name: {
                 "about": {"name": name, "entry_point": entry_point, "order": order, "options": dict(options)},
-                "metrics": operator.counters.totals.to_plain(),
-                "timeline": operator.counters.timeline,
+                **told,
             }
-            for order, (name, operator) in enumerate(chain.counted.items())
+            for order, (name, told) in enumerate(counted.items())
         }
-        run.add(json.loads(json.dumps({"id": str(number), "task": task, "functions": functions})))
-    return run.to_plain()
+        messages.append({"id": str(number), "task": task, "functions": functions})
+    return added_up(messages)
 
 
 def run_of_a_function(
@@ -44,22 +40,17 @@ def run_of_a_function(
         every: seconds after which another batch comes; the first one comes at once.
         batch: rows of it.
     """
-    rows, loop = list(rows), VirtualClockLoop()
-    udf = async_pandas_udf(function, **options)
-    chain = _operators.chain_of(udf, _operators.ListOutput(), loop)
+    rows, engine = list(rows), Engine(function, **options)
 
     def feed(start: int) -> None:
-        chain.feed(list(_operators.elements_of(udf, rows[start : start + batch])))
+        engine.feed(rows[start : start + batch])
         if start + batch >= len(rows):
-            chain.end_of_input()
+            engine.end()
 
     for number, start in enumerate(range(0, max(1, len(rows)), batch)):
-        loop.call_later(number * every, feed, start)
-    try:
-        loop.run_until_complete(chain.run())
-    finally:
-        loop.close()
-    (figures,) = figures_of([chain], _plain(udf.options))
+        engine.loop.call_later(number * every, feed, start)
+    engine.run()
+    (figures,) = figures_of([engine.counted], _plain(engine.udf.options))
     return figures
 
 
@@ -67,16 +58,9 @@ def run_of_a_stream(
     build: Callable[[AsyncStream], AsyncStream], rows: Any, schema: str, **options: Any
 ) -> list[dict[str, Any]]:
     """The figures of each function of a chain, in one task; all have the same options."""
-    chains: list[Chain] = []
-    start = _stream.start_chain
-
-    def started(*arguments: Any) -> Chain:
-        chains.append(start(*arguments))
-        return chains[-1]
-
-    with mock.patch.object(_stream, "start_chain", started):
+    with started_streams() as started:
         run_stream(build, rows, schema)
-    return figures_of(chains, options, "operator")
+    return figures_of([counted() for counted in started], options, "operator")
 
 
 def _plain(options: Any) -> dict[str, Any]:

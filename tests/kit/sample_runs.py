@@ -8,12 +8,9 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from asyncudf import RetryStrategy, async_pandas_udf
-from asyncudf._api.decorator import AsyncUDF
-from asyncudf._metrics.run_metrics import RunMetrics
+from asyncudf import AsyncUDF, RetryStrategy, async_pandas_udf
 from asyncudf._text import figures
-from asyncudf.testing import VirtualClockLoop
-from asyncudf.testing._operators import ListOutput, chain_of, elements_of
+from tests.kit.engines import Engine, added_up
 
 BEGAN = 1_795_000_000.0  # some day in November 2026
 _ids = itertools.count()
@@ -26,13 +23,11 @@ def message_of(udf: AsyncUDF[..., Any], rows: Iterable[Any], **told: Any) -> dic
         told: of the task (stage, partition, attempt, host, status, began), or of the function (use, name, order,
             entry_point, options), instead of what is usual.
     """
-    loop, output = VirtualClockLoop(), ListOutput()
-    chain = chain_of(udf, output, loop)
-    chain.feed(elements_of(udf, rows))
-    chain.end_of_input()
-    loop.run_until_complete(chain.run())
-    loop.close()
-    (operator,) = chain.counted.values()
+    engine = Engine(udf)
+    engine.feed(rows)
+    engine.end()
+    engine.run()
+    (counted,) = engine.counted.values()
     options = {name: getattr(udf.options, name) for name in ("capacity", "queue_size", "timeout", "attempt_timeout")}
     about = {
         "name": udf.spec.name,
@@ -43,19 +38,14 @@ def message_of(udf: AsyncUDF[..., Any], rows: Iterable[Any], **told: Any) -> dic
     about.update({name: told.pop(name) for name in list(about) if name in told})
     use = told.pop("use", about["name"])
     task = {"status": "succeeded", "stage": 2, "partition": 0, "attempt": 0, "host": "executor-1", "began": BEGAN}
-    counters = operator.counters
-    function = {"about": about, "metrics": counters.totals.to_plain(), "timeline": counters.timeline}
-    return {"id": f"task {next(_ids)}", "task": {**task, **told}, "functions": {use: function}}
+    return {"id": f"task {next(_ids)}", "task": {**task, **told}, "functions": {use: {"about": about, **counted}}}
 
 
 def metrics_of(
     messages: Iterable[Mapping[str, Any]], verdicts: Iterable[str] = (), *, is_over: bool = True
 ) -> dict[str, Any]:
     """What `run.metrics` is when these messages have come."""
-    run = RunMetrics()
-    for message in messages:
-        run.add(message)
-    functions = run.to_plain()
+    functions = added_up(messages)
     for function, text in itertools.zip_longest(functions, verdicts, fillvalue="Nothing to say."):
         costliest = max(function["time"], key=function["time"].__getitem__)
         share = function["time"][costliest] / function["seconds"] if function["seconds"] else 0.0

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from asyncudf import OutputTag, RuntimeContext
-from asyncudf.queues import StreamRecord
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
+from tests.kit.engines import Engine
 
 MODES = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 
@@ -167,18 +167,28 @@ class TestBounds:
         assert mode == "unordered" or values == list(map(text, range(300)))
 
     def test_rows_are_pulled_only_when_a_slot_and_a_place_are_free(self) -> None:
-        function, pulled = ManualFunction(), []
+        finish, pulled, seen = asyncio.Event(), list[int](), list[list[int]]()
+
+        async def call(x: int) -> int:
+            if x:
+                await finish.wait()
+            await asyncio.sleep(1)
+            return x
 
         def rows() -> Iterator[int]:
             for x in range(10):
                 pulled.append(x)
                 yield x
 
-        with OperatorHarness(function, capacity=2) as harness:
-            harness._run(lambda: harness._chain.feed(StreamRecord((x,)) for x in rows()))
-            assert pulled == [0, 1]
-            harness.complete(0, 0)
-            assert pulled == [0, 1, 2]
+        engine = Engine(call, capacity=2)
+        engine.feed(rows())
+        engine.end()
+        engine.loop.call_at(0.5, lambda: seen.append(list(pulled)))
+        engine.loop.call_at(1.5, lambda: seen.append(list(pulled)))
+        engine.loop.call_at(2.5, finish.set)
+        engine.run()
+        assert seen == [[0, 1], [0, 1, 2]]
+        assert engine.output == list(range(10))
 
     def test_calls_that_never_wait_do_not_starve_the_others(self) -> None:
         woken = []

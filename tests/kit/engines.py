@@ -1,0 +1,104 @@
+"""The engine as Spark's worker starts it, without Spark and on the virtual clock, with its figures at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from asyncudf import AsyncUDF, async_pandas_udf
+from asyncudf._chain.chain import Chain
+from asyncudf._metrics.run_metrics import RunMetrics
+from asyncudf.testing import VirtualClockLoop, _stream
+from asyncudf.testing._operators import ListOutput, chain_of, elements_of
+
+__all__ = ("Counted", "Engine", "added_up", "started_streams")
+
+
+Counted = Mapping[str, Mapping[str, Any]]
+
+
+class Engine:
+    """One function, for what `run_rows` and `OperatorHarness` do not show: its figures, and input that comes late.
+
+    Attributes:
+        loop: the clock, for what is to happen at a time; it is closed when `run` returns.
+        output: what the engine has emitted so far.
+    """
+
+    def __init__(self, function: Callable[..., Any] | AsyncUDF[..., Any], **options: Any) -> None:
+        self.udf = function if isinstance(function, AsyncUDF) else async_pandas_udf(function, **options)
+        self.loop = VirtualClockLoop()
+        self._output = ListOutput()
+        self._chain = chain_of(self.udf, self._output, self.loop)
+
+    @property
+    def output(self) -> list[Any]:
+        return self._output.everything
+
+    def feed(self, rows: Iterable[Any]) -> None:
+        """Give a batch; an iterator is read as far as the engine has begun its rows."""
+        self._chain.feed(elements_of(self.udf, rows))
+
+    def end(self) -> None:
+        """Say that no batch follows."""
+        self._chain.end_of_input()
+
+    def run(self, *, until: float | None = None) -> None:
+        """Run until all rows are done, or cancel what is still running at that time."""
+        try:
+            self.loop.run_until_complete(self._run(until))
+        finally:
+            self.loop.close()
+
+    async def _run(self, until: float | None) -> None:
+        running = asyncio.ensure_future(self._chain.run())
+        if until is not None:
+            self.loop.call_at(until, running.cancel)
+            await asyncio.wait([running])
+        else:
+            await running
+
+    def look(self) -> None:
+        """Bring the figures up to date, as before a message to a monitor."""
+        for operator in self._chain.counted.values():
+            operator.gauges.count_open()
+            operator.gauges.look(was_blocked=False)
+
+    @property
+    def counted(self) -> Counted:
+        """What a message to a monitor would say of the function now."""
+        return _counted(self._chain)
+
+
+@contextmanager
+def started_streams() -> Iterator[list[Callable[[], Counted]]]:
+    """For each chain that `run_stream` has started in the block, what a message to a monitor says of its functions."""
+    started: list[Callable[[], Counted]] = []
+    start = _stream.start_chain
+
+    def starting(*arguments: Any) -> Chain:
+        chain = start(*arguments)
+        started.append(lambda: _counted(chain))
+        return chain
+
+    with mock.patch.object(_stream, "start_chain", starting):
+        yield started
+
+
+def _counted(chain: Chain) -> Counted:
+    return {
+        name: {"metrics": operator.counters.totals.to_plain(), "timeline": operator.counters.timeline}
+        for name, operator in chain.counted.items()
+    }
+
+
+def added_up(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What `run.metrics` says of the functions when these messages have arrived."""
+    run = RunMetrics()
+    for message in messages:
+        run.add(json.loads(json.dumps(message)))
+    return run.to_plain()
