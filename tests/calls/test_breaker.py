@@ -20,8 +20,8 @@ from asyncudf import (
     RetryStrategy,
     async_pandas_udf,
 )
-from asyncudf._errors.exceptions import FatalError
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from tests.kit.errors import task_fails
 from tests.kit.figures import figures
 from tests.kit.limited import Service, ThrottledError, now
 from tests.kit.stores import SlowStore
@@ -121,7 +121,7 @@ class TestTheEnd:
     @POLICIES
     def test_one_error_says_it_for_all_rows(self, on_error: Any) -> None:
         service = Service(1.0, down=(0, 1e9))
-        with pytest.raises(FatalError) as caught:
+        with task_fails() as caught:
             run_rows(service, range(200), capacity=5, on_error=on_error, breaker=BREAKER)
         told = str(caught.value)
         assert "the service of Service has given no answer for 100 s, the max_open of its circuit breaker" in told
@@ -137,14 +137,14 @@ class TestTheEnd:
                 raise ConnectionError("down")
             raise KeyError("title")
 
-        with pytest.raises(FatalError) as caught:
+        with task_fails() as caught:
             run_rows(asked, range(2000), capacity=5, on_error="null", breaker=BREAKER)
         assert "the circuit breaker of asked has been open for 100 s, its max_open, and no call" in str(caught.value)
         assert "the last that tried it ended with KeyError: 'title', which tells nothing" in str(caught.value)
 
     def test_it_shows_no_secret(self) -> None:
         service = Service(0.0, down=(0, 1e9), error=ConnectionError("http://me:secret@host/?key=secret is gone"))
-        with pytest.raises(FatalError, match="host") as caught:
+        with task_fails(match="host") as caught:
             run_rows(service, range(20), on_error="null", breaker=BREAKER)
         assert "secret" not in str(caught.value)
 
@@ -264,7 +264,7 @@ class TestFailureOn:
                 await asyncio.sleep(100)
 
         breaker = CircuitBreaker(failure_on=broken)
-        with pytest.raises(FatalError, match=f"failure_on of .* Told must tell .* raised {error.__name__}"):
+        with task_fails(match=f"failure_on of .* Told must tell .* raised {error.__name__}"):
             run_rows(Told(), [{"x": 1}], timeout=5.0, on_error="null", breaker=breaker)
 
     def test_a_refusal_shows_that_the_service_is_back(self) -> None:
@@ -293,7 +293,7 @@ class TestFailureOn:
 
         breaker = CircuitBreaker(failure_on=lambda error: later(error))  # type: ignore[arg-type,return-value]
         service = Service(0.1, bad=[3], error=KeyError("x"))
-        with pytest.raises(FatalError, match=r"failure_on of .* TypeError: it answers with a coroutine, which"):
+        with task_fails(match=r"failure_on of .* TypeError: it answers with a coroutine, which"):
             run_rows(service, range(9), on_error="null", breaker=breaker)
         assert not recwarn.list
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncStream, AsyncUDFError, CircuitBreaker, OptionError, RetryStrategy, async_pandas_udf
-from asyncudf._errors.exceptions import FatalError
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from tests.kit.errors import task_fails
 from tests.kit.limited import Service, now
 from tests.kit.stores import SlowStore
 
@@ -41,21 +41,21 @@ class TestACount:
     @pytest.mark.parametrize("on_error", ["null", "capture"])
     def test_so_many_may_fail(self, on_error: Any) -> None:
         assert len(run_rows(Bad(lambda x: x < 3), range(20), max_failures=3, on_error=on_error)) == 20
-        with pytest.raises(FatalError, match=r"4 of \d+ rows of Bad failed, more than max_failures= allows \(3 may\)"):
+        with task_fails(match=r"4 of \d+ rows of Bad failed, more than max_failures= allows \(3 may\)"):
             run_rows(Bad(lambda x: x < 4), range(20), max_failures=3, on_error=on_error)
 
     def test_none_may(self) -> None:
-        with pytest.raises(FatalError, match=r"\(0 may\): ValueError \(1\)"):
+        with task_fails(match=r"\(0 may\): ValueError \(1\)"):
             run_rows(Bad(odd), range(20), max_failures=0, on_error="null")
 
     def test_it_stops_at_once(self) -> None:
         bad = Bad(odd, seconds=1.0)
-        with pytest.raises(FatalError):
+        with task_fails():
             run_rows(bad, range(1000), capacity=10, max_failures=3, on_error="null")
         assert bad.calls <= 20
 
     def test_the_errors_are_told_by_how_often_they_came(self) -> None:
-        with pytest.raises(FatalError) as caught:
+        with task_fails() as caught:
             run_rows(Bad(lambda x: True), range(1000), max_failures=30, on_error="null")
         assert str(caught.value).splitlines() == [
             "31 of 31 rows of Bad failed, more than max_failures= allows (30 may): ValueError (27), KeyError (4)",
@@ -68,7 +68,7 @@ class TestACount:
         async def secret(x: int) -> None:
             raise ConnectionError("https://me:secret@host/?key=secret")
 
-        with pytest.raises(FatalError, match="host") as caught:
+        with task_fails(match="host") as caught:
             run_rows(secret, [1], max_failures=0, on_error="null")
         assert "secret@" not in str(caught.value)
         assert "key=" not in str(caught.value)
@@ -78,18 +78,18 @@ class TestAShare:
     def test_it_counts_after_a_hundred_rows(self) -> None:
         assert len(run_rows(Bad(odd), range(99), max_failures=0.02, on_error="null")) == 99
         bad = Bad(odd)
-        with pytest.raises(FatalError, match=r"50 of 100 rows .* \(2\.00% may\): ValueError \(50\)"):
+        with task_fails(match=r"50 of 100 rows .* \(2\.00% may\): ValueError \(50\)"):
             run_rows(bad, range(1000), max_failures=0.02, on_error="null")
         assert bad.calls <= 200
 
     def test_and_of_all_rows_so_far(self) -> None:
         assert len(run_rows(Bad(lambda x: x % 50 == 49), range(1000), max_failures=0.02, on_error="null")) == 1000
-        with pytest.raises(FatalError, match=r"rows of Bad failed"):
+        with task_fails(match=r"rows of Bad failed"):
             run_rows(Bad(after_a_hundred), range(200), max_failures=0.3, on_error="null")
 
     def test_also_at_the_end(self) -> None:
         """All failures come among the first hundred rows, in which they count for nothing yet."""
-        with pytest.raises(FatalError, match=r"50 of 100 rows"):
+        with task_fails(match=r"50 of 100 rows"):
             run_rows(Bad(lambda x: x < 50), range(100), max_failures=0.3, on_error="null")
 
     def test_rows_in_flight_are_not_done(self) -> None:
@@ -100,13 +100,13 @@ class TestAShare:
                 harness.fail(row, ValueError())
             assert not harness.is_done
             harness.fail(99, ValueError())
-            with pytest.raises(FatalError, match="100 of 100 rows"):
+            with task_fails(match="100 of 100 rows"):
                 assert harness.is_done
 
 
 class TestWhatIsAFailure:
     def test_a_timeout(self) -> None:
-        with pytest.raises(FatalError, match=r"AsyncTimeoutError \(1\)"):
+        with task_fails(match=r"AsyncTimeoutError \(1\)"):
             run_rows(Service(10.0), [1], timeout=5.0, max_failures=0, on_error="null")
 
     def test_not_an_answer_of_on_timeout(self) -> None:
@@ -116,7 +116,7 @@ class TestWhatIsAFailure:
         async def text(x: int) -> str:
             return "text"
 
-        with pytest.raises(FatalError, match=r"ResultError \(1\)"):
+        with task_fails(match=r"ResultError \(1\)"):
             run_rows(text, [1], returnType="int", max_failures=0, on_error="null")
 
     def test_a_row_and_not_its_attempts(self) -> None:
@@ -130,7 +130,7 @@ class TestWhatIsAFailure:
         async def bad(x: pd.Series) -> pd.Series:
             raise ValueError("batch")
 
-        with pytest.raises(FatalError, match=r"5 of 5 rows .* ValueError \(5\)"):
+        with task_fails(match=r"5 of 5 rows .* ValueError \(5\)"):
             run_rows(bad, range(10), returnType="long", batch_size=5, max_failures=2, on_error="null")
 
     def test_a_batch_that_failed_is_a_share_of_all_its_rows(self) -> None:
@@ -144,7 +144,7 @@ class TestWhatIsAFailure:
 
         options: dict[str, Any] = {"returnType": "long", "batch_size": 50, "on_error": "null"}
         assert run_rows(bad, range(150), max_failures=0.4, **options)[100:] == [None] * 50
-        with pytest.raises(FatalError, match=r"50 of 150 rows"):
+        with task_fails(match=r"50 of 150 rows"):
             run_rows(bad, range(150), max_failures=0.3, **options)
 
     def test_not_one_of_a_dead_service(self) -> None:
@@ -160,7 +160,7 @@ class TestWhatIsAFailure:
         async def asked(n: int) -> int:
             raise ValueError("bad")
 
-        with pytest.raises(FatalError, match="3 of 3 rows of asked failed"):
+        with task_fails(match="3 of 3 rows of asked failed"):
             run_stream(build, [{"n": n} for n in range(10)], "n int")
 
     def test_one_that_comes_from_the_store(self) -> None:
@@ -172,7 +172,7 @@ class TestWhatIsAFailure:
             raise LookupError("nobody")
 
         assert run_rows(looked_up, [1, 2, 3]) == [None] * 3
-        with pytest.raises(FatalError, match="rows of looked_up failed"):
+        with task_fails(match="rows of looked_up failed"):
             run_rows(looked_up, [1, 2, 3], max_failures=2)
 
     def test_an_error_that_ends_the_job_in_any_case_is_told_as_it_is(self) -> None:
@@ -195,7 +195,7 @@ class TestTheOption:
 
     def test_a_copy_keeps_it(self) -> None:
         udf = async_pandas_udf(Bad(odd), "int", max_failures=0, on_error="null").with_options(capacity=3)
-        with pytest.raises(FatalError, match="rows of Bad failed"):
+        with task_fails(match="rows of Bad failed"):
             run_rows(udf, range(4))
 
 
@@ -208,6 +208,6 @@ def test_while_a_call_waits_at_a_limit_the_job_ends_at_once() -> None:
         ended.append(now())
         raise ValueError
 
-    with pytest.raises(FatalError):
+    with task_fails():
         run_rows(bad, range(5), max_failures=1, on_error="null", rate_limit=RateLimit(1, per="hour", burst=2))
     assert ended == [0, 0]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncStream, OptionError, RetryStrategy, async_pandas_udf
-from asyncudf._errors.exceptions import FatalError
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from tests.kit.errors import task_fails
 from tests.kit.limited import Service, ThrottledError
 from tests.kit.stores import SlowStore
 
@@ -19,7 +19,7 @@ def test_one_call_more_is_not_made(seconds: float, capacity: int) -> None:
     service = Service(seconds)
     assert len(run_rows(service, range(20), capacity=capacity, max_calls=20)) == 20
     service.calls.clear()
-    with pytest.raises(FatalError) as caught:
+    with task_fails() as caught:
         run_rows(service, range(21), capacity=capacity, max_calls=20)
     assert len(service.calls) == 20
     told = str(caught.value)
@@ -29,7 +29,7 @@ def test_one_call_more_is_not_made(seconds: float, capacity: int) -> None:
 
 @pytest.mark.parametrize("on_error", ["null", "capture"])
 def test_no_row_becomes_an_error_of_it(on_error: Any) -> None:
-    with pytest.raises(FatalError, match="has made the 2 calls"):
+    with task_fails(match="has made the 2 calls"):
         run_rows(Service(), range(5), max_calls=2, on_error=on_error)
 
 
@@ -41,20 +41,20 @@ def test_results_leave_until_then() -> None:
         assert harness.output == ["A"]
         harness.complete("b", "B")
         assert harness.output == ["A", "B"]
-        with pytest.raises(FatalError):
+        with task_fails():
             assert harness.is_done
 
 
 def test_further_attempts_count() -> None:
     retry = RetryStrategy.fixed_delay(5, 1.0)
     assert run_rows(Service(0.0, down=(0, 3)), [1], retry=retry, max_calls=4) == [3]
-    with pytest.raises(FatalError, match="has made the 3 calls"):
+    with task_fails(match="has made the 3 calls"):
         run_rows(Service(0.0, down=(0, 3)), [1], retry=retry, max_calls=3)
 
 
 def test_and_those_that_were_throttled() -> None:
     service = Service(0.0, down=(0, 15), error=ThrottledError(10))
-    with pytest.raises(FatalError, match="has made the 2 calls"):
+    with task_fails(match="has made the 2 calls"):
         run_rows(service, [1], max_calls=2)
     assert service.times == [0, 10]
 
@@ -77,7 +77,7 @@ def test_what_a_store_has_costs_nothing() -> None:
 
     assert len(run_rows(looked_up, [1, 2, 3, 1, 2, 3])) == 6
     assert len(run_rows(looked_up, [1, 2, 3, 4, 5, 6])) == 6
-    with pytest.raises(FatalError):
+    with task_fails():
         run_rows(looked_up, range(100, 110))
 
 
@@ -91,7 +91,7 @@ def test_each_operator_of_a_chain_has_its_own() -> None:
     def build(stream: AsyncStream) -> AsyncStream:
         return stream.ordered_wait(left, max_calls=5).ordered_wait(right, "n", max_calls=4)
 
-    with pytest.raises(FatalError, match="right has made the 4 calls"):
+    with task_fails(match="right has made the 4 calls"):
         run_stream(build, [{"n": n} for n in range(5)], "n int")
 
 

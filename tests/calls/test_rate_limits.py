@@ -25,9 +25,9 @@ from asyncudf import (
     async_pandas_udf,
 )
 from asyncudf._calls.limits import _names
-from asyncudf._errors.exceptions import FatalError
 from asyncudf.queues import Watermark
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from tests.kit.errors import task_fails
 from tests.kit.figures import figures
 from tests.kit.functions import Flaky
 from tests.kit.limited import Service, most_within, now
@@ -155,13 +155,13 @@ class TestCosts:
 
     def test_what_it_gives_is_not_shown_where_inputs_are_redacted(self) -> None:
         limit = RateLimit(10, cost=lambda text: text)
-        with pytest.raises(FatalError, match=r"of 0 or more, not this str$"):
+        with task_fails(match=r"of 0 or more, not this str$"):
             run_rows(at_once, ["password"], redact=True, rate_limit=limit)
-        with pytest.raises(FatalError, match="of 0 or more, not 'password'"):
+        with task_fails(match="of 0 or more, not 'password'"):
             run_rows(at_once, ["password"], rate_limit=limit)
 
     def test_one_that_has_to_be_awaited_ends_the_job(self, recwarn: pytest.WarningsRecorder) -> None:
-        with pytest.raises(FatalError, match="of 0 or more, not <coroutine"):
+        with task_fails(match="of 0 or more, not <coroutine"):
             run_rows(at_once, [1], rate_limit=RateLimit(10, cost=lambda x: at_once(x)))  # type: ignore[arg-type,return-value]
         assert not recwarn.list
 
@@ -190,7 +190,7 @@ class TestCosts:
     def test_one_that_gives_no_number_ends_the_job(self, cost: Any, on_error: Any) -> None:
         """It is wrong for every row, so no row becomes a null of it."""
         service = Service()
-        with pytest.raises(FatalError, match="cost of a rate limit must give a number of 0 or more, not "):
+        with task_fails(match="cost of a rate limit must give a number of 0 or more, not "):
             run_rows(service, [1, 2], on_error=on_error, rate_limit=RateLimit(10, cost=lambda x: cost))
         assert service.calls == []
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from asyncudf import AdaptiveCapacity, CircuitBreaker, OptionError, RetryStrategy, async_pandas_udf
-from asyncudf._errors.exceptions import FatalError
 from asyncudf.testing import MemoryStore, run_rows
+from tests.kit.errors import task_fails
 from tests.kit.limited import Service, now
 
 BREAKER = CircuitBreaker(window=10, open_for=5.0, max_open=100.0)
@@ -73,7 +73,7 @@ def test_one_row_that_is_tried_for_ever_is_given_up() -> None:
     """Its back-off is over each time that the service may be tried."""
     service = Service(0.1, bad=[1])
     options: dict[str, Any] = {"retry": RetryStrategy.fixed_delay(3, 12.0), "breaker": CircuitBreaker(window=3)}
-    with pytest.raises(FatalError, match="the service of Service has given no answer for 300 s"):
+    with task_fails(match="the service of Service has given no answer for 300 s"):
         run_rows(service, [1], on_error="null", timeout=1000.0, **options)
     assert service.times[-1] < 400
 
@@ -81,7 +81,7 @@ def test_one_row_that_is_tried_for_ever_is_given_up() -> None:
 def test_nothing_but_bad_rows_is_a_dead_service() -> None:
     """Nobody could tell."""
     service = Service(0.1, bad=range(20, 60))
-    with pytest.raises(FatalError, match="the service of Service has given no answer for 100 s"):
+    with task_fails(match="the service of Service has given no answer for 100 s"):
         run_rows(service, range(60), capacity=5, on_error="null", breaker=BREAKER)
 
 

@@ -7,18 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from asyncudf._coordination.server import CoordinatorServer
-
-from .servers import Scripts
+from tests.kit.coordinators import Scripts, Server, start_server
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[CoordinatorServer]:
-    with contextlib.closing(CoordinatorServer()) as started:
+def server() -> Iterator[Server]:
+    with contextlib.closing(start_server()) as started:
         yield started
 
 
 @pytest.fixture
-def scripts(server: CoordinatorServer) -> Iterator[Scripts]:
+def scripts(server: Server) -> Iterator[Scripts]:
     with contextlib.closing(Scripts(server)) as connected:
         yield connected

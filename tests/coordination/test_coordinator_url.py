@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from asyncudf import OptionError
-from asyncudf._spark import coordinators
 from asyncudf._spark.coordinators import coordinator_url
-from asyncudf._text.urls import SecretUrl
+from tests.kit.coordinators import Server, drivers_servers, watchdog_of
 
 pytestmark = pytest.mark.services
 
@@ -38,22 +37,23 @@ def remote(app: str | None) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def no_servers_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(coordinators, "_servers", servers := {})
-    monkeypatch.setattr(coordinators, "BEAT", 0.01)
-    yield
-    for server in servers.values():
-        server.close()
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Any, Server]]:
+    """The servers that a test has made this driver start; none is left."""
+    monkeypatch.setattr("asyncudf._spark.coordinators.BEAT", 0.01)
+    with drivers_servers() as servers:
+        yield servers
+        for server in servers.values():
+            server.close()
 
 
 @pytest.mark.parametrize("url", ["redis://cache:6379/0", "rediss://user:secret@10.1.2.3", "redis://localhost"])
-def test_a_server_of_the_users_is_taken(url: str) -> None:
+def test_a_server_of_the_users_is_taken(url: str, started: dict[Any, Server]) -> None:
     """None is started beside it; what is printed of it has no password."""
     found = coordinator_url(url, session())
-    assert (found, coordinators._servers) == (url, {})
+    assert (found, started) == (url, {})
     assert "secret" not in repr([found])
-    assert pickle.loads(pickle.dumps(found)) == url
-    assert type(pickle.loads(pickle.dumps(found))) is SecretUrl
+    assert (travelled := pickle.loads(pickle.dumps(found))) == url
+    assert "secret" not in repr([travelled])
 
 
 @pytest.mark.parametrize("url", ["http://:secret@cache:6379", "cache:6379", "redis://", "redis://:secret@:port", 6379])
@@ -74,22 +74,22 @@ def test_a_server_that_is_another_one_on_each_machine_is_refused_on_a_cluster(ur
     assert coordinator_url("redis://10.0.0.1", session("yarn", "10.0.0.7")) == "redis://10.0.0.1"
 
 
-def test_an_application_has_one_server() -> None:
+def test_an_application_has_one_server(started: dict[Any, Server]) -> None:
     """Whoever asks, also at the same time; another application has another; it ends with its own."""
     first, second = session(), session(app="app-2")
     with ThreadPoolExecutor() as threads:
         urls = set(threads.map(lambda _: str(coordinator_url(None, first)), range(8)))
     assert len(urls) == 1
     assert str(coordinator_url(None, second)) not in urls
-    (of_first, of_second) = coordinators._servers.values()
+    (of_first, of_second) = started.values()
     first.sparkContext._jsc = None
-    of_first._watchdog.wait(60.0)
+    watchdog_of(of_first).wait(60.0)
     assert of_first.is_closed
     assert not of_second.is_closed
 
 
 @pytest.mark.parametrize("end", ["stopped by the JVM", "JVM gone"])
-def test_an_application_also_ends_from_outside(end: str) -> None:
+def test_an_application_also_ends_from_outside(end: str, started: dict[Any, Server]) -> None:
     """Python is not told, but its server is closed."""
 
     def is_stopped() -> bool:
@@ -99,34 +99,36 @@ def test_an_application_also_ends_from_outside(end: str) -> None:
 
     one = session()
     coordinator_url(None, one)
-    (server,) = coordinators._servers.values()
+    (server,) = started.values()
     one.sparkContext._jsc.sc = lambda: SimpleNamespace(isStopped=is_stopped)
-    server._watchdog.wait(60.0)
+    watchdog_of(server).wait(60.0)
     assert server.is_closed
 
 
-def test_a_server_that_does_not_come_back_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_come_back_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, started: dict[Any, Server]
+) -> None:
     """At the next query; another password, as somebody may have heard the old one where it was."""
     monkeypatch.setattr("asyncudf._coordination.server.READY", 0.5)
     before = coordinator_url(None, session())
-    (server,) = coordinators._servers.values()
-    os.killpg(server._watchdog.pid, signal.SIGKILL)
+    (server,) = started.values()
+    os.killpg(watchdog_of(server).pid, signal.SIGKILL)
     after = coordinator_url(None, session())
     assert server.is_closed
     assert after.split("@")[0] != before.split("@")[0]
     assert coordinator_url(None, session()) == after
 
 
-def test_a_forked_process_has_a_server_of_its_own() -> None:
+def test_a_forked_process_has_a_server_of_its_own(started: dict[Any, Server]) -> None:
     """It does not take its parent's, and cannot end it."""
     before = coordinator_url(None, session())
-    (server,) = coordinators._servers.values()
+    (server,) = started.values()
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
             server.close()
             own = coordinator_url(None, session())
-            list(coordinators._servers.values())[-1].close()
+            list(started.values())[-1].close()
             os._exit(7 if own != before else 1)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

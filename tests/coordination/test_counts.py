@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any
 
 import pytest
+import redis.asyncio as redis
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import CircuitBreaker
-from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination.failures import SharedFailures
 from asyncudf._coordination.health import SharedHealth
 from asyncudf._coordination.scripts import SPEND
-from asyncudf._coordination.server import CoordinatorServer
 from asyncudf._coordination.spending import SharedSpending
-from asyncudf._errors.exceptions import FatalError
 from asyncudf._policies.error_budget import ErrorBudget, Failures
 from asyncudf._policies.service_signs import ServiceSign
-
-from .servers import Scripts, coordinator, fail, space_of_its_own
+from tests.kit.coordinators import CutOff, Scripts, Server, coordinator, fail, space_of_its_own, time_to_live
 
 pytestmark = pytest.mark.services
 
@@ -29,7 +25,7 @@ LEASE = 60.0
 
 
 @pytest.mark.parametrize("turns", range(12))
-def test_the_last_failures_spend_the_budget(server: CoordinatorServer, turns: int) -> None:
+def test_the_last_failures_spend_the_budget(server: Server, turns: int) -> None:
     """Whatever the task is at when its last row is done: it looks at what has come together, and counts once."""
 
     async def job() -> None:
@@ -45,24 +41,7 @@ def test_the_last_failures_spend_the_budget(server: CoordinatorServer, turns: in
     asyncio.run(job())
 
 
-class CutOff(Coordinator):
-    """A connection whose first questions are never answered, or fail."""
-
-    def __init__(self, server: CoordinatorServer, *, lost: int = 1, error: BaseException | None = None) -> None:
-        super().__init__(server.url, space_of_its_own(), clock=asyncio.get_running_loop().time)
-        self._lost, self._error = lost, error
-        self.asked = 0
-
-    async def run(self, script: str, keys: Any, *arguments: object) -> Any:
-        self.asked += 1
-        if self.asked > self._lost:
-            return await super().run(script, keys, *arguments)
-        if self._error is not None:
-            raise self._error
-        return await asyncio.Event().wait()
-
-
-def test_failures_that_were_cut_off_are_told_again(server: CoordinatorServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_that_were_cut_off_are_told_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task ends while its connection hangs: what it was about to tell is told by the next one."""
     monkeypatch.setattr("asyncudf._coordination.beat.GOODBYE", 0.01)
 
@@ -80,12 +59,12 @@ def test_failures_that_were_cut_off_are_told_again(server: CoordinatorServer, mo
     asyncio.run(job())
 
 
-def test_who_is_gone_is_not_waited_for_twice(server: CoordinatorServer) -> None:
+def test_who_is_gone_is_not_waited_for_twice(server: Server) -> None:
     """The task has failed because nobody answered; to ask again would only make that last longer."""
 
     async def job() -> None:
         errors: list[BaseException] = []
-        async with CutOff(server, lost=99, error=FatalError("nobody")) as connection:
+        async with CutOff(server, lost=99, gives_up=True) as connection:
             failures = SharedFailures(connection, "x", ErrorBudget.of(3), fail, errors.append)  # type: ignore[arg-type]
             failures.add(5, {"ValueError": 5}, [])
             health = SharedHealth(connection, "x", "t", CircuitBreaker(), lambda: None, errors.append)
@@ -101,9 +80,7 @@ def test_who_is_gone_is_not_waited_for_twice(server: CoordinatorServer) -> None:
     asyncio.run(job())
 
 
-def test_what_was_seen_of_a_service_and_cut_off_is_told_again(
-    server: CoordinatorServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_seen_of_a_service_and_cut_off_is_told_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures and the pause: another task hears of both."""
     monkeypatch.setattr("asyncudf._coordination.beat.GOODBYE", 0.01)
 
@@ -127,21 +104,15 @@ def test_what_was_seen_of_a_service_and_cut_off_is_told_again(
     asyncio.run(job())
 
 
-def ttls(connection: Coordinator) -> Any:
-    """Of each kind of key of a space, the milliseconds that it lives on."""
-
-    async def told() -> dict[str, int]:
-        names = await connection._redis.keys(f"*{connection._space}*")
-        return {name.split(":")[2]: await connection._redis.pttl(name) for name in names}
-
-    return told()
-
-
-def test_a_query_without_anything_to_tell_leaves_little(server: CoordinatorServer) -> None:
+def test_a_query_without_anything_to_tell_leaves_little(server: Server) -> None:
     """Each micro-batch of a stream is a query: what it leaves is gone soon, and of its health nothing is kept."""
 
     async def job() -> None:
-        async with coordinator(server, space_of_its_own()) as connection:
+        space = space_of_its_own()
+        async with (
+            coordinator(server, space) as connection,
+            redis.Redis.from_url(server.url, decode_responses=True) as client,
+        ):
             woken = asyncio.Event()
             health = SharedHealth(connection, "x", "t", CircuitBreaker(), woken.set, fail)
             await woken.wait()
@@ -153,39 +124,45 @@ def test_a_query_without_anything_to_tell_leaves_little(server: CoordinatorServe
             await bought.wait()
             for one in (health, failures, spending):
                 await one.close()  # type: ignore[attr-defined]
-            left = await ttls(connection)
+            left = await time_to_live(client, space)
             assert sorted(left) == ["calls", "examples", "failures"]
             assert max(left["examples"], left["failures"]) <= 15 * 60_000
             assert left["calls"] <= 60 * 60_000
-            (example,) = await connection._redis.lrange(connection.key("examples", "x"), 0, -1)
+            (example,) = await client.lrange(connection.key("examples", "x"), 0, -1)
             assert len(example) == 200
 
     asyncio.run(job())
 
 
-def test_what_a_service_has_said_is_kept_for_as_long_as_it_holds(server: CoordinatorServer) -> None:
+def test_what_a_service_has_said_is_kept_for_as_long_as_it_holds(server: Server) -> None:
     """A pause of an hour is known for an hour, by whoever comes then."""
 
     async def job() -> None:
-        async with coordinator(server, space_of_its_own()) as connection:
+        space = space_of_its_own()
+        async with (
+            coordinator(server, space) as connection,
+            redis.Redis.from_url(server.url, decode_responses=True) as client,
+        ):
             health = SharedHealth(connection, "x", "t", None, lambda: None, fail)
             health.pause(connection.clock() + 3600.0)
             await health.close()
-            assert (await ttls(connection))["health"] > 3600_000
+            assert (await time_to_live(client, space))["health"] > 3600_000
 
     asyncio.run(job())
 
 
-def test_counts_are_not_forgotten_while_their_tasks_work(
-    server: CoordinatorServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_are_not_forgotten_while_their_tasks_work(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that have nothing new to tell tell that they are there."""
     monkeypatch.setattr("asyncudf._coordination.failures.REFRESH", 0.0)
     monkeypatch.setattr("asyncudf._coordination.failures.BEAT", 0.01)
     monkeypatch.setattr("asyncudf._coordination.spending.IDLE", 0.01)
 
     async def job() -> None:
-        async with coordinator(server, space_of_its_own()) as connection:
+        space = space_of_its_own()
+        async with (
+            coordinator(server, space) as connection,
+            redis.Redis.from_url(server.url, decode_responses=True) as client,
+        ):
             bought = asyncio.Event()
             failures = SharedFailures(connection, "x", ErrorBudget.of(3), fail, fail)  # type: ignore[arg-type]
             spending = SharedSpending(connection, "x", "t", 5, bought.set, fail)
@@ -194,11 +171,11 @@ def test_counts_are_not_forgotten_while_their_tasks_work(
             await bought.wait()
             spending.use()
             async with asyncio.timeout(10.0):
-                while len(await ttls(connection)) < 3:
+                while len(await time_to_live(client, space)) < 3:
                     await asyncio.sleep(0.005)
-                for name in await connection._redis.keys(f"*{connection._space}*"):
-                    await connection._redis.pexpire(name, 60_000)
-                while min((await ttls(connection)).values()) <= 60_000:
+                for name in await client.keys(f"*{space}*"):
+                    await client.pexpire(name, 60_000)
+                while min((await time_to_live(client, space)).values()) <= 60_000:
                     await asyncio.sleep(0.005)
             await failures.close()
             await spending.close()
@@ -211,12 +188,12 @@ class Asked:
 
     def __init__(self, scripts: Scripts, total: int) -> None:
         self._scripts, self._total = scripts, total
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)
 
     def __call__(
         self, task: str, now: float, *, made: int = 0, held: int = 0, want: int = 0, number: int = 0
     ) -> tuple[int, bool, bool]:
-        told = (task, self._total, number or next(self._numbers), made, held, want, LEASE)
+        told = (task, self._total, number or next(self.numbers), made, held, want, LEASE)
         got, is_over, is_awaited = self._scripts.run(SPEND, now, ["calls"], *told)
         return int(got), bool(is_over), bool(is_awaited)
 
@@ -285,7 +262,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["ask", "make", "g
 
 
 @given(st.integers(1, 12), STEPS)
-def test_neither_a_call_more_nor_one_less(server: CoordinatorServer, total: int, steps: list[tuple[int, str]]) -> None:
+def test_neither_a_call_more_nor_one_less(server: Server, total: int, steps: list[tuple[int, str]]) -> None:
     """Whatever tasks do, all calls are over exactly when all are made, as far as was told."""
     scripts = Scripts(server)
     scripts.space = space_of_its_own()
@@ -307,7 +284,7 @@ def test_neither_a_call_more_nor_one_less(server: CoordinatorServer, total: int,
             left, held[task], made[task], heard[task] = left + made[task], 0, 0, 0
             names[task] = f"{task} {next(numbers)}"
         else:
-            number = next(asked._numbers)
+            number = next(asked.numbers)
             for _ in range(2 if step == "lost" else 1):
                 got, is_over, _ = asked(names[task], now, **told, number=number)  # type: ignore[arg-type]
             held[task] += got
@@ -329,7 +306,7 @@ async def make_calls(spending: SharedSpending, woken: asyncio.Event, calls: int)
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_query_makes_all_calls_of_its_budget(server: CoordinatorServer, more: int) -> None:
+def test_a_query_makes_all_calls_of_its_budget(server: Server, more: int) -> None:
     """One task has made its last call, which takes long, and holds others: those that need them get all of them."""
 
     async def job() -> None:

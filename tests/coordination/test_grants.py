@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from asyncudf import RateLimit
 from asyncudf._coordination.grants import GIVE_BACK, GRANT
-from asyncudf._coordination.server import CoordinatorServer
 from asyncudf._policies.leased_permits import BlockSize, LeasedPermits, nap_of
 from asyncudf._policies.rate_limit import take
-
-from .servers import Scripts
+from tests.kit.coordinators import Scripts, Server
 
 pytestmark = pytest.mark.services
 
@@ -213,7 +211,7 @@ def test_tokens_and_requests_lose_little(
     lateness=st.sampled_from([0.0, 0.01, 0.1]),
 )
 def test_no_second_of_any_limit_has_too_many(
-    server: CoordinatorServer,
+    server: Server,
     permits: list[int],
     burst: int | None,
     costs: list[tuple[float, ...]],

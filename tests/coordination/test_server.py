@@ -18,13 +18,10 @@ import pytest
 import redis
 
 from asyncudf import OptionError
-from asyncudf._coordination import client
 from asyncudf._coordination.client import Coordinator
-from asyncudf._coordination.scripts import PREPARE
 from asyncudf._coordination.server import WATCHDOG, CoordinatorServer, _executable
-from asyncudf._errors.exceptions import FatalError
-
-from .servers import coordinator, space_of_its_own
+from tests.kit.coordinators import Server, coordinator, space_of_its_own, watchdog_of
+from tests.kit.errors import task_fails
 
 pytestmark = pytest.mark.services
 
@@ -72,7 +69,7 @@ def test_it_ends_when_it_is_closed() -> None:
 def test_it_ends_when_it_is_closed_though_its_watchdog_was_killed() -> None:
     """By somebody who kills what he does not know."""
     server = CoordinatorServer()
-    os.kill(server._watchdog.pid, signal.SIGKILL)
+    os.kill(watchdog_of(server).pid, signal.SIGKILL)
     server.close()
     assert ends_within(server.url, 10.0)
 
@@ -144,7 +141,7 @@ def test_it_ends_with_the_driver(number: signal.Signals, way: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="shows the commands of all processes on Linux")
-def test_the_password_is_in_no_command(server: CoordinatorServer) -> None:
+def test_the_password_is_in_no_command(server: Server) -> None:
     """Nor in what the server shows of itself."""
     password = urlsplit(server.url).password
     assert password is not None
@@ -162,14 +159,14 @@ def without_password(url: str) -> str:
 
 async def prepared(connection: Coordinator) -> None:
     async with connection:
-        await connection.run(PREPARE, [connection.key("capacity", "x")])
+        await connection.run("return 1", [])
 
 
-def test_who_does_not_know_the_password_is_told_so_at_once(server: CoordinatorServer) -> None:
+def test_who_does_not_know_the_password_is_told_so_at_once(server: Server) -> None:
     """And not after half a minute of trying; the error has neither the right password nor the wrong one."""
     connection = Coordinator(without_password(server.url), space_of_its_own(), clock=time.monotonic)
     began = time.monotonic()
-    with pytest.raises(FatalError, match="does not let us in") as caught:
+    with task_fails(match="does not let us in") as caught:
         asyncio.run(prepared(connection))
     assert time.monotonic() - began < 5.0
     assert "guessed" not in f"{caught.value}{caught.value.__cause__}{connection!r}"
@@ -181,7 +178,7 @@ def test_a_server_that_is_away_is_waited_for_and_then_named() -> None:
     server.close()
     connection = coordinator(server, space_of_its_own(), patience=0.4)
     began = time.monotonic()
-    with pytest.raises(FatalError, match=r"at redis://\*\*\*@127.0.0.1:\d+/0 has not answered for 0.4 s") as caught:
+    with task_fails(match=r"at redis://\*\*\*@127.0.0.1:\d+/0 has not answered for 0.4 s") as caught:
         asyncio.run(prepared(connection))
     assert 0.2 < time.monotonic() - began < 5.0
     assert caught.value.__cause__ is None
@@ -204,4 +201,4 @@ def test_missing_libraries_are_named_with_the_extra(monkeypatch: pytest.MonkeyPa
         CoordinatorServer()
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
     with pytest.raises(OptionError, match=r'pip install "asyncudf\[coordinator\]"'):
-        client.Coordinator("redis://localhost", "space", clock=time.monotonic)
+        Coordinator("redis://localhost", "space", clock=time.monotonic)

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf._coordination.scripts import PREPARE, SHARE
-from asyncudf._coordination.server import CoordinatorServer
-
-from .servers import Scripts, space_of_its_own
+from tests.kit.coordinators import Scripts, Server, space_of_its_own
 
 pytestmark = pytest.mark.services
 
@@ -160,7 +158,7 @@ STEPS = st.lists(
     is_old=st.booleans(),
 )
 def test_never_more_than_all(
-    server: CoordinatorServer,
+    server: Server,
     total: int,
     steps: list[tuple[int, float, int, int, bool]],
     lost_at: int,

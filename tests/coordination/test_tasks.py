@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,12 +17,10 @@ from asyncudf import RateLimit
 from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination.failures import SharedFailures
 from asyncudf._coordination.permits import SharedPermits
-from asyncudf._coordination.server import CoordinatorServer
 from asyncudf._coordination.share import CapacityShare, prepare_shares
-from asyncudf._errors.exceptions import FatalError
 from asyncudf._policies.error_budget import ErrorBudget, Failures
-
-from .servers import coordinator, fail, space_of_its_own
+from tests.kit.coordinators import Server, coordinator, fail, space_of_its_own, start_server, start_server_again
+from tests.kit.errors import is_of_the_task
 
 pytestmark = pytest.mark.services
 
@@ -42,7 +39,7 @@ async def begin_calls(permits: SharedPermits, look: asyncio.Event, end: float) -
     return begun
 
 
-async def begun_by_tasks(server: CoordinatorServer, limit: RateLimit, tasks: int, seconds: float) -> list[float]:
+async def begun_by_tasks(server: Server, limit: RateLimit, tasks: int, seconds: float) -> list[float]:
     space = space_of_its_own()
     end = time.monotonic() + seconds
 
@@ -57,7 +54,7 @@ async def begun_by_tasks(server: CoordinatorServer, limit: RateLimit, tasks: int
     return sorted(itertools.chain.from_iterable(await asyncio.gather(*(task() for _ in range(tasks)))))
 
 
-def test_tasks_together_keep_a_rate(server: CoordinatorServer) -> None:
+def test_tasks_together_keep_a_rate(server: Server) -> None:
     """Three tasks that want all they can get: no half second has more than its part, and most of it is used."""
     limit = RateLimit(200, per=0.5)
     begun = asyncio.run(begun_by_tasks(server, limit, 3, 2.0))
@@ -66,7 +63,7 @@ def test_tasks_together_keep_a_rate(server: CoordinatorServer) -> None:
     assert len(begun) >= 600
 
 
-def test_what_a_task_has_not_used_the_next_one_has(server: CoordinatorServer) -> None:
+def test_what_a_task_has_not_used_the_next_one_has(server: Server) -> None:
     """A permit of an hour is given back when its task ends without a call."""
     limit = RateLimit(1, "hour", burst=1)
 
@@ -90,7 +87,7 @@ def test_what_a_task_has_not_used_the_next_one_has(server: CoordinatorServer) ->
     asyncio.run(job())
 
 
-def test_a_limit_with_a_name_is_one_over_jobs(server: CoordinatorServer) -> None:
+def test_a_limit_with_a_name_is_one_over_jobs(server: Server) -> None:
     """Two jobs on one server: limits of the same name are one, the others are each job's own."""
 
     async def took(space: str, limit: RateLimit) -> bool:
@@ -141,7 +138,7 @@ async def settle(callers: list[Caller], total: int, is_so: Callable[[], bool]) -
             await asyncio.sleep(0.01)
 
 
-def test_shares_follow_what_tasks_want(server: CoordinatorServer) -> None:
+def test_shares_follow_what_tasks_want(server: Server) -> None:
     """The first has all, then three have their parts, then one wants little and the others have the rest."""
 
     async def job() -> None:
@@ -180,7 +177,7 @@ asyncio.run(task())
 """
 
 
-def test_the_share_of_a_killed_task_is_back_before_five_seconds_are_over(server: CoordinatorServer) -> None:
+def test_the_share_of_a_killed_task_is_back_before_five_seconds_are_over(server: Server) -> None:
     """It had all of it, and could not say good-bye."""
 
     async def job() -> None:
@@ -208,7 +205,7 @@ def test_without_the_coordinator_nothing_begins_and_the_task_fails(monkeypatch: 
     errors: list[BaseException] = []
 
     async def job() -> None:
-        server = CoordinatorServer()
+        server = start_server()
         look = asyncio.Event()
         async with coordinator(server, space_of_its_own(), patience=1.0) as connection:
             await prepare_shares(connection, ["x"])
@@ -230,17 +227,14 @@ def test_without_the_coordinator_nothing_begins_and_the_task_fails(monkeypatch: 
             assert time.monotonic() - ended < 2.0
 
     asyncio.run(job())
-    assert [type(error) for error in errors[:2]] == [FatalError, FatalError]
+    assert all(map(is_of_the_task, errors[:2]))
     assert "has not answered for 1 s" in str(errors[0])
 
 
-def test_a_coordinator_that_comes_back_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_that_comes_back_is_used_again() -> None:
     """Calls pause while it is away and then go on; its loss of memory costs at most a burst."""
     limit = RateLimit(100, per=0.5)
-    first = CoordinatorServer()
-    port, password = urlsplit(first.url).port, urlsplit(first.url).password
-    monkeypatch.setattr("asyncudf._coordination.server._free_port", lambda host: port)
-    monkeypatch.setattr("secrets.token_hex", lambda number: password)
+    first = start_server()
 
     async def job() -> list[float]:
         look = asyncio.Event()
@@ -251,7 +245,7 @@ def test_a_coordinator_that_comes_back_is_used_again(monkeypatch: pytest.MonkeyP
             first.close()
             away.append(time.monotonic())
             await asyncio.sleep(0.5)
-            second = await asyncio.to_thread(CoordinatorServer)
+            second = await asyncio.to_thread(start_server_again, first)
             away.append(time.monotonic())
             begun = await calls
             second.close()
@@ -265,7 +259,7 @@ def test_a_coordinator_that_comes_back_is_used_again(monkeypatch: pytest.MonkeyP
     assert most <= 100 + 2 * limit.saved + 5
 
 
-def test_failures_of_all_tasks_spend_one_budget(server: CoordinatorServer) -> None:
+def test_failures_of_all_tasks_spend_one_budget(server: Server) -> None:
     """No task has failed for more than five rows, the job has; each hears the counts of all."""
 
     async def job() -> None:
@@ -286,7 +280,7 @@ def test_failures_of_all_tasks_spend_one_budget(server: CoordinatorServer) -> No
     asyncio.run(job())
 
 
-def test_a_share_is_given_back_whatever_its_task_is_at(server: CoordinatorServer) -> None:
+def test_a_share_is_given_back_whatever_its_task_is_at(server: Server) -> None:
     """In the middle of a question too: what the client awaits then must let a cancellation through."""
 
     async def job() -> None:

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import OptionError, RateLimit
-from asyncudf._errors.exceptions import FatalError
 from asyncudf._policies.leased_permits import BlockSize, LeasedPermits
 from asyncudf._policies.rate_limit import Bucket, Scope, take
+from tests.kit.errors import task_fails
 
 LIMITS = st.builds(
     RateLimit,
@@ -71,7 +71,7 @@ def test_a_cost_is_counted_from_the_arguments() -> None:
     assert RateLimit(1).cost_of(["text"]) == 1.0
     assert RateLimit(1, cost=2).cost_of(["text"]) == 2.0
     assert RateLimit(1, cost=len).cost_of(["text"]) == 4.0
-    with pytest.raises(FatalError, match="must give a number of 0 or more, not nan"):
+    with task_fails(match="must give a number of 0 or more, not nan"):
         RateLimit(1, cost=lambda text: math.nan).cost_of(["text"])
 
 

@@ -1,0 +1,136 @@
+"""Coordinators for tests: servers, tasks that talk to them, and what is left on them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+from unittest import mock
+from urllib.parse import urlsplit
+
+from asyncudf._coordination.client import Coordinator
+from asyncudf._coordination.server import CoordinatorServer
+from asyncudf._errors.exceptions import FatalError
+from asyncudf._spark import coordinators
+
+__all__ = (
+    "CutOff",
+    "Scripts",
+    "Server",
+    "coordinator",
+    "drivers_servers",
+    "fail",
+    "space_of_its_own",
+    "start_server",
+    "start_server_again",
+    "time_to_live",
+    "watchdog_of",
+)
+
+
+_NUMBERS = itertools.count()
+
+
+class Server(Protocol):
+    """A coordinator's server; its URL has the password."""
+
+    is_closed: bool
+
+    @property
+    def url(self) -> str: ...
+    def is_ready(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+def start_server(host: str = "127.0.0.1") -> Server:
+    """A server that the test ends."""
+    return CoordinatorServer(host)
+
+
+def start_server_again(first: Server) -> Server:
+    """A server without a memory, where a closed one was and with its password, as if that had come back."""
+    where = urlsplit(first.url)
+    with (
+        mock.patch("asyncudf._coordination.server._free_port", return_value=where.port),
+        mock.patch("secrets.token_hex", return_value=where.password),
+    ):
+        return CoordinatorServer()
+
+
+def watchdog_of(server: Server) -> Any:
+    """The process that ends the server with the driver."""
+    assert isinstance(server, CoordinatorServer)
+    return server._watchdog
+
+
+def drivers_servers() -> AbstractContextManager[dict[Any, Server]]:
+    """The servers that this process starts as a driver in the block, which begins with none; it closes none of them."""
+    return mock.patch.object(coordinators, "_servers", {})
+
+
+def space_of_its_own() -> str:
+    """Keys that no other test has."""
+    return f"test{next(_NUMBERS)}"
+
+
+def coordinator(server: Server, space: str, **options: Any) -> Coordinator:
+    """A task's connection, on real time."""
+    return Coordinator(server.url, space, clock=time.monotonic, **options)
+
+
+class CutOff(Coordinator):
+    """A task's connection whose first questions are never answered.
+
+    Args:
+        lost: how many.
+        gives_up: they fail, as if the server had not answered for as long as it may.
+    """
+
+    def __init__(self, server: Server, *, lost: int = 1, gives_up: bool = False) -> None:
+        super().__init__(server.url, space_of_its_own(), clock=asyncio.get_running_loop().time)
+        self.lost, self.gives_up = lost, gives_up
+        self.asked = 0
+
+    async def run(self, script: str, keys: Any, *arguments: object) -> Any:
+        self.asked += 1
+        if self.asked > self.lost:
+            return await super().run(script, keys, *arguments)
+        if self.gives_up:
+            raise FatalError("nobody answers")
+        return await asyncio.Event().wait()
+
+
+def fail(error: BaseException) -> None:
+    """For tasks that must not fail."""
+    raise AssertionError(error)
+
+
+async def time_to_live(client: Any, space: str) -> dict[str, int]:
+    """Of each kind of key that a space has on the server, the milliseconds that it lives on."""
+    names = await client.keys(f"*{space}*")
+    return {name.split(":")[2]: await client.pttl(name) for name in names}
+
+
+class Scripts:
+    """Runs scripts at times that a test gives."""
+
+    def __init__(self, server: Server) -> None:
+        import redis
+
+        self._redis = redis.Redis.from_url(server.url, decode_responses=True)
+        self.space = space_of_its_own()
+
+    def run(self, script: str, now: float, keys: list[str], *arguments: object) -> Any:
+        """As `Coordinator.run`, at that time."""
+        names = [f"{{{self.space}}}:{key}" for key in keys]
+        texts = [f"{one:.17g}" if isinstance(one, float) else str(one) for one in arguments]
+        return self._redis.eval(script, len(names), *names, f"{now:.17g}", *texts)
+
+    def forget(self) -> None:
+        """The server has lost its memory."""
+        self._redis.flushall()
+
+    def close(self) -> None:
+        self._redis.close()
