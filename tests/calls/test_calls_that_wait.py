@@ -11,6 +11,7 @@ import pytest
 
 from asyncudf import AsyncUDFError
 from asyncudf.testing import OperatorHarness, run_rows
+from tests.kit.engines import Engine
 
 
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
@@ -71,10 +72,8 @@ def test_an_output_that_raises_fails_the_task_with_its_own_error(kind: type[Base
         await asyncio.sleep(1)
         return x
 
-    with OperatorHarness(call) as harness:
-        harness._output.everything = Full()
-        harness.put(1, 2)
-        harness.advance(2)
-        with pytest.raises((AsyncUDFError, kind), match="no room") as told:
-            harness.is_done  # noqa: B018 - raises the error that ended it
-        assert "RuntimeError" not in repr(told.value)
+    engine = Engine(call, output=Full())
+    engine.feed([1, 2])
+    with pytest.raises((AsyncUDFError, kind), match="no room") as told:
+        engine.run()
+    assert "RuntimeError" not in repr(told.value)

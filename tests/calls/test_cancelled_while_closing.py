@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError
-from asyncudf._arrow.rows import records_of
 from asyncudf.testing import run_rows
-from tests.kit.bridges import start
+from tests.kit.bridges import batch, begin_to_close, start
 from tests.kit.resources import Manager, breaks_after, closing_with, ends_after
 
 PATIENCE = 20.0  # seconds for what is bound to happen
@@ -28,8 +27,10 @@ async def instant(x: int, other: Any, it: Any) -> int:
 
 def test_a_reader_that_has_enough_does_not_cut_a_flush_in_half() -> None:
     begun, stopped, log = threading.Event(), threading.Event(), []
+    loops: list[asyncio.AbstractEventLoop] = []
 
     async def flush() -> None:
+        loops.append(asyncio.get_running_loop())
         begun.set()
         await asyncio.to_thread(stopped.wait, PATIENCE)
         await asyncio.sleep(0)
@@ -39,12 +40,12 @@ def test_a_reader_that_has_enough_does_not_cut_a_flush_in_half() -> None:
         return x
 
     made = start(call, resources={"it": closing_with(flush)})
-    rows = made.pipe(iter([records_of([(1,)], [None])]))
+    rows = made.pipe(iter([batch(1)]))
     assert next(rows) == [1]
     assert begun.wait(PATIENCE)
     for _ in range(2):
-        made._send(made._stop)
-    made._send(stopped.set)
+        begin_to_close(made)
+    loops[0].call_soon_threadsafe(stopped.set)
     rows.close()  # type: ignore[attr-defined]
     assert log == ["flushed"]
 

@@ -7,13 +7,19 @@ from typing import Any
 from unittest import mock
 
 from asyncudf import async_pandas_udf
+from asyncudf._arrow.rows import records_of
 from asyncudf._loop.bridge import Bridge
 from asyncudf._spark import worker
 from asyncudf._spark.metrics import Metering
 from asyncudf._spark.planner import plan_function_offline
 from asyncudf._spark.worker import start_function
 
-__all__ = ("start",)
+__all__ = ("batch", "begin_to_close", "start")
+
+
+def batch(*values: Any) -> Any:
+    """A batch of rows of one argument, as a bridge is fed with it."""
+    return records_of([(value,) for value in values], [None] * len(values))
 
 
 def results_alone(values: Any, *_: Any) -> list[Any]:
@@ -38,3 +44,8 @@ def start(
     plan, names = plan_function_offline(udf.spec, udf.options, None), udf.spec.parameters
     with mock.patch.object(worker, "settler", return_value=settle):
         return start_function(plan, write, names, [None] * len(names), 100, Metering("column"))
+
+
+def begin_to_close(bridge: Bridge[Any, Any]) -> None:
+    """Cancel what runs, as `close` does, without waiting for the end."""
+    bridge._send(bridge._stop)

@@ -24,20 +24,22 @@ Counted = Mapping[str, Mapping[str, Any]]
 class Engine:
     """One function, for what `run_rows` and `OperatorHarness` do not show: its figures, and input that comes late.
 
+    Args:
+        output: takes what the engine emits.
+
     Attributes:
         loop: the clock, for what is to happen at a time; it is closed when `run` returns.
         output: what the engine has emitted so far.
     """
 
-    def __init__(self, function: Callable[..., Any] | AsyncUDF[..., Any], **options: Any) -> None:
+    def __init__(
+        self, function: Callable[..., Any] | AsyncUDF[..., Any], *, output: list[Any] | None = None, **options: Any
+    ) -> None:
         self.udf = function if isinstance(function, AsyncUDF) else async_pandas_udf(function, **options)
         self.loop = VirtualClockLoop()
-        self._output = ListOutput()
-        self._chain = chain_of(self.udf, self._output, self.loop)
-
-    @property
-    def output(self) -> list[Any]:
-        return self._output.everything
+        emits = ListOutput()
+        self.output = emits.everything = [] if output is None else output
+        self._chain = chain_of(self.udf, emits, self.loop)
 
     def feed(self, rows: Iterable[Any]) -> None:
         """Give a batch; an iterator is read as far as the engine has begun its rows."""

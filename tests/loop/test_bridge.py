@@ -12,17 +12,16 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture
-from asyncudf._arrow.rows import records_of
 from asyncudf._loop import shutdown
 from asyncudf._loop.bridge import Bridge
-from tests.kit.bridges import start
-from tests.kit.threads import left_threads
+from asyncudf.queues import StreamRecord
+from tests.kit.bridges import batch, begin_to_close, start
+from tests.kit.threads import left_threads, loop_threads
 
 
 def batches(*contents: Iterable[Any]) -> Iterator[Any]:
     for content in contents:
-        values = list(content)
-        yield records_of([(value,) for value in values], [None] * len(values))
+        yield batch(*content)
 
 
 @pytest.fixture(autouse=True)
@@ -102,9 +101,9 @@ def test_at_most_one_batch_is_read_ahead_of_the_one_in_work() -> None:
         return x
 
     def source() -> Iterator[Any]:
-        for number, batch in enumerate(batches(*[range(3)] * 10)):
+        for number, each in enumerate(batches(*[range(3)] * 10)):
             assert len(called) >= 3 * (number - 1), "all batches but the last read have been admitted"
-            yield batch
+            yield each
 
     out = start(call, capacity=2, queue_size=2).pipe(source())
     assert sum(len(batch) for batch in out) == 30
@@ -136,17 +135,20 @@ def test_a_failure_reaches_sparks_thread_with_the_users_traceback() -> None:
 def test_a_loop_that_has_just_ended_does_not_hide_the_error() -> None:
     """'Event loop is closed' must never be what the user reads."""
 
+    loops: list[asyncio.AbstractEventLoop] = []
+
     async def call(x: int) -> int:
+        loops.append(asyncio.get_running_loop())
         raise ValueError("first")
 
     bridge = start(call)
-    (batch,) = batches([1])
+    (thread,) = loop_threads()
     list(bridge.until_wanted())
-    bridge.feed(batch)
-    bridge._thread.join()
-    assert bridge._loop.is_closed()
+    bridge.feed(batch(1))
+    thread.join()
+    assert loops[0].is_closed()
     list(bridge.until_wanted())
-    bridge.feed(batch)
+    bridge.feed(batch(1))
     with pytest.raises(AsyncUDFError, match="first"):
         list(bridge.finish())
     bridge.close()
@@ -265,7 +267,7 @@ def test_a_result_future_completed_after_the_end_is_ignored() -> None:
         async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
             kept.append(result_future)
 
-    list(start(Forgets(), timeout=0.05, on_error="null").pipe(iter([records_of([1], [None])])))
+    list(start(Forgets(), timeout=0.05, on_error="null").pipe(iter([[StreamRecord(1)]])))
     kept[0].complete(["late"])
 
 
@@ -285,7 +287,7 @@ def test_the_bridges_own_cancellation_stays_what_it_is() -> None:
 
     with bridge(call, resources={"group": asyncio.TaskGroup}) as made:
         list(made.until_wanted())
-        made.feed(records_of([(1,)], [None]))
+        made.feed(batch(1))
     with pytest.raises(AsyncUDFError, match=r"^the task was cancelled$"):
         list(made.finish())
 
@@ -303,10 +305,10 @@ def test_a_bridge_that_is_stopped_before_it_has_begun_builds_nothing() -> None:
         raise OSError("not to be built")
 
     made: Bridge[Any, Any] = Bridge(build, 1, LateLoop())
-    made._send(made._stop)
+    begin_to_close(made)
     stopped.set()
     for _ in range(2):
         with pytest.raises(AsyncUDFError, match=r"^the task was cancelled$"):
             list(made.pipe(iter([1])))
-    assert not made._thread.is_alive()
+    assert loop_threads() == []
     assert built == []

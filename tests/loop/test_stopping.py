@@ -12,17 +12,13 @@ from typing import Any
 
 import pytest
 
-from asyncudf._arrow.rows import records_of
 from asyncudf._loop import bridge as bridge_module
 from asyncudf._loop.bridge import Bridge, Reader
 from asyncudf._spark.connection import settler
-from tests.kit.bridges import start
+from tests.kit.bridges import batch, start
+from tests.kit.threads import loop_threads
 
 Settle = Callable[[], None]
-
-
-def batch(*values: Any) -> Any:
-    return records_of([(value,) for value in values], [None] * len(values))
 
 
 class Worker:
@@ -177,16 +173,16 @@ class Writes:
     """A task that gives one batch, asks for one, and waits for ever."""
 
     def __init__(self, request_batch: Callable[[], None], emit: Callable[[Any], None]) -> None:
-        self._request_batch = request_batch
-        self._emit = emit
+        self.request_batch = request_batch
+        self.emit = emit
         self.has_asked = threading.Event()
 
     def feed(self, batch: Any) -> None: ...
     def end_of_input(self) -> None: ...
 
     async def run(self) -> None:
-        self._emit(["row"])
-        self._request_batch()
+        self.emit(["row"])
+        self.request_batch()
         self.has_asked.set()
         await asyncio.Event().wait()
 
@@ -194,9 +190,14 @@ class Writes:
 def test_rows_are_settled_before_sparks_thread_reads() -> None:
     """Spark's source may be slow, and no result comes meanwhile."""
     steps: list[str] = []
-    bridge: Bridge[Any, list[str]] = Bridge(
-        lambda loop, *ways: Writes(*ways), 1, asyncio.new_event_loop(), Reader(lambda: steps.append("settled"))
-    )
+    tasks: list[Writes] = []
+
+    def build(loop: Any, *ways: Any) -> Writes:
+        tasks.append(Writes(*ways))
+        return tasks[0]
+
+    reader: Reader[list[str]] = Reader(lambda: steps.append("settled"))
+    bridge: Bridge[Any, list[str]] = Bridge(build, 1, asyncio.new_event_loop(), reader)
 
     def source() -> Iterator[Any]:
         steps.append("read")
@@ -205,7 +206,7 @@ def test_rows_are_settled_before_sparks_thread_reads() -> None:
 
     out = bridge.pipe(source())
     assert next(out) == ["row"]
-    bridge._loop_task.has_asked.wait(10)  # type: ignore[attr-defined]
+    tasks[0].has_asked.wait(10)
     steps.clear()
     with pytest.raises(EOFError):
         next(out)
@@ -219,12 +220,14 @@ def test_results_that_are_ready_are_not_settled_one_by_one() -> None:
     async def call(x: int) -> int:
         return x
 
+    others = loop_threads()
     bridge = start(call, settle=lambda: settled.append(1))
+    (thread,) = [thread for thread in loop_threads() if thread not in others]
     list(bridge.until_wanted())
     bridge.feed(batch(*range(10_000)))
     out = bridge.finish()
     first = next(out)
-    bridge._thread.join(10)  # the rest is ready
+    thread.join(10)  # the rest is ready
     settled.clear()
     assert len([first, *out]) == 100
     assert not settled
@@ -334,11 +337,15 @@ def test_an_empty_batch_follows_a_second_without_any(monkeypatch: pytest.MonkeyP
         nonlocal now
         now += 0.4
         if now == 0.8:
-            bridge._outbox.put(("batch", ["late row"]))
+            tasks[0].emit(["late row"])
 
-    bridge: Bridge[Any, list[str]] = Bridge(
-        lambda loop, *ways: Writes(*ways), 1, asyncio.new_event_loop(), Reader(settle, list)
-    )
+    tasks: list[Writes] = []
+
+    def build(loop: Any, *ways: Any) -> Writes:
+        tasks.append(Writes(*ways))
+        return tasks[0]
+
+    bridge: Bridge[Any, list[str]] = Bridge(build, 1, asyncio.new_event_loop(), Reader(settle, list))
     list(bridge.until_wanted())
     now = 0.0
     out = bridge.until_wanted()

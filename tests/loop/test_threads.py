@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, RetryStrategy, async_pandas_udf
-from asyncudf._errors.exceptions import FatalError
 from asyncudf._loop import shutdown
 from asyncudf._loop.threads import MOST_HUNG, SPARE, CallThreads
 from asyncudf.testing import run_rows
 from tests.kit.clocks import HandClock
+from tests.kit.errors import task_fails
+from tests.kit.threads import call_threads
 
 CALLS = 3
 PATIENCE = 20.0  # seconds for what is bound to happen
@@ -78,7 +79,7 @@ def test_too_many_hanging_threads_are_refused_until_some_come_back(pool: CallThr
     hanging = [hang(pool, first), *[hang(pool, release) for _ in range(MOST_HUNG * CALLS - 1)]]
     for future in hanging:
         future.cancel()
-    with pytest.raises(FatalError, match=r"30 threads, 10 for each call at a time, still work for calls"):
+    with task_fails(match=r"30 threads, 10 for each call at a time, still work for calls"):
         pool.submit(int)
     first.set()
     hanging[0].result(PATIENCE)
@@ -86,12 +87,13 @@ def test_too_many_hanging_threads_are_refused_until_some_come_back(pool: CallThr
 
 
 def test_threads_are_made_when_they_are_needed(pool: CallThreads, release: threading.Event) -> None:
+    before = set(call_threads())
     for _ in range(10):
         assert pool.submit(int, "5").result(PATIENCE) == 5
-    assert len(pool._working) == 1
+    assert len(set(call_threads()) - before) == 1
     hang(pool, release)
     hang(pool, release)
-    assert len(pool._working) == 2
+    assert len(set(call_threads()) - before) == 2
 
 
 def test_errors_of_any_class_reach_the_caller(pool: CallThreads) -> None:

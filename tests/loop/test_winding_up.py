@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError
-from asyncudf._arrow.rows import records_of
-from asyncudf._loop.bridge import Bridge
 from asyncudf.testing import run_rows
-from tests.kit.bridges import start
+from tests.kit.bridges import batch, start
 
 LOOPS = ["asyncio", "uvloop"]
 
@@ -28,12 +26,17 @@ def loop(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def results(bridge: Bridge[Any, list[Any]], *rows: Any) -> list[Any]:
-    return [
-        value
-        for batch in bridge.pipe(iter([records_of([(row,) for row in rows], [None] * len(rows))]))
-        for value in batch
-    ]
+def results(bridge: Any, *rows: Any) -> list[Any]:
+    return [value for written in bridge.pipe(iter([batch(*rows)])) for value in written]
+
+
+class Loops(list[asyncio.AbstractEventLoop]):
+    """A resource that notes on which loop it was opened."""
+
+    @contextlib.asynccontextmanager
+    async def __call__(self) -> AsyncIterator[None]:
+        self.append(asyncio.get_running_loop())
+        yield
 
 
 async def share(x: int, it: Any) -> float:
@@ -79,11 +82,16 @@ ENDS = [
 def test_what_breaks_the_end_is_told_as_our_error_unless_a_row_has_failed(manager: Any, told: str, loop: str) -> None:
     """A bare SystemExit would end Spark's worker, as if it had crashed."""
     for x, expected in ((1, told), (0, "ZeroDivisionError")):
-        bridge = start(share, resources={"it": manager}, loop=loop)
+        used = Loops()
+
+        async def call(x: int, it: Any, loop_of: Any) -> float:
+            return await share(x, it)
+
+        bridge = start(call, resources={"loop_of": used, "it": manager}, loop=loop)
         with pytest.raises(AsyncUDFError, match=expected):
             results(bridge, x)
-        assert bridge._loop.is_closed()
-        assert not [task for task in asyncio.all_tasks(bridge._loop) if not task.done()]
+        assert used[0].is_closed()
+        assert not [task for task in asyncio.all_tasks(used[0]) if not task.done()]
 
 
 def test_a_call_that_stops_the_loop_is_told(loop: str) -> None:
@@ -194,10 +202,14 @@ def square(x: int) -> int:
 
 def test_a_call_whose_thread_cannot_be_started_fails_and_the_end_is_clean(none_of: set[str]) -> None:
     none_of.add("asyncudf-call")
-    bridge = start(square)
-    with pytest.raises(AsyncUDFError, match=r"square failed in attempt 1.*RuntimeError: can't start new thread"):
-        results(bridge, 1)
-    assert bridge._loop.is_closed()
+    used = Loops()
+
+    def squared(x: int, loop_of: Any) -> int:
+        return square(x)
+
+    with pytest.raises(AsyncUDFError, match=r"squared failed in attempt 1.*RuntimeError: can't start new thread"):
+        results(start(squared, resources={"loop_of": used}), 1)
+    assert used[0].is_closed()
     assert results(start(square, on_error="null"), 1, 2) == [None, None]
 
 
