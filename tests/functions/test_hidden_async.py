@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 from collections.abc import AsyncIterator, Callable
+from types import CodeType
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, NonCallableMock
 
 import pytest
 
@@ -53,6 +55,15 @@ def test_a_call_that_gives_a_coroutine_is_awaited(case: str) -> None:
     udf = async_pandas_udf(HIDDEN[case], "int")
     assert udf.spec.kind is FunctionKind.COROUTINE
     assert run_rows(udf, [1, 1]) == [2, 2]
+
+
+def test_a_mock_whose_signature_cannot_be_read_takes_the_columns_that_it_is_given() -> None:
+    """The AsyncMock of Python before 3.11.4 looks like a function whose code is a mock: inspect raised TypeError."""
+    mock = AsyncMock(side_effect=double)
+    mock.__dict__["__code__"] = NonCallableMock(spec_set=CodeType, co_flags=inspect.CO_COROUTINE)
+    with pytest.raises(TypeError):
+        inspect.signature(mock)
+    assert run_rows(mock, [1, 1], returnType="int") == [2, 2]
 
 
 def test_a_generator_behind_a_staticmethod_gives_its_results() -> None:

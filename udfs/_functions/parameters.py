@@ -36,7 +36,7 @@ def _hands_on(function: Any) -> bool:
     if getattr(function, "__wrapped__", None) is None or hasattr(function, "__signature__"):
         return False
     try:
-        own = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+        own = _own_parameters(function)
     except ValueError:  # made in C, as by functools.cache
         return True
     stars = [p for p in own if p.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
@@ -75,7 +75,15 @@ def parameters_of(function: Any) -> Sequence[Parameter]:
     Raises:
         ValueError, TypeError: they cannot be read.
     """
-    return list(inspect.signature(behind_decorators(function), follow_wrapped=False).parameters.values())
+    return _own_parameters(behind_decorators(function))
+
+
+def _own_parameters(function: Any) -> list[Parameter]:
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except TypeError:  # an AsyncMock before Python 3.11.4: it looks like a function, and its code is a mock
+        signature = inspect.signature(function.__call__, follow_wrapped=False)
+    return list(signature.parameters.values())
 
 
 def bound(
