@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPException
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -21,11 +24,13 @@ from benchmarks.peers._requests import Service, blocking_answer
 from benchmarks.peers._run import start
 
 ROWS = 40
+HAS_COMPILER = shutil.which("javac") or Path(os.environ.get("JAVA_HOME", ""), "bin", "javac").is_file()
+COMPILED = pytest.mark.skipif(not HAS_COMPILER, reason="compiles Java, and there is no javac: a JDK has it, a JRE not")
 IN_THIS_PYTHON = [
     "spark-gather",
     "spark-gather-best",
     "spark-threads-best",
-    "spark-jvm",
+    pytest.param("spark-jvm", marks=COMPILED),
 ]
 pytestmark = pytest.mark.services
 
@@ -90,6 +95,7 @@ def test_a_peer_makes_a_request_of_each_row_and_as_many_at_a_time_as_are_allowed
     assert (seen["calls"], seen["most"]) == (2 * ROWS, 4)  # the warm-up of a hundred rows has them all too
 
 
+@COMPILED
 @pytest.mark.spark
 def test_a_peer_whose_requests_fail_has_no_figure(url: str) -> None:
     with pytest.raises(PeerUnavailable, match=r"ended with 1: a request failed: .*404"):

@@ -82,7 +82,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
 
     sdist = build("sdist", folder / "copy")
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
+        archive.extractall(folder / "unpacked")
     (source,) = (folder / "unpacked").iterdir()
     return Distribution(sdist, build("wheel", source))
 
