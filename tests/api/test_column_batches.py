@@ -8,9 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from asyncudf import async_pandas_udf
-from asyncudf._spark.column import ColumnTask
-from asyncudf._spark.planner import plan_function_offline
+from tests.kit.bridges import column
 
 
 async def at_once(x: int) -> int:
@@ -23,9 +21,8 @@ async def later(x: int) -> int:
 
 
 def batches_of(function: Any, given: list[list[int]]) -> list[list[int]]:
-    udf = async_pandas_udf(function)
-    task = ColumnTask(plan_function_offline(udf.spec, udf.options, "long"))
-    written = [batch.to_pylist() for batch in task(iter(pa.array(batch, pa.int64()) for batch in given))]
+    arrays = [pa.array(batch, pa.int64()) for batch in given]
+    written = [batch.to_pylist() for batch in column(function, arrays, "long")]
     return [batch for batch in written if batch]
 
 

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, OptionError, async_pandas_udf
-from asyncudf.queues import StreamRecord
-from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
-from asyncudf.testing._operators import ListOutput
-from tests.kit.functions import sleepy
+from asyncudf.testing import run_rows, run_stream
+from tests.kit.engines import Engine
+from tests.kit.functions import hangs, sleepy
 
 
 class TestTestKit:
@@ -59,16 +58,16 @@ class TestTestKit:
         with pytest.raises(AsyncUDFError, match=r"weather returned 7 \(int\) in field 'sky'"):
             run_rows(weather, ["Oslo"])
 
-    def test_an_output_that_fails_ends_the_run_also_from_a_timer(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def broken(self: ListOutput, record: StreamRecord) -> None:
-            raise OSError("disk full")
+    def test_an_output_that_fails_ends_the_run_also_from_a_timer(self) -> None:
+        class Broken(list[Any]):
+            def append(self, value: Any) -> None:
+                raise OSError("disk full")
 
-        monkeypatch.setattr(ListOutput, "collect", broken)
-        with OperatorHarness(ManualFunction(), timeout=1.0, on_error="null") as harness:
-            harness.put("a")
-            harness.advance(2.0)
-            with pytest.raises(OSError, match="disk full"):
-                _ = harness.is_done
+        engine = Engine(hangs, output=Broken(), timeout=1.0, on_error="null")
+        engine.feed(["hang"])
+        with pytest.raises(OSError, match="disk full"):
+            engine.run()
+        assert engine.loop.time() == 1.0
 
     def test_a_source_that_fails_ends_the_run(self) -> None:
         def rows() -> Iterator[int]:

@@ -8,10 +8,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from asyncudf import async_pandas_udf
-from asyncudf._spark.column import ColumnTask
-from asyncudf._spark.planner import plan_function
 from asyncudf.testing import run_rows, run_stream
+from tests.kit.bridges import column
 
 
 async def described(frame: pd.DataFrame) -> pd.Series:
@@ -42,9 +40,7 @@ def test_a_frame_in_a_chain(columns: list[str], frames: list[str]) -> None:
 
 
 def test_a_frame_of_a_column_expression_is_called_like_the_parameter() -> None:
-    udf = async_pandas_udf(described, "string")
-    task = ColumnTask(plan_function(udf.spec, udf.options, udf.returns)[0])
-    (batch,) = task(iter([pa.array([1, 2])]))
+    (batch,) = column(described, [pa.array([1, 2])], "string")
     assert batch.to_pylist() == ["{'frame': 1}", "{'frame': 2}"]
 
 

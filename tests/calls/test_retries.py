@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -13,9 +12,8 @@ import pytest
 import tenacity
 
 from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture, RetryStrategy
-from asyncudf._errors.http import retry_after
-from asyncudf._policies.retry import Attempt
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
+from tests.kit.errors import facts_of
 from tests.kit.functions import FIXED, Flaky, hangs
 
 
@@ -64,9 +62,8 @@ class TestRetry:
 
     def test_jitter_shortens_each_delay_by_up_to_half(self) -> None:
         retry = RetryStrategy.exponential_backoff(attempts=9, initial=4, maximum=60)
-        attempt = Attempt(1, 0.0, 0.0, ValueError(), None)
-        delays = [retry.next_delay(attempt, random.Random(seed)) for seed in range(200)]
-        assert all(2 <= delay <= 4 for delay in delays if delay is not None)
+        delays = run_rows(Flaky(1), range(200), retry=retry)
+        assert all(2 <= delay <= 4 for delay in delays)
         assert len(set(delays)) > 100
 
     def test_flinks_shared_back_off_field_rows_never_disturb_each_others_delays(self) -> None:
@@ -199,15 +196,17 @@ class TestRetry:
             error.response = holder  # type: ignore[attr-defined]
             return error if nested else holder
 
-        assert retry_after(with_headers({"Retry-After": "3"})) == 3
-        assert retry_after(with_headers({"Retry-After": "1.5"}, nested=True)) == 1.5
+        def delay(error: Exception) -> Any:
+            (succeeded,) = run_rows(Flaky(1, error), ["a"], retry=FIXED)
+            return succeeded
+
+        assert delay(with_headers({"Retry-After": "3"})) == 3
+        assert delay(with_headers({"Retry-After": "1.5"}, nested=True)) == 1.5
         soon = datetime.now(UTC) + timedelta(seconds=100)
-        date = retry_after(with_headers({"Retry-After": format_datetime(soon, usegmt=True)}))
-        assert date is not None
-        assert 0 < date <= 100
-        assert retry_after(with_headers({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})) == 0
-        assert retry_after(with_headers({"Retry-After": "soon"})) is None
-        assert retry_after(ValueError()) is None
+        assert 1 < delay(with_headers({"Retry-After": format_datetime(soon, usegmt=True)})) <= 100
+        assert facts_of(with_headers({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})).retry_after == 0
+        assert facts_of(with_headers({"Retry-After": "soon"})).retry_after is None
+        assert facts_of(ValueError()).retry_after is None
 
     def test_a_retry_after_beyond_the_deadline_ends_the_row(self) -> None:
         class ThrottledError(Exception):

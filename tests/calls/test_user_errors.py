@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
+import asyncudf
 from asyncudf import (
     AsyncFunction,
     AsyncStream,
@@ -23,9 +23,8 @@ from asyncudf import (
     ResultFuture,
     RetryStrategy,
 )
-from asyncudf._arrow.validation import validator
-from asyncudf._errors import exceptions
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from tests.kit.errors import task_fails
 
 
 class UserError(BaseException):
@@ -191,9 +190,11 @@ def test_a_misfit_is_checked_once() -> None:
 
 
 def test_a_map_may_have_keys_that_python_cannot_hash_once_they_are_lists() -> None:
-    arrow_type = pa.map_(pa.list_(pa.int32()), pa.string())
-    validated = validator("call", arrow_type)({(1, 2): "pair", (3,): None})
-    assert pa.array([validated], arrow_type).to_pylist() == [[([1, 2], "pair"), ([3], None)]]
+    async def named(n: int) -> Any:
+        return {(1, 2): "pair", (3,): None}
+
+    (row,) = run_stream(lambda s: s.ordered_wait(named, returnType="map<array<int>, string>"), [{"n": 1}], "n int")
+    assert row["named"] == {(1, 2): "pair", (3,): None}
 
 
 class TestOldAttempts:
@@ -267,9 +268,18 @@ def test_an_error_of_a_call_that_has_just_begun_and_of_its_neighbours_output_los
             _ = harness.is_done
 
 
-@pytest.mark.parametrize("name", exceptions.__all__)
+@pytest.mark.parametrize("name", [name for name in asyncudf.__all__ if name.endswith("Error")])
 def test_an_error_is_shown_under_the_name_of_the_package(name: str) -> None:
-    assert getattr(exceptions, name).__module__ == "asyncudf"
+    assert getattr(asyncudf, name).__module__ == "asyncudf"
+
+
+def test_an_error_that_fails_the_task_is_shown_under_the_name_of_the_package_too() -> None:
+    async def call(x: int) -> int:
+        return x
+
+    with task_fails() as caught:
+        run_rows(call, [1, 2], max_calls=1)
+    assert type(caught.value).__module__ == "asyncudf"
 
 
 def test_the_error_of_a_plain_function_is_one_that_can_be_imported() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from asyncudf._spark.errors import Telling
+from asyncudf import AsyncUDFError
 from asyncudf.testing import run_rows
-from tests.kit.errors import raised
+from tests.kit.errors import in_a_worker, raised
 
 
 def told(call: Callable[[], Any], *, full: bool = False, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -20,7 +20,7 @@ def told(call: Callable[[], Any], *, full: bool = False, monkeypatch: pytest.Mon
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
 
     def run() -> None:
-        with Telling(full)():
+        with in_a_worker(full=full):
             call()
 
     error = raised(run)
@@ -59,7 +59,12 @@ def test_the_switch_is_read_where_the_query_is_planned(
     monkeypatch.delenv("ASYNCUDF_FULL_TRACEBACK", raising=False)
     if value is not None:
         monkeypatch.setenv("ASYNCUDF_FULL_TRACEBACK", value)
-    assert Telling().full is full
+    worker = in_a_worker()
+    monkeypatch.setenv("ASYNCUDF_FULL_TRACEBACK", "0" if full else "1")
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+    with pytest.raises(AsyncUDFError), worker:
+        run_rows(waits, ["{"])
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == ("" if full else "1")
 
 
 def test_the_frames_of_causes_contexts_and_groups_are_the_users_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +94,7 @@ def test_what_has_no_frames_of_the_users_is_told_by_its_message_alone(monkeypatc
 
 def test_an_error_that_is_none_of_the_librarys_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
-    with pytest.raises(EOFError), Telling(False)():
+    with pytest.raises(EOFError), in_a_worker(full=False):
         raise EOFError
     assert os.environ["SPARK_HIDE_TRACEBACK"] == ""
 

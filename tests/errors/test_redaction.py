@@ -22,10 +22,8 @@ from asyncudf import (
     ResultError,
     RuntimeContext,
 )
-from asyncudf._errors.records import misfit_error
-from asyncudf._spark.errors import Telling
 from asyncudf.testing import run_rows, run_stream
-from tests.kit.errors import Raises, raised
+from tests.kit.errors import Raises, in_a_worker, raised
 
 NUMBERS = OutputTag("numbers", "number int")
 
@@ -66,7 +64,7 @@ async def groups(city: str, context: RuntimeContext) -> str:
 
 
 def shown_on_spark(build: Callable[[AsyncStream], Any]) -> str:
-    with pytest.raises(AsyncUDFError) as failed, Telling()():
+    with pytest.raises(AsyncUDFError) as failed, in_a_worker():
         run_stream(build, [{"city": "SECRET"}], "city string", redact=True)
     return "".join(traceback.format_exception_only(failed.value))
 
@@ -86,11 +84,11 @@ def test_the_traceback_of_a_side_output_s_misfit_shows_its_type_only(function: A
 
 
 def test_a_captured_group_has_the_type_of_a_misfit_only() -> None:
-    async def call(city: str) -> str:
-        raise ExceptionGroup("some", [misfit_error("f returned", city, ": declared int32")])
-
-    (result,) = run_rows(call, ["SECRET"], on_error="capture", redact=True)
-    assert result["error"]["message"] == "some (1 sub-exception): ResultError: f returned a str: declared int32"
+    (result,) = run_rows(groups, ["SECRET"], on_error="capture", redact=True)
+    assert result["error"]["message"] == (
+        "unhandled errors in a TaskGroup (1 sub-exception): "
+        "ResultError: side output 'numbers' returned a str in field 'number': declared int32"
+    )
 
 
 SECRET = "https://me:secret@example.com?key=secret"

@@ -13,9 +13,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from asyncudf import AsyncFunction, FunctionError, ResultFuture, RuntimeContext, async_pandas_udf
-from asyncudf._calls.invokers import invoker_of
-from asyncudf._policies.options import Options
 from asyncudf.testing import run_rows, run_stream
+from tests.kit.costs import python_calls
 
 CITIES = [{"city": "Oslo", "lang": "no"}, {"city": "Bergen", "lang": "nn"}]
 
@@ -184,11 +183,16 @@ class TestContextAndResources:
         assert results(call, CITIES[:1], "city string, lang string", resources=client) == ["1 Oslo client m no"]
 
     def test_a_function_of_columns_alone_is_called_itself(self) -> None:
-        spec = async_pandas_udf(by_keyword).spec
-        context = RuntimeContext("by_keyword", lambda: 0.0)
-        assert invoker_of(spec, Options(), {}, context, None).direct is by_keyword
-        narrowed = spec.reading(["city", "units"])
-        assert invoker_of(narrowed, Options(), {}, context, None).direct is by_keyword
+        """Also with an optional parameter that has no column: nothing is called in between, for any row."""
+
+        async def without_more(city: Any, units: Any) -> str:
+            return f"{city}, {units}"
+
+        def spent(function: Any) -> int:
+            rows = [{"city": "Oslo", "units": "m"}] * 1000
+            return python_calls(lambda: results(function, rows, "city string, units string"))
+
+        assert spent(by_keyword) < spent(without_more) + 500
 
 
 def counted(function: Any) -> Any:

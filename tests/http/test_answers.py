@@ -18,19 +18,17 @@ import pytest
 from aiohttp import web
 
 from asyncudf import AsyncUDFError, http
-from asyncudf._errors.http import retry_after, status_of
-from asyncudf._policies.service_signs import ServiceSign, pause_of, sign_of
 from asyncudf.http import (
     HTTPStatusError,
     PermanentError,
     RetryableError,
     ThrottledError,
-    _answers,
     is_retryable,
     raise_for_status,
     session,
 )
 from asyncudf.testing import run_rows
+from tests.kit.errors import facts_of
 from tests.kit.http_services import Handler, serving
 
 pytestmark = pytest.mark.services
@@ -93,9 +91,8 @@ def test_what_reads_errors_of_all_clients_sees_the_same(
     with serving(as_asked) as url, pytest.raises(aiohttp.ClientResponseError) as caught:
         asked(url, use)
     ours, theirs = error_of(as_asked, f"/{status}", params=headers), caught.value
-    for read in (status_of, retry_after, sign_of, is_retryable, lambda error: pause_of(error, 10.0)):
-        assert read(ours) == read(theirs)
-    assert (sign_of(ours) is ServiceSign.THROTTLED) == (kind is ThrottledError)
+    assert (facts_of(ours), is_retryable(ours)) == (facts_of(theirs), is_retryable(theirs))
+    assert (facts_of(ours).sign == "throttled") == (kind is ThrottledError)
     assert is_retryable(ours) == (kind is not PermanentError)
 
 
@@ -233,7 +230,7 @@ class Stalls:
 
 
 def test_a_server_that_cannot_say_why_does_not_hold_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_answers, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr("asyncudf.http._answers.BODY_SECONDS", 0.05)
     stalls = Stalls()
     assert error_of(stalls.answer).body == "busy, becau"
     assert stalls.hung_up.wait(60)

@@ -19,10 +19,9 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from asyncudf import AsyncTimeoutError, AsyncUDFError, ResultError, RetryStrategy
-from asyncudf._errors.http import status_of
-from asyncudf._policies.service_signs import ServiceSign, sign_of
 from asyncudf.http import PermanentError, RetryableError, ThrottledError, is_retryable
 from asyncudf.testing import run_rows
+from tests.kit.errors import facts_of
 from tests.kit.functions import Flaky
 
 KEY = ConnectionKey("example.com", 443, True, True, None, None, None)
@@ -197,6 +196,5 @@ def test_a_message_that_is_not_whole_is_no_answer(sent: bytes) -> None:
 
     error = asyncio.run(ask())
     assert error is not None
-    assert status_of(error) is None
-    assert sign_of(error) is ServiceSign.DOWN
+    assert (facts_of(error).status, facts_of(error).sign) == (None, "down")
     assert is_retryable(error)

@@ -1,20 +1,23 @@
-"""The bridge of a function as Spark's worker starts it, without Spark."""
+"""What Spark's worker starts of a function, without Spark: its bridge, or its column."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest import mock
+
+import pyarrow as pa
 
 from asyncudf import async_pandas_udf
 from asyncudf._arrow.rows import records_of
 from asyncudf._loop.bridge import Bridge
 from asyncudf._spark import worker
+from asyncudf._spark.column import ColumnTask
 from asyncudf._spark.metrics import Metering
 from asyncudf._spark.planner import plan_function_offline
 from asyncudf._spark.worker import start_function
 
-__all__ = ("batch", "begin_to_close", "start")
+__all__ = ("batch", "begin_to_close", "column", "start")
 
 
 def batch(*values: Any) -> Any:
@@ -49,3 +52,9 @@ def start(
 def begin_to_close(bridge: Bridge[Any, Any]) -> None:
     """Cancel what runs, as `close` does, without waiting for the end."""
     bridge._send(bridge._stop)
+
+
+def column(function: Any, batches: Iterable[pa.Array], returnType: str, **options: Any) -> Iterator[pa.Array]:  # noqa: N803
+    """What Spark gets of a column, for the batches of its one argument."""
+    udf = async_pandas_udf(function, returnType, **options)
+    return ColumnTask(plan_function_offline(udf.spec, udf.options, udf.returns))(iter(batches))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from asyncudf import AsyncUDFError
 from asyncudf._errors.exceptions import FatalError
+from asyncudf._errors.http import retry_after, status_of
+from asyncudf._policies.service_signs import pause_of, sign_of
+from asyncudf._spark.errors import Telling
 
 
 class Raises:
@@ -39,3 +42,33 @@ def task_fails(match: str | None = None) -> AbstractContextManager[pytest.Except
 def is_of_the_task(error: BaseException) -> bool:
     """Whether an error is such a one."""
     return type(error) is FatalError
+
+
+class Facts(NamedTuple):
+    """What is read in the error of a client.
+
+    Attributes:
+        status: the HTTP status.
+        retry_after: seconds after which the service wants to be asked again.
+        sign: of the service: "answered", "throttled", "down" or "nothing".
+        pause: seconds for which all calls wait.
+    """
+
+    status: int | None
+    retry_after: float | None
+    sign: str
+    pause: float | None
+
+
+def facts_of(error: BaseException) -> Facts:
+    """What limits, retries and figures go by; an error of a call, whichever client raised it."""
+    return Facts(status_of(error), retry_after(error), sign_of(error).value, pause_of(error, 10.0))
+
+
+def in_a_worker(*, full: bool | None = None) -> AbstractContextManager[None]:
+    """The block runs as in Spark's worker, which shows an error of ours by its message and its notes.
+
+    Args:
+        full: with all frames; None reads the environment now, as where a query is planned.
+    """
+    return (Telling() if full is None else Telling(full))()

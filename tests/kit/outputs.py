@@ -36,6 +36,10 @@ class Taken(Output):
     def room(self) -> int:
         return self._room
 
+    @room.setter
+    def room(self, room: int) -> None:
+        self._room = room
+
     def collect(self, record: StreamRecord) -> None:
         self.all.append(record)
 

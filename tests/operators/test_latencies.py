@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from asyncudf import LATENCIES, AsyncStream, AsyncUDFError
-from asyncudf._operators.input_buffer import InputBuffer
-from asyncudf.queues import LatencyMarker, StreamRecord
 from asyncudf.testing import VirtualClockLoop, run_stream
 
 Build = Callable[[AsyncStream, Any, int], AsyncStream]
@@ -109,28 +105,3 @@ def test_a_deadlock_is_told_though_markers_would_go_on_for_ever(before: Callable
 
     with pytest.raises(AsyncUDFError, match="deadlock: every call is waiting"):
         run_stream(build, [{"n": 1}], "n int", latency_interval=1.0)
-
-
-def depth(buffer: Any) -> int:
-    inner = [thing for thing in gc.get_referents(buffer) if hasattr(thing, "__next__")]
-    return 1 + max(map(depth, inner), default=0) if isinstance(buffer, itertools.chain) else 0
-
-
-def test_many_markers_do_not_nest_and_ask_for_no_other_batch() -> None:
-    requests: list[None] = []
-    buffer = InputBuffer(lambda: requests.append(None))
-    buffer.feed([StreamRecord(n) for n in range(500)])
-    taken: list[Any] = []
-    for n in range(500):
-        buffer.insert(LatencyMarker(n, "source", 0))
-        taken += [buffer.next(), buffer.next()]
-    assert taken == [what for n in range(500) for what in (LatencyMarker(n, "source", 0), StreamRecord(n))]
-    assert depth(buffer.current) < 5
-    assert len(requests) == 1
-    buffer.insert(LatencyMarker(500, "source", 0))
-    buffer.restore([StreamRecord(-1)])
-    buffer.insert(LatencyMarker(501, "source", 0))
-    assert buffer.values() == [StreamRecord(-1), LatencyMarker(500, "source", 0), LatencyMarker(501, "source", 0)]
-    buffer.insert(LatencyMarker(502, "source", 0))
-    assert (buffer.next(), buffer.next()) == (LatencyMarker(502, "source", 0), StreamRecord(-1))
-    assert len(requests) == 1

@@ -90,7 +90,7 @@ def test_a_source_pushes_nothing_where_there_is_no_room_and_goes_on_when_there_i
             source.end_of_input()
             await asyncio.sleep(1)
             assert output.all == []
-            output._room = 1
+            output.room = 1
             source.resume()
 
     loop.run_until_complete(main())

@@ -12,6 +12,7 @@ import sys
 from collections import OrderedDict, namedtuple
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -189,8 +190,9 @@ def test_many_keys_are_those_of_each_row(rows: list[Any]) -> None:
 @given(st.lists(VALUES, max_size=4))
 def test_the_quick_way_makes_the_same_keys(values: list[Any]) -> None:
     """What msgspec encodes is what is encoded here, whatever its version."""
-    encoded = keys()._encoded(values)
-    assert encoded == canonical(values)
+    with mock.patch.dict(sys.modules, {"msgspec": None}):
+        slow = keys()
+    assert keys().of(values) == slow.of(values)
 
 
 @given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(HASHABLE, inner), max_leaves=6))

@@ -177,9 +177,10 @@ class TestWhatNeedsNoSlot:
 
 class TestSingleFlight:
     def test_followers_wait_for_their_leader(self) -> None:
-        with OperatorHarness(ManualFunction(), store=MemoryStore()) as harness:
+        function = ManualFunction()
+        with OperatorHarness(function, store=MemoryStore()) as harness:
             harness.put("a", "a", "a", "b")
-            assert harness._function.calls == ["a", "b"]
+            assert function.calls == ["a", "b"]
             harness.complete("a", "A")
             harness.advance(1)
             assert harness.output == ["A", "A", "A"]

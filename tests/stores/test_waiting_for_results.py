@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -150,8 +151,8 @@ class TestResultsThatAreWritten:
 class TestKeys:
     def test_what_a_key_function_gives_is_no_argument(self) -> None:
         weather, store = Counting(), MemoryStore()
-        by_first = MemoryStore(key=lambda city: city[0])
-        by_first._entries = store._entries
+        by_first = copy.copy(store)
+        by_first.key = lambda city: city[0]
         run_rows(weather.function, ["o"], store=store)
         assert run_rows(weather.function, ["oslo"], store=by_first) == ["OSLO"]
 
