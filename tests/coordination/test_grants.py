@@ -180,6 +180,17 @@ def test_what_was_not_used_is_given_back(scripts: Scripts) -> None:
     assert granted(START) == pytest.approx(third, abs=1e-5)
 
 
+def test_a_limit_is_forgotten_by_the_time_of_its_grants_and_not_before(scripts: Scripts) -> None:
+    """On a machine that stood still for a second the server forgot what it had granted a moment of the test before."""
+
+    def is_known(now: float) -> bool:
+        return bool(scripts.run("return redis.call('EXISTS', KEYS[1])", now, ["x"]))
+
+    for now in (START, START + 0.9):
+        scripts.run(GRANT, now, ["x"], 0.1, 1.0, 1.0, 1.0, 0.0)
+    assert [is_known(START + seconds) for seconds in (0.9, 1.9, 2.5)] == [True, True, False]
+
+
 # Each with the calls of a second that they allow on the average.
 PAIRS = [
     ([RateLimit(2000), RateLimit(8)], [[500.0, 1.0]], 4.0),
