@@ -6,13 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from asyncudf import AsyncStream
-from asyncudf._arrow.layout import ColumnGroup, RowLayout
-from asyncudf._arrow.sizes import estimated_size
-from asyncudf.queues import StreamRecord
 from asyncudf.testing import run_rows, run_stream
 
 ROWS = [{"n": n} for n in range(20)]
@@ -99,22 +95,3 @@ def test_results_that_wait_behind_a_slow_row_are_bounded_in_bytes_also_in_a_burs
     got = run_rows(call, range(300), capacity=2, max_buffered_bytes=1_000_000)
     assert got == [got[0], *[result] * 299]
     assert got[0] <= 1 + 10 + 1, "the slow one, ten that weigh the limit, and one that was in progress"
-
-
-def test_keys_weigh_as_values_do() -> None:
-    assert estimated_size({"ab": "cde"}) == 5
-    assert estimated_size([{"ab": 1}]) == 10
-    assert estimated_size([("ab", [1, 2])]) == 18
-
-
-def test_a_row_weighs_what_all_operators_have_added() -> None:
-    text, number = ColumnGroup.of("page", pa.string(), "page"), ColumnGroup.of("size", pa.int64(), "size")
-    source = RowLayout(("x",), (pa.string(),))
-    assert source.weigher() is None
-    assert source.with_columns(number).weigher() is None
-    both = source.with_columns(text).with_columns(number).weigher()
-    assert both is not None
-    assert both(5, StreamRecord("p" * 500, None, ("rows", 0))) == 500
-    turned = source.with_columns(number).with_columns(text).weigher()
-    assert turned is not None
-    assert turned("q" * 30, StreamRecord(5, None, ("rows", 0))) == 30

@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import threading
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,17 +62,19 @@ def test_a_check_that_fails_itself_is_a_line():
     assert "OSError: [Errno 5] Input/output error" in second.found
 
 
+READINGS = (
+    *("version_of", "spark_folder", "spark_in", "java_settings", "start_python", "read_extras", "open_file_limits"),
+    *("port_count", "read_hosts", "read_folders", "run_job"),
+)
+
+
 def test_every_look_may_fail(monkeypatch):
     """However broken the machine is, each thing has its line."""
 
     def broken(*arguments, **options):
         raise RuntimeError("broken")
 
-    readings = (
-        *("version_of", "spark_folder", "spark_in", "java_settings", "start_python", "read_extras", "open_file_limits"),
-        *("port_count", "read_hosts", "read_folders", "run_job"),
-    )
-    for reading in readings:
+    for reading in READINGS:
         monkeypatch.setattr(examination, reading, broken)
     found = list(examine(Examination(environment={})))
     assert len(found) == 10
@@ -96,7 +99,7 @@ def test_the_bounds_are_those_of_the_package(monkeypatch):
     """pandas 3 and a Spark of another kind are refused, whatever is installed beside them."""
     versions = {"asyncudf": "0.1.0", "pandas": "3.0.1", "pyspark": "3.5.9"}
     monkeypatch.setattr(examination, "version_of", lambda package: versions.get(package, "99"))
-    looked = {finding.name: finding.status for finding in examination._versions()}
+    looked = {finding.name: finding.status for finding in islice(examine(Examination(environment={})), 7)}
     assert looked["pandas"] == looked["pyspark"] == "fail"
     assert looked["Python"] == looked["pyarrow"] == looked["aiohttp"] == looked["tenacity"] == "ok"
 
@@ -104,8 +107,9 @@ def test_the_bounds_are_those_of_the_package(monkeypatch):
 def test_an_asyncudf_that_is_not_installed(monkeypatch):
     """As in a folder of sources: there are no bounds, and that is told."""
     monkeypatch.setattr(examination, "version_of", lambda package: "")
-    (finding,) = examination._versions()
-    assert (finding.name, finding.status) == ("asyncudf", "fail")
+    first, second = islice(examine(Examination(environment={})), 2)
+    assert (first.name, first.status) == ("asyncudf", "fail")
+    assert second.name not in {"Python", "pyspark", "pandas", "pyarrow", "aiohttp", "tenacity"}
 
 
 SETTINGS = 'echo "    java.specification.version = %s" >&2'
@@ -268,8 +272,11 @@ def test_a_good_address_hides_no_bad_name():
 def test_a_job_without_a_host_is_mended_by_the_setting_that_counts(monkeypatch, environment, mend):
     """The tiny job says the same as the look at the name itself."""
     job = TinyJob(error="Caused by: java.net.UnknownHostException: laptop")
+    for reading in READINGS:
+        monkeypatch.setattr(examination, reading, lambda *arguments, **options: 1 / 0)
     monkeypatch.setattr(examination, "run_job", lambda environment: job)
-    assert [found.mend for found in examination._job(Examination(environment=environment))] == [mend]
+    *_, last = examine(Examination(environment=environment))
+    assert last.mend == mend
 
 
 def test_a_name_that_nobody_answers_for(monkeypatch):

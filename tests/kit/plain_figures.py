@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncudf._metrics.run_metrics import COUNTS
+from tests.kit.engines import Engine
+from tests.kit.runs import figures_of
 
-__all__ = ("figures", "latencies", "task")
+__all__ = ("STATES", "figures", "latencies", "task")
 
 
+def _of_a_run_without_rows() -> dict[str, Any]:
+    async def weather(city: str) -> str:
+        return city
+
+    engine = Engine(weather)
+    engine.end()
+    engine.run()
+    (found,) = figures_of([engine.counted], {})
+    return found
+
+
+EMPTY = _of_a_run_without_rows()
+STATES = tuple(EMPTY["time"])  # that time goes to
 NOTHING = {"count": 0, "mean": None, "min": None, "p50": None, "p90": None, "p95": None, "p99": None, "max": None}
 
 
@@ -48,10 +62,7 @@ def figures(
     Args:
         given: the seconds in a state, by its key, or any other figure by its name.
     """
-    states = (
-        "calls_busy", "head_of_line", "input", "output", "limit", "breaker", "store", "blocked_loop", "winding_down",
-    )  # fmt: skip
-    time = {state: given.pop(state, 0.0) for state in states}
+    time = {state: given.pop(state, 0.0) for state in STATES}
     if not any(time.values()) and given.get("seconds") != 0:
         time["input"] = 10.0
     seconds = sum(time.values())
@@ -59,7 +70,8 @@ def figures(
     calls = given.pop("calls", latency["count"])
     retries = given.pop("retries", 0)
     busy = (latency["mean"] or 0.0) * latency["count"]
-    counts = {**dict.fromkeys(COUNTS, 0), "rows": calls, "results": calls, "calls": calls, "attempts": calls + retries}
+    none = {name: value for name, value in EMPTY.items() if isinstance(value, int)}
+    counts = {**none, "rows": calls, "results": calls, "calls": calls, "attempts": calls + retries}
     return {
         "function": "weather",
         "name": "weather",

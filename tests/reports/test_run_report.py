@@ -14,16 +14,15 @@ from typing import Any
 import pytest
 
 from asyncudf import OptionError, async_pandas_udf
-from asyncudf._metrics.time_account import State
 from asyncudf._reports.run_report import run_report
 from asyncudf._text import figures
 from tests.kit.colours import closest
 from tests.kit.pages import Element, figures_in, read_page, value_at
+from tests.kit.plain_figures import STATES
 from tests.kit.sample_runs import SAMPLES, message_of, metrics_of, plain_run, strange_run, troubled_run
 
 COUNTED = ("succeeded", "stopped", "running")
 FORMS = ("bytes_", "count", "number", "rate", "seconds", "share")
-STATES = [state.name.lower() for state in State]
 
 
 @pytest.fixture(scope="module")

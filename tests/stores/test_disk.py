@@ -15,6 +15,7 @@ import pytest
 from asyncudf import AsyncUDFError, ResultStore
 from asyncudf._stores.generations import Generations
 from asyncudf._stores.local import SMALLEST, LocalResults
+from tests.kit.stores import begin_another_file
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -56,9 +57,7 @@ def test_what_is_too_old_or_replaced_is_not_counted(tmp_path: Path) -> None:
         store = results(tmp_path, lambda: now[0])
         await store.put_many({key(n): b"old" for n in range(5000)}, 10.0)
         await store.put_many({key(n): b"stays" for n in range(5000, 10_000)}, None)
-        store._files.lock()
-        store._files.begin()
-        store._files.unlock()
+        begin_another_file(store)
         await store.put_many({key(n): b"again" for n in range(9000, 11_000)}, None)
         assert (await store.info())["entries"] == 11_000
         await store.delete([key(0), key(9000), key(10_000), key(-1)])
