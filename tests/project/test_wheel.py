@@ -31,7 +31,15 @@ SOURCES = {
     if path.suffix in (".py", ".html", ".css") or path.name == "py.typed"
 }  # each file of the packages, and its name in a wheel
 
-NOT_PART_OF_IT = (".*", "build", "dist", "*.egg-info", "__pycache__", "spark-warehouse", "metastore_db")
+NOT_PART_OF_IT = (
+    *(".git", ".venv", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info", "__pycache__"),
+    *("spark-warehouse", "metastore_db", "artifacts", "derby.log"),
+)
+BESIDE_THE_SOURCES = ("tests", "examples", "benchmarks", "docs", "scripts", ".ci")  # whole folders of an sdist
+JUNK = (
+    *(".venv/bin/python", "build/x", "dist/x.whl", "tests/__pycache__/x.pyc", "udfs/__pycache__/x.pyc"),
+    *("examples/spark-warehouse/a/b.parquet", "tests/.pytest_cache/v/x", "benchmarks/artifacts/a/b", "docs/.DS_Store"),
+)  # what there may be where an sdist is made, and is not part of it
 
 
 class Distribution(NamedTuple):
@@ -75,6 +83,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
     folder = tmp_path_factory.mktemp("built")
     tools = build_requirements(folder / "tools")
     shutil.copytree(ROOT, folder / "copy", ignore=shutil.ignore_patterns(*NOT_PART_OF_IT))
+    for name in JUNK:
+        (folder / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "copy" / name).touch()
 
     def build(what: str, source: Path) -> Path:
         program = f"from setuptools.build_meta import build_{what} as build; print(build({str(folder)!r}))"
@@ -118,10 +129,23 @@ class TestDistribution:
             "asyncudf/queues/py.typed",
         }
 
-    def test_the_sdist_has_every_file(self, built: Distribution) -> None:
+    def test_the_sdist_has_every_file_and_no_other(self, built: Distribution) -> None:
+        """The tests run from it too: they read the pages and start the examples, the benchmarks and the scripts."""
         with tarfile.open(built.sdist) as archive:
-            found = {name.partition("/")[2] for name in archive.getnames()}
-        assert {*SOURCES, "pyproject.toml", "README.md", "LICENSE"} <= found
+            files = {one.name.partition("/")[2]: one.mode for one in archive.getmembers() if one.isfile()}
+        found = {name: mode for name, mode in files.items() if not name.startswith("asyncudf.egg-info/")}
+        copy = built.sdist.parent / "copy"
+        beside = {
+            path.relative_to(copy).as_posix()
+            for folder in BESIDE_THE_SOURCES
+            for path in (copy / folder).rglob("*")
+            if path.is_file()
+        }
+        pages = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"}
+        settings = {"pyproject.toml", "MANIFEST.in", ".gitignore", "PKG-INFO", "setup.cfg"}
+        assert found.keys() == {*SOURCES, *pages, *settings, *beside.difference(JUNK)}
+        programs = {name for name, mode in found.items() if mode & 0o100}
+        assert programs == {"scripts/demo", "scripts/test", ".ci/run"}
 
     def test_the_wheel_tells_what_it_needs(self, built: Distribution) -> None:
         """As pyproject.toml has it: the name, the version, the licence, the libraries."""
