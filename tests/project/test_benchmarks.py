@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +141,7 @@ def test_a_run_that_would_mix_commits_does_not_start(tmp_path: Path) -> None:
     require_one_commit(found, "old", ["B"])
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="makes commits, and there is no git")
 def test_the_commit_is_that_of_what_is_measured_and_says_whether_it_was_changed(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         named = ("-c", "user.name=a", "-c", "user.email=a@example.org")
