@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -164,11 +165,11 @@ async def prepared(connection: Coordinator) -> None:
 
 def test_who_does_not_know_the_password_is_told_so_at_once(server: Server) -> None:
     """And not after half a minute of trying; the error has neither the right password nor the wrong one."""
-    connection = Coordinator(without_password(server.url), space_of_its_own(), clock=time.monotonic)
-    began = time.monotonic()
+    connection = Coordinator(
+        without_password(server.url), space_of_its_own(), clock=time.monotonic, patience=math.inf
+    )  # what it tries again it tries for ever
     with task_fails(match="does not let us in") as caught:
         asyncio.run(prepared(connection))
-    assert time.monotonic() - began < 5.0
     assert "guessed" not in f"{caught.value}{caught.value.__cause__}{connection!r}"
 
 
@@ -180,7 +181,7 @@ def test_a_server_that_is_away_is_waited_for_and_then_named() -> None:
     began = time.monotonic()
     with task_fails(match=r"at redis://\*\*\*@127.0.0.1:\d+/0 has not answered for 0.4 s") as caught:
         asyncio.run(prepared(connection))
-    assert 0.2 < time.monotonic() - began < 5.0
+    assert time.monotonic() - began > 0.2
     assert caught.value.__cause__ is None
 
 

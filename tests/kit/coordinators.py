@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 from unittest import mock
@@ -14,14 +15,17 @@ from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination.server import CoordinatorServer
 from asyncudf._errors.exceptions import FatalError
 from asyncudf._spark import coordinators
+from asyncudf.testing import VirtualClockLoop
 
 __all__ = (
     "CutOff",
+    "OnGivenTime",
     "Scripts",
     "Server",
     "coordinator",
     "drivers_servers",
     "fail",
+    "run_on_given_time",
     "space_of_its_own",
     "start_server",
     "start_server_again",
@@ -31,6 +35,7 @@ __all__ = (
 
 
 _NUMBERS = itertools.count()
+SERVER_TIME = 1.7e9  # seconds since 1970, when a loop on virtual time begins
 
 
 class Server(Protocol):
@@ -160,3 +165,27 @@ class Scripts:
 
     def close(self) -> None:
         self._redis.close()
+
+
+class OnGivenTime(Coordinator):
+    """A task's connection for a loop on virtual time, which is the server's time too; a millisecond there and back."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server.url, space_of_its_own(), clock=asyncio.get_running_loop().time)
+        self._on_given_time = Scripts(server)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._on_given_time.close()
+        await super().__aexit__()
+
+    async def run(self, script: str, keys: Any, *arguments: object) -> Any:
+        await asyncio.sleep(0.0005)
+        answer = self._on_given_time.run(script, SERVER_TIME + self.clock(), keys, *arguments)
+        await asyncio.sleep(0.0005)
+        return answer
+
+
+def run_on_given_time(job: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Run it on a loop on virtual time: how busy the machine is changes nothing."""
+    with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
+        runner.run(job())

@@ -150,7 +150,7 @@ class TestThreads:
         """As many calls at once as capacity says, no fewer and no more."""
         import threading
 
-        barrier = threading.Barrier(3, timeout=10)
+        barrier = threading.Barrier(3, timeout=60)
 
         def meet(x: int) -> int:
             barrier.wait()  # passes only when three calls are in progress at once
