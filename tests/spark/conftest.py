@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tests.kit
 from asyncudf import AsyncStream, AsyncUDFError
+from tests.kit.drivers import DAEMON_FOLDER, SharedDriver
 
 # A zone with a repeated hour each autumn, and not the session's: nothing may depend on the machine's own zone.
 WORKER_ZONE = "America/New_York"
@@ -26,6 +27,7 @@ CONFIG = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": SESSION_ZONE,
     "spark.python.task.killTimeout": "100ms",
+    "spark.python.daemon.module": "preloaded_daemon",
 }
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -34,7 +36,12 @@ cloudpickle.register_pickle_by_value(tests.kit)
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    started_with = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": WORKER_ZONE}
+    started_with = {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TZ": WORKER_ZONE,
+        "PYTHONPATH": DAEMON_FOLDER,  # in which Spark finds its daemon
+    }
     before = {name: os.environ.get(name) for name in started_with}
     os.environ.update(started_with)
     builder = SparkSession.builder.master("local[2]").appName("asyncudf tests")
@@ -49,6 +56,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("OFF")  # tests make tasks fail on purpose
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[SharedDriver]:
+    """A driver with executors in processes of their own, two tasks in each; a task is tried four times."""
+    builder = 'SparkSession.builder.master("local-cluster[2,2,1024]").config("spark.driver.host", "127.0.0.1")'
+    with contextlib.closing(SharedDriver(builder)) as driver:
+        yield driver
+
+
+@pytest.fixture(scope="session")
+def connect() -> Iterator[SharedDriver]:
+    """A driver with a session of Spark Connect."""
+    pytest.importorskip("grpc", reason="Spark Connect is not installed")
+    # With SPARK_TESTING the server takes a free port, while other tests may use the usual one.
+    with contextlib.closing(SharedDriver('SparkSession.builder.remote("local[2]")', SPARK_TESTING="1")) as driver:
+        yield driver
 
 
 @pytest.fixture(autouse=True, scope="module")

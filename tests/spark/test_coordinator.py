@@ -7,8 +7,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +23,7 @@ from asyncudf._coordination.permits import SharedPermits
 from asyncudf._policies.rate_limit import RateLimit
 from asyncudf._spark import coordinators
 from asyncudf._spark.coordinators import coordinator_url
+from tests.kit.drivers import SharedDriver, driver, told
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
 
@@ -144,16 +143,9 @@ def test_who_has_the_wrong_password_begins_nothing(spark: Any, journal: Any, spa
     assert len(journal) == 0
 
 
-HEAD = """
-import os, sys, threading, time
-from pyspark.sql import SparkSession
+# What programs begin with: a job whose tasks tell the server that they run, and then wait.
+WAITS = """
 from asyncudf._spark.coordinators import coordinator_url
-
-def tell(word):
-    print(word, flush=True)
-
-def session(builder):
-    return builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
 class Waits:
     def __init__(self, url):
@@ -171,40 +163,11 @@ def run(spark, url):
 """
 
 
-@contextlib.contextmanager
-def driver(program: str, log: Any = subprocess.DEVNULL, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A driver in a process of its own, which is killed in the end, with all that it has forked."""
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **environment}
-    started = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", HEAD + program],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        start_new_session=True,
-    )
-    with started:
-        try:
-            yield started
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
-
-
-def told(started: subprocess.Popen[str]) -> str:
-    assert started.stdout is not None
-    line = started.stdout.readline().strip()
-    assert line, "the driver has ended"
-    return line
-
-
 def tasks(url: str) -> int:
     with redis.Redis.from_url(url) as connection:
         return int(connection.get("tasks") or 0)  # type: ignore[arg-type]
 
 
-@pytest.mark.timeout(300)
 def test_the_server_ends_with_its_session_and_a_killed_driver(until: Any) -> None:
     """A stopped session's is closed, the next one has its own. kill -9, with a job that runs and a forked child."""
     program = """
@@ -220,8 +183,7 @@ if os.fork() == 0:
     time.sleep(300)
 time.sleep(300)
 """
-    with driver(program) as started:
-        assert started.stdin is not None
+    with driver(WAITS + program) as started:
         first = told(started)
         assert is_there(first)
         print(file=started.stdin, flush=True)
@@ -234,24 +196,26 @@ time.sleep(300)
         until(lambda: not is_there(second), "the server is gone", 10.0)
 
 
-@pytest.mark.timeout(300)
-def test_a_cluster_shares_one_at_the_drivers_address(until: Any) -> None:
-    """Executors in other processes reach it; after a SIGTERM of the driver it is gone."""
+def test_a_cluster_shares_one_at_the_drivers_address(cluster: SharedDriver) -> None:
+    """Executors in other processes reach it."""
     program = """
-spark = session(SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.driver.host", "127.0.0.1"))
+from asyncudf._spark.coordinators import coordinator_url
+
+class Tells:
+    def __init__(self, url):
+        self.url = url
+    def __call__(self, batches):
+        import redis
+        redis.Redis.from_url(self.url).incr("tasks")
+        yield from batches
+
 url = coordinator_url(None)
+spark.range(0, 4, 1, 4).mapInArrow(Tells(url), "id bigint").collect()
 tell(url)
-run(spark, url)
-time.sleep(300)
 """
-    with driver(program) as started:
-        url = told(started)
-        until(lambda: tasks(url) == 2, "both tasks run")
-        started.terminate()
-        until(lambda: not is_there(url), "the server is gone", 10.0)
+    assert tasks(cluster.run(program).strip()) == 4
 
 
-@pytest.mark.timeout(300)
 def test_spark_connect_in_this_process_shares_one(until: Any) -> None:
     """`remote("local[2]")`: its workers are here. It ends with the session."""
     pytest.importorskip("grpc", reason="Spark Connect is not installed")
@@ -265,8 +229,7 @@ spark.stop()
 sys.stdin.readline()
 """
     # A port of its own, while other tests may use the usual one.
-    with driver(program, SPARK_TESTING="1") as started:
-        assert started.stdin is not None
+    with driver(WAITS + program, SPARK_TESTING="1") as started:
         url = told(started)
         until(lambda: tasks(url) == 2, "both tasks run")
         print(file=started.stdin, flush=True)
@@ -280,7 +243,6 @@ def shown_in(password: str, data: bytes) -> bool:
     return any(part in text or ", ".join(str(ord(one)) for one in part) in text for part in parts)
 
 
-@pytest.mark.timeout(300)
 def test_the_password_is_in_no_plan_and_no_event_log(tmp_path: Path) -> None:
     """Nor on Spark's pages, in a file of Spark's, in a log, or in what other processes show of themselves."""
     program = f"""
@@ -315,8 +277,7 @@ sys.stdin.readline()
 spark.stop()
 tell("stopped")
 """
-    with (tmp_path / "log").open("w") as log, driver(program, log) as started:
-        assert started.stdin is not None
+    with (tmp_path / "log").open("w") as log, driver(WAITS + program, stderr=log) as started:
         password = urlsplit(told(started)).password
         assert password is not None
         assert told(started) == "done"

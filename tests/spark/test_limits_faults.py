@@ -3,8 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
@@ -15,20 +13,12 @@ import redis
 from asyncudf import RateLimit, async_pandas_udf, ordered_wait
 from asyncudf._coordination.server import CoordinatorServer
 from asyncudf._spark.coordinators import coordinator_url
+from tests.kit.drivers import HEAD, driver
+from tests.kit.programs import run_program
 
-pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.services]
 
-HEAD = """
-import asyncio, os, sys, time
-from pyspark.sql import SparkSession
-from asyncudf import CircuitBreaker, RateLimit, async_pandas_udf, ordered_wait
-
-def session(master):
-    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-    made = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    made.sparkContext.setLogLevel("OFF")
-    return made
-
+NOTE = """
 def note(*words):
     file = os.open(JOURNAL, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
     os.write(file, (" ".join(map(str, words)) + "\\n").encode())
@@ -37,24 +27,10 @@ def note(*words):
 """
 
 
-@contextlib.contextmanager
-def driver(journal, program):
-    """A driver in a process of its own, which is ended with all that it has started."""
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    started = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", f"JOURNAL = {journal._path!r}\n{HEAD}{program}"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield started
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
-        started.wait()
+def noted(journal, program, **names):
+    """A program whose functions write to the journal; the names are variables of it."""
+    set_names = "".join(f"{name} = {value!r}\n" for name, value in names.items())
+    return f"JOURNAL = {journal._path!r}\n{set_names}{NOTE}{program}"
 
 
 def times_of(journal, word):
@@ -65,12 +41,9 @@ def worst_second(times):
     return max(sum(begin <= one < begin + 1.0 for one in times) for begin in times)
 
 
-@pytest.mark.parametrize("master", ["local[4]", "local-cluster[2,1,1024]"])
-def test_no_second_has_more_than_its_permits(journal, master):
-    """Over four tasks at once, and over executors in processes of their own."""
-    program = f"""
-spark = session({master!r})
-
+def test_no_second_has_more_than_its_permits(cluster, journal):
+    """Over four tasks at once, in executors that are processes of their own."""
+    program = """
 @async_pandas_udf(capacity=20, rate_limit=RateLimit(100, burst=2))
 async def call(id: int) -> int:
     note("call", time.time())
@@ -78,21 +51,17 @@ async def call(id: int) -> int:
     return id
 
 assert spark.range(0, 300, 1, 4).select(call("id")).distinct().count() == 300
-print("done", flush=True)
 """
-    with driver(journal, program) as started:
-        assert started.communicate()[0].split() == ["done"]
+    cluster.run(noted(journal, program))
     times = times_of(journal, "call")
     assert len(times) == 300
     assert worst_second(times) <= 100 + 2 + 5
     assert times[-1] - times[0] < 6.0, "and most of them are used"
 
 
-def test_the_share_of_a_killed_worker_is_back(journal, until):
+def test_the_share_of_a_killed_worker_is_back(cluster, journal, until):
     """Two tasks share four calls; when the worker of one is killed, others have all of them within five seconds."""
     program = """
-spark = session("local[2,4]")
-
 @async_pandas_udf(capacity=4, job_capacity=4)
 async def call(id: int) -> int:
     note("begins", time.time(), os.getpid(), id)
@@ -100,15 +69,15 @@ async def call(id: int) -> int:
     note("ends", time.time(), os.getpid(), id)
     return id
 
-print(spark.range(0, 160, 1, 2).select(call("id")).distinct().count(), flush=True)
+print(spark.range(0, 160, 1, 2).select(call("id")).distinct().count())
 """
-    with driver(journal, program) as started:
-        until(lambda: len(journal) > 20, "calls of both tasks")
-        until(lambda: len({line.split(" ")[2] for line in journal.lines}) == 2, "two workers")
-        victim = journal.lines[-1].split(" ")[2]
-        os.kill(int(victim), signal.SIGKILL)
-        killed = time.time()
-        assert started.communicate()[0].split() == ["160"]
+    cluster.begin(noted(journal, program))
+    until(lambda: len(journal) > 20, "calls of both tasks")
+    until(lambda: len({line.split(" ")[2] for line in journal.lines}) == 2, "two workers")
+    victim = journal.lines[-1].split(" ")[2]
+    os.kill(int(victim), signal.SIGKILL)
+    killed = time.time()
+    assert cluster.finish().split() == ["160"]
     flying, most_after, peak = {}, 0, 0
     events = sorted((float(when), what, pid) for what, when, pid, _ in (line.split(" ") for line in journal.lines))
     for when, what, pid in events:
@@ -173,11 +142,9 @@ def test_nobody_there_is_an_error_and_no_call(spark, journal, spark_error):
     assert len(journal) == 0
 
 
-def test_two_jobs_share_what_has_a_name(journal):
+def test_two_jobs_share_what_has_a_name(spark, cluster, journal, tmp_path):
     """On one Redis: a limit with a name is that of both drivers, another is each one's own."""
     program = """
-spark = session("local[2]")
-
 def call(word, **limit):
     @async_pandas_udf(capacity=20, rate_limit=RateLimit(60, burst=2, **limit), coordinator=URL)
     async def noted(id: int) -> int:
@@ -196,34 +163,40 @@ while open(JOURNAL).read().count("over") < 2:
 call("own")
 """
     with contextlib.closing(CoordinatorServer()) as server:
-        program = f"URL = {server.url!r}\n{program}"
-        with driver(journal, program) as first, driver(journal, program) as second:
-            assert (first.wait(), second.wait()) == (0, 0)
+        text = noted(journal, program, URL=server.url)
+        other = tmp_path / "other.py"
+        other.write_text(f"{HEAD}\nspark = session(SparkSession.builder)\n{text}")
+        cluster.begin(text)
+        run_program(spark, other, folder=tmp_path)
+        cluster.finish()
     named, own = times_of(journal, "named"), times_of(journal, "own")
     assert (len(named), len(own)) == (240, 240)
     assert worst_second(named) <= 60 + 2 + 4
     assert worst_second(own) > 75, "each has its own"
 
 
-def test_applications_of_one_process_count_for_themselves(journal):
+def test_applications_of_one_process_count_for_themselves():
     """One after the other on one Redis, and one that was forked off before: each has the calls of its own query."""
     program = """
-@async_pandas_udf("long", max_calls=8, coordinator=URL)
+@async_pandas_udf("long", max_calls=8, coordinator=sys.argv[1])
 async def call(id: int) -> int:
     return id
 
+def local():
+    return session(SparkSession.builder.master("local[1]"))
+
 if (child := os.fork()) == 0:
-    print(len(session("local[1]").range(0, 5, 1, 1).select(call("id")).collect()), flush=True)
+    tell(len(local().range(0, 5, 1, 1).select(call("id")).collect()))
     os._exit(0)
 os.waitpid(child, 0)
 for _ in range(2):
-    spark = session("local[1]")
-    print(len(spark.range(0, 5, 1, 1).select(call("id")).collect()), flush=True)
-    print(spark.range(0, 5, 1, 1).select(call("id")).rdd.count(), flush=True)  # no SQL query, a stage
+    spark = local()
+    tell(len(spark.range(0, 5, 1, 1).select(call("id")).collect()))
+    tell(spark.range(0, 5, 1, 1).select(call("id")).rdd.count())  # no SQL query, a stage
     spark.stop()
 """
     with contextlib.closing(CoordinatorServer()) as server:
-        with driver(journal, f"URL = {server.url!r}\n{program}") as started:
+        with driver(program, server.url) as started:
             assert started.communicate()[0].split() == ["5"] * 5
         with redis.Redis.from_url(server.url) as connection:
             assert len(connection.keys("*:calls:*")) == 5

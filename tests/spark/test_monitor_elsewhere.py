@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+from tests.kit.drivers import SharedDriver, driver
 
-HEAD = """
-import asyncio, json, os, sys, time
-from pyspark.sql import SparkSession
-import asyncudf
+pytestmark = pytest.mark.spark
 
+WAITS = """
 @asyncudf.async_pandas_udf(capacity=10)
 async def waits(id: int) -> int:
     await asyncio.sleep(0.01)
     return id
-
-def session(builder):
-    return builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2").getOrCreate()
 """
 
 
-def ran(program: str, *, status: int = 0) -> list[Any]:
+def ran(driver: SharedDriver, program: str) -> list[Any]:
     """What a program prints as JSON, one value in a line."""
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    command = [sys.executable, "-W", "ignore", "-c", HEAD + program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
-    assert done.returncode == status, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("{", "["))]
+    return [json.loads(line) for line in driver.run(WAITS + program).splitlines()]
 
 
 JOB = """
@@ -47,7 +34,6 @@ print(json.dumps(run.metrics))
 print(json.dumps([row.asDict(True)["rows"] for row in run.to_df().collect()]))
 spark.range(0, 400, 1, 2).select(waits("id")).collect()
 print(json.dumps([one["rows"] for one in run.metrics["functions"]]))
-spark.stop()
 """
 
 
@@ -63,18 +49,16 @@ def check(printed: list[Any]) -> None:
     assert afterwards == [400, 400]
 
 
-def test_on_a_cluster() -> None:
+def test_on_a_cluster(cluster: SharedDriver) -> None:
     """Executors in processes of their own tell the driver over the network that Spark itself uses."""
-    check(ran('spark = session(SparkSession.builder.master("local-cluster[2,1,1024]"))' + JOB))
+    check(ran(cluster, JOB))
 
 
-def test_with_spark_connect() -> None:
+def test_with_spark_connect(connect: SharedDriver) -> None:
     """Tasks tell what they did when they have ended; nothing else of the session is changed."""
-    pytest.importorskip("grpc", reason="Spark Connect is not installed")
-    program = 'spark = session(SparkSession.builder.remote("local[2]"))\n'
     logging = "spark.sql.pyspark.worker.logging.enabled"
     told = f'print(json.dumps([spark.conf.get("{logging}", None), spark.conf.get("spark.asyncudf.monitor", None)]))\n'
-    printed = ran(program + told + JOB.replace("spark.stop()", told + "spark.stop()"))
+    printed = ran(connect, told + JOB + told)
     assert printed[0] == printed[-1]
     check(printed[1:-1])
 
@@ -82,21 +66,17 @@ def test_with_spark_connect() -> None:
 def test_a_driver_that_is_killed(tmp_path: Path, until: Any, alive: Any) -> None:
     """Workers that told it how far they are end like all others."""
     program = """
-with asyncudf.monitor(session(SparkSession.builder.master("local[1]"))) as run:
+spark = session(SparkSession.builder.master("local[1]"))
+with asyncudf.monitor(spark):
     @asyncudf.async_pandas_udf(capacity=10)
     async def told(id: int) -> int:
         open(PATH, "w").write(str(os.getpid()))
         await asyncio.sleep(0.05)
         return id
-    run._spark.range(0, 1000000, 1, 1).select(told("id")).write.format("noop").mode("overwrite").save()
+    spark.range(0, 1000000, 1, 1).select(told("id")).write.format("noop").mode("overwrite").save()
 """
     path = tmp_path / "pid"
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    command = [sys.executable, "-c", HEAD + program.replace("PATH", repr(str(path)))]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True) as driver:
-        try:
-            until(lambda: path.exists() and path.read_text(), "a call")
-            worker = int(path.read_text())
-        finally:
-            os.kill(driver.pid, signal.SIGKILL)
+    with driver(program.replace("PATH", repr(str(path)))):
+        until(lambda: path.exists() and path.read_text(), "a call")
+        worker = int(path.read_text())
     until(lambda: not alive(worker), "the worker has ended")

@@ -5,10 +5,9 @@ that was answered is in the store.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,58 +18,52 @@ import pytest
 from aiohttp import web
 
 from asyncudf import ResultStore
+from tests.kit.drivers import HEAD, driver
+from tests.kit.programs import run_program
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 ROWS, ANSWERED = 120, 45
 PROGRAM = """
-import asyncio, os, sys
 import aiohttp
-from pyspark.sql import SparkSession
-from asyncudf import AsyncStream, ResultStore, async_pandas_udf, ordered_wait, unordered_wait
 from functools import partial
 
-url, folder, entry_point, master = sys.argv[1:]
-spark = (
-    SparkSession.builder.master(master).config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
-    .config("spark.sql.shuffle.partitions", "2").getOrCreate()
-)
-
-@async_pandas_udf(
-    store=ResultStore.disk(folder + "/store"),
-    capacity=10,
-    resources={"session": partial(aiohttp.ClientSession, url)},
-)
-async def asked(n: int, session) -> int:
-    async with session.get(f"/{n}", headers={"X-Pid": str(os.getpid())}) as response:
-        return int(await response.text())
-
-numbers = spark.range(0, ROWS, 1, 2).withColumnRenamed("id", "n")
-if entry_point == "column":
-    found = numbers.select(asked("n").alias("asked"))
-elif entry_point == "ordered_wait":
-    found = ordered_wait(numbers, asked)
-elif entry_point == "chain":
-    found = AsyncStream(numbers).unordered_wait(asked).map(lambda row: row).to_df()
-elif entry_point == "sql":
-    asked.register(spark, "asked")
-    numbers.createOrReplaceTempView("numbers")
-    found = spark.sql("SELECT asked(n) AS asked FROM numbers")
-elif entry_point == "table function":
-    asked.with_options(output_mode="unordered").register(spark, "asked_of")
-    numbers.createOrReplaceTempView("numbers")
-    found = spark.sql("SELECT * FROM asked_of(TABLE(numbers), 'n')")
-elif entry_point == "streaming":
-    numbers.write.mode("ignore").parquet(folder + "/in")
-    stream = spark.readStream.schema(numbers.schema).parquet(folder + "/in")
-    query = (
-        unordered_wait(stream, asked).writeStream.format("parquet").option("path", folder + "/out")
-        .option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True).start()
+def enriched(spark, entry_point, url, folder):
+    @async_pandas_udf(
+        store=ResultStore.disk(folder + "/store"),
+        capacity=10,
+        resources={"session": partial(aiohttp.ClientSession, url)},
     )
-    query.awaitTermination()
-    found = spark.read.parquet(folder + "/out")
-print(sorted(row.asked for row in found.collect()) == list(range(0, 10 * ROWS, 10)), flush=True)
-spark.stop()
+    async def asked(n: int, session) -> int:
+        async with session.get(f"/{n}", headers={"X-Pid": str(os.getpid())}) as response:
+            return int(await response.text())
+
+    numbers = spark.range(0, ROWS, 1, 2).withColumnRenamed("id", "n")
+    numbers.createOrReplaceTempView("numbers")
+    if entry_point == "column":
+        return numbers.select(asked("n").alias("asked"))
+    if entry_point == "ordered_wait":
+        return ordered_wait(numbers, asked)
+    if entry_point == "chain":
+        return AsyncStream(numbers).unordered_wait(asked).map(lambda row: row).to_df()
+    if entry_point == "sql":
+        asked.register(spark, "asked")
+        return spark.sql("SELECT asked(n) AS asked FROM numbers")
+    if entry_point == "table function":
+        asked.with_options(output_mode="unordered").register(spark, "asked_of")
+        return spark.sql("SELECT * FROM asked_of(TABLE(numbers), 'n')")
+    if entry_point == "streaming":
+        numbers.write.mode("ignore").parquet(folder + "/in")
+        stream = spark.readStream.schema(numbers.schema).parquet(folder + "/in")
+        query = (
+            unordered_wait(stream, asked).writeStream.format("parquet").option("path", folder + "/out")
+            .option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True).start()
+        )
+        query.awaitTermination()
+        return spark.read.parquet(folder + "/out")
+
+def ask(spark, *where):
+    print(sorted(row.asked for row in enriched(spark, *where).collect()) == list(range(0, 10 * ROWS, 10)))
 """.replace("ROWS", str(ROWS))
 
 
@@ -149,63 +142,74 @@ def until(condition, what, deadline=120.0):
         time.sleep(0.02)
 
 
-def start(server, folder, entry_point, master):
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    command = [sys.executable, "-c", PROGRAM, server.url, str(folder), entry_point, master]
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder
-    )
+def is_stopped_half_way(server, folder):
+    until(lambda: server.held >= 10, "the server holds")
+    until(lambda: entries(folder) == ANSWERED, "all answers are in the store")
+
+
+def goes_on(server):
+    """Lets the server answer everything; gives what to compare in the end."""
+    before, calls = set(server.answered), Counter(server.calls)
+    assert len(before) == ANSWERED
+    server.release()
+    return before, calls
+
+
+def assert_nothing_is_paid_twice(server, before, calls):
+    assert [n for n in before if server.calls[n] > calls[n]] == []
+    assert set(server.calls) == set(range(ROWS))
 
 
 def jvm_of(pid: int) -> psutil.Process:
-    """The JVM that a Python worker belongs to."""
-    return next(process for process in psutil.Process(pid).parents() if process.name().startswith("java"))
+    """The JVM that a Python worker belongs to; the wheel's Java is called `real-java`."""
+    return next(process for process in psutil.Process(pid).parents() if process.name().endswith("java"))
 
 
-def kill_worker(server, job):
-    os.kill(next(iter(server.pids)), signal.SIGKILL)
+def kill_worker(pid):
+    os.kill(pid, signal.SIGKILL)
 
 
-def kill_executor(server, job):
-    jvm_of(next(iter(server.pids))).kill()
-
-
-def kill_driver(server, job):
-    workers = [jvm_of(pid) for pid in tuple(server.pids)]  # the server goes on
-    job.kill()
-    for jvm in {jvm.pid: jvm for jvm in workers}.values():
-        jvm.kill()
+def kill_executor(pid):
+    jvm_of(pid).kill()
 
 
 @pytest.mark.parametrize(
-    ("entry_point", "kill", "master"),
-    [
-        ("column", kill_driver, "local[2]"),
-        ("streaming", kill_driver, "local[2]"),
-        ("table function", kill_driver, "local[2]"),
-        ("ordered_wait", kill_worker, "local[2,4]"),
-        ("chain", kill_worker, "local[2,4]"),
-        ("sql", kill_executor, "local-cluster[2,1,1024]"),
-    ],
+    ("entry_point", "kill"), [("ordered_wait", kill_worker), ("chain", kill_worker), ("sql", kill_executor)]
 )
-def test_what_has_reached_the_store_is_not_called_again(server, tmp_path, entry_point, kill, master):
-    job = start(server, tmp_path, entry_point, master)
-    try:
-        until(lambda: server.held >= 10 or job.poll() is not None, "the server holds")
-        until(lambda: entries(tmp_path) == ANSWERED or job.poll() is not None, "all answers are in the store")
-        assert job.poll() is None, job.communicate()
-        kill(server, job)
-        before, calls = set(server.answered), Counter(server.calls)
-        assert len(before) == ANSWERED
-        server.release()
-        if kill is kill_driver:
-            job.communicate(timeout=60)
-            assert job.returncode == -signal.SIGKILL
-            job = start(server, tmp_path, entry_point, master)
-        out, err = job.communicate(timeout=180)
-    finally:
-        job.kill()
-        job.communicate()
-    assert out.strip() == "True", err
-    assert [n for n in before if server.calls[n] > calls[n]] == []
-    assert set(server.calls) == set(range(ROWS))
+def test_a_worker_or_an_executor_that_is_killed(cluster, server, tmp_path, entry_point, kill):
+    """Its task runs again elsewhere, and makes no call for a row whose result had reached the store."""
+    cluster.begin(f"{PROGRAM}\nask(spark, {entry_point!r}, {server.url!r}, {str(tmp_path)!r})")
+    is_stopped_half_way(server, tmp_path)
+    kill(next(iter(server.pids)))
+    before, calls = goes_on(server)
+    assert cluster.finish().strip() == "True"
+    assert_nothing_is_paid_twice(server, before, calls)
+
+
+def test_a_driver_that_is_killed(spark, tmp_path):
+    """Another one runs the query again. The first has three queries at once, each with a store of its own."""
+    entry_points = ["column", "streaming", "table function"]
+    folders = {entry_point: tmp_path / entry_point.replace(" ", "_") for entry_point in entry_points}
+    for folder in folders.values():
+        folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        servers = {entry_point: stack.enter_context(Server()) for entry_point in entry_points}
+        queries = [(one, servers[one].url, str(folders[one])) for one in entry_points]
+        program = f"""
+spark = session(SparkSession.builder.master("local[6]"))
+for query in {queries!r}:
+    threading.Thread(target=ask, args=(spark.newSession(), *query)).start()
+"""
+        job = stack.enter_context(driver(PROGRAM + program))
+        for one in entry_points:
+            is_stopped_half_way(servers[one], folders[one])
+        assert job.poll() is None
+        jvm = jvm_of(next(iter(servers["column"].pids)))
+        os.killpg(job.pid, signal.SIGKILL)
+        until(lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE, "the JVM has ended")
+        for one in entry_points:
+            before, calls = goes_on(servers[one])
+            again = tmp_path / "again.py"
+            again.write_text(f"{HEAD}\n{PROGRAM}\nask(session(SparkSession.builder), *sys.argv[1:])")
+            assert run_program(spark, again, one, servers[one].url, folders[one], folder=tmp_path).strip() == "True"
+            assert_nothing_is_paid_twice(servers[one], before, calls)

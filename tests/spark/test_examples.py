@@ -1,4 +1,4 @@
-"""Runs each example as a user does, and checks what it prints against what it should have found."""
+"""Runs each example, and checks what it prints against what it should have found."""
 
 from __future__ import annotations
 
@@ -12,41 +12,56 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 
+from asyncudf._spark.coordinators import coordinator_url
 from tests.kit.pages import figures_in, read_page
+from tests.kit.programs import run_program
 
-# Both come with the extra "examples", without which no example runs.
-airportsdata = pytest.importorskip("airportsdata")
-psutil = pytest.importorskip("psutil")
-
+airportsdata = pytest.importorskip("airportsdata")  # of the extra "examples", without which no example runs
 
 ROOT = Path(__file__).parents[2]
-RUN_LIMIT = 180  # seconds; each takes about ten
-EXIT_LIMIT = 15  # seconds for Spark's processes to notice that their driver has ended
+RUN_LIMIT = 180  # seconds
+EXIT_LIMIT = 15  # seconds for processes to notice that what they work for has ended
 Run = Callable[..., str]
 
-pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.services]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Runs an example, as a script from another folder or as a module, and returns what it printed.
+def run(spark: Any, tmp_path: Path) -> Run:
+    """Runs an example in the session of all tests, and returns what it printed.
 
     Fails when it fails, and when a process that it started outlives it.
     """
+    coordinator_url(None, spark)  # the application's own, which stays
 
     def run_example(name: str, *arguments: object, module: bool = False) -> str:
         mark = uuid.uuid4().hex
+        target = f"examples.{name}" if module else ROOT / "examples" / f"{name}.py"
+        folder = ROOT if module else tmp_path
+        printed = run_program(spark, target, *arguments, folder=folder, ASYNCUDF_EXAMPLE=mark)
+        assert left_behind(mark) == []
+        return printed
+
+    return run_example
+
+
+@pytest.fixture
+def run_alone(tmp_path: Path) -> Run:
+    """Runs an example as a user does, in a process of its own from another folder, and checks the same."""
+
+    def run_example(name: str, *arguments: object) -> str:
+        mark = uuid.uuid4().hex
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
-        environment["ASYNCUDF_EXAMPLE"] = mark
-        target = ["-m", f"examples.{name}"] if module else [str(ROOT / "examples" / f"{name}.py")]
         done = subprocess.run(
-            [sys.executable, *target, *map(str, arguments)],
-            cwd=ROOT if module else tmp_path,
-            env=environment,
+            [sys.executable, str(ROOT / "examples" / f"{name}.py"), *map(str, arguments)],
+            cwd=tmp_path,
+            env={**environment, "ASYNCUDF_EXAMPLE": mark},
             capture_output=True,
             text=True,
             timeout=RUN_LIMIT,
@@ -67,7 +82,7 @@ def left_behind(mark: str) -> list[str]:
         left = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get("ASYNCUDF_EXAMPLE") == mark:
+                if process.pid != os.getpid() and process.environ().get("ASYNCUDF_EXAMPLE") == mark:
                     left.append(" ".join(process.cmdline()))
             except psutil.Error:  # it has ended meanwhile, or belongs to somebody else
                 continue
@@ -98,8 +113,9 @@ def column(file: str, name: str, rows: int | None = None) -> pd.Series:
     return pd.read_csv(Path(package.submodule_search_locations[0], "data", file), usecols=[name], nrows=rows)[name]
 
 
+@pytest.mark.timeout(240)
 def test_enrich_flights_finds_the_same_airports_in_all_ways_through_errors_and_timeouts(
-    run: Run, tmp_path: Path
+    run_alone: Run, tmp_path: Path
 ) -> None:
     report = tmp_path / "reports" / "run.html"
     airports = airportsdata.load("IATA")
@@ -108,7 +124,7 @@ def test_enrich_flights_finds_the_same_airports_in_all_ways_through_errors_and_t
     expected = sum(airports[dest]["subd"] not in outside for dest in column("flights.csv.zip", "dest", rows))
     assert 0 < expected < rows
 
-    output = run(
+    output = run_alone(
         "enrich_flights", "--rows", rows, "--sample", 500, "--batch-rows", 500, "--seed", 6, "--report", report
     )
 
@@ -304,5 +320,5 @@ def test_dead_service_loses_no_row_behind_a_circuit_breaker(run: Run) -> None:
     assert 1 <= requests[1][1] <= 20  # one in half a second, in the whole job; a few more where tasks hear of it late
 
 
-def test_test_my_function_passes_under_pytest(run: Run) -> None:
-    assert re.search(r"\b8 passed\b", run("test_my_function", "-q", "-p", "no:cacheprovider"))
+def test_test_my_function_passes_under_pytest(run_alone: Run) -> None:
+    assert re.search(r"\b8 passed\b", run_alone("test_my_function", "-q", "-p", "no:cacheprovider"))

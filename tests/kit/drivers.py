@@ -1,0 +1,124 @@
+"""Spark drivers in processes of their own: some run one program after another, others are killed by a test."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+# What each program finds: its session as `spark`, unless it makes one, and the modules that most of them use.
+HEAD = """
+import asyncio, json, os, sys, threading, time
+from pyspark.sql import SparkSession
+import asyncudf
+from asyncudf import *
+
+def session(builder):
+    made = builder.config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "2")
+    made = made.config("spark.python.daemon.module", os.environ.get("WORKER_DAEMON", "pyspark.daemon"))
+    return made.config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
+
+def tell(word):
+    print(word, flush=True)
+"""
+
+# Takes programs from its standard input, a JSON text in a line, and answers with what each has printed and its error.
+SERVE = """
+import contextlib, io, traceback
+spark = session(BUILDER)
+answers, sys.stdout = sys.stdout, sys.stderr
+print("ready", file=answers, flush=True)
+for line in sys.stdin:
+    printed, error = io.StringIO(), None
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(json.loads(line), "<program>", "exec"), {**globals(), "__name__": "__main__"})
+    except BaseException:
+        error = traceback.format_exc()
+    print(json.dumps([printed.getvalue(), error]), file=answers, flush=True)
+"""
+
+
+DAEMON_FOLDER = str(Path(__file__).parents[1] / "spark" / "daemon")
+PRELOADED = {"WORKER_DAEMON": "preloaded_daemon", "PYTHONPATH": DAEMON_FOLDER}  # see that module
+
+
+def begin(program: str, *arguments: object, stderr: Any = subprocess.DEVNULL, **environment: str) -> Any:
+    """Starts a driver with its own process group; the caller ends it, for example with `driver`."""
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **environment}
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", HEAD + program, *map(str, arguments)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def end(started: subprocess.Popen[str]) -> None:
+    """Kills a driver, its JVM and all that it has forked; Python workers then end by themselves."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGKILL)
+    started.communicate()
+
+
+@contextlib.contextmanager
+def driver(program: str, *arguments: object, stderr: Any = subprocess.DEVNULL, **environment: str) -> Iterator[Any]:
+    """A driver that is ended with the block, whatever becomes of it before."""
+    started = begin(program, *arguments, stderr=stderr, **PRELOADED, **environment)
+    try:
+        yield started
+    finally:
+        end(started)
+
+
+def told(started: subprocess.Popen[str]) -> str:
+    """The next line that a driver prints."""
+    assert started.stdout is not None
+    line = started.stdout.readline().strip()
+    assert line, "the driver has ended"
+    return line
+
+
+class SharedDriver:
+    """A driver that lives as long as the tests, and runs one program after another in its one session."""
+
+    def __init__(self, builder: str, **environment: str) -> None:
+        """`builder` is the Python expression of the session's builder."""
+        self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - until close
+        self._process = begin(SERVE.replace("BUILDER", builder), stderr=self._errors, **environment)
+        if self._process.stdout.readline() != "ready\n":
+            raise AssertionError(f"the driver has not started: {self._said()}")
+
+    def begin(self, program: str) -> None:
+        """Sends a program; `finish` gives its output. In between the test may disturb what runs."""
+        print(json.dumps(program), file=self._process.stdin, flush=True)
+
+    def finish(self) -> str:
+        answer = self._process.stdout.readline()
+        assert answer, f"the driver has ended: {self._said()}"
+        printed, error = json.loads(answer)
+        assert error is None, error
+        return str(printed)
+
+    def run(self, program: str) -> str:
+        """What a program prints; it fails with the program's traceback."""
+        self.begin(program)
+        return self.finish()
+
+    def close(self) -> None:
+        end(self._process)
+        self._errors.close()
+
+    def _said(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()[-3000:]
