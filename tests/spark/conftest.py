@@ -47,7 +47,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("asyncudf tests")
     for name, value in CONFIG.items():
         builder = builder.config(name, value)
-    session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
+    # Java resolves relative paths in the folder it is started in, wherever the driver goes later.
+    with contextlib.chdir(tmp_path_factory.mktemp("spark")):
+        session = builder.getOrCreate()
     for name, old in before.items():
         if old is None:
             del os.environ[name]
