@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from asyncudf import OptionError
 from asyncudf._stores.values import ResultCodec, StoredFailure, sealed
+from tests.kit.ids import shown
 
 UTC = dt.UTC
 KEY = bytes(range(16))
@@ -114,7 +115,7 @@ def test_what_a_check_lets_through_is_kept_too() -> None:
         assert codec.decode(KEY, encoded) == [same], value
 
 
-@pytest.mark.parametrize("value", [object(), 1j, "\ud800", {"a": object()}], ids=str)
+@pytest.mark.parametrize("value", [object(), 1j, "\ud800", {"a": object()}], ids=shown)
 def test_what_has_no_form_is_not_kept(value: Any) -> None:
     """A result that cannot be encoded is no error: there is nothing to put."""
     assert ResultCodec(Any).encode(KEY, [value]) is None
@@ -162,7 +163,7 @@ def test_foreign_bytes_are_a_miss(head: bytes, data: bytes) -> None:
     assert encoded_place()[0].decode(KEY, head + data) is None
 
 
-@pytest.mark.parametrize("data", [None, "text", 5, [1], memoryview(b"ab")], ids=repr)
+@pytest.mark.parametrize("data", [None, "text", 5, [1], memoryview(b"ab")], ids=shown)
 def test_what_is_no_bytes_is_a_miss(data: Any) -> None:
     """A store that gives something else than bytes has no result."""
     assert encoded_place()[0].decode(KEY, data) is None

@@ -69,7 +69,7 @@ def test_each_mistake_is_one_for_both() -> None:
         assert ("# type: ignore[" in line) == ("# pyright: ignore[" in line), line
 
 
-@pytest.mark.parametrize("option", FunctionOptions.__optional_keys__)
+@pytest.mark.parametrize("option", sorted(FunctionOptions.__optional_keys__))
 def test_each_option_is_given_once(option: str) -> None:
     """In good.py with a value that it takes."""
     assert re.search(rf"^        {option}=", (HERE / "good.py").read_text(), flags=re.MULTILINE)
