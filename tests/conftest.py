@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
+from tests.kit.thorough import EXAMPLES, THOROUGH_EXAMPLES
+
 # Where CI is set, hypothesis would try the same examples in each run. Here the seed is new each time, and what fails
-# prints the line that plays it again. No limits by the clock: a busy machine is no bug.
+# prints the line that plays it again. No limits by the clock: a busy machine is no bug. Each run tries few examples;
+# `--hypothesis-profile=thorough` tries many, and hypothesis' plugin loads that profile after this one.
 settings.register_profile(
-    "asyncudf", derandomize=False, print_blob=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "asyncudf",
+    max_examples=EXAMPLES,
+    derandomize=False,
+    print_blob=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("thorough", settings.get_profile("asyncudf"), max_examples=THOROUGH_EXAMPLES)
 settings.load_profile("asyncudf")
 
 # Short queries, and programs with a Spark of their own: start fast, do not optimize. scripts/test makes the archive.
@@ -20,3 +30,9 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 ARCHIVE = Path(sys.prefix, "spark.jsa")
 if ARCHIVE.exists():
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable")
+
+
+def pytest_collection_finish() -> None:
+    """Python's garbage collector looks no more at the thousands of collected tests each time that it runs."""
+    gc.collect()
+    gc.freeze()

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import AdaptiveCapacity, AsyncStream, AsyncUDFError, CircuitBreaker, Hedge, RateLimit, RetryStrategy
@@ -103,7 +103,6 @@ def _limit(capacity: int | AdaptiveCapacity) -> int:
     return capacity.maximum if isinstance(capacity, AdaptiveCapacity) else capacity
 
 
-@settings(max_examples=200)
 @given(kinds=ROWS, options=OPTIONS, down=st.sampled_from([0.0, 0.0, 4.5, 30.5]), is_stored=st.booleans())
 def test_every_row_has_its_outcome_once_and_all_limits_hold(
     kinds: list[str | None], options: dict[str, Any], down: float, is_stored: bool
@@ -159,7 +158,6 @@ def _assert_order(got: list[Any], kinds: list[str | None], mode: str) -> None:
         emitted = []
 
 
-@settings(max_examples=60)
 @given(
     options=OPTIONS,
     rows=st.integers(10, 40),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import (
@@ -70,7 +70,6 @@ class TestTheRate:
         assert service.times[:4] == [0, 0.5, 1, 1.5]
         assert service.times[-1] == pytest.approx(12 * 6.0)
 
-    @settings(max_examples=60)
     @given(
         permits=st.integers(1, 20),
         period=st.sampled_from([1.0, 7.0, 60.0]),

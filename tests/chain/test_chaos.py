@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import (
@@ -183,7 +183,6 @@ class End:
                 return cls.of(n, operators[1:], written, added)
 
 
-@settings(max_examples=250)
 @given(
     operators=st.lists(OPERATOR, min_size=1, max_size=5),
     count=st.integers(0, 25),
@@ -250,7 +249,6 @@ def marks_of(count: int, batch_size: int, interval: int) -> list[int | None]:
     return marks
 
 
-@settings(max_examples=100)
 @given(operators=st.lists(WAIT, min_size=1, max_size=4), count=st.integers(1, 20), bad=st.integers(0, 19))
 def test_a_failure_anywhere_leaves_nothing_running(operators: list[Wait], count: int, bad: int) -> None:
     def broken(row: dict[str, Any]) -> bool:

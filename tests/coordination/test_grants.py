@@ -17,6 +17,7 @@ from asyncudf._coordination.grants import GIVE_BACK, GRANT
 from asyncudf._policies.leased_permits import BlockSize, LeasedPermits, nap_of
 from asyncudf._policies.rate_limit import take
 from tests.kit.coordinators import Scripts, Server
+from tests.kit.thorough import examples
 
 pytestmark = pytest.mark.services
 
@@ -213,7 +214,7 @@ def test_tokens_and_requests_lose_little(
         assert worst(calls, limit, which) <= 1.02 * limit.permits + max(limit.saved, *(one[which] for one in costs))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(0.4))
 @given(
     permits=st.lists(st.sampled_from([1, 5, 40, 300, 5000]), min_size=2, max_size=3),
     burst=st.sampled_from([None, 1, 7]),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture, RetryStrategy, RuntimeContext, async_pandas_udf
@@ -317,7 +317,6 @@ def jobs(draw: Any) -> dict[str, Any]:
 
 
 @given(jobs())
-@settings(max_examples=150)
 def test_whatever_a_job_does_its_account_adds_up(job: dict[str, Any]) -> None:
     """Over random jobs: all time is accounted for to the millisecond, all rows and calls are counted, bounds hold."""
     ways, begun = job["ways"], 0

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import DEAD_LETTERS, AsyncUDFError, OutputTag, RetryStrategy
@@ -105,7 +105,6 @@ class Outcome(NamedTuple):
         return cls(name, attempt)
 
 
-@settings(max_examples=300)
 @given(
     rows=ROWS,
     mode=st.sampled_from(["ordered", "unordered"]),
@@ -200,7 +199,6 @@ def split(elements: list[Any]) -> tuple[list[list[Any]], list[Watermark]]:
     return segments, watermarks
 
 
-@settings(max_examples=100)
 @given(
     rows=st.lists(ROW, max_size=15),
     bad=st.sampled_from(["raise", "wait then raise", "cancel", "hang", "swallow"]),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from asyncudf import AdaptiveCapacity, OptionError
 from asyncudf._policies.capacity import CapacityPolicy
 from asyncudf._policies.service_signs import ServiceSign
+from tests.kit.thorough import times
 
 from .services import Fixed, Phase, Run, Service, simulate, simulate_tasks
 
@@ -69,7 +70,7 @@ def test_what_the_option_accepts() -> None:
 @pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
 def test_within_a_fifth_of_the_best_after_half_a_minute(service: Service) -> None:
     """From 30 s on it has at least 80% of the answers per second of the best fixed capacity."""
-    for seed in range(3):
+    for seed in times(1, 3):
         assert adapted(service, 50.0, seed).rate(30.0, 50.0) >= 0.8 * best_rate(service)
 
 
@@ -79,7 +80,7 @@ def test_it_does_not_swing(service: Service) -> None:
 
     Once in a minute it goes down for some hundred calls, to measure what a call takes that does not wait.
     """
-    for seed in range(3):
+    for seed in times(1, 3):
         run = adapted(service, 118.0, seed)
         assert run.swing(35.0, 59.0) <= 0.2
         assert run.swing(80.0, 118.0) <= 0.2
@@ -101,7 +102,7 @@ def test_it_follows_a_service_that_changes(phases: tuple[Phase, ...], share: flo
     healthy = Service(50, timeout=3.0)
     service = dataclasses.replace(healthy, phases=phases)
     changed = phases[-1].begins
-    for seed in range(3):
+    for seed in times(1, 3):
         run = adapted(service, changed + 60.0, seed)
         for begin in (changed + 25.0, changed + 45.0):
             assert run.rate(begin, begin + 15.0) >= 0.75 * share * best_rate(healthy)
@@ -113,7 +114,7 @@ def test_it_follows_a_service_that_changes(phases: tuple[Phase, ...], share: flo
 def test_tasks_that_share_a_service_do_not_drive_each_other_up(starts: tuple[float, ...]) -> None:
     """Who comes late finds a queue and takes it for the service's own time; that does not last."""
     service = Service(50)
-    for seed in range(2):
+    for seed in times(1, 3):
         tasks = [(begin, CapacityPolicy(RANGE)) for begin in starts]
         run = simulate_tasks(service, tasks, 150.0, seed)
         assert run.rate(65.0, 150.0) >= 0.9 * best_rate(service)

@@ -130,8 +130,6 @@ class UnorderedMachine(_QueueMachine):
         return min(finished, key=lambda slot: slot[2]) if finished else None
 
 
-OrderedMachine.TestCase.settings = UnorderedMachine.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=40
-)
+OrderedMachine.TestCase.settings = UnorderedMachine.TestCase.settings = settings(stateful_step_count=40)
 TestOrderedModel = OrderedMachine.TestCase
 TestUnorderedModel = UnorderedMachine.TestCase

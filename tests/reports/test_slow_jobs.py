@@ -17,6 +17,7 @@ from asyncudf import AsyncStream, CircuitBreaker, RateLimit, RetryStrategy, http
 from asyncudf._reports.summary import summary
 from asyncudf._reports.verdict import verdict
 from tests.kit.runs import run_of_a_function, run_of_a_stream
+from tests.kit.thorough import examples
 
 Figures = dict[str, Any]
 
@@ -201,22 +202,22 @@ def each_fails_once(delay: float, queue_size: int) -> Figures:
         return n
 
     retry = RetryStrategy.fixed_delay(attempts=2, delay=delay)
-    return run_of_a_function(call, range(10_000), capacity=20, queue_size=queue_size, retry=retry)
+    return run_of_a_function(call, range(2500), capacity=20, queue_size=queue_size, retry=retry)
 
 
 def test_a_queue_full_of_rows_in_back_off_is_large_enough_for_all_of_them() -> None:
     """Half of the calls take as long as the longest, and still they need more places than slots."""
-    before = each_fails_once(20.0, 1000)
+    before = each_fails_once(5.0, 250)
     advised = int(re.search(r"queue_size=([\d_]+) would", verdict(before).text)[1])  # type: ignore[index]
-    saved = 1 - each_fails_once(20.0, advised)["seconds"] / before["seconds"]
+    saved = 1 - each_fails_once(5.0, advised)["seconds"] / before["seconds"]
     assert promised(before) / 2 < saved <= promised(before) + 0.01
 
 
 def test_where_a_larger_queue_saves_little_rows_in_back_off_need_shorter_delays() -> None:
     """Another order of results would not help them: they keep their places."""
-    before = each_fails_once(20.0, 2500)
+    before = each_fails_once(5.0, 625)
     assert "shorter delays of retry= would save at most" in verdict(before).text
-    after = each_fails_once(1.0, 2500)
+    after = each_fails_once(0.25, 625)
     assert promised(before) / 2 < 1 - after["seconds"] / before["seconds"] <= promised(before) + 0.01
 
 
@@ -234,7 +235,7 @@ def test_a_client_that_does_not_block_saves_no_more_than_promised() -> None:
     assert 1 - after["seconds"] / before["seconds"] == pytest.approx(promised(before), abs=0.02)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(0.4))
 @given(
     seed=st.integers(0, 10**6),
     usual=st.sampled_from([0.01, 0.05, 0.5]),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import NullType
 
@@ -219,7 +219,6 @@ JOBS = st.builds(
 
 
 @given(JOBS, st.sets(st.integers(0, 8)))
-@settings(max_examples=150, deadline=None)
 def test_a_store_changes_no_result_and_saves_calls(job: Job, stored: set[int]) -> None:
     """Against the same job without one: equal results, in the promised order, and a call for each row at most once."""
     calls: Counter[int] = Counter()
