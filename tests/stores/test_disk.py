@@ -16,6 +16,7 @@ from asyncudf import AsyncUDFError, ResultStore
 from asyncudf._stores.generations import Generations
 from asyncudf._stores.local import SMALLEST, LocalResults
 from tests.kit.stores import begin_another_file
+from tests.kit.thorough import times
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -151,7 +152,7 @@ def put_forever(folder: str, worker: int, ready: Any) -> None:
 
 def test_killed_writers_lose_nothing_and_block_nobody(tmp_path: Path) -> None:
     """Processes that are killed with -9 while they put: what `put_many` has returned for is there, and others go on."""
-    for round_ in range(3):
+    for round_ in times(2, 3):
         done = []
         for worker in range(2):
             ours, theirs = SPAWN.Pipe(duplex=False)

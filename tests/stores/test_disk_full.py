@@ -16,6 +16,13 @@ from asyncudf._stores.generations import Generations
 from asyncudf._stores.local import SMALLEST, LocalResults
 
 SPAWN = multiprocessing.get_context("spawn")
+SMALL = SMALLEST // 8  # is full after an eighth of the results
+
+
+@pytest.fixture(autouse=True)
+def small_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores may be smaller than those of a user: to fill one takes most of the time of these tests."""
+    monkeypatch.setattr("asyncudf._stores.base.SMALLEST", SMALL)
 
 
 def key(number: int) -> bytes:
@@ -38,36 +45,39 @@ def taken(folder: Path) -> int:
     return sum(one.stat().st_size for one in folder.iterdir())
 
 
-@pytest.mark.parametrize(("length", "batch"), [(300, 10), (1300, 1), (1300, 10), (1900, 37), (4000, 100)])
-def test_a_full_folder_keeps_what_comes(tmp_path: Path, length: int, batch: int) -> None:
+@pytest.mark.parametrize(
+    ("max_bytes", "length", "batch"),
+    [(SMALL, 300, 10), (SMALL, 1300, 1), (SMALL, 1300, 10), (SMALLEST, 1900, 37), (SMALLEST, 4000, 100)],
+)
+def test_a_full_folder_keeps_what_comes(tmp_path: Path, max_bytes: int, length: int, batch: int) -> None:
     """Results that came ten at a time filled a file for ever: of the next 5,000 none was kept."""
 
     async def main() -> None:
-        count = 3 * SMALLEST // length // batch * batch
+        count = 3 * max_bytes // length // batch * batch
         for first in (0, count):
-            async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
+            async with ResultStore.disk(tmp_path, max_bytes=max_bytes) as store:
                 assert await fill(store, first, count, length, batch) == count
-        assert taken(tmp_path) <= SMALLEST
+        assert taken(tmp_path) <= max_bytes
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("small", [60, 700, 5000])
-@pytest.mark.parametrize("large", [20_000, 400_000])
-def test_large_results_find_room_among_small_ones(tmp_path: Path, small: int, large: int) -> None:
+@pytest.mark.parametrize(("max_bytes", "small"), [(SMALL, 60), (SMALLEST, 700), (SMALLEST, 5000)])
+@pytest.mark.parametrize("share", [800, 40])
+def test_large_results_find_room_among_small_ones(tmp_path: Path, max_bytes: int, small: int, share: int) -> None:
     """Of 200 results of 100 kB 13 were kept where many small ones had been before, and all of these were forgotten."""
 
     async def main() -> None:
-        async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
-            await fill(store, 0, 2 * SMALLEST // small // 100 * 100, small)
+        async with ResultStore.disk(tmp_path, max_bytes=max_bytes) as store:
+            await fill(store, 0, 2 * max_bytes // small // 100 * 100, small)
             for _ in range(2):
-                assert await fill(store, -100, 100, large, batch=1) == 100
+                assert await fill(store, -100, 100, max_bytes // share, batch=1) == 100
                 assert await fill(store, -1000, 900, small) == 900
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("sizes", [(64, 16, 16), (16, 64, 16), (64, 16, 64)], ids=str)
+@pytest.mark.parametrize("sizes", [(8, 2, 2), (2, 8, 2), (8, 2, 8)], ids=str)
 @pytest.mark.parametrize("together", [True, False])
 def test_stores_of_one_folder_may_differ_in_size(tmp_path: Path, sizes: tuple[int, ...], together: bool) -> None:
     """A file that was open with 16 MiB was full for ever once it was opened with 64, and could not be cleared."""
