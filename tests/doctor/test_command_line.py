@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+import asyncudf
 from asyncudf.__main__ import main
 from asyncudf._doctor.findings import Finding
 from asyncudf._doctor.requirements import version_of
@@ -81,8 +82,11 @@ def test_the_version_is_told(capsys):
 @pytest.mark.parametrize("arguments", ["doctor --no-job", "doctor --no-job --json", "", "--help", "--version"])
 def test_a_full_disk(arguments):
     """What was found cannot be told: one line says so, and no traceback, not even one of Python's end."""
+    # Not all of asyncudf is imported, which brings Spark: the package here is empty but for its modules.
     code = f"""
-import sys
+import sys, types
+package = sys.modules["asyncudf"] = types.ModuleType("asyncudf")
+package.__path__ = [{os.path.dirname(asyncudf.__file__)!r}]
 from asyncudf import __main__ as doctor
 doctor.examine = lambda examination: iter([doctor_finding])
 from asyncudf._doctor.findings import Finding

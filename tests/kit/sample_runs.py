@@ -173,7 +173,7 @@ def strange_run() -> dict[str, Any]:
     return metrics_of(messages, [text], is_over=False)
 
 
-def large_run(tasks: int = 30) -> dict[str, Any]:
+def large_run(tasks: int = 12) -> dict[str, Any]:
     """Figures as large as they get, and time in all states."""
     seed = random.Random(5)
 
