@@ -26,6 +26,7 @@ from pyspark.sql import Row
 from asyncudf import AsyncUDFError
 from asyncudf._stores.canonical import canonical, is_plain
 from asyncudf._stores.keys import KEY_BYTES, ResultKeys
+from tests.kit.ids import shown
 
 UTC = dt.UTC
 OSLO = dt.timezone(dt.timedelta(hours=2))
@@ -101,7 +102,7 @@ print("\\n".join(ResultKeys("trips.weather", "1", "temp double").of(one).hex() f
 """
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "4711"])
+@pytest.mark.parametrize("seed", ["0", "4711"])
 def test_keys_are_the_same_in_every_process(seed: str) -> None:
     """Neither Python's hash seed nor the process changes a key."""
     program = PROGRAM.format(root=str(Path(__file__).parents[2]))
@@ -236,7 +237,7 @@ class Kind(enum.IntEnum):
         (dt.datetime(2026, 1, 1, 14, tzinfo=OSLO), dt.datetime(2026, 1, 1, 12, tzinfo=UTC)),
         (dt.datetime(2026, 1, 1, 12, fold=1), dt.datetime(2026, 1, 1, 12)),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_what_a_function_cannot_tell_apart_is_the_same(value: Any, same: Any) -> None:
     """Values of subclasses count as what they are made of, a moment as the same in each zone."""
@@ -296,7 +297,7 @@ ODDS = [
 ]
 
 
-@pytest.mark.parametrize("value", ODDS, ids=repr)
+@pytest.mark.parametrize("value", ODDS, ids=shown)
 def test_a_value_of_an_unknown_class_is_refused(value: Any) -> None:
     """No key is made of something that might be equal to something else; the message names the class."""
     with pytest.raises(AsyncUDFError, match=f"type {type(value).__name__}; let the store's key= give"):
