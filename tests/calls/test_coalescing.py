@@ -6,12 +6,13 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from asyncudf._calls.coalescing import SingleFlight
 from asyncudf.testing import VirtualClockLoop
+from tests.kit.thorough import examples
 
 KEYS = st.sampled_from([b"a", b"b", b"c"])
 
@@ -81,7 +82,16 @@ class FlightsAsLists(RuleBasedStateMachine):
         assert len(self.flights) == sum(len(calls) - 1 for calls in self.model.values())
 
 
+FlightsAsLists.TestCase.settings = settings(max_examples=examples(2))
 TestFlights = FlightsAsLists.TestCase
+
+
+def test_who_has_followed_longest_leads_next() -> None:
+    """And has the others behind it."""
+    flights = SingleFlight[int]()
+    assert [flights.join(b"a", number) for number in range(4)] == [True, False, False, False]
+    assert flights.leave(b"a", 0) == 1
+    assert list(flights.land(b"a", 1)) == [2, 3]
 
 
 ENDS = st.sampled_from(["result", "error", "hangs"])
