@@ -102,11 +102,10 @@ print("\\n".join(ResultKeys("trips.weather", "1", "temp double").of(one).hex() f
 """
 
 
-@pytest.mark.parametrize("seed", ["0", "4711"])
-def test_keys_are_the_same_in_every_process(seed: str) -> None:
+def test_keys_are_the_same_in_every_process() -> None:
     """Neither Python's hash seed nor the process changes a key."""
     program = PROGRAM.format(root=str(Path(__file__).parents[2]))
-    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert told.stdout.split() == [golden for _, golden in GOLDEN]
 
