@@ -169,7 +169,10 @@ def test_shares_follow_what_tasks_want(server: Server) -> None:
 KILLED = """
 import asyncio, sys, time
 from asyncudf._coordination.client import Coordinator
+from asyncudf._coordination import share as shares
 from asyncudf._coordination.share import CapacityShare
+
+shares.LEASE = 2.0  # seconds
 
 async def task():
     async with Coordinator(sys.argv[1], sys.argv[2], clock=time.monotonic) as connection:
