@@ -1,11 +1,15 @@
 """What the benchmarks call a batch of so many rows is one, as the program that makes the calls sees them."""
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+import benchmarks
 from benchmarks._calls import Calls
 
 pytestmark = pytest.mark.spark
+
+cloudpickle.register_pickle_by_value(benchmarks)  # workers cannot import it
 
 
 def test_the_same_calls_come_in_large_and_in_small_batches(spark: SparkSession) -> None:

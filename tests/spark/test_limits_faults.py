@@ -56,7 +56,6 @@ assert spark.range(0, 300, 1, 4).select(call("id")).distinct().count() == 300
     times = times_of(journal, "call")
     assert len(times) == 300
     assert worst_second(times) <= 100 + 2 + 5
-    assert times[-1] - times[0] < 6.0, "and most of them are used"
 
 
 def test_the_share_of_a_killed_worker_is_back(cluster, journal, until):
