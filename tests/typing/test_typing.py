@@ -20,9 +20,6 @@ ROOT = HERE.parent.parent
 FILES = ["good.py", "mistakes.py", "no_mistake.py"]
 OLDEST_NODE = 18
 
-# Both read the whole of pyspark if no other run has left them a cache.
-pytestmark = pytest.mark.timeout(240)
-
 
 def check(*command: str) -> str:
     """What a checker prints of `FILES`, with the settings of pyproject.toml."""
@@ -45,6 +42,8 @@ def has_node() -> bool:
     return (found := re.match(r"v(\d+)", version)) is not None and int(found[1]) >= OLDEST_NODE
 
 
+@pytest.mark.types
+@pytest.mark.timeout(240)  # reads all of pyspark, unless another run of mypy has left a cache
 def test_mypy_sees_the_types_and_the_mistakes() -> None:
     """`assert_type` holds in good.py, and a mark in mistakes.py that hides no error is an error itself."""
     lines = check("mypy", "--strict", "--no-error-summary").splitlines()
@@ -53,6 +52,8 @@ def test_mypy_sees_the_types_and_the_mistakes() -> None:
     ], "\n".join(lines)
 
 
+@pytest.mark.types
+@pytest.mark.timeout(240)  # reads all of pyspark
 def test_pyright_sees_the_types_and_the_mistakes() -> None:
     """The same for pyright in its strict mode."""
     if not has_node():
