@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.kit.thorough import EXAMPLES, THOROUGH_EXAMPLES
@@ -30,6 +31,27 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 ARCHIVE = Path(sys.prefix, "spark.jsa")
 if ARCHIVE.exists():
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable")
+
+# What two processes side by side take first: what takes long, so that neither waits for the other in the end.
+LONGEST = ["cluster", "connect", "test_examples", "test_coordinator", "test_dry_run", "test_stopping", "test_pages"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A file is run by one process. All tests of the shared cluster are, and all of the Spark Connect driver."""
+    shared = {"cluster", "connect"}.intersection(getattr(item, "fixturenames", ()))
+    item.add_marker(pytest.mark.xdist_group(min(shared, default=f"{item.path.parent.name}/{item.path.stem}")))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """After the order was made random."""
+
+    def rank(item: pytest.Item) -> int:
+        group = next(item.iter_markers("xdist_group")).args[0].rpartition("/")[2]
+        return LONGEST.index(group) if group in LONGEST else len(LONGEST)
+
+    items.sort(key=rank)
 
 
 def pytest_collection_finish() -> None:
