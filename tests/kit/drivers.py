@@ -29,6 +29,16 @@ def tell(word):
     print(word, flush=True)
 """
 
+# A driver ends with the process that has started it, whatever it does at that moment: Java then ends by itself.
+ENDS_WITH_US = """
+def watch(parent):
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+threading.Thread(target=watch, args=(os.getppid(),), daemon=True).start()
+"""
+
 # Takes programs from its standard input, a JSON text in a line, and answers with what each has printed and its error.
 SERVE = """
 import contextlib, io, traceback
@@ -54,7 +64,7 @@ def begin(program: str, *arguments: object, stderr: Any = subprocess.DEVNULL, **
     """Starts a driver with its own process group; the caller ends it, for example with `driver`."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **environment}
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", HEAD + program, *map(str, arguments)],
+        [sys.executable, "-W", "ignore", "-c", HEAD + ENDS_WITH_US + program, *map(str, arguments)],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -94,6 +104,7 @@ class SharedDriver:
 
     def __init__(self, builder: str, **environment: str) -> None:
         """`builder` is the Python expression of the session's builder."""
+        self._is_running = False
         self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - until close
         self._process = begin(SERVE.replace("BUILDER", builder), stderr=self._errors, **environment)
         if self._process.stdout.readline() != "ready\n":
@@ -101,10 +112,14 @@ class SharedDriver:
 
     def begin(self, program: str) -> None:
         """Sends a program; `finish` gives its output. In between the test may disturb what runs."""
+        if self._is_running:  # of a test that has failed half-way
+            self._process.stdout.readline()
+        self._is_running = True
         print(json.dumps(program), file=self._process.stdin, flush=True)
 
     def finish(self) -> str:
         answer = self._process.stdout.readline()
+        self._is_running = False
         assert answer, f"the driver has ended: {self._said()}"
         printed, error = json.loads(answer)
         assert error is None, error

@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from asyncudf import RateLimit, async_pandas_udf, ordered_wait
+from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination.server import CoordinatorServer
 from asyncudf._spark.coordinators import coordinator_url
 from tests.kit.drivers import HEAD, driver
@@ -129,15 +130,31 @@ def test_who_has_the_wrong_password_makes_no_call(spark, journal, spark_error):
     assert len(journal) == 0
 
 
+def make_impatient():
+    """From now on this process waits a second for its coordinator, not half a minute."""
+    Coordinator.__init__.__kwdefaults__["patience"] = 1.0
+
+
+class Impatient:
+    """Makes the worker impatient that unpickles it."""
+
+    def __reduce__(self):
+        return make_impatient, ()
+
+
 def test_nobody_there_is_an_error_and_no_call(spark, journal, spark_error):
     """After a time; never a job without its limit."""
-    import asyncudf._coordination.client as client
-
     with contextlib.closing(CoordinatorServer()) as server:
         url = server.url
-    noted = noting(journal, rate_limit=RateLimit(50), coordinator=url)
+    impatient = Impatient()
+
+    @async_pandas_udf(rate_limit=RateLimit(50), coordinator=url)
+    async def noted(id: int) -> int:  # noqa: A002
+        journal.write("call", impatient is None)
+        return id
+
     error = spark_error(spark.range(0, 10, 1, 2).select(noted("id")))
-    assert f"has not answered for {client.PATIENCE:g} s" in error
+    assert "has not answered for 1 s" in error
     assert len(journal) == 0
 
 

@@ -278,10 +278,10 @@ def test_without_a_connection_figures_come_with_the_end_of_tasks(spark):
 def test_many_tasks(spark):
     """Of hundreds of tasks all are counted, and the longest are shown."""
     with monitor(spark) as run:
-        spark.range(0, 900, 1, 450).select(waits("id")).collect()
+        spark.range(0, 420, 1, 210).select(waits("id")).collect()
     found = only(run)
-    assert (found["rows"], found["tasks"]["succeeded"]) == (900, 450)
-    assert (len(found["per_task"]), found["per_task_left_out"]) == (200, 250)
+    assert (found["rows"], found["tasks"]["succeeded"]) == (420, 210)
+    assert (len(found["per_task"]), found["per_task_left_out"]) == (200, 10)
 
 
 def test_a_stream_is_counted_by_micro_batch(spark, lines_of, tmp_path):
