@@ -109,10 +109,10 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
     handler = Warnings()
     watchdog.logger.addHandler(handler)
     # The collector would block the loop for longer than this limit, with what all the other tests have left to look at.
+    # It stays frozen: else each collection of the tests that follow would look at all of it again.
     gc.collect()
     gc.freeze()
     yield handler
-    gc.unfreeze()
     watchdog.logger.removeHandler(handler)
 
 
