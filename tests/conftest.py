@@ -30,15 +30,15 @@ settings.load_profile("asyncudf")
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 ARCHIVE = Path(sys.prefix, "spark.jsa")
 if ARCHIVE.exists():
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable")
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f'"-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable')
 
 # What two processes side by side take first: what takes long, so that neither waits for the other in the end.
-LONGEST = ["cluster", "connect", "test_examples", "test_coordinator", "test_dry_run", "test_stopping", "test_pages"]
+LONGEST = ["cluster", "connect", *(f"spark/test_{name}" for name in ("examples", "coordinator", "dry_run", "stopping"))]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A file is run by one process. All tests of the shared cluster are, and all of the Spark Connect driver."""
+    """All tests of a file run in one process, and so do all that use the cluster or the Spark Connect driver."""
     shared = {"cluster", "connect"}.intersection(getattr(item, "fixturenames", ()))
     item.add_marker(pytest.mark.xdist_group(min(shared, default=f"{item.path.parent.name}/{item.path.stem}")))
 
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """After the order was made random."""
 
     def rank(item: pytest.Item) -> int:
-        group = next(item.iter_markers("xdist_group")).args[0].rpartition("/")[2]
+        group = next(item.iter_markers("xdist_group")).args[0]
         return LONGEST.index(group) if group in LONGEST else len(LONGEST)
 
     items.sort(key=rank)

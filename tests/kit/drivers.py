@@ -42,9 +42,10 @@ threading.Thread(target=watch, args=(os.getppid(),), daemon=True).start()
 # Takes programs from its standard input, a JSON text in a line, and answers with what each has printed and its error.
 SERVE = """
 import contextlib, io, traceback
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what Java or a child prints is no answer
 spark = session(BUILDER)
-answers, sys.stdout = sys.stdout, sys.stderr
-print("ready", file=answers, flush=True)
+print("the session is there", file=answers, flush=True)
 for line in sys.stdin:
     printed, error = io.StringIO(), None
     try:
@@ -53,8 +54,15 @@ for line in sys.stdin:
     except BaseException:
         error = traceback.format_exc()
     print(json.dumps([printed.getvalue(), error]), file=answers, flush=True)
+spark.stop()
 """
 
+
+# A program that prints where the executors of a cluster have their folders, with their output: in that of pyspark.
+EXECUTORS_FOLDER = """
+context = spark.sparkContext
+print(context._jvm.java.lang.System.getenv("SPARK_HOME") + "/work/" + context.applicationId)
+"""
 
 DAEMON_FOLDER = str(Path(__file__).parents[1] / "spark" / "daemon")
 PRELOADED = {"WORKER_DAEMON": "preloaded_daemon", "PYTHONPATH": DAEMON_FOLDER}  # see that module
@@ -78,12 +86,16 @@ def end(started: subprocess.Popen[str]) -> None:
     """Kills a driver, its JVM and all that it has forked; Python workers then end by themselves."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(started.pid, signal.SIGKILL)
-    started.communicate()
+    started.wait()
+    for stream in (started.stdin, started.stdout):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
 
 
 @contextlib.contextmanager
 def driver(program: str, *arguments: object, stderr: Any = subprocess.DEVNULL, **environment: str) -> Iterator[Any]:
-    """A driver that is ended with the block, whatever becomes of it before."""
+    """A driver that ends with the block at the latest."""
     started = begin(program, *arguments, stderr=stderr, **PRELOADED, **environment)
     try:
         yield started
@@ -91,7 +103,7 @@ def driver(program: str, *arguments: object, stderr: Any = subprocess.DEVNULL, *
         end(started)
 
 
-def told(started: subprocess.Popen[str]) -> str:
+def next_line(started: subprocess.Popen[str]) -> str:
     """The next line that a driver prints."""
     assert started.stdout is not None
     line = started.stdout.readline().strip()
@@ -104,23 +116,26 @@ class SharedDriver:
 
     def __init__(self, builder: str, **environment: str) -> None:
         """`builder` is the Python expression of the session's builder."""
-        self._is_running = False
+        self._has_unread_answer = False
         self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - until close
         self._process = begin(SERVE.replace("BUILDER", builder), stderr=self._errors, **environment)
-        if self._process.stdout.readline() != "ready\n":
-            raise AssertionError(f"the driver has not started: {self._said()}")
+        try:
+            self._read()
+        except BaseException:
+            self.close()
+            raise
 
     def begin(self, program: str) -> None:
         """Sends a program; `finish` gives its output. In between the test may disturb what runs."""
-        if self._is_running:  # of a test that has failed half-way
-            self._process.stdout.readline()
-        self._is_running = True
-        print(json.dumps(program), file=self._process.stdin, flush=True)
+        if self._has_unread_answer:  # to a test that has failed half-way
+            self._read()
+        self._has_unread_answer = True
+        with contextlib.suppress(BrokenPipeError):  # `finish` says why
+            print(json.dumps(program), file=self._process.stdin, flush=True)
 
     def finish(self) -> str:
-        answer = self._process.stdout.readline()
-        self._is_running = False
-        assert answer, f"the driver has ended: {self._said()}"
+        answer = self._read()
+        self._has_unread_answer = False
         printed, error = json.loads(answer)
         assert error is None, error
         return str(printed)
@@ -131,9 +146,17 @@ class SharedDriver:
         return self.finish()
 
     def close(self) -> None:
+        """Ends the driver; when it is idle it stops Spark first, which deletes its temporary files."""
+        if not self._has_unread_answer:
+            with contextlib.suppress(subprocess.TimeoutExpired, BrokenPipeError):
+                self._process.stdin.close()
+                self._process.wait(30)
         end(self._process)
         self._errors.close()
 
-    def _said(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read()[-3000:]
+    def _read(self) -> str:
+        line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            raise AssertionError(f"the driver has ended: {self._errors.read()[-3000:]}")
+        return str(line)

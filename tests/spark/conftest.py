@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tests.kit
 from asyncudf import AsyncStream, AsyncUDFError
-from tests.kit.drivers import DAEMON_FOLDER, SharedDriver
+from tests.kit.drivers import DAEMON_FOLDER, EXECUTORS_FOLDER, SharedDriver
 
 # A zone with a repeated hour each autumn, and not the session's: nothing may depend on the machine's own zone.
 WORKER_ZONE = "America/New_York"
@@ -65,7 +66,9 @@ def cluster() -> Iterator[SharedDriver]:
     """A driver with executors in processes of their own, two tasks in each; a task is tried four times."""
     builder = 'SparkSession.builder.master("local-cluster[2,2,1024]").config("spark.driver.host", "127.0.0.1")'
     with contextlib.closing(SharedDriver(builder)) as driver:
+        folder = driver.run(EXECUTORS_FOLDER).strip()
         yield driver
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

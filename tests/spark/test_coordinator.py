@@ -23,7 +23,7 @@ from asyncudf._coordination.permits import SharedPermits
 from asyncudf._policies.rate_limit import RateLimit
 from asyncudf._spark import coordinators
 from asyncudf._spark.coordinators import coordinator_url
-from tests.kit.drivers import SharedDriver, driver, told
+from tests.kit.drivers import SharedDriver, driver, next_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
 
@@ -184,10 +184,10 @@ if os.fork() == 0:
 time.sleep(300)
 """
     with driver(WAITS + program) as started:
-        first = told(started)
+        first = next_line(started)
         assert is_there(first)
         print(file=started.stdin, flush=True)
-        second = told(started)
+        second = next_line(started)
         until(lambda: not is_there(first), "the server of the stopped session is gone", 10.0)
         assert is_there(second)
         print(file=started.stdin, flush=True)
@@ -197,23 +197,24 @@ time.sleep(300)
 
 
 def test_a_cluster_shares_one_at_the_drivers_address(cluster: SharedDriver) -> None:
-    """Executors in other processes reach it."""
+    """Executors in other processes reach it: the tasks of each wait there for the other's."""
     program = """
 from asyncudf._spark.coordinators import coordinator_url
 
-class Tells:
+class Meets:
     def __init__(self, url):
         self.url = url
     def __call__(self, batches):
         import redis
-        redis.Redis.from_url(self.url).incr("tasks")
+        with redis.Redis.from_url(self.url) as connection:
+            connection.sadd("executors", os.getppid())  # the daemon of the executor's workers
+            while connection.scard("executors") < 2:
+                time.sleep(0.05)
         yield from batches
 
-url = coordinator_url(None)
-spark.range(0, 4, 1, 4).mapInArrow(Tells(url), "id bigint").collect()
-tell(url)
+print(spark.range(0, 4, 1, 4).mapInArrow(Meets(coordinator_url(None)), "id bigint").count())
 """
-    assert tasks(cluster.run(program).strip()) == 4
+    assert cluster.run(program) == "4\n"
 
 
 def test_spark_connect_in_this_process_shares_one(until: Any) -> None:
@@ -230,7 +231,7 @@ sys.stdin.readline()
 """
     # A port of its own, while other tests may use the usual one.
     with driver(WAITS + program, SPARK_TESTING="1") as started:
-        url = told(started)
+        url = next_line(started)
         until(lambda: tasks(url) == 2, "both tasks run")
         print(file=started.stdin, flush=True)
         until(lambda: not is_there(url), "the server is gone", 10.0)
@@ -278,16 +279,16 @@ spark.stop()
 tell("stopped")
 """
     with (tmp_path / "log").open("w") as log, driver(WAITS + program, stderr=log) as started:
-        password = urlsplit(told(started)).password
+        password = urlsplit(next_line(started)).password
         assert password is not None
-        assert told(started) == "done"
+        assert next_line(started) == "done"
         for path in Path("/proc").glob("[0-9]*"):
             for name in ("cmdline", "environ"):
                 with contextlib.suppress(OSError):
                     assert not shown_in(password, (path / name).read_bytes()), path
         assert files_with(password, tmp_path) == []
         print(file=started.stdin, flush=True)
-        assert told(started) == "stopped"
+        assert next_line(started) == "stopped"
     assert len(list(tmp_path.glob("page*"))) == 8
     assert list(tmp_path.glob("events/*"))
     assert files_with(password, tmp_path) == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +78,8 @@ with asyncudf.monitor(spark):
     spark.range(0, 1000000, 1, 1).select(told("id")).write.format("noop").mode("overwrite").save()
 """
     path = tmp_path / "pid"
-    with driver(program.replace("PATH", repr(str(path)))):
+    with driver(program.replace("PATH", repr(str(path)))) as started:
         until(lambda: path.exists() and path.read_text(), "a call")
         worker = int(path.read_text())
-    until(lambda: not alive(worker), "the worker has ended")
+        os.kill(started.pid, signal.SIGKILL)  # and not its Java
+        until(lambda: not alive(worker), "the worker has ended")
