@@ -121,7 +121,7 @@ def test_each_python_idiom_makes_a_request_of_each_row_and_as_many_at_a_time_as_
 @pytest.mark.spark
 def test_the_java_idiom_makes_a_request_of_each_row_and_as_many_at_a_time_as_are_allowed() -> None:
     """As a run of the benchmarks starts it."""
-    with http_server(0.002) as url:
+    with http_server(0.05) as url:
         assert start("spark-jvm", Workload([0.002] * ROWS, capacity=CAPACITY, url=url), limit=100.0).rows == ROWS
         seen = told(url)
     assert (seen["calls"], seen["most"]) == (2 * ROWS, CAPACITY)
@@ -158,7 +158,7 @@ def test_the_java_client_bounds_its_requests_and_ends_the_program_when_one_fails
         java = [str(Path(JAVAC).with_name("java")), "-cp", str(tmp_path), "Calls", url, str(ROWS), str(CAPACITY)]
         return subprocess.run(java, capture_output=True, text=True, timeout=60)
 
-    with http_server(0.002) as url:
+    with http_server(0.05) as url:
         done = calls_of_java(url)
         assert done.returncode == 0, done.stderr
         seen = told(url)

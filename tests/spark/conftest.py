@@ -29,6 +29,9 @@ CONFIG = {
     "spark.sql.session.timeZone": SESSION_ZONE,
     "spark.python.task.killTimeout": "100ms",
     "spark.python.daemon.module": "preloaded_daemon",
+    # Each query of the tests is a new one: to compile its expressions takes longer than to interpret them. The plans
+    # are the same; the cluster and Spark Connect compile them.
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
