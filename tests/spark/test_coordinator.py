@@ -208,7 +208,9 @@ class Meets:
         import redis
         with redis.Redis.from_url(self.url) as connection:
             connection.sadd("executors", os.getppid())  # the daemon of the executor's workers
+            end = time.monotonic() + 60
             while connection.scard("executors") < 2:
+                assert time.monotonic() < end, "only one executor has come"
                 time.sleep(0.05)
         yield from batches
 
