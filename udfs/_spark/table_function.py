@@ -189,7 +189,7 @@ def _from_pickled(data_type: spark.DataType) -> Callable[[Any], Any]:
     """Values that come pickled look different; a function shall see the same ones at every entry point."""
     match data_type:
         case spark.TimestampType():  # naive, in the worker's own zone
-            return lambda v: v and v.astimezone(datetime.UTC)
+            return lambda v: v and _in_utc(v)
         case spark.BinaryType():
             return lambda v: None if v is None else bytes(v)
         case spark.ArrayType():
@@ -220,3 +220,9 @@ def register_table_function(
         "analyze": staticmethod(partial(_analyze, telling, function_plan, added)),
     }
     session.udtf.register(name, udtf(type(spec.name, (TableFunction,), body), useArrow=False))  # type: ignore[arg-type]
+
+
+def _in_utc(naive: datetime.datetime) -> datetime.datetime:
+    # Not by `astimezone`: from Python 3.13 on it raises for the last hours of the year 9999 in zones west of UTC.
+    seconds = naive.replace(microsecond=0).timestamp()
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).replace(microsecond=naive.microsecond)
