@@ -1,4 +1,4 @@
-"""A service asks for a pause with `Retry-After`: all calls of the function wait, and no row is the worse for it."""
+"""A refused row waits alone, and uses no attempt; all calls pause only when the answers show a limit for all."""
 
 from __future__ import annotations
 
@@ -24,39 +24,41 @@ def throttled(until: float, seconds: float | str = 10, status: int = 429) -> Ser
     return Service(0.0, down=(0, until), error=ThrottledError(seconds, status))
 
 
-class TestThePause:
+class TestARefusedRow:
     @WAYS
     @pytest.mark.parametrize("status", [429, 503])
-    def test_all_rows_wait_and_none_is_lost(self, more: Any, status: int) -> None:
+    def test_waits_as_long_as_it_was_asked_to_and_is_not_lost(self, more: Any, status: int) -> None:
         """Also without a retry strategy: the service has said when it will answer."""
         service = throttled(15, 10, status)
         assert run_rows(service, [1, 2, 3], capacity=2, **more) == [20, 20, 20]
         assert set(service.times) == {0, 10, 20}
 
-    def test_calls_in_flight_go_on(self) -> None:
+    def test_others_go_on(self) -> None:
         function = ManualFunction()
         with OperatorHarness(function, capacity=2) as harness:
             harness.put("a", "b", "c")
             harness.fail("a", ThrottledError(10))
-            assert function.running == ["b"]
+            assert function.running == ["b", "c"], "its slot is free at once"
             harness.complete("b", "B")
-            assert function.running == [], "nobody else begins"
-            harness.advance(10.0)
-            assert function.running == ["a", "c"]
+            harness.complete("c", "C")
+            harness.advance(9.9)
+            assert function.running == []
+            harness.advance(0.1)
+            assert function.running == ["a"]
             harness.complete("a", "A")
-            assert harness.output == ["A", "B"]
+            assert harness.output == ["A", "B", "C"]
 
-    def test_a_longer_one_counts_and_a_shorter_one_does_not(self) -> None:
+    def test_each_waits_for_its_own_time(self) -> None:
         function = ManualFunction()
         with OperatorHarness(function, capacity=3) as harness:
             harness.put("a", "b", "c")
             harness.fail("a", ThrottledError(10))
-            harness.fail("b", ThrottledError(20))
+            harness.fail("b", ThrottledError(100))
             harness.fail("c", ThrottledError(5))
-            harness.advance(19.9)
-            assert function.running == []
-            harness.advance(0.1)
-            assert function.running == ["a", "b", "c"]
+            harness.advance(5.0)
+            assert function.running == ["c"]
+            harness.advance(5.0)
+            assert function.running == ["a", "c"]
 
     def test_no_attempt_is_used_up(self) -> None:
         """Throttled twice and failed once, with two attempts."""
@@ -96,9 +98,9 @@ class TestThePause:
     @pytest.mark.parametrize("asked", ["0", "-5", 0, "Wed, 21 Oct 2015 07:28:00 GMT"])
     def test_no_time_is_a_short_one(self, asked: Any, more: Any) -> None:
         """Such a row failed, though the service had only asked for patience; one that always says so is not flooded."""
-        service = throttled(9.5, asked)
-        assert run_rows(service, [1, 2], capacity=2, **more) == [10, 10]
-        assert sorted(service.times) == sorted([*range(11)] * 2)
+        service = throttled(5.5, asked)
+        assert run_rows(service, [1], **more) == [6]
+        assert service.times == [*range(7)]
 
     def test_it_is_ended_by_the_deadline(self) -> None:
         service = throttled(1e9, 0)
@@ -110,11 +112,15 @@ class TestThePause:
         assert run_rows(throttled(1e9, 0), [1], retry=retry, on_error="null") == [None]
         assert run_rows(throttled(2, 0), [1], retry=retry) == [3]
 
-    @pytest.mark.parametrize("asked", ["soon", "nan"])
-    def test_nothing_to_wait_for_is_an_error_like_others(self, asked: str) -> None:
-        assert run_rows(throttled(0.5, asked), [1], retry=RETRY) == [1]
-        with pytest.raises(AsyncUDFError, match=r"attempt 1, .*too many requests"):
-            run_rows(throttled(0.5, asked), [1])
+    @pytest.mark.parametrize("asked", ["soon", "nan", None, "9" * 10**6])
+    def test_without_a_time_that_can_be_read_it_waits_for_a_second(self, asked: Any) -> None:
+        assert run_rows(throttled(0.5, asked), [1]) == [1]
+
+    def test_a_service_that_forbids_another_call_is_not_called_again(self) -> None:
+        service = throttled(1e9, 1)
+        service.error.headers["x-should-retry"] = "false"  # type: ignore[attr-defined]
+        assert run_rows(service, [1], retry=RETRY, on_error="null") == [None]
+        assert service.times == [0]
 
     @pytest.mark.parametrize("status", [500, 404])
     def test_other_statuses_pause_nobody(self, status: int) -> None:
@@ -136,30 +142,52 @@ class TestThePause:
 
 
 class TestTheDeadline:
-    def test_ends_a_row_at_once_whose_pause_is_longer(self) -> None:
-        """The others wait for the pause, and have all their time then."""
-        service = throttled(5, 100)
-        got = run_rows(service, ["a", "b"], capacity=1, timeout=30.0, on_error="capture")
+    def test_ends_a_row_at_once_that_should_wait_longer(self) -> None:
+        """And no other row."""
+        service = Service(0.0, bad=["a"], error=ThrottledError(100))
+        got = run_rows(service, ["a", "b"], capacity=1, timeout=30.0, on_error="capture", retry=RETRY)
         assert (got[0]["error"]["type"], got[0]["error"]["elapsed"]) == ("ThrottledError", 0)
-        assert got[1]["value"] == 100
+        assert got[1]["value"] == 0
+        assert service.of("a") == [0]
 
     def test_counts_all_pauses(self) -> None:
         got = run_rows(throttled(1e9, 10), ["a"], timeout=35.0, on_error="capture")
         assert (got[0]["error"]["type"], got[0]["error"]["elapsed"]) == ("ThrottledError", 30)
 
-    def test_ends_a_row_that_waits_behind_another_pause(self) -> None:
-        """Its own would have been over in time."""
+    @pytest.mark.parametrize("error", [ThrottledError(5), ConnectionError("row")], ids=["refused", "failed"])
+    def test_is_later_by_the_pause_of_all_in_which_a_row_has_waited(self, error: Exception) -> None:
+        """A row in back-off must not be lost because others make the service refuse."""
+        retry = RetryStrategy.fixed_delay(2, 5.0)
         function = ManualFunction()
-        with OperatorHarness(function, capacity=2, timeout=30.0, on_error="null") as harness:
-            harness.put("a", "b")
-            harness.fail("a", ThrottledError(10))
+        rows = [str(number) for number in range(10)]
+        with OperatorHarness(function, capacity=11, timeout=10.0, on_error="null", retry=retry) as harness:
+            harness.put("a", *rows)
+            harness.fail("a", error)
             harness.advance(1.0)
-            harness.fail("b", ThrottledError(100))
-            assert harness.output == []
-            harness.advance(28.9)
+            for row in rows:
+                harness.fail(row, ThrottledError(11))
+            harness.advance(10.9)
+            assert (function.running, harness.output) == ([], [])
+            harness.advance(0.1)
+            assert function.running == ["a"], "its deadline was at 10 s, and most of these were the pause"
+            harness.complete("a", "A")
+            assert harness.output == ["A", *[None] * 10]
+
+    def test_still_ends_a_row_that_was_given_time_back(self) -> None:
+        function = ManualFunction()
+        rows = [str(number) for number in range(10)]
+        with OperatorHarness(function, capacity=11, timeout=10.0, on_error="null", retry=RETRY) as harness:
+            harness.put("a", *rows)
+            harness.fail("a", ThrottledError(5))
+            harness.advance(1.0)
+            for row in rows:
+                harness.fail(row, ThrottledError(11))
+            harness.advance(11.0)
+            assert function.running == ["a"]
+            harness.advance(8.9)
             assert harness.output == []
             harness.advance(0.2)
-            assert harness.output == [None, None]
+            assert harness.output == [None] * 11
 
 
 class TestThrottleCounts:
@@ -168,9 +196,8 @@ class TestThrottleCounts:
             run_rows(throttled(1e9), [1], throttle_counts=True, retry=RETRY)
 
     def test_without_a_strategy_the_row_has_failed(self) -> None:
-        """And all others wait all the same."""
-        service = throttled(5, 10)
-        assert run_rows(service, [1, 2], capacity=1, throttle_counts=True, on_error="null") == [None, 10]
+        service = Service(0.0, bad=[1], error=ThrottledError(10))
+        assert run_rows(service, [1, 2], capacity=1, throttle_counts=True, on_error="null") == [None, 0]
 
     def test_it_is_true_or_false(self) -> None:
         with pytest.raises(OptionError, match="throttle_counts must be True or False, not 1"):
@@ -178,53 +205,26 @@ class TestThrottleCounts:
 
 
 class TestAfterwards:
-    def test_rows_take_the_short_way_again(self) -> None:
-        """Nobody asks at the gates once the pause is over, as before it."""
-
-        async def refused() -> None:
-            raise ThrottledError(10)
-
-        async def slow() -> None:
-            await asyncio.sleep(10)
-
-        def spent(at_first: Callable[[], Awaitable[None]]) -> int:
-            service = Service(0.0)
-
-            async def call(x: int) -> float:
-                if now() < 10:
-                    await at_first()
-                return await service(x)
-
-            calls = python_calls(lambda: run_rows(call, range(1000), capacity=5))
-            assert 995 <= service.times.count(10.0) <= 1000
-            return calls
-
-        assert spent(refused) < spent(slow) + 1000, "not even one more for each row"
-
-    def test_so_do_those_that_come_after_one_that_nobody_has_waited_for(self) -> None:
-        """No row was waiting when the pause ended."""
+    @pytest.mark.parametrize("refusals", [1, 20], ids=["of a row", "of all"])
+    def test_rows_take_the_short_way_again(self, refusals: int) -> None:
+        """When nothing contradicts any more no call has to ask, as before the refusals."""
 
         def spent(error: Exception) -> int:
-            service = Service(0.0, bad=["first"], error=error)
-            engine = Engine(service, capacity=1, on_error="null", throttle_counts=True)
-            engine.feed(["first"])
-            engine.loop.call_at(11.0, engine.feed, range(1000))
-            engine.loop.call_at(12.0, engine.end)
+            first = range(-refusals, 0)
+            service = Service(0.0, bad=first, error=error)
+            engine = Engine(service, capacity=5, on_error="null", throttle_counts=True)
+            engine.feed(first)
+            engine.loop.call_at(100.0, engine.feed, range(1000))
+            engine.loop.call_at(101.0, engine.end)
             calls = python_calls(engine.run)
-            assert engine.output == [None, *[11.0] * 1000]
+            assert engine.output == [None] * refusals + [100.0] * 1000
             return calls
 
-        assert spent(ThrottledError(10)) < spent(ValueError("no pause")) + 1000
-
-    def test_what_was_throttled_comes_before_new_rows(self) -> None:
-        service = throttled(0.5, 10)
-        run_rows(service, range(6), capacity=2)
-        assert [row for row, time in service.calls if time] == list(range(6))
+        assert spent(ThrottledError(10)) < spent(ValueError("no refusal")) + 1000, "not even one more for each row"
 
     def test_it_is_counted(self) -> None:
         found = figures(throttled(15, 10), [1, 2, 3], capacity=3)
-        assert (found.throttled, found.calls, found.attempts, found.failures) == (4, 3, 7, 0)
-        assert found.time["limit"] == pytest.approx(20)
+        assert (found.throttled, found.calls, found.attempts, found.failures) == (6, 3, 9, 0)
         assert found.seconds == pytest.approx(20)
 
 
@@ -256,7 +256,7 @@ def test_a_micro_batch_is_called_again_as_a_whole() -> None:
         return x + 1
 
     assert run_rows(busy, [1, 2, 3], returnType="long", batch_size=2) == [2, 3, 4]
-    assert sizes == [(2, 0), (2, 10), (1, 10)]
+    assert sizes == [(2, 0), (1, 0), (2, 10), (1, 10)]
 
 
 def test_the_end_of_the_input_and_a_snapshot_keep_what_waits() -> None:
@@ -264,11 +264,11 @@ def test_the_end_of_the_input_and_a_snapshot_keep_what_waits() -> None:
     with OperatorHarness(function, capacity=1) as harness:
         harness.put("a", "b")
         harness.fail("a", ThrottledError(10))
+        harness.complete("b", "B")
         harness.end()
         assert ([element.value for element in harness.snapshot()], harness.is_done) == ([("a",), ("b",)], False)  # type: ignore[union-attr]
         harness.advance(10.0)
         harness.complete("a", "A")
-        harness.complete("b", "B")
         assert (harness.output, harness.is_done) == (["A", "B"], True)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from asyncudf import AsyncUDFError
 from asyncudf._errors.exceptions import FatalError
-from asyncudf._errors.http import retry_after, status_of
-from asyncudf._policies.service_signs import pause_of, sign_of
+from asyncudf._errors.http import refusal_of, retry_after, status_of
+from asyncudf._policies.service_signs import sign_of
 from asyncudf._spark.errors import Telling
 
 
@@ -62,7 +62,9 @@ class Facts(NamedTuple):
 
 def facts_of(error: BaseException) -> Facts:
     """What limits, retries and figures go by; an error of a call, whichever client raised it."""
-    return Facts(status_of(error), retry_after(error), sign_of(error).value, pause_of(error, 10.0))
+    refusal = refusal_of(error)
+    pause = None if refusal is None else refusal.seconds
+    return Facts(status_of(error), retry_after(error), sign_of(error).value, pause)
 
 
 def in_a_worker(*, full: bool | None = None) -> AbstractContextManager[None]:

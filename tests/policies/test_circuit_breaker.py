@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import AsyncTimeoutError, CircuitBreaker, OptionError, ResultError
+from asyncudf._errors.http import refusal_of
 from asyncudf._policies.circuit_breaker import Breaker
-from asyncudf._policies.service_signs import ServiceSign, pause_of, sign_of
+from asyncudf._policies.service_signs import ServiceSign, sign_of
 
 UP, DOWN, NOTHING, THROTTLED = ServiceSign.ANSWERED, ServiceSign.DOWN, ServiceSign.NOTHING, ServiceSign.THROTTLED
 
@@ -76,21 +77,23 @@ def test_what_a_call_tells_of_its_service(error: BaseException | None, sign: Ser
     [
         (StatusError(429, retry_after="3"), 3.0),
         (StatusError(503, retry_after="3"), 3.0),
-        (StatusError(503, retry_after="86400"), 60.0),
-        (StatusError(429, retry_after="inf"), 60.0),
+        (StatusError(503, retry_after="86400"), 86400.0),
+        (StatusError(403, retry_after="3"), 3.0),
         (StatusError(429, retry_after="Thu, 01 Jan 2015 00:00:00 GMT"), 1.0),
         (StatusError(429, retry_after="0"), 1.0),
         (StatusError(429, retry_after="0.2"), 0.2),
         (StatusError(301, retry_after="3"), None),
-        (StatusError(429), None),
+        (StatusError(429), 1.0),
+        (StatusError(503), None),
+        (StatusError(403), None),
         (ValueError(), None),
         (None, None),
     ],
 )
-def test_how_long_a_service_asks_all_to_wait(error: BaseException | None, pause: float | None) -> None:
-    """In seconds or as a date, at most what the option allows; a redirect's is for its own row."""
-    assert pause_of(error, 60.0) == pause
-    assert pause_of(error, 0) is None, "it is not heeded at all"
+def test_what_is_a_refusal_and_how_long_its_row_waits(error: BaseException | None, pause: float | None) -> None:
+    """In seconds or as a date; a redirect's `Retry-After` is no refusal."""
+    refusal = refusal_of(error)
+    assert (None if refusal is None else refusal.seconds) == pause
 
 
 def test_users_may_say_what_a_failure_is() -> None:

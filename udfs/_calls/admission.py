@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from .._metrics.time_account import State, TimeAccount
+from .._errors.http import refusal_of
+from .._errors.records import is_fatal
+from .._metrics.counters import TaskCounters
+from .._metrics.time_account import State
 from .._policies.rate_limit import ROUNDING
 from .._policies.service_signs import ServiceSign
+from .._policies.throttle import Throttle
 from .call import Call
 from .slots import CallSlot, SlotPool
 
-__all__ = ("NOT_NEEDED", "Admission", "Gate", "PauseGate")
+__all__ = ("NOT_NEEDED", "Admission", "Gate", "ThrottleGate")
 
 
+APART = 0.1  # seconds: the same time, on the clocks of two tasks
 NOT_NEEDED = asyncio.CancelledError()  # how an attempt has ended that we have cancelled: it tells nobody anything
 
 
@@ -42,19 +48,56 @@ class Gate:
         """The attempt is over; called once for each that began."""
 
 
-class PauseGate(Gate):
-    """The service has asked for a pause.
+class SharedPause(Protocol):
+    """The pause of a function's calls, as the tasks of a job share it."""
+
+    paused_until: float | None  # None: not known yet
+
+    def pause(self, until: float) -> None: ...
+
+
+class ThrottleGate(Gate):
+    """The refusals of the service: all calls pause, or go on at a pace, when there is evidence that it needs that.
 
     Args:
-        until: when it is over, for the task or for the whole job; None: that is not known yet.
+        longest: seconds; longer waits that a service asks for are capped; 0: refusals are errors like others.
     """
 
-    def __init__(self, until: Callable[[], float | None]) -> None:
-        self._until = until
+    # shared: the pauses of the other tasks of the job; None: there are none, or none that this task learns of
+
+    def __init__(self, pool: SlotPool, longest: float, now: float) -> None:
+        self._pool = pool
+        self._longest = longest
+        self.throttle = Throttle(now)
+        self.shared: SharedPause | None = None
 
     def wait(self, call: Call, now: float) -> float | None:
-        until = self._until()
-        return None if until is None else max(0.0, until - now)
+        if self.shared is not None:
+            if (until := self.shared.paused_until) is None:
+                return None
+            if until > now + APART and until > self.throttle.until + APART:
+                self.throttle.pause(until, now)
+        return self.throttle.wait(self._pool.in_flight, now)
+
+    def began(self, slot: CallSlot, call: Call, now: float) -> None:
+        self.throttle.began(now)
+
+    def ended(self, slot: CallSlot, sign: ServiceSign, error: BaseException | None, now: float) -> None:
+        # A call that nobody had to ask for has begun while there was no limit.
+        began = now if slot.admitted is None else slot.admitted
+        if sign is ServiceSign.NOTHING:
+            self.throttle.gave_up(began)
+        elif (wait := self.wait_of(error)) is None:
+            self.throttle.answered(1, began, now)
+        else:
+            self.throttle.refused(now + wait, began, now)
+            if self.shared is not None and self.throttle.until > now:
+                self.shared.pause(self.throttle.until)
+
+    def wait_of(self, error: BaseException | None) -> float | None:
+        """The seconds that a refused row has to wait; None if the error is no refusal."""
+        refusal = None if error is None or not self._longest or is_fatal(error) else refusal_of(error)
+        return None if refusal is None else min(refusal.seconds, self._longest)
 
 
 class Admission:
@@ -81,23 +124,22 @@ class Admission:
     def __init__(
         self,
         pool: SlotPool,
-        account: TimeAccount,
-        clock: Callable[[], float],
+        counters: TaskCounters,
         loop: asyncio.AbstractEventLoop,
         sign_of: Callable[[BaseException | None], ServiceSign],
+        longest_wait: float,
     ) -> None:
         self._pool = pool
-        self._account = account
-        self._clock = clock
+        self._counters = counters
+        self._account = counters.account
+        self._clock = counters.clock
         self._loop = loop
         self._sign_of = sign_of
-        self._paused_until = 0.0
-        self._pause = PauseGate(lambda: self._paused_until)
-        self._gates: list[Gate] = [self._pause]
-        self._told_begin: list[Callable[[CallSlot, Call, float], None]] = []
-        self._told_end: list[Callable[[CallSlot, ServiceSign, BaseException | None, float], None]] = []
+        self.refusals = ThrottleGate(pool, longest_wait, self._clock())
+        self._has_limits = False
+        self._calls_before = 0
         self._woken: asyncio.Future[None] | None = None
-        self.tell_pause: Callable[[float], None] = lambda until: None
+        self.use(())
         self.look: Callable[[], None] = lambda: None
         self.begins_to_wait: Callable[[], None] = lambda: None
         self.breaks: Callable[[], bool] = lambda: False
@@ -105,21 +147,25 @@ class Admission:
         self.costs_of: Callable[[Call], Sequence[float]] | None = None
         self.refuse: Callable[[Call, BaseException], None]
         self.attempts = 0
-        self.is_open = self.lets_in = True
-        self.newcomer: Call | None = None
         self.waiting: Call | None = None
 
-    def use(self, gates: Sequence[Gate], costs: Sequence[float] | None = ()) -> None:
+    def use(
+        self, gates: Sequence[Gate], costs: Sequence[float] | None = (), shared: SharedPause | None = None
+    ) -> None:
         """From now on attempts ask these, in their order; one whose `wait` takes what it grants is the last.
 
         Args:
             costs: of each attempt, in permits of each rate limit; None: `costs_of` tells.
+            shared: the pauses of other tasks.
         """
-        self._gates = [self._pause, *gates]
-        self._told_begin = [gate.began for gate in gates if type(gate).began is not Gate.began]
-        self._told_end = [gate.ended for gate in gates if type(gate).ended is not Gate.ended]
-        self.is_open = not gates
+        self.refusals.shared = shared
+        self._gates = [self.refusals, *gates]
+        self._told_begin = [gate.began for gate in self._gates if type(gate).began is not Gate.began]
+        self._told_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
+        self._has_limits = bool(gates) or shared is not None
+        self.is_open = not self._has_limits
         self.lets_in = costs is not None
+        self.newcomer: Call | None = None
         if costs is not None:
             self.newcomer = Call((), (), 0.0)
             self.newcomer.costs = costs
@@ -168,7 +214,8 @@ class Admission:
                     began(slot, call, now)
                 if has_waited:
                     self._account.enter(State.CALLS_BUSY)
-                self.lets_in = self.newcomer is not None
+                self._open_again(now)
+                self.lets_in = self.is_open or (self._has_limits and self.newcomer is not None)
                 return True
             has_waited, self.lets_in = True, False
             self._account.enter(state)
@@ -200,8 +247,10 @@ class Admission:
             self._woken.set_result(None)
 
     def ended(self, slot: CallSlot, error: BaseException | None) -> None:
-        """An attempt is over, if one has begun in the slot and is not over yet."""
+        """An attempt is over: one that the gates have let in, or one that has ended with an error."""
         if slot.admitted is None:
+            if self.is_open and self.refusals.wait_of(error) is not None:
+                self._refused_while_open(slot, error)
             return
         sign = ServiceSign.NOTHING if error is NOT_NEEDED else self._sign_of(error)
         now = self._clock()
@@ -212,21 +261,14 @@ class Admission:
         self.look()
         self.wake()
 
-    def pause(self, seconds: float) -> None:
-        """The service has asked all its callers to wait."""
-        until = self._clock() + seconds
-        if until > self._paused_until:
-            self._paused_until = until
-            self.lets_in = False
-            self.tell_pause(until)
-            if len(self._gates) == 1:
-                self.is_open = False
-                self._loop.call_later(seconds, self._end_pause)
+    def _refused_while_open(self, slot: CallSlot, error: BaseException | None) -> None:
+        """The service has refused an attempt; so far none had to ask before it began, and nobody counts answers."""
+        throttle, now, calls = self.refusals.throttle, self._clock(), self._counters.calls_answered
+        throttle.answered(max(0, calls - self._calls_before), now, now)
+        self._calls_before = calls
+        self.refusals.ended(slot, ServiceSign.THROTTLED, error, now)
+        self.is_open = self.lets_in = throttle.is_free(now)
 
-    def _end_pause(self) -> None:
-        left = self._paused_until - self._clock()
-        if left > 0:  # there was another one meanwhile, or the loop's timer was early
-            self._loop.call_later(max(left, ROUNDING), self._end_pause)
-            return
-        self.is_open = self.lets_in = True
-        self.wake()
+    def _open_again(self, now: float) -> None:
+        if not (self.is_open or self._has_limits) and self.refusals.throttle.is_free(now):
+            self.is_open, self._calls_before = True, self._counters.calls_answered

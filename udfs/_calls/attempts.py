@@ -74,6 +74,7 @@ class Calls(FirstAttempts):
     def invoke(self, slot: CallSlot, call: Call) -> Any:
         """The coroutine of the call's next attempt, for the slot to await."""
         if call.parked is not None:
+            self._give_back(call)
             self.counts.begins_again(call)
         is_second = self._hedges is not None and bool(call.undecided)
         call.attempt += 1
@@ -123,7 +124,7 @@ class Calls(FirstAttempts):
         slot.is_suspended = False
         if slot.call is call:
             slot.call = None
-            if slot.admitted is not None:
+            if slot.admitted is not None or error is not None:
                 self._admission.ended(slot, error)
             if self._hedges is None or self._is_first_answer(self._hedges, call, error):
                 self._outcome(call, results, error, slot.state.side)
@@ -136,7 +137,7 @@ class Calls(FirstAttempts):
         """A ResultFuture was completed: its attempt is decided, though the coroutine may run on."""
         if slot.call is call and slot.attempt == attempt and not slot.abandoned:  # not one of an earlier attempt
             slot.call = None
-            if slot.admitted is not None:
+            if slot.admitted is not None or error is not None:
                 self._admission.ended(slot, error)
             if self._hedges is None or self._is_first_answer(self._hedges, call, error):
                 self._outcome(call, None if results is None else [results], error, slot.state.side)
@@ -147,7 +148,6 @@ class Calls(FirstAttempts):
         others = call.undecided
         if error is not None and others and not is_fatal(error):  # what is left of the two may have an answer yet
             self.counts.error(error)
-            self._pause(error)
             return False
         hedges.ended(call)
         for slot in others:
@@ -166,10 +166,18 @@ class Calls(FirstAttempts):
         """The row's deadline has come: it is done, whatever still runs for it."""
         self._abandon_slots(call)
         self._attempts.stop(call.watched)
+        if call.parked is not None and not call.done and self._give_back(call):
+            self._loop.call_later(max(ROUNDING, call.deadline - self._clock()), self._expire_late, call)  # type: ignore[operator]
+            return
         if not (call.done or call.is_suspect or self._waits_for_breaker(call)):
             self._time_out(call)
         self._admission.wake()  # it may be the one that waits there
         self._pool.wake()
+
+    def _expire_late(self, call: Call) -> None:
+        """The deadline has come of a row that was given time back."""
+        if not call.done and self._is_over(call):
+            self._due(self._expire, call)
 
     def _attempt_expired(self, call: Call) -> None:
         """The attempt's own limit has come: an outcome like an exception, which may be tried again."""

@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Sequence
 
 from .._errors.exceptions import AsyncTimeoutError
+from .._errors.http import Refusal, refusal_of
 from .._errors.records import is_fatal
 from .._functions.async_function import Results
 from .._functions.context import RuntimeContext
 from .._functions.signature import FunctionSpec
 from .._metrics.counters import TaskCounters
 from .._policies.options import Options
-from .._policies.retry import MAX_RETRY_AFTER, Attempt
-from .._policies.service_signs import pause_of
+from .._policies.retry import Attempt
 from .admission import Admission
 from .answers import Answers, Validate
 from .call import Call, CallHooks
@@ -68,7 +68,6 @@ class CallEndings(ABC):
         self._admission = admission
         self._answers = Answers(validate)
         self._hooks = hooks
-        self._longest_pause = MAX_RETRY_AFTER if options.retry is None else options.retry.max_retry_after
         self.failures: FailureBudget | None = None
         if options.max_failures is not None:
             self.failures = FailureBudget(options, spec.name, counters, hooks.failed)
@@ -131,7 +130,8 @@ class CallEndings(ABC):
             return
         if failure is not None:
             self.counts.error(failure)
-            if self._is_not_to_blame(call, failure):
+            refusal = None if is_fatal(failure) or not self._options.longest_wait else refusal_of(failure)
+            if refusal is not None and self._is_settled(call, outcomes, refusal):
                 return
         try:
             delay = self._next_delay(call, failure, results)
@@ -141,31 +141,37 @@ class CallEndings(ABC):
             call.waited += delay
             if self._admission.is_broken:
                 self._renew(call)
-            self.counts.parks(call)
-            self._backing_off.add(call)
-            self._loop.call_later(delay, self._retry, call)
+            self._back_off(call, delay)
         else:
             self._conclude(call, outcomes)
 
-    def _is_not_to_blame(self, call: Call, failure: BaseException) -> bool:
-        """Whether the service has asked for a pause: then the call is tried after it, and no attempt is used up."""
-        seconds = self._pause(failure)
-        if seconds is None:
+    def _is_settled(self, call: Call, outcomes: Sequence[Results | BaseException], refusal: Refusal) -> bool:
+        """Whether it is clear what becomes of a refused call: it waits alone and uses no attempt, or it has failed."""
+        wait = min(refusal.seconds, self._options.longest_wait)
+        if refusal.may_retry and self._options.throttle_counts:
             return False
-        if self._options.throttle_counts or _is_too_late(call, self._clock() + seconds):
-            return False
-        call.uncounted += 1
-        self.counts.throttled()
-        self.counts.parks(call)
-        self._retry(call)
+        if not refusal.may_retry or _is_too_late(call, self._clock() + wait):
+            self._conclude(call, outcomes)
+        else:
+            call.uncounted += 1
+            self.counts.throttled()
+            self._back_off(call, wait)
         return True
 
-    def _pause(self, failure: BaseException) -> float | None:
-        """Let all calls wait, if the service asks for it; for so many seconds."""
-        seconds = None if is_fatal(failure) else pause_of(failure, self._longest_pause)
-        if seconds is not None:
-            self._admission.pause(seconds)
-        return seconds
+    def _back_off(self, call: Call, seconds: float) -> None:
+        self.counts.parks(call)
+        call.pauses = self._admission.refusals.throttle.paused_seconds(self._clock())
+        self._backing_off.add(call)
+        self._loop.call_later(seconds, self._retry, call)
+
+    def _give_back(self, call: Call) -> bool:
+        """Move the deadline of a call by the time that it has spent in a pause of all calls; whether there was one."""
+        pauses = self._admission.refusals.throttle.paused_seconds(self._clock())
+        spent, call.pauses = pauses - call.pauses, pauses
+        if call.deadline is None or spent <= 0.0:
+            return False
+        call.deadline += spent
+        return True
 
     def _refuse(self, call: Call, error: BaseException) -> None:
         """No attempt can be made of the call."""

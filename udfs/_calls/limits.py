@@ -25,7 +25,7 @@ from .._policies.circuit_breaker import Breaker
 from .._policies.options import Options
 from .._policies.rate_limit import Bucket, RateLimit, Scope
 from .._policies.service_signs import ServiceSign, sign_of
-from .admission import Admission, Gate, PauseGate
+from .admission import Admission, Gate
 from .call import Call
 from .copies import copied
 from .failure_budget import FailureBudget
@@ -99,7 +99,8 @@ class Limits:
                 meeting = self.place.meeting
                 coordinator = Coordinator(meeting.url, meeting.space, clock=self.clock)
                 await stack.enter_async_context(coordinator)
-            self.admission.use(self._gates(stack, coordinator), self._costs())
+            health = None if coordinator is None else self._shared_health(stack, coordinator)
+            self.admission.use(self._gates(stack, coordinator, health), self._costs(), health)
             self._share_failures(stack, coordinator)
             yield
             if self.failures is not None:
@@ -107,14 +108,12 @@ class Limits:
         if self.failures is not None and self.failures.error is not None:
             raise self.failures.error
 
-    def _gates(self, stack: contextlib.AsyncExitStack, coordinator: Coordinator | None) -> list[Gate]:
+    def _gates(
+        self, stack: contextlib.AsyncExitStack, coordinator: Coordinator | None, health: SharedHealth | None
+    ) -> list[Gate]:
         """In the order in which they are asked; the permits are the last, for they are taken when they are there."""
         gates: list[Gate] = []
         admission, options = self.admission, self.options
-        health = None if coordinator is None else self._shared_health(stack, coordinator)
-        if health is not None:
-            gates.append(PauseGate(lambda: health.paused_until))
-            admission.tell_pause = health.pause
         if options.breaker is not None:
             breaker: Any = health or Breaker(options.breaker)
             admission.breaks = lambda: breaker.open_since is not None

@@ -1,31 +1,96 @@
-"""What an exception or a result tells of an HTTP answer, whichever client it is from."""
+"""What an exception or a result says of an HTTP response, whichever client it is from."""
 
 from __future__ import annotations
 
+import dataclasses
 import email.utils
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from .causes import related
 
-__all__ = ("is_of_a_broken_message", "retry_after", "status_of")
+__all__ = ("Refusal", "is_of_a_broken_message", "limit_headers", "refusal_of", "retry_after", "status_of")
 
 
 # By the names of attributes and not by classes: no client has to be imported, and unknown ones are read as well.
 
+TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN = 429, 503, 403
+SHORT_WAIT = 1.0  # seconds: "at once" is what a server with another clock seems to say, and would be asked without end
+LONGEST_WAIT = 1e9  # seconds; a larger number is a time since 1970
+LONGEST_TEXT = 1000  # characters of a header that are read
+# Each has the header that says how much is left until then.
+RESETS = {
+    "x-ratelimit-reset-after": "x-ratelimit-remaining",
+    "x-ratelimit-reset": "x-ratelimit-remaining",
+    "x-ratelimit-reset-requests": "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-tokens": "x-ratelimit-remaining-tokens",
+}
+MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
+NAMES = {*MILLISECONDS, *RESETS, *RESETS.values(), "retry-after", "date", "x-should-retry"}
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+PART = re.compile(r"([0-9]+(?:\.[0-9]*)?)(ms|[smhd])")
+DURATION = re.compile(f"(?:{PART.pattern})+")
 
-def status_of(error: BaseException) -> int | None:
-    """The HTTP status of an exception, of one that it was raised from, or of one in a group; None if there is none.
 
-    Reads `status` (aiohttp), `status_code`, `code` (urllib) and `response` (httpx, requests, botocore). What aiohttp
-    raises of a message that is no whole one has none, though it says 400.
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """A service's answer that it wants fewer calls.
+
+    Attributes:
+        wait: the seconds until it wants to be called again, more than 0 and at most 10^9; None if it does not say.
+        may_retry: False if it says that the same request will be refused again.
     """
-    errors = [*related(error)]
-    if any(map(is_of_a_broken_message, errors)):
+
+    wait: float | None
+    may_retry: bool
+
+    @property
+    def seconds(self) -> float:
+        """`wait`, or a second if the service does not say."""
+        return SHORT_WAIT if self.wait is None else self.wait
+
+
+def refusal_of(outcome: Any) -> Refusal | None:
+    """The refusal in an exception, or in a response; None if it is none.
+
+    A refusal is a 429; a 503 that says when to call again; a 403 that says so, or whose `x-ratelimit-remaining` is 0;
+    and an exception without a status that has a `retry_after`. Of an exception also those that it was raised from.
+
+    The wait is what `retry_after` reads, else the time of `x-ratelimit-reset`, `-reset-after`, `-reset-requests` or
+    `-reset-tokens`: of a limit that has nothing left, else the longest.
+    """
+    status = status_of(outcome)
+    if status not in (None, TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN):
         return None
-    for one in errors:
+    headers = [found for one in _outcomes(outcome) for found in _headers(one)]
+    asked = wait = _asked(outcome)
+    if wait is None and status is not None:
+        # Many gateways send these with each response: a 503 is a refusal only if nothing is known to be left.
+        resets = (_reset(found, may_have_left=status == TOO_MANY_REQUESTS) for found in headers)
+        wait = next((reset for reset in resets if reset is not None), None)
+    if status == FORBIDDEN:
+        is_refusal = asked is not None or any(_left(found, "x-ratelimit-remaining") == 0 for found in headers)
+    else:
+        is_refusal = status == TOO_MANY_REQUESTS or wait is not None
+    if not is_refusal:
+        return None
+    may_retry = not any(_is_false(found.get("x-should-retry")) for found in headers)
+    return Refusal(None if wait is None else min(wait, LONGEST_WAIT) or SHORT_WAIT, may_retry)
+
+
+def status_of(outcome: Any) -> int | None:
+    """The HTTP status of a response, or of an exception, of one that it was raised from, or of one in a group.
+
+    Reads `status` (aiohttp), `status_code`, `code` (urllib) and `response` (httpx, requests, botocore). None if there
+    is no status. An exception of aiohttp for a message that is incomplete has none, though it says 400.
+    """
+    outcomes = _outcomes(outcome)
+    if any(map(is_of_a_broken_message, outcomes)):
+        return None
+    for one in outcomes:
         for holder in (one, _attribute(one, "response")):
             for value in _statuses(holder):
                 if issubclass(type(value), int) and 100 <= (status := int.__int__(value)) <= 599:
@@ -33,9 +98,38 @@ def status_of(error: BaseException) -> int | None:
     return None
 
 
-def is_of_a_broken_message(error: BaseException) -> bool:
+def is_of_a_broken_message(error: Any) -> bool:
     """Whether an HTTP message could not be read: it broke off, or is none."""
     return type(error).__module__ == "aiohttp.http_exceptions"
+
+
+def retry_after(outcome: Any) -> float | None:
+    """The seconds that a server asked to wait; None if it does not say.
+
+    Reads the attribute `retry_after`, then of the headers of `outcome` (aiohttp, urllib) and of its `response` (httpx,
+    requests, botocore) `retry-after-ms`, `x-ms-retry-after-ms` and `Retry-After`, which has seconds or an HTTP date; of
+    a refusal also when its limit is reset. Of an exception also those that it was raised from, as `status_of` does.
+
+    Never negative, nor NaN, and 0 for a time that is over; but as long as a server may say, `inf` included.
+    """
+    wait = _asked(outcome)
+    if wait is None and (refusal := refusal_of(outcome)) is not None:
+        wait = refusal.wait
+    return wait
+
+
+def limit_headers(response: Any) -> dict[str, str]:
+    """The headers of a response that `retry_after` and `refusal_of` read; no other, as of cookies."""
+    return next(_headers(response), {})
+
+
+def _outcomes(outcome: Any) -> list[Any]:
+    return [*related(outcome)] if issubclass(type(outcome), BaseException) else [outcome]
+
+
+def _asked(outcome: Any) -> float | None:
+    waits = (wait for one in _outcomes(outcome) for wait in _waits(one) if wait is not None)
+    return next((max(0.0, wait) for wait in waits), None)
 
 
 def _statuses(holder: Any) -> Iterator[Any]:
@@ -43,47 +137,86 @@ def _statuses(holder: Any) -> Iterator[Any]:
     yield _metadata(holder).get("HTTPStatusCode")
 
 
-def retry_after(outcome: Any) -> float | None:
-    """The seconds that a server asked to wait, if `outcome` tells: `retry_after`, or a `Retry-After` header.
-
-    Reads `outcome.retry_after`, `outcome.headers` (aiohttp, urllib) and `outcome.response` (httpx, requests,
-    botocore); the header, however it is written, as seconds or as an HTTP date. Of an exception also those that it was
-    raised from, as `status_of` does.
-
-    Never negative, nor NaN, and 0 for a time that is over; but as long as a server may say, `inf` included.
-    """
-    is_error = issubclass(type(outcome), BaseException)
-    return next(
-        (wait for one in (related(outcome) if is_error else (outcome,)) if (wait := _wait(one)) is not None), None
-    )
+def _waits(outcome: Any) -> Iterator[float | None]:
+    yield _tried(lambda: _seconds(_attribute(outcome, "retry_after"), {}))
+    for headers in _headers(outcome):
+        for name in MILLISECONDS:
+            yield None if (milliseconds := _number(headers.get(name))) is None else milliseconds / 1000
+        yield _tried(lambda: _seconds(headers.get("retry-after"), headers))  # noqa: B023 - called here
 
 
-def _wait(outcome: Any) -> float | None:
-    wait = _tried(lambda: _seconds(_attribute(outcome, "retry_after"), None))
+def _headers(outcome: Any) -> Iterator[dict[str, Any]]:
+    """The headers that say when to call again, by their names in lower case."""
     for holder in (outcome, _attribute(outcome, "response")):
         for headers in (_attribute(holder, "headers"), _metadata(holder).get("HTTPHeaders")):
-            if wait is None:
-                asked = _header(headers, "retry-after")
-                wait = _tried(lambda: _seconds(asked, _header(headers, "date")))  # noqa: B023 - it is called here
-    return None if wait is None or math.isnan(wait) else max(0.0, wait)
+            found = _tried(lambda: _of_limits(headers))  # noqa: B023 - called here
+            if found:
+                yield found
 
 
-def _seconds(value: Any, sent: Any) -> float | None:
-    """What a wait is in seconds; `sent` is when the server's clock says that it has written it."""
+def _of_limits(headers: Any) -> dict[str, Any]:
+    # Not every client's headers are a Mapping (urllib has an email's), and not all take a name in any case.
+    found: dict[str, Any] = {}
+    for name, value in headers.items():
+        if issubclass(type(name), str) and type(value) in (str, int, float) and (lower := name.lower()) in NAMES:
+            found.setdefault(lower, value)
+    return found
+
+
+def _seconds(value: Any, headers: Mapping[str, Any]) -> float | None:
+    """The wait of a number of seconds, or of an HTTP date."""
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, str):
-        seconds = _tried(lambda: float(value))
-        if seconds is not None:
-            return seconds  # type: ignore[no-any-return]
-        # By the server's own clock: the two may differ by more than the wait.
-        now = _tried(lambda: _date(sent)) or datetime.now(UTC)
-        return (_date(value) - now).total_seconds()
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    number = _number(value)
+    return number if number is not None else _date(value).timestamp() - _now(headers)
 
 
-def _date(text: str) -> datetime:
-    date = email.utils.parsedate_to_datetime(text)
+def _reset(headers: Mapping[str, Any], *, may_have_left: bool) -> float | None:
+    waits = {name: wait for name in RESETS if (wait := _until(headers.get(name), headers)) is not None}
+    if "x-ratelimit-reset-after" in waits:
+        waits.pop("x-ratelimit-reset", None)  # the same time, by the server's clock
+    left = {name: _left(headers, RESETS[name]) for name in waits}
+    spent = [wait for name, wait in waits.items() if left[name] == 0]
+    others = [wait for name, wait in waits.items() if may_have_left or left[name] is None]
+    return max(spent or others, default=None)
+
+
+def _until(value: Any, headers: Mapping[str, Any]) -> float | None:
+    """The seconds until a limit is reset: it has seconds, a time since 1970 in seconds or milliseconds, or `6m0s`."""
+    number = _number(value)
+    if number is None:
+        text = value.strip() if type(value) is str and len(value) <= LONGEST_TEXT else ""
+        parts = PART.findall(text) if DURATION.fullmatch(text) else ()
+        return sum(float(count) * UNITS[unit] for count, unit in parts) if parts else None
+    if number >= LONGEST_WAIT:
+        number = (number if number < 100 * LONGEST_WAIT else number / 1000) - _now(headers)
+    return max(0.0, number)
+
+
+def _left(headers: Mapping[str, Any], name: str) -> float | None:
+    left = _number(headers.get(name))
+    return None if left is None else max(0.0, left)
+
+
+def _is_false(value: Any) -> bool:
+    return type(value) is str and value.strip().lower() == "false"
+
+
+def _number(value: Any) -> float | None:
+    if type(value) is bool or not issubclass(type(value), (int, float, str)):
+        return None
+    number = _tried(lambda: None if issubclass(type(value), str) and len(value) > LONGEST_TEXT else float(value))
+    return None if number is None or math.isnan(number) else number
+
+
+def _now(headers: Mapping[str, Any]) -> float:
+    """By the server's own clock, if it says: the two may differ by more than the wait."""
+    sent = _tried(lambda: _date(headers.get("date")))
+    return (sent or datetime.now(UTC)).timestamp()
+
+
+def _date(text: Any) -> datetime:
+    date = email.utils.parsedate_to_datetime(text[:LONGEST_TEXT])
     return date if date.tzinfo is not None else date.replace(tzinfo=UTC)  # of C's asctime, which HTTP allows
 
 
@@ -92,14 +225,9 @@ def _attribute(holder: Any, name: str) -> Any:
 
 
 def _metadata(response: Any) -> Mapping[str, Any]:
-    """What botocore, whose responses are dicts, tells of HTTP."""
+    """What botocore, whose responses are dicts, says of HTTP."""
     found = _tried(lambda: response["ResponseMetadata"])
     return found if type(found) is dict else {}
-
-
-def _header(headers: Any, name: str) -> Any:
-    # Not every client's headers are a Mapping (urllib has an email's), and not all take a name in any case.
-    return _tried(lambda: next((value for key, value in headers.items() if key.lower() == name), None))
 
 
 def _tried(read: Callable[[], Any]) -> Any:

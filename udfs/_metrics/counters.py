@@ -46,6 +46,11 @@ class TaskCounters:
         """Rows that are done."""
         return self.totals.rows + len(self.latencies) + self.more_rows
 
+    @property
+    def calls_answered(self) -> int:
+        """Calls that have ended without an error."""
+        return self.totals.calls + len(self.latencies) - self.totals.failures
+
     def done_at_once(self, since: float, times: list[float]) -> None:
         """These rows were done one after another, each with one result, at these times; the first began at `since`."""
         count, latency = len(times), self.totals.latency

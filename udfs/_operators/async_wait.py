@@ -97,8 +97,8 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         self._pool = SlotPool(loop, options.slots, self._work, self._has_work, why_idle, self.counters.account)
         self.gauges = Gauges(self.counters, self._pool, self._queue, self._bytes, self._input)
         batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake)
-        clock, account = self.counters.clock, self.counters.account
-        self._admission = Admission(self._pool, account, clock, loop, signs_of(self.name, options, self._fail))
+        signs = signs_of(self.name, options, self._fail)
+        self._admission = Admission(self._pool, self.counters, loop, signs, options.longest_wait)
         complete: Callable[[Entry, Any], object] = self._complete
         if output.leaves_chain:  # no code runs there that could complete a row, or see the variables of a call
             complete = partial(self._queue.complete_and_emit, self._output)
@@ -108,7 +108,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         self._calls = self._new_calls(spec, options, validate, may_edit, context, rng, loop, *own)
         self._limits = Limits(
             spec, options, place, self._admission, self._pool, self._calls.failures, self._wanted_calls,
-            self._fail, clock, shared_clock or clock,
+            self._fail, self.counters.clock, shared_clock or self.counters.clock,
         )  # fmt: skip
         self._intake = self._new_intake(self._input, self._queue, batch, self._push)
         self._admit = self._calls.admitting(self._queue.put_record, self._immediate.records, self._take_immediate)

@@ -32,7 +32,7 @@ from .circuit_breaker import CircuitBreaker
 from .error_budget import ErrorBudget
 from .hedging import Hedge
 from .rate_limit import RateLimit, Scope
-from .retry import BaseRetrying, RetryStrategy
+from .retry import MAX_RETRY_AFTER, BaseRetrying, RetryStrategy
 
 __all__ = (
     "DEFAULT_BATCH_SIZE",
@@ -208,6 +208,11 @@ class Options:
     def slots(self) -> int:
         """How many calls may ever be in flight in a task."""
         return self.capacity if isinstance(self.capacity, int) else self.capacity.maximum
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds that a refused row waits at most, however long a service asks it to; 0: refusals are not heeded."""
+        return MAX_RETRY_AFTER if self.retry is None else self.retry.max_retry_after
 
     @property
     def needs_coordinator(self) -> bool:

@@ -11,9 +11,9 @@ from typing import Any
 
 from .._errors.causes import related
 from .._errors.exceptions import ResultError
-from .._errors.http import is_of_a_broken_message, retry_after, status_of
+from .._errors.http import is_of_a_broken_message, refusal_of, status_of
 
-__all__ = ("ServiceSign", "pause_of", "sign_of")
+__all__ = ("ServiceSign", "sign_of")
 
 
 # An OSError tells of the network by its class or its number; others are of files and data, as gzip's and Pillow's are.
@@ -25,7 +25,7 @@ _NUMBERS = {
 }
 # Of asyncio, which has tried each address of a host in vain: one error for all, without a number of its own.
 _SEVERAL, _NUMBER = "Multiple exceptions: ", re.compile(r"\[Errno (\d+)\]")
-_TOO_MANY_REQUESTS, _UNAVAILABLE, _REQUEST_TIMEOUT = 429, 503, 408
+_REQUEST_TIMEOUT = 408
 # Not every client's exceptions are OSErrors or TimeoutErrors, or have one as their cause. By name, as in _errors/http,
 # and by whole words: `CourseUnavailable` is a row's, `ServiceUnavailable` is not.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -46,7 +46,6 @@ _OF_PYTHON = (
     ProcessLookupError,
 )  # fmt: skip
 _GRPC_DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-_SHORT = 1.0  # seconds to wait where a service asks for a pause and says 0, or a time that is over
 
 
 class ServiceSign(enum.Enum):
@@ -61,34 +60,20 @@ class ServiceSign(enum.Enum):
 def sign_of(error: BaseException | None) -> ServiceSign:
     """What an attempt tells that ended with this error; None for one with a result.
 
-    A status of 429, or a time to wait, is `THROTTLED`; 408 and 500 or more, timeouts and failures of connections are
-    `DOWN`; every other status is an answer. Errors of Python itself, as of a KeyError, tell of the row or the function,
+    A refusal (`refusal_of`) is `THROTTLED`; 408 and 500 or more, timeouts and failures of connections are `DOWN`; every
+    other status is an answer. Errors of Python itself, as of a KeyError, tell of the row or the function,
     as do those of files and data, which are OSErrors too.
     """
     if error is None:
         return ServiceSign.ANSWERED
     if isinstance(error, ResultError):  # a result that does not fit is one
         return ServiceSign.ANSWERED
-    status = status_of(error)
-    if status == _TOO_MANY_REQUESTS or retry_after(error) is not None:
+    if refusal_of(error) is not None:
         return ServiceSign.THROTTLED
+    status = status_of(error)
     if status is not None:
         return ServiceSign.DOWN if status >= 500 or status == _REQUEST_TIMEOUT else ServiceSign.ANSWERED
     return ServiceSign.DOWN if any(map(_is_of_the_connection, related(error))) else ServiceSign.NOTHING
-
-
-def pause_of(error: BaseException | None, longest: float) -> float | None:
-    """The seconds that a service asks all its callers to wait for, with a 429 or a 503; at most `longest`.
-
-    Also with an exception of no status that has a `retry_after`. One of 0, or a date that is just over, asks for a
-    second: it does not say when, and a service that always says so must not be called without end at once.
-
-    None if it asks for nothing: then the row waits alone; also where `longest` is 0.
-    """
-    asked = None if error is None or not longest else retry_after(error)
-    if error is None or asked is None or status_of(error) not in (None, _TOO_MANY_REQUESTS, _UNAVAILABLE):
-        return None
-    return min(asked or _SHORT, longest)
 
 
 def _is_of_the_connection(error: BaseException) -> bool:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from .._errors.http import retry_after
+from .._errors.http import limit_headers, refusal_of, retry_after
 from .._text.safe import safe_repr
-from ._errors import error_class
+from ._errors import ThrottledError, error_class
 
 if TYPE_CHECKING:
     import aiohttp
@@ -43,7 +43,8 @@ async def raise_for_status(response: aiohttp.ClientResponse) -> None:
         response: an answer of aiohttp.
 
     Raises:
-        ThrottledError: the service asks for fewer calls: 429, or any other error with a `Retry-After`.
+        ThrottledError: the service asks for fewer calls: 429, any other error with a `Retry-After`, or a 403 whose
+            `x-ratelimit-remaining` is 0.
         RetryableError: 408, 425, and 500 or more but for 501 and 505.
         PermanentError: every other status of 400 or more.
         TypeError: it is no answer of aiohttp; most often the `await` or `async with` of the request is missing.
@@ -69,9 +70,11 @@ async def raise_for_status(response: aiohttp.ClientResponse) -> None:
     finally:
         response.close()  # closes the connection only if there is more to come on it
     wait = retry_after(response)
-    raise error_class(status, wait)(
-        status, response.reason or "", _without_own_secrets(body, response), wait, f"{response.method} {response.url}"
-    )
+    kind = ThrottledError if refusal_of(response) is not None else error_class(status, wait)
+    body = _without_own_secrets(body, response)
+    error = kind(status, response.reason or "", body, wait, f"{response.method} {response.url}")
+    error.headers = limit_headers(response)
+    raise error
 
 
 async def _beginning(response: aiohttp.ClientResponse) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .._errors.exceptions import AsyncUDFError
 from .._text.safe import one_line, printable
 
@@ -31,6 +33,7 @@ class HTTPStatusError(AsyncUDFError):
         reason: the text behind the status, such as "Service Unavailable"; may be empty.
         body: the begin of the answer, at most 300 characters in one line; may be empty.
         retry_after: the seconds that the server asks to wait; None if it does not say.
+        headers: those of the answer that say when to ask again, by their names in lower case; may be empty.
         request: what was asked, such as "GET https://api.example.com/v1?***"; no user, password or query in it.
 
     With `redact=` neither the body nor the request is shown: both may repeat the input.
@@ -49,6 +52,7 @@ class HTTPStatusError(AsyncUDFError):
         self.reason: str = one_line(reason)
         self.body: str = _excerpt(body)
         self.retry_after: float | None = retry_after
+        self.headers: Mapping[str, str] = {}
         self.request: str = printable(request)
         wait = "" if retry_after is None else f", asks to wait {retry_after:g} s"
         short = f"{status} {self.reason}".rstrip() + wait
@@ -58,7 +62,7 @@ class HTTPStatusError(AsyncUDFError):
 
 
 class ThrottledError(HTTPStatusError):
-    """The service asks for fewer calls: a 429, or another error with a `Retry-After`, such as a 503 or GitHub's 403."""
+    """The service asks for fewer calls: a 429, or another error that says when to ask again, such as GitHub's 403."""
 
 
 class RetryableError(HTTPStatusError):

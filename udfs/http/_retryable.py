@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._errors.causes import leaves, related
-from .._errors.http import retry_after, status_of
+from .._errors.http import refusal_of, retry_after, status_of
 from .._errors.records import is_fatal
 from .._policies.service_signs import ServiceSign, sign_of
 from .._text.safe import type_name
@@ -21,10 +21,10 @@ def is_retryable(error: BaseException) -> bool:
     """Whether another attempt may mend it: a default for `retry_on=` that suits HTTP.
 
     True for a service that asks for fewer calls or cannot answer now (statuses as in `raise_for_status`), for
-    connections that fail or break, and for timeouts, `attempt_timeout=` among them. False for every other status, for
-    certificates that are wrong, and for errors of Python or of the function itself, such as a KeyError or a result
-    that does not fit. An exception counts as what it was raised from (`raise ... from error`); a group only if
-    everything in it is retryable.
+    connections that fail or break, and for timeouts, `attempt_timeout=` among them. False for a refusal with
+    `x-should-retry: false`, for every other status, for certificates that are wrong, and for errors of Python or of the
+    function itself, such as a KeyError or a result that does not fit. An exception counts as what it was raised from
+    (`raise ... from error`); a group only if everything in it is retryable.
 
     It knows the exceptions of `raise_for_status` and aiohttp; `TimeoutError`, and of `OSError` what is of the network;
     and by their `status`, `response`, code or names those of httpx, requests, botocore, gRPC and others, none of which
@@ -41,10 +41,12 @@ def is_retryable(error: BaseException) -> bool:
         return False
     if issubclass(type(error), BaseExceptionGroup):
         return all(map(is_retryable, leaves(error)))
-    status = status_of(error)
+    refusal, status = refusal_of(error), status_of(error)
+    if refusal is not None:
+        return refusal.may_retry
     if status is not None:
         return is_retryable_status(status, retry_after(error))
     names = {type_name(one) for one in related(error)}
     if _WRONG_SERVER in names:
         return False
-    return _BROKEN in names or sign_of(error) in (ServiceSign.THROTTLED, ServiceSign.DOWN)
+    return _BROKEN in names or sign_of(error) is ServiceSign.DOWN
