@@ -26,7 +26,7 @@ from collections import Counter
 import airportsdata
 from aiohttp import web
 
-MEAN, SIGMA = 0.019, 0.8  # seconds; lognormal
+MEAN, SIGMA = 0.04, 0.8  # seconds; lognormal
 SHARES = {"500": 0.01, "429": 0.005, "hang": 0.001}  # of the requests; the others are answered
 HANG = 600.0  # seconds; far longer than any caller waits
 TERRITORIES = {"Puerto Rico", "Virgin Islands", "Guam", "American Samoa", "Northern Mariana Islands"}

@@ -42,7 +42,7 @@ from asyncudf import AsyncUDF, OptionError, RetryStrategy, Run, async_pandas_udf
 
 AIRPORT = "name string, city string, lat double, lon double, tz string"
 TASKS = 2
-ATTEMPT_TIMEOUT = 1.0  # seconds; more than fifty times the mean, so only calls that hang reach it
+ATTEMPT_TIMEOUT = 1.0  # seconds; twenty-five times the mean, so only calls that hang reach it
 ATTEMPTS = 4
 REPORT = Path(__file__).parents[1] / "build" / "enrich_flights.html"
 

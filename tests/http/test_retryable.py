@@ -156,7 +156,7 @@ def test_a_call_that_hangs_is_made_again() -> None:
 def test_after_the_last_attempt_the_error_of_the_service_is_told() -> None:
     """Not one that says no more than that there were many (Daft's)."""
     with pytest.raises(AsyncUDFError, match=r"attempt 4, .*ThrottledError: 429 Too Many Requests") as caught:
-        run_rows(Flaky(9, ThrottledError(429, "Too Many Requests")), ["a"], retry=RETRY)
+        run_rows(Flaky(9, ThrottledError(429, "Too Many Requests")), ["a"], retry=RETRY, throttle_counts=True)
     assert type(caught.value.__cause__) is ThrottledError
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 import random
 import re
 from collections.abc import Callable
@@ -66,20 +67,18 @@ async def dead_for_a_minute(n: int) -> int:
     return n
 
 
-async def asked_too_often(n: int) -> int:
-    await asyncio.sleep(0.05)
-    if n % 100 == 99 and n not in TRIED:
-        TRIED.add(n)
-        raise http.ThrottledError(429, retry_after=5)
-    return n
+def refusing() -> Figures:
+    accepted: Counter[int] = Counter()  # by second
 
+    async def strict(n: int) -> int:
+        now = asyncio.get_running_loop().time()
+        accepted[int(now)] += 1
+        await asyncio.sleep(0.05)
+        if accepted[int(now)] > 50:
+            raise http.ThrottledError(429, retry_after=int(now) + 1 - now)
+        return n
 
-TRIED = set[int]()
-
-
-def paused() -> Figures:
-    TRIED.clear()
-    return run_of_a_function(asked_too_often, range(1000), capacity=20)
+    return run_of_a_function(strict, range(1000), capacity=20)
 
 
 def chain() -> list[Figures]:
@@ -127,7 +126,7 @@ JOBS: dict[str, tuple[Callable[[], Figures], str, str]] = {
         "breaker",
         "the circuit breaker was open: the service failed too often (mostly ConnectionError)",
     ),
-    "pauses": (paused, "limit", "because the service asked for a pause 10 times"),
+    "refusals": (refusing, "limit", "calls were held back because the service refused "),
     "straggler": (
         lambda: run_of_a_function(sometimes_slow, range(905), capacity=20),
         "winding_down",

@@ -201,8 +201,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         coordinator: the URL of a Redis or Valkey server at which tasks agree on limits of the job, such as
             "redis://:password@host:6379"; unless given the driver starts one where a limit needs it (the extra
             `asyncudf[coordinator]`).
-        throttle_counts: whether a 429 or 503 with `Retry-After` uses up an attempt. In any case it pauses the
-            function's calls, in the whole job if there is a coordinator, else in the task.
+        throttle_counts: whether a refusal, such as a 429, uses an attempt. Unless it does, the refused row waits alone
+            as long as the service asks, and is called again.
         breaker: a `CircuitBreaker`: rows wait while the service is dead, and use up no attempt.
         max_failures: how many rows may fail before the job ends: a count, or a share such as 0.02 after 100 rows.
         hedge: a `Hedge`: a second call for a row whose first takes long. Only for calls that may be made twice.

@@ -149,9 +149,7 @@ class Admission:
         self.attempts = 0
         self.waiting: Call | None = None
 
-    def use(
-        self, gates: Sequence[Gate], costs: Sequence[float] | None = (), shared: SharedPause | None = None
-    ) -> None:
+    def use(self, gates: Sequence[Gate], costs: Sequence[float] | None = (), shared: SharedPause | None = None) -> None:
         """From now on attempts ask these, in their order; one whose `wait` takes what it grants is the last.
 
         Args:

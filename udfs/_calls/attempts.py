@@ -164,19 +164,21 @@ class Calls(FirstAttempts):
 
     def _expire(self, call: Call) -> None:
         """The row's deadline has come: it is done, whatever still runs for it."""
+        if call.parked is not None:
+            self._give_back(call)
+        if not (call.done or call.deadline is None or self._is_over(call)):  # it was given time back
+            self._loop.call_later(call.deadline - self._clock(), self._expire_late, call)
+            return
         self._abandon_slots(call)
         self._attempts.stop(call.watched)
-        if call.parked is not None and not call.done and self._give_back(call):
-            self._loop.call_later(max(ROUNDING, call.deadline - self._clock()), self._expire_late, call)  # type: ignore[operator]
-            return
         if not (call.done or call.is_suspect or self._waits_for_breaker(call)):
             self._time_out(call)
         self._admission.wake()  # it may be the one that waits there
         self._pool.wake()
 
     def _expire_late(self, call: Call) -> None:
-        """The deadline has come of a row that was given time back."""
-        if not call.done and self._is_over(call):
+        """The deadline may have come of a row that was given time back; it runs anew if the call does."""
+        if not (call.done or call.deadline is None):
             self._due(self._expire, call)
 
     def _attempt_expired(self, call: Call) -> None:

@@ -164,14 +164,12 @@ class CallEndings(ABC):
         self._backing_off.add(call)
         self._loop.call_later(seconds, self._retry, call)
 
-    def _give_back(self, call: Call) -> bool:
-        """Move the deadline of a call by the time that it has spent in a pause of all calls; whether there was one."""
+    def _give_back(self, call: Call) -> None:
+        """Move the deadline of a call by the time that it has spent in a pause of all calls."""
         pauses = self._admission.refusals.throttle.paused_seconds(self._clock())
         spent, call.pauses = pauses - call.pauses, pauses
-        if call.deadline is None or spent <= 0.0:
-            return False
-        call.deadline += spent
-        return True
+        if call.deadline is not None:
+            call.deadline += spent
 
     def _refuse(self, call: Call, error: BaseException) -> None:
         """No attempt can be made of the call."""

@@ -36,11 +36,11 @@ def held_back(reading: Reading) -> Finding:
 
 
 def permits(reading: Reading) -> Finding:
-    """Which of several limits it was, and how much of the time were pauses, no figure tells."""
+    """No figure says which of several limits it was, and how much of the time calls were held back by refusals."""
     gain = reading.at_most(State.LIMIT)
     has_rate, share = bool(reading.options.get("rate_limit")), reading.options.get("job_capacity")
     asked = reading.count("throttled")
-    asks = f"the service asked for a pause {count(asked)} {'time' if asked == 1 else 'times'}"
+    asks = f"the service refused {count(asked)} {'call' if asked == 1 else 'calls'}"
     if asked and not has_rate and not share:
         return Finding(
             f"calls were held back because {asks}: it allows fewer than were made, and capacity changes nothing",
