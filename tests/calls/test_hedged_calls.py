@@ -26,6 +26,14 @@ HEDGE = Hedge(after=2.0, budget=1.0)
 RETRY = RetryStrategy.fixed_delay(attempts=2, delay=1.0)
 
 
+class StatusError(Exception):
+    """What a client raises for an answer with this HTTP status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(str(status))
+        self.status = status
+
+
 class Slow:
     """The first call of each of these rows takes 100 s, all others a second; notes how calls begin and end."""
 
@@ -118,6 +126,30 @@ class TestFailures:
             harness.advance(2.0)
             harness.fail("a", ConnectionError())
             assert (harness.output, function.running) == ([], ["a"])
+            harness.complete("a", "second")
+            assert harness.output == ["second"]
+
+    @pytest.mark.parametrize(("status", "seconds"), [(404, 4.0), (408, 100.0), (429, 100.0), (503, 100.0)])
+    def test_one_that_a_second_call_would_not_mend_is_the_answer(self, status: int, seconds: float) -> None:
+        """A row whose first call had ended with a 404 waited for the second one to end."""
+        begun: list[float] = []
+
+        async def refused(x: str) -> str:
+            begun.append(now())
+            await asyncio.sleep(4.0 if len(begun) == 1 else 98.0)
+            raise StatusError(status)
+
+        found = figures(refused, ["a"], on_error="null", hedge=HEDGE)
+        assert (begun, found.seconds) == ([0.0, 2.0], seconds)
+
+    def test_one_that_the_retry_strategy_names_leaves_it_to_the_other(self) -> None:
+        """A service may answer with a 404 until its copies have met."""
+        function = ManualFunction()
+        retry = RetryStrategy.fixed_delay(2, 1.0, retry_on=StatusError)
+        with OperatorHarness(function, hedge=HEDGE, retry=retry) as harness:
+            harness.put("a")
+            harness.advance(2.0)
+            harness.fail("a", StatusError(404))
             harness.complete("a", "second")
             assert harness.output == ["second"]
 

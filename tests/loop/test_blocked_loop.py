@@ -8,17 +8,20 @@ import importlib
 import logging
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import asyncudf.queues
-from asyncudf import AsyncFunction, AsyncStream, ProcessFunction, ResultFuture, RetryStrategy
+from asyncudf import AsyncFunction, AsyncStream, AsyncUDFError, ProcessFunction, RateLimit, ResultFuture, RetryStrategy
 from asyncudf._arrow.rows import records_of
+from asyncudf._coordination.place import Meeting
 from asyncudf._loop import watchdog
 from asyncudf._loop.bridge import Bridge
 from asyncudf._loop.watchdog import INTERVAL, LIMIT, BlockedTime
@@ -77,12 +80,12 @@ def test_a_halt_adds_nothing_to_what_was_seen_before_it() -> None:
     assert (told, total) == ([False] * 5 + [True], 5 * INTERVAL)
 
 
-@pytest.mark.parametrize("name", ["numpy", "pandas", "pyarrow", "pyspark"])
+@pytest.mark.parametrize("name", watchdog.LIBRARIES)
 def test_a_folder_of_the_users_may_be_called_like_a_library(name: str) -> None:
-    library = importlib.import_module(name)
-    assert watchdog._is_library(str(library.__file__))
+    [folder] = importlib.import_module(name).__path__
+    assert watchdog._is_library(f"{folder}/client.py")
     assert not watchdog._is_library(f"/home/me/{name}/jobs/enrich.py")
-    assert not watchdog._is_library(f"{os.path.dirname(str(library.__file__))}_jobs/enrich.py")
+    assert not watchdog._is_library(f"{folder}_jobs/enrich.py")
 
 
 # --- with a real loop -------------------------------------------------------------------------------------------------
@@ -307,6 +310,24 @@ def test_loops_that_wait_or_work_in_small_steps_are_not_told(warnings: Warnings)
     run(waits, [1])
     run(in_a_thread, [1])
     run(instant, list(range(300_000)))
+    assert warnings.texts == []
+
+
+def test_an_import_of_the_library_is_not_told(
+    warnings: Warnings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first task with a coordinator imported redis on its loop, and 30 frames of that were the user's fault."""
+    (tmp_path / "redis.py").write_text("import needed_by_it")
+    (tmp_path / "needed_by_it.py").write_text("import time; time.sleep(0.5); raise ImportError")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] == "redis"]:
+        monkeypatch.delitem(sys.modules, name)
+
+    async def weather(x: int) -> int:
+        return x
+
+    with pytest.raises(AsyncUDFError, match="need the library redis"):
+        run(weather, [1], rate_limit=RateLimit(1), meeting=Meeting("redis://localhost", "", "weather"))
     assert warnings.texts == []
 
 

@@ -19,7 +19,25 @@ HALF = "halve the time"
 ONE_SLOW = latencies(1000, 0.05, 5.0)
 
 # The figures of a function; the state that cost most; the facts that the text has to tell.
-VERDICTS: dict[str, tuple[dict[str, Any], str | None, list[str]]] = {
+Case = tuple[dict[str, Any], str | None, list[str]]
+
+
+def one_long_task(short: list[Any], long: Any, *why: str, **others: Any) -> Case:
+    """Ten tasks of 5 s and one of a minute, during most of which nothing arrives; and the reason."""
+    function = figures(
+        input=60.0,
+        calls_busy=50.0,
+        tasks={"succeeded": 11},
+        ended=70.0,
+        in_flight={"mean": 10, "peak": 20},
+        per_task=[*short, long],
+        **others,
+    )
+    facts = ["55%", "input", "one task of 11", "1 min", "5 s", *why, "at most 71%", "calls busy", "45%"]
+    return function, "input", facts
+
+
+VERDICTS: dict[str, Case] = {
     "capacity": (
         figures(**BUSY, latency=latencies(1000, 0.048)),
         "calls_busy",
@@ -286,53 +304,10 @@ VERDICTS: dict[str, tuple[dict[str, Any], str | None, list[str]]] = {
         "winding_down",
         ["90%", "last rows", "tried again", "shorter delays", "retry=", "at most 72%"],
     ),
-    "skew": (
-        figures(
-            input=60.0,
-            calls_busy=50.0,
-            rows=20_000,
-            tasks={"succeeded": 11},
-            ended=70.0,
-            in_flight={"mean": 10, "peak": 20},
-            per_task=[*[task(5.0, rows=500)] * 10, task(60.0, rows=15_000)],
-        ),
-        "input",
-        [
-            "55%",
-            "input",
-            "one task of 11",
-            "1 min",
-            "5 s",
-            "15,000 of 20,000 rows",
-            "equal size",
-            "at most 71%",
-            "calls busy",
-            "45%",
-        ],
+    "skew": one_long_task(
+        [task(5.0, rows=500)] * 10, task(60.0, rows=15_000), "15,000 of 20,000 rows", "equal size", rows=20_000
     ),
-    "a slow host": (
-        figures(
-            input=60.0,
-            calls_busy=50.0,
-            tasks={"succeeded": 11},
-            ended=70.0,
-            in_flight={"mean": 10, "peak": 20},
-            per_task=[*[task(5.0)] * 10, task(60.0)],
-        ),
-        "input",
-        [
-            "55%",
-            "input",
-            "one task of 11",
-            "1 min",
-            "5 s",
-            "no more rows",
-            "partition 0",
-            "at most 71%",
-            "calls busy",
-            "45%",
-        ],
-    ),
+    "a slow host": one_long_task([task(5.0)] * 10, task(60.0), "no more rows", "partition 0"),
     "two that cost about the same": (
         figures(input=5.2, output=4.8, in_flight={"mean": 2.0, "peak": 20}),
         "input",

@@ -23,7 +23,9 @@ from .._errors.records import is_fatal
 from .._functions.async_function import Results
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
+from .._policies.lasting_errors import is_lasting
 from .._policies.options import Options
+from .._policies.service_signs import ServiceSign, sign_of
 from .admission import NOT_NEEDED
 from .answers import Validate
 from .call import Call
@@ -146,7 +148,7 @@ class Calls(FirstAttempts):
     def _is_first_answer(self, hedges: Hedges, call: Call, error: BaseException | None) -> bool:
         """Whether it counts how an attempt has ended; then the other one, if there are two, is cancelled."""
         others = call.undecided
-        if error is not None and others and not is_fatal(error):  # what is left of the two may have an answer yet
+        if error is not None and others and not self._is_answer(error):  # what is left of the two may have one yet
             self.counts.error(error)
             return False
         hedges.ended(call)
@@ -154,6 +156,11 @@ class Calls(FirstAttempts):
             self._abandon(slot, NOT_NEEDED)
             call.slots.remove(slot)
         return True
+
+    def _is_answer(self, error: BaseException) -> bool:
+        """Whether a second call would end in the same way: the service has answered, with a 404 for example."""
+        lasts = sign_of(error) is ServiceSign.ANSWERED and is_lasting(error, self._options.retry)
+        return lasts or is_fatal(error)
 
     def close(self) -> None:
         """Watch no deadline any more."""

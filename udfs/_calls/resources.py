@@ -17,7 +17,7 @@ from .._functions.signature import FunctionSpec
 from .._loop.limited import within
 from .._text.safe import safe_repr
 
-__all__ = ("CLOSE_LIMIT", "closing", "opened", "opening")
+__all__ = ("closing", "opened", "opening")
 
 
 OPEN_LIMIT = 600.0  # seconds; a client that is not open by then never will be

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import sys
@@ -24,7 +25,8 @@ LIMIT = 1.0  # seconds that a loop may take to come round
 MOMENT = 0.005  # seconds at one place of the user's code that are no work of Python's
 OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 STANDARD = os.path.dirname(os.__file__) + os.sep
-LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark")
+LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark", "redis", "opentelemetry")  # asyncudf itself calls the last two
+IMPORTS = "<frozen importlib"
 LIFE_CYCLE = ("resources.py", "_called")  # under which open and close run, and they may take their time
 
 logger = logging.getLogger("asyncudf")
@@ -151,11 +153,14 @@ def _clock_of_this_thread() -> Callable[[], float]:
 
 
 def _frames_of_user(innermost: FrameType | None) -> Sequence[FrameType]:
-    """The frames of a call's own code, from the outermost; none while the library works, or opens and closes."""
+    """The frames of a call's own code, from the outermost; none while the library works, imports, opens or closes."""
     frames: list[FrameType] = []
     while innermost is not None:
         frames.append(innermost)
         innermost = innermost.f_back
+    files = [frame.f_code.co_filename for frame in frames]
+    if any(inner.startswith(IMPORTS) and outer.startswith(OWN) for inner, outer in itertools.pairwise(files)):
+        return ()  # redis imports dozens of modules, of other packages too, when the first task with limits begins
     started = False
     for number, frame in enumerate(reversed(frames)):
         code = frame.f_code
@@ -176,8 +181,7 @@ def _is_library(file: str) -> bool:
 
 def _libraries() -> tuple[str, ...]:
     """Where those that are loaded lie: a folder of the user's may be called like one of them."""
-    files = (getattr(sys.modules.get(name), "__file__", None) for name in LIBRARIES)
-    return tuple(os.path.dirname(file) + os.sep for file in files if file is not None)
+    return tuple(folder + os.sep for name in LIBRARIES for folder in getattr(sys.modules.get(name), "__path__", ()))
 
 
 def _name(outermost: FrameType) -> str:
