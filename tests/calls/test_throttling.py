@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -205,7 +204,7 @@ class TestThrottleCounts:
 
 
 class TestAfterwards:
-    @pytest.mark.parametrize("refusals", [1, 20], ids=["of a row", "of all"])
+    @pytest.mark.parametrize("refusals", [1, 10], ids=["of a row", "of all"])
     def test_rows_take_the_short_way_again(self, refusals: int) -> None:
         """When nothing contradicts any more no call has to ask, as before the refusals."""
 

@@ -214,12 +214,12 @@ VERDICTS: dict[str, Case] = {
     "two limits": (
         figures(limit=9.0, calls_busy=1.0, options={"job_capacity": 40, "rate_limit": "given"}, throttled=1),
         "limit",
-        ["90%", "permit", "job_capacity=40", "the service", "pause", "1 time", "rate_limit", "at most 75%"],
+        ["90%", "permit", "job_capacity=40", "the service refused 1 call", "rate_limit", "at most 75%"],
     ),
-    "pauses that the service asked for": (
+    "refusals": (
         figures(limit=9.0, calls_busy=1.0, throttled=12, in_flight={"mean": 2.0, "peak": 20}),
         "limit",
-        ["90%", "the service", "pause", "12 times", "rate_limit"],
+        ["90%", "the service refused 12 calls", "rate_limit"],
     ),
     "a capacity that is found out": (
         figures(calls_busy=10.0, options={"capacity": "given"}, in_flight={"mean": 12.0, "peak": 31}),
