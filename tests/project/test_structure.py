@@ -10,7 +10,6 @@ import enum
 import functools
 import importlib
 import inspect
-import pickle
 import re
 import sys
 import tomllib
@@ -23,7 +22,6 @@ import asyncudf
 import asyncudf.http
 import asyncudf.queues
 import asyncudf.testing
-from asyncudf._errors import exceptions
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = {"asyncudf.queues": ROOT / "queues", "asyncudf": ROOT / "udfs"}
@@ -269,12 +267,6 @@ def test_every_public_name_is_documented_and_names_the_package_it_is_imported_fr
                 if public.__module__ != package.__name__:
                     violations.append(f"{package.__name__}.{name} has the __module__ {public.__module__}")
     require_none(violations, "Write the docstring; give the name to `publish` in the package's __init__.py.")
-
-
-def test_every_error_can_be_imported_by_the_name_that_it_is_shown_with() -> None:
-    """`asyncudf.FatalError` stood before messages: it could be neither imported nor pickled."""
-    errors = [getattr(exceptions, name) for name in exceptions.__all__]
-    assert [error for error in errors if pickle.loads(pickle.dumps(error)) is not error] == []
 
 
 def test_every_folder_is_a_listed_package() -> None:

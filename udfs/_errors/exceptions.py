@@ -41,3 +41,6 @@ class ResultError(AsyncUDFError):
 
 class FatalError(AsyncUDFError):
     """Fails the task under every policy and is not tried again, since no other row would fare better."""
+
+
+FatalError.__module__ = "asyncudf"  # Spark shows it before the message
