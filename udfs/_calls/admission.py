@@ -17,7 +17,7 @@ from .._policies.throttle import Throttle
 from .call import Call
 from .slots import CallSlot, SlotPool
 
-__all__ = ("NOT_NEEDED", "Admission", "Gate", "ThrottleGate")
+__all__ = ("NOT_NEEDED", "Admission", "Gate")
 
 
 APART = 0.1  # seconds: the same time, on the clocks of two tasks

@@ -8,7 +8,7 @@ import statistics
 from collections import deque
 from typing import NamedTuple
 
-__all__ = ("Phase", "Throttle")
+__all__ = ("Throttle",)
 
 
 ENOUGH = 10  # refusals, at least half of the last answers, that are evidence of a limit for all calls

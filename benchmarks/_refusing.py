@@ -1,0 +1,105 @@
+"""Services that refuse calls, on a given clock: each tells whether it takes a call, or how long to wait."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable
+
+__all__ = ("SERVICES", "Refusing")
+
+
+Service = Callable[[int, float], float | None]  # of a row and the time; None: it takes the call
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusing:
+    """A service and a job that meets it.
+
+    Args:
+        service: makes one, for one run.
+        rows: of the job.
+        ideal: seconds that the job takes at least, with 50 calls of 20 ms in flight.
+
+    """
+
+    service: Callable[[], Service]
+    rows: int
+    ideal: float
+    paced: float = 0.0
+
+
+def at_random(share: float) -> Service:
+    """One node of many is bad."""
+    rng = random.Random(1)
+    return lambda row, now: 1.0 if rng.random() < share else None
+
+
+def window(calls: int, seconds: float, *, in_whole_seconds: bool = False) -> Service:
+    """So many calls in each second, minute or hour."""
+    taken = {"in": -1, "calls": 0}
+
+    def service(row: int, now: float) -> float | None:
+        number = math.floor(now / seconds + 1e-9)
+        if number != taken["in"]:
+            taken.update({"in": number, "calls": 0})
+        if taken["calls"] < calls:
+            taken["calls"] += 1
+            return None
+        left = (number + 1) * seconds - now
+        return max(1.0, math.ceil(left)) if in_whole_seconds else left + 1e-9
+
+    return service
+
+
+def bucket(rate: float, burst: float, wait: float = 1.0) -> Service:
+    """A token bucket that always says the same wait."""
+    state = {"at": 0.0, "tokens": burst}
+
+    def service(row: int, now: float) -> float | None:
+        tokens = min(burst, state["tokens"] + (now - state["at"]) * rate)
+        is_taken = tokens >= 1 - 1e-9
+        state.update({"at": now, "tokens": tokens - is_taken})
+        return None if is_taken else wait
+
+    return service
+
+
+def tenants(count: int, rate: float, burst: float) -> Service:
+    """Each with a limit of its own; a row belongs to one of them at random."""
+    buckets = [bucket(rate, burst) for _ in range(count)]
+    return lambda row, now: buckets[random.Random(row).randrange(count)](row, now)
+
+
+def dead(since: float, until: float, wait: float) -> Service:
+    """Takes nothing for a time."""
+    return lambda row, now: wait if since <= now < until else None
+
+
+def both(*services: Service) -> Service:
+    """Takes what all of them take."""
+
+    def service(row: int, now: float) -> float | None:
+        return max((wait for one in services if (wait := one(row, now)) is not None), default=None)
+
+    return service
+
+
+FREE = 50 / 0.02  # calls per second without a refusal
+SERVICES = {
+    "0.1% at random": Refusing(lambda: at_random(0.001), 60_000, 60_000 / FREE, 96),
+    "0.5% at random": Refusing(lambda: at_random(0.005), 60_000, 60_000 / FREE, 95),
+    "1% at random": Refusing(lambda: at_random(0.01), 60_000, 60_000 / FREE, 93),
+    "3% at random": Refusing(lambda: at_random(0.03), 60_000, 60_000 / FREE, 89),
+    "10% at random": Refusing(lambda: at_random(0.1), 60_000, 60_000 / FREE),
+    "100 in each second": Refusing(lambda: window(100, 1.0), 6_000, 59.0, 99),
+    "the same, whole seconds": Refusing(lambda: window(100, 1.0, in_whole_seconds=True), 6_000, 59.0, 71),
+    "bucket of 100/s, burst 20": Refusing(lambda: bucket(100, 20), 6_000, 59.8, 88),
+    "the same, wait 0.2 s": Refusing(lambda: bucket(100, 20, 0.2), 6_000, 59.8),
+    "600 in each minute": Refusing(lambda: window(600, 60.0), 6_000, 540.2, 98),
+    "100 tenants of 30/s": Refusing(lambda: tenants(100, 30, 5), 60_000, 60_000 / FREE, 98),
+    "dead at once for 20 s": Refusing(lambda: dead(0.0, 20.0, 5.0), 60_000, 20.0 + 60_000 / FREE, 100),
+    "dead later for 20 s": Refusing(lambda: dead(5.0, 25.0, 5.0), 60_000, 20.0 + 60_000 / FREE),
+    "bucket and 3,000 a minute": Refusing(lambda: both(bucket(100, 20), window(3_000, 60.0)), 6_000, 90.0),
+}
