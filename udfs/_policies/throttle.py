@@ -19,6 +19,8 @@ FREE_AFTER = 4.0  # times the growth: then the pace is lifted
 GROWN, IN_VAIN = 1.05, 3  # a pace that has grown less; corrections of such, one after another, that helped nothing
 BURST = 0.01  # seconds: calls begin together that are due within these, for timers come late
 FIRST_CALLS = 2  # in flight in a slow start
+PATIENCE = 1.0  # seconds after which another call may probe, for one that hangs must not hold up all
+SHORTEST = 1e-3  # seconds in which a pace can be measured
 # Chance explains a share of refusals up to 5%, or a quarter more than were seen before; beyond that, only what comes
 # once in a million answers pauses all, and once in a thousand corrects a pace.
 LEAST_SHARE, MORE, KNOWN = 0.05, 1.25, 50
@@ -55,6 +57,7 @@ class Throttle:
     #
     # _refusals: the newest last, with no more than a pause or a correction needs
     # _answers, _refused: answers and refusals since the phase began
+    # _ends: of the last pause; _until: when the next call may begin in one
     # _accepted: answers since `_measured`, the end of the last pause
     # _pace: calls per second at `since`; 0: a slow start, of few calls in flight and one more for each answer
 
@@ -62,7 +65,7 @@ class Throttle:
         self._phase = Phase.FREE
         self._measured = now
         self._accepted = self._in_vain = 0
-        self._until = self._next = self._pace = self._background = 0.0
+        self._until = self._ends = self._next = self._pace = self._background = 0.0
         self._growth = GROWTH
         self._paused = 0.0
         self._enter(Phase.FREE, now)
@@ -70,39 +73,44 @@ class Throttle:
     @property
     def until(self) -> float:
         """The end of the pause of all calls, if there is one."""
-        return self._until if self._phase is Phase.PAUSED else -math.inf
+        return self._ends if self._phase is Phase.PAUSED else -math.inf
 
     def is_free(self, now: float) -> bool:
         """Whether calls begin at once, and none has to be reported by `began`."""
-        if self._phase is Phase.PACED and now - self.since >= FREE_AFTER * self._growth:
+        if self._phase is Phase.PACED and now >= self._free_at:
             self._enter(Phase.FREE, now)
         return self._phase is Phase.FREE
+
+    @property
+    def _free_at(self) -> float:
+        return self.since + FREE_AFTER * self._growth
 
     def paused_seconds(self, now: float) -> float:
         """How long calls were paused in all."""
         return self._paused + (now - self.since if self._phase is Phase.PAUSED else 0.0)
 
-    def wait(self, in_flight: int, now: float) -> float | None:
-        """Seconds until a call may begin; None while that depends on the answer to another call."""
+    def wait(self, in_flight: int, now: float) -> float:
+        """Seconds until a call may begin; it may be sooner, when another call has ended."""
         if self.is_free(now):
             return 0.0
         if self._phase is Phase.PAUSED:
-            return None if self._is_probing else max(0.0, self._until - now)
-        if not self._pace:
-            return 0.0 if in_flight < FIRST_CALLS + self._answers else None
-        return max(0.0, self._next - now)
+            return max(0.0, self._until - now)
+        if not self._pace and in_flight < FIRST_CALLS + self._answers:
+            return 0.0
+        return max(0.0, min(self._next, self._free_at) - now) if self._pace else self._free_at - now
 
     def began(self, now: float) -> None:
         """A call begins."""
         if self._phase is Phase.PAUSED:
             self._is_probing = True
+            self._until = now + PATIENCE
         elif self._phase is Phase.PACED and self._pace:
             self._next = max(self._next, now - BURST) + 1.0 / self._pace_at(now)
 
     def gave_up(self, began: float) -> None:
         """A call that began then ends, and its end says nothing of the service."""
-        if began >= self.since:
-            self._is_probing = False
+        if began >= self.since and self._is_probing:
+            self._is_probing, self._until = False, self._ends
 
     def answered(self, calls: int, began: float, now: float) -> None:
         """So many calls have ended otherwise than with a refusal, of which the first began then."""
@@ -113,7 +121,8 @@ class Throttle:
             self._answers += calls
         elif self._is_probing:
             # Up to the end of the pause: from then on there may have been no call to probe with.
-            self._pace = self._accepted / (self._until - self._measured) if self._accepted >= FEW else 0.0
+            seconds = max(SHORTEST, self._ends - self._measured)
+            self._pace = self._accepted / seconds if self._accepted >= FEW else 0.0
             self._measured, self._accepted = now, 0
             self._enter(Phase.PACED, now)
 
@@ -138,7 +147,7 @@ class Throttle:
 
     def pause(self, until: float, now: float) -> None:
         """All calls wait until then, for a reason that this task has seen, or another one."""
-        self._until = max(until, self.until, now)
+        self._until = self._ends = max(until, self.until, now)
         self._enter(Phase.PAUSED, now)
 
     def _enter(self, phase: Phase, now: float) -> None:

@@ -1,0 +1,97 @@
+"""Which answers are refusals, and how long their rows wait: whichever client's exception brings them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from asyncudf._errors.http import Refusal, refusal_of
+
+
+class AnsweredError(Exception):
+    def __init__(self, status: int | None, **headers: Any) -> None:
+        super().__init__(status)
+        self.status = status
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def wait_of(status: int | None, **headers: Any) -> float | None:
+    refusal = refusal_of(AnsweredError(status, **headers))
+    return None if refusal is None else refusal.seconds
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "seconds"),
+    [
+        (429, {}, 1.0),
+        (429, {"Retry_After": "7"}, 7.0),
+        (503, {}, None),
+        (503, {"Retry_After": "7"}, 7.0),
+        (403, {}, None),
+        (403, {"Retry_After": "7"}, 7.0),
+        (403, {"X_RateLimit_Remaining": "0"}, 1.0),
+        (403, {"X_RateLimit_Remaining": "0", "X_RateLimit_Reset": "30"}, 30.0),
+        (403, {"X_RateLimit_Remaining": "12", "X_RateLimit_Reset": "30"}, None),
+        (500, {"Retry_After": "7"}, None),
+        (301, {"Retry_After": "7"}, None),
+        (200, {"Retry_After": "7"}, None),
+    ],
+)
+def test_what_is_a_refusal(status: int, headers: dict[str, str], seconds: float | None) -> None:
+    assert wait_of(status, **headers) == seconds
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry_after_ms": "250", "x_ms_retry_after_ms": "9000", "Retry_After": "9"}, 0.25),
+        ({"x_ms_retry_after_ms": "1500", "Retry_After": "9"}, 1.5),
+        ({"Retry_After": "9", "x_ratelimit_reset": "60"}, 9.0),
+        ({"x_ratelimit_reset_after": "2.5"}, 2.5),
+        ({"x_ratelimit_reset_requests": "6m0s"}, 360.0),
+        ({"x_ratelimit_reset_tokens": "1h2m3.5s"}, 3723.5),
+        ({"x_ratelimit_reset_tokens": "20ms"}, 0.02),
+        (
+            {
+                "x_ratelimit_reset_requests": "2s",
+                "x_ratelimit_remaining_requests": "0",
+                "x_ratelimit_reset_tokens": "9s",
+            },
+            2.0,
+        ),
+        ({"Retry_After": "Wed, 21 Oct 2015 07:30:00 GMT", "Date": "Wed, 21 Oct 2015 07:28:00 GMT"}, 120.0),
+    ],
+)
+def test_the_first_header_that_can_be_read_says_the_wait(headers: dict[str, str], seconds: float) -> None:
+    assert wait_of(429, **headers) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("scale", [1, 1000], ids=["seconds", "milliseconds"])
+def test_a_reset_may_be_a_time(scale: int) -> None:
+    assert wait_of(429, X_RateLimit_Reset=str((time.time() + 30) * scale)) == pytest.approx(30, abs=2)
+
+
+@pytest.mark.parametrize("value", ["0", "-5", "", "soon", "nan", "-inf", "9" * 10**6, b"7", [7], None, True, object()])
+def test_what_says_nothing_is_a_wait_of_a_second(value: Any) -> None:
+    for name in ("Retry_After", "retry_after_ms", "x_ratelimit_reset"):
+        assert wait_of(429, **{name: value}) == 1.0
+
+
+@pytest.mark.parametrize("value", ["inf", "1e308", "9" * 300, float("inf")])
+def test_a_wait_that_never_ends_is_a_long_one(value: Any) -> None:
+    assert 1e8 < (wait_of(429, Retry_After=value) or 0.0) <= 1e9
+
+
+def test_a_service_may_forbid_another_call() -> None:
+    assert refusal_of(AnsweredError(429, **{"x-should-retry": "false"})) == Refusal(None, may_retry=False)
+    assert refusal_of(AnsweredError(429, **{"x-should-retry": "true"})) == Refusal(None, may_retry=True)
+
+
+def test_an_exception_without_a_status_may_say_it() -> None:
+    error = AnsweredError(None)
+    error.retry_after = 3  # type: ignore[attr-defined]
+    assert refusal_of(error) == Refusal(3.0, may_retry=True)
+    assert refusal_of(AnsweredError(None, Retry_After="3")) == Refusal(3.0, may_retry=True)
+    assert refusal_of(ValueError("of the row")) is None

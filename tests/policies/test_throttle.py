@@ -1,0 +1,147 @@
+"""When calls may begin while a service refuses some, on a clock that is given."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf._policies.throttle import Throttle
+
+
+def paused(until: float = 5.0, accepted: int = 0, at: float = 1.0) -> Throttle:
+    """After so many accepted calls ten were refused."""
+    throttle = Throttle(0.0)
+    throttle.answered(accepted, 0.0, at)
+    for _ in range(10):
+        throttle.refused(until, 0.0, at)
+    assert throttle.until == until
+    return throttle
+
+
+def test_nine_refusals_in_a_row_pause_nobody() -> None:
+    throttle = Throttle(0.0)
+    for _ in range(9):
+        throttle.refused(5.0, 0.0, 1.0)
+    assert throttle.is_free(1.0)
+    throttle.refused(5.0, 0.0, 1.0)
+    assert throttle.wait(0, 1.0) == 4.0
+
+
+def test_one_wrong_wait_does_not_hold_up_all() -> None:
+    throttle = Throttle(0.0)
+    for wait in [3600.0, *[5.0] * 9]:
+        throttle.refused(wait, 0.0, 1.0)
+    assert throttle.until == 5.0
+
+
+def test_refusals_of_calls_that_began_before_the_pause_say_nothing_new() -> None:
+    throttle = paused(until=5.0)
+    throttle.refused(60.0, 0.5, 1.5)
+    assert throttle.until == 5.0
+
+
+def test_one_call_probes_and_a_refusal_is_the_next_pause() -> None:
+    throttle = paused(until=5.0)
+    assert throttle.wait(0, 5.0) == 0.0
+    throttle.began(5.0)
+    assert throttle.wait(1, 5.0) == 1.0
+    throttle.refused(9.0, 5.0, 5.1)
+    assert throttle.wait(0, 5.1) == 9.0 - 5.1
+
+
+def test_a_probe_that_hangs_does_not_hold_up_the_others() -> None:
+    throttle = paused(until=5.0)
+    throttle.began(5.0)
+    assert throttle.wait(1, 6.0) == 0.0
+    throttle.began(6.0)
+    throttle.answered(1, 6.0, 6.1)
+    assert throttle.wait(1, 6.1) == 0.0
+
+
+def test_a_probe_that_was_cancelled_leaves_it_to_another() -> None:
+    throttle = paused(until=5.0)
+    throttle.began(5.0)
+    throttle.gave_up(5.0)
+    assert throttle.wait(0, 5.0) == 0.0
+
+
+def test_afterwards_calls_begin_at_the_pace_that_was_accepted() -> None:
+    """100 calls between the start and the end of the pause, 5 s later."""
+    throttle = paused(until=5.0, accepted=100)
+    throttle.began(5.0)
+    throttle.answered(1, 5.0, 5.02)
+    now, begun = 5.02, 0
+    while now < 6.02:
+        if (wait := throttle.wait(0, now)) > 0.0:
+            now += wait
+        else:
+            throttle.began(now)
+            begun += 1
+    assert 19 <= begun <= 22
+
+
+def test_where_too_few_were_accepted_calls_start_slowly() -> None:
+    """Two in flight, and one more for each answer."""
+    throttle = paused(until=5.0)
+    throttle.began(5.0)
+    throttle.answered(1, 5.0, 5.1)
+    assert [throttle.wait(in_flight, 5.1) == 0.0 for in_flight in range(4)] == [True, True, False, False]
+    throttle.answered(1, 5.1, 5.2)
+    assert throttle.wait(2, 5.2) == 0.0
+
+
+def test_a_pace_that_nothing_contradicts_is_lifted() -> None:
+    throttle = paused(until=5.0, accepted=5)
+    throttle.began(5.0)
+    throttle.answered(1, 5.0, 5.0)
+    throttle.began(5.0)
+    assert 0.0 < throttle.wait(0, 5.0) <= 20.0
+    assert throttle.wait(10**6, 25.0) == 0.0
+    assert throttle.is_free(25.0)
+
+
+def test_time_in_pauses_is_counted() -> None:
+    throttle = paused(until=5.0)
+    assert throttle.paused_seconds(1.0) == 0.0
+    assert throttle.paused_seconds(4.0) == 3.0
+    throttle.began(5.0)
+    throttle.answered(1, 5.0, 6.0)
+    assert throttle.paused_seconds(6.0) == throttle.paused_seconds(100.0) == 5.0
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["began", "answered", "refused", "gave_up", "pause"]),
+        st.floats(0, 5) | st.just(0.0),
+        st.floats(0, 300) | st.just(1e9),
+    ),
+    max_size=200,
+)
+
+
+@given(STEPS)
+def test_every_wait_has_an_end(steps: list[tuple[str, float, float]]) -> None:
+    """Whatever comes back, after what `wait` says and the last pause that was asked for a call may begin."""
+    throttle, now, last = Throttle(0.0), 0.0, 0.0
+    for what, passed, wait in steps:
+        now += passed
+        began = max(0.0, now - wait % 3)
+        if what == "began":
+            throttle.began(now)
+        elif what == "answered":
+            throttle.answered(1, began, now)
+        elif what == "gave_up":
+            throttle.gave_up(began)
+        else:
+            last = max(last, now + wait)
+            if what == "refused":
+                throttle.refused(now + wait, began, now)
+            else:
+                throttle.pause(now + wait, now)
+        found = throttle.wait(0, now)
+        assert 0.0 <= found <= max(80.0, last - now + 1.0)
+        assert math.isfinite(found)
+    end = max(now, last) + 81.0
+    assert throttle.wait(0, end) == 0.0
