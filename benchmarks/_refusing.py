@@ -7,7 +7,9 @@ import math
 import random
 from collections.abc import Callable
 
-__all__ = ("SERVICES", "Refusing")
+__all__ = ("CAPACITY", "LATENCY", "SERVICES", "Refusing")
+
+CAPACITY, LATENCY = 50, 0.02  # calls in flight, and seconds of each
 
 
 Service = Callable[[int, float], float | None]  # of a row and the time; None: it takes the call
@@ -20,7 +22,8 @@ class Refusing:
     Args:
         service: makes one, for one run.
         rows: of the job.
-        ideal: seconds that the job takes at least, with 50 calls of 20 ms in flight.
+        ideal: seconds that the job takes at least.
+        paced: percent of the ideal that the rule reached when it was tried first; 0: it was not.
 
     """
 
@@ -86,7 +89,7 @@ def both(*services: Service) -> Service:
     return service
 
 
-FREE = 50 / 0.02  # calls per second without a refusal
+FREE = CAPACITY / LATENCY  # calls per second without a refusal
 SERVICES = {
     "0.1% at random": Refusing(lambda: at_random(0.001), 60_000, 60_000 / FREE, 96),
     "0.5% at random": Refusing(lambda: at_random(0.005), 60_000, 60_000 / FREE, 95),

@@ -18,6 +18,7 @@ from .p11_p12_stopping import P11, P12
 from .p13_p14_stores import P13, P14
 from .p15_p17_limits import P15, P17
 from .p16_metrics import P16
+from .p18_refusals import P18
 from .payload import HELD, PAYLOAD
 
 __all__ = ("CASES",)
@@ -43,6 +44,7 @@ CASES: tuple[Case, ...] = (
     P15,
     P16,
     P17,
+    P18,
     OPTIONS,
     JSON,
     SOCKETS,
