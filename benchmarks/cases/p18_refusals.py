@@ -1,7 +1,7 @@
 """P18: a job beside a service that refuses calls, in virtual time: 50 calls of 20 ms in flight, in one task.
 
 Figures of each service: how near the job comes to its ideal, in percent, and how many calls are refused. Beside it two
-simple rules, simulated: after a refusal all calls pause until the row may be called again, or each row waits for itself.
+simple rules, simulated: after a refusal all calls pause until its row may be called again, or each row waits alone.
 Virtual time makes every run the same; tests/calls/test_services_that_refuse.py has the bounds.
 """
 
