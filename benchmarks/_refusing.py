@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-__all__ = ("CAPACITY", "LATENCY", "SERVICES", "Refusing")
+from asyncudf import http
+from asyncudf.testing import run_rows
+
+__all__ = ("CAPACITY", "LATENCY", "SERVICES", "Outcome", "Refusing", "run_with_asyncudf")
 
 CAPACITY, LATENCY = 50, 0.02  # calls in flight, and seconds of each
 
@@ -28,6 +33,38 @@ class Refusing:
     service: Callable[[], Service]
     rows: int
     ideal: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How near to its ideal a job came, in percent, and what share of its calls was refused, in percent."""
+
+    of_ideal: float
+    refused: float
+    results: Sequence[Any] = ()
+
+    @classmethod
+    def of(cls, job: Refusing, end: float, calls: int, refused: int, results: Sequence[Any] = ()) -> Outcome:
+        return cls(100 * job.ideal / end, 100 * refused / calls, results)
+
+
+def run_with_asyncudf(job: Refusing) -> Outcome:
+    """The job in the test kit's virtual time."""
+    service, calls, refused, end = job.service(), 0, 0, 0.0
+
+    async def call(row: int) -> int:
+        nonlocal calls, refused, end
+        calls += 1
+        wait = service(row, asyncio.get_running_loop().time())
+        await asyncio.sleep(LATENCY)
+        if wait is not None:
+            refused += 1
+            raise http.ThrottledError(429, retry_after=wait)
+        end = asyncio.get_running_loop().time()
+        return row
+
+    results = run_rows(call, range(job.rows), capacity=CAPACITY, output_mode="unordered")
+    return Outcome.of(job, end, calls, refused, results)
 
 
 def at_random(share: float) -> Service:

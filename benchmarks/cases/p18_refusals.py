@@ -7,19 +7,15 @@ Virtual time makes every run the same; tests/calls/test_services_that_refuse.py 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
-from asyncudf import http
-from asyncudf.testing import run_rows
-
 from .._harness import Case, Sample, Settings, System
-from .._refusing import CAPACITY, LATENCY, SERVICES, Refusing
+from .._refusing import CAPACITY, LATENCY, SERVICES, Outcome, Refusing, run_with_asyncudf
 
 __all__ = ("P18",)
 
@@ -27,31 +23,18 @@ __all__ = ("P18",)
 @contextlib.contextmanager
 def systems(settings: Settings) -> Iterator[list[System]]:
     yield [
-        System(f"{rule}: {name}", partial(run, job), "ours" if rule == "asyncudf" else "reference")
+        System(f"{rule}: {name}", partial(sampled, run, job), "ours" if rule == "asyncudf" else "reference")
         for name, job in SERVICES.items()
         for rule, run in RULES.items()
     ]
 
 
-def ours(job: Refusing) -> Sample:
-    service, calls, refused, end = job.service(), 0, 0, 0.0
-
-    async def call(row: int) -> int:
-        nonlocal calls, refused, end
-        calls += 1
-        wait = service(row, asyncio.get_running_loop().time())
-        await asyncio.sleep(LATENCY)
-        if wait is not None:
-            refused += 1
-            raise http.ThrottledError(429, retry_after=wait)
-        end = asyncio.get_running_loop().time()
-        return row
-
-    run_rows(call, range(job.rows), capacity=CAPACITY, output_mode="unordered", timeout=None)
-    return sample(job, end, calls, refused)
+def sampled(run: Callable[[Refusing], Outcome], job: Refusing) -> Sample:
+    outcome = run(job)
+    return Sample({"% of the ideal": outcome.of_ideal, "refused, in % of the calls": outcome.refused})
 
 
-def simulated(job: Refusing, *, all_pause: bool) -> Sample:
+def simulated(job: Refusing, *, all_pause: bool) -> Outcome:
     """The same job by a rule that knows no more than the wait of each refusal."""
     service, calls, refused, in_flight, paused_until, now, end = job.service(), 0, 0, 0, 0.0, 0.0, 0.0
     rows, numbers = deque(range(job.rows)), itertools.count()
@@ -79,15 +62,11 @@ def simulated(job: Refusing, *, all_pause: bool) -> Sample:
             if all_pause:
                 paused_until = max(paused_until, now + wait)
             heapq.heappush(events, (now + wait, next(numbers), row, None, False))
-    return sample(job, end, calls, refused)
-
-
-def sample(job: Refusing, end: float, calls: int, refused: int) -> Sample:
-    return Sample({"% of the ideal": 100 * job.ideal / end, "refused, in % of the calls": 100 * refused / calls})
+    return Outcome.of(job, end, calls, refused)
 
 
 RULES = {
-    "asyncudf": ours,
+    "asyncudf": run_with_asyncudf,
     "all pause": partial(simulated, all_pause=True),
     "each for itself": partial(simulated, all_pause=False),
 }

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from asyncudf import http
-from asyncudf.testing import run_rows
-from benchmarks._refusing import SERVICES
+from benchmarks._refusing import SERVICES, run_with_asyncudf
 
 
 @pytest.mark.parametrize(
@@ -30,20 +26,8 @@ def test_a_job_is_near_its_ideal(name: str, at_least: float, refused: float) -> 
     When each refusal paused all calls, 0.5% of refusals left 8% of the ideal; with each row for itself half of all
     calls and more were refused by a strict limit.
     """
-    case = SERVICES[name]
-    service, calls, refusals, end = case.service(), 0, 0, 0.0
-
-    async def call(row: int) -> int:
-        nonlocal calls, refusals, end
-        calls += 1
-        wait = service(row, asyncio.get_running_loop().time())
-        await asyncio.sleep(0.02)
-        if wait is not None:
-            refusals += 1
-            raise http.ThrottledError(429, retry_after=wait)
-        end = asyncio.get_running_loop().time()
-        return row
-
-    assert sorted(run_rows(call, range(case.rows), capacity=50, output_mode="unordered")) == [*range(case.rows)]
-    assert 100 * case.ideal / end >= at_least
-    assert 100 * refusals / calls <= refused
+    job = SERVICES[name]
+    outcome = run_with_asyncudf(job)
+    assert sorted(outcome.results) == [*range(job.rows)], "no row is lost"
+    assert outcome.of_ideal >= at_least
+    assert outcome.refused <= refused

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from .._errors.http import refusal_of
+from .._errors.http import Refusal, refusal_of
 from .._errors.records import is_fatal
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
@@ -83,21 +84,21 @@ class ThrottleGate(Gate):
         self.throttle.began(now)
 
     def ended(self, slot: CallSlot, sign: ServiceSign, error: BaseException | None, now: float) -> None:
-        # A call that nobody had to ask for has begun while there was no limit.
+        # A call that did not ask has begun while there was no limit.
         began = now if slot.admitted is None else slot.admitted
         if sign is ServiceSign.NOTHING:
             self.throttle.gave_up(began)
-        elif (wait := self.wait_of(error)) is None:
+        elif (refusal := self.refusal_of(error)) is None:
             self.throttle.answered(1, began, now)
         else:
-            self.throttle.refused(now + wait, began, now)
+            self.throttle.refused(now + refusal.seconds, began, now)
             if self.shared is not None and self.throttle.until > now:
                 self.shared.pause(self.throttle.until)
 
-    def wait_of(self, error: BaseException | None) -> float | None:
-        """The seconds that a refused row has to wait; None if the error is no refusal."""
+    def refusal_of(self, error: BaseException | None) -> Refusal | None:
+        """The refusal in an error, with its wait capped; None if the error is none."""
         refusal = None if error is None or not self._longest or is_fatal(error) else refusal_of(error)
-        return None if refusal is None else min(refusal.seconds, self._longest)
+        return None if refusal is None else dataclasses.replace(refusal, wait=min(refusal.seconds, self._longest))
 
 
 class Admission:
@@ -247,7 +248,7 @@ class Admission:
     def ended(self, slot: CallSlot, error: BaseException | None) -> None:
         """An attempt is over: one that the gates have let in, or one that has ended with an error."""
         if slot.admitted is None:
-            if self.is_open and self.refusals.wait_of(error) is not None:
+            if self.is_open and self.refusals.refusal_of(error) is not None:
                 self._refused_while_open(slot, error)
             return
         sign = ServiceSign.NOTHING if error is NOT_NEEDED else self._sign_of(error)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from .._errors.exceptions import AsyncTimeoutError
-from .._errors.http import Refusal, refusal_of
+from .._errors.http import Refusal
 from .._errors.records import is_fatal
 from .._functions.async_function import Results
 from .._functions.context import RuntimeContext
@@ -130,7 +130,7 @@ class CallEndings(ABC):
             return
         if failure is not None:
             self.counts.error(failure)
-            refusal = None if is_fatal(failure) or not self._options.longest_wait else refusal_of(failure)
+            refusal = self._admission.refusals.refusal_of(failure)
             if refusal is not None and self._is_settled(call, outcomes, refusal):
                 return
         try:
@@ -147,22 +147,25 @@ class CallEndings(ABC):
 
     def _is_settled(self, call: Call, outcomes: Sequence[Results | BaseException], refusal: Refusal) -> bool:
         """Whether it is clear what becomes of a refused call: it waits alone and uses no attempt, or it has failed."""
-        wait = min(refusal.seconds, self._options.longest_wait)
         if refusal.may_retry and self._options.throttle_counts:
             return False
-        if not refusal.may_retry or _is_too_late(call, self._clock() + wait):
+        if not refusal.may_retry or _is_too_late(call, self._clock() + refusal.seconds):
             self._conclude(call, outcomes)
         else:
             call.uncounted += 1
             self.counts.throttled()
-            self._back_off(call, wait)
+            self._back_off(call, refusal.seconds)
         return True
 
     def _back_off(self, call: Call, seconds: float) -> None:
-        self.counts.parks(call)
-        call.pauses = self._admission.refusals.throttle.paused_seconds(self._clock())
+        self._park(call)
         self._backing_off.add(call)
         self._loop.call_later(seconds, self._retry, call)
+
+    def _park(self, call: Call) -> None:
+        """No attempt of the call is under way."""
+        self.counts.parks(call)
+        call.pauses = self._admission.refusals.throttle.paused_seconds(self._clock())
 
     def _give_back(self, call: Call) -> None:
         """Move the deadline of a call by the time that it has spent in a pause of all calls."""
@@ -243,7 +246,7 @@ class CallEndings(ABC):
             call.is_suspect = True
             if not call.slots:
                 self._deadlines.stop(call.watched)
-            self.counts.parks(call)
+            self._park(call)
             self._loop.call_soon(self.settle)
             return
         completed: list[Results] = []

@@ -11,7 +11,7 @@ from typing import NamedTuple
 __all__ = ("Throttle",)
 
 
-ENOUGH = 10  # refusals, at least half of the last answers, that are evidence of a limit for all calls
+ENOUGH = 10  # refusals, of the last answers that are twice as many, are evidence of a limit for all calls
 FEW, LAST = 5, 100  # refusals among the last answers that correct a pace, without a pause
 STEADY = 1.0  # seconds between two corrections, at least
 GROWTH, SLOWEST_GROWTH = 5.0, 20.0  # seconds in which a pace doubles: at first, and at most after corrections
@@ -44,8 +44,8 @@ class _Refusal(NamedTuple):
 class Throttle:
     """Decides when calls may begin while a service refuses some.
 
-    A refusal concerns its own row. All calls pause only if half of the last answers or more, and at least 10, were
-    refusals, and chance does not explain it. After the pause one call probes. Then calls begin at the pace that the
+    A refusal concerns its own row. All calls pause only if at least 10 of the last 20 answers were refusals, and chance
+    does not explain it. After the pause one call probes. Then calls begin at the pace that the
     service has shown: accepted calls divided by the time between the ends of the last two pauses. The pace grows, is
     corrected where calls are still refused, and is lifted after a time without contradiction.
 
@@ -63,10 +63,9 @@ class Throttle:
 
     def __init__(self, now: float) -> None:
         self._phase = Phase.FREE
-        self._measured = now
+        self.since = self._measured = now
         self._accepted = self._in_vain = 0
         self._until = self._ends = self._next = self._pace = self._background = 0.0
-        self._growth = GROWTH
         self._paused = 0.0
         self._enter(Phase.FREE, now)
 
@@ -151,7 +150,9 @@ class Throttle:
         self._enter(Phase.PAUSED, now)
 
     def _enter(self, phase: Phase, now: float) -> None:
-        self._paused = self.paused_seconds(now) if hasattr(self, "since") else 0.0
+        self._paused = self.paused_seconds(now)
+        if phase is Phase.FREE:
+            self._growth = GROWTH
         self._phase, self.since, self._next = phase, now, now
         self._is_probing = False
         self._answers = self._refused = 0
@@ -163,8 +164,10 @@ class Throttle:
 
     def _is_refusing(self, free: bool) -> bool:
         """Whether the service refuses half of the last calls or more, and not by chance."""
+        if len(self._refused_of(2 * ENOUGH)) < ENOUGH:
+            return False
         for count, refusal in enumerate(reversed(self._refusals), 1):
-            calls, before = count + self._answers - refusal.answers, refusal.answers + refusal.refusals
+            calls, before = self._calls_since(refusal, count), refusal.answers + refusal.refusals
             if count < ENOUGH or 2 * count < calls:
                 continue
             seen = refusal.refusals / before if free and before >= KNOWN else 0.0
@@ -176,20 +179,24 @@ class Throttle:
 
     def _correct(self, in_vain: int, now: float) -> None:
         """Lower the pace by what is refused; or lift it, where that has never helped."""
-        last = [one for count, one in enumerate(reversed(self._refusals), 1) if self._spanned(one, count) <= LAST]
-        calls = min(LAST, self._answers + self._refused)
-        if len(last) < FEW or not _is_unlikely(len(last), calls, MORE * self._background, RARE):
+        refused, calls = len(self._refused_of(LAST)), min(LAST, self._answers + self._refused)
+        if refused < FEW or not _is_unlikely(refused, calls, MORE * self._background, RARE):
             return
         self._in_vain = in_vain
         if in_vain >= IN_VAIN:
-            self._background, self._in_vain = len(last) / calls, 0
+            self._background, self._in_vain = refused / calls, 0
             self._enter(Phase.FREE, now)
             return
-        self._pace = self._pace_at(now) * (1 - len(last) / calls)
+        self._pace = self._pace_at(now) * (1 - refused / calls)
         self._growth = min(SLOWEST_GROWTH, 2 * self._growth)
         self._enter(Phase.PACED, now)
 
-    def _spanned(self, refusal: _Refusal, count: int) -> int:
+    def _refused_of(self, last: int) -> list[_Refusal]:
+        """The refusals among the last so many calls."""
+        return [one for count, one in enumerate(reversed(self._refusals), 1) if self._calls_since(one, count) <= last]
+
+    def _calls_since(self, refusal: _Refusal, count: int) -> int:
+        """How many calls have ended from this refusal on, which is the newest but `count` - 1."""
         return count + self._answers - refusal.answers
 
 
