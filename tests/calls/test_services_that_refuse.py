@@ -12,6 +12,7 @@ from benchmarks._refusing import SERVICES, run_with_asyncudf
     [
         ("0.5% at random", 90, 1),
         ("10% at random", 80, 11),
+        ("40% at random", 35, 41),
         ("100 in each second", 94, 5),
         ("the same, whole seconds", 66, 5),
         ("bucket of 100/s, burst 20", 83, 4),

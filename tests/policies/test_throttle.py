@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from collections import deque
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +53,44 @@ def test_one_call_probes_and_a_refusal_is_the_next_pause() -> None:
     assert throttle.wait(0, 5.1) == 9.0 - 5.1
 
 
+def test_a_probe_that_is_told_a_wrong_wait_holds_up_the_others_for_twice_the_last_pause() -> None:
+    throttle = paused(until=5.0, at=1.0)
+    throttle.began(5.0)
+    throttle.refused(3605.0, 5.0, 5.0)
+    assert throttle.wait(0, 5.0) == 8.0
+
+
+def test_a_service_that_is_away_for_long_has_not_become_slower() -> None:
+    """100 calls in a second, then nothing for 15 s: of these the last pause counts, of 8 s."""
+    throttle = paused(until=2.0, accepted=100)
+    for now in (2.0, 4.0, 8.0):
+        throttle.began(now)
+        throttle.refused(2 * now, now, now)
+    throttle.began(16.0)
+    throttle.answered(1, 16.0, 16.0)
+    throttle.began(16.0)
+    throttle.began(16.0)
+    assert throttle.wait(0, 16.0) <= 2 / 11
+
+
+def test_all_pause_only_when_ten_of_the_last_twenty_answers_were_refusals() -> None:
+    """However many there were before them."""
+    pauses = 0
+    for seed in range(50):
+        rng, throttle, last = random.Random(seed), Throttle(0.0), deque[bool](maxlen=20)
+        for number in range(1500):
+            last.append(rng.random() < (0.25 if number < 500 else 0.5))
+            if not last[-1]:
+                throttle.answered(1, 1.0, 1.0)
+                continue
+            throttle.refused(5.0, 1.0, 1.0)
+            if throttle.until == 5.0:
+                assert sum(last) >= 10
+                pauses += 1
+                break
+    assert pauses > 25
+
+
 def test_a_probe_that_hangs_does_not_hold_up_the_others() -> None:
     throttle = paused(until=5.0)
     throttle.began(5.0)
@@ -93,13 +133,14 @@ def test_where_too_few_were_accepted_calls_start_slowly() -> None:
 
 
 def test_a_pace_that_nothing_contradicts_is_lifted() -> None:
-    throttle = paused(until=5.0, accepted=5)
-    throttle.began(5.0)
-    throttle.answered(1, 5.0, 5.0)
-    throttle.began(5.0)
-    assert 0.0 < throttle.wait(0, 5.0) <= 20.0
-    assert throttle.wait(10**6, 25.0) == 0.0
-    assert throttle.is_free(25.0)
+    """Also one of a call in many minutes, of a job that had nothing to do."""
+    throttle = paused(until=5000.0, accepted=5)
+    throttle.began(5000.0)
+    throttle.answered(1, 5000.0, 5000.0)
+    throttle.began(5000.0)
+    assert 0.0 < throttle.wait(0, 5000.0) <= 20.0
+    assert throttle.wait(10**6, 5020.0) == 0.0
+    assert throttle.is_free(5020.0)
 
 
 def test_time_in_pauses_is_counted() -> None:

@@ -131,7 +131,8 @@ class Throttle:
             return
         if self._phase is Phase.PAUSED:
             self._measured += now - self.since  # a service that is away for long has not become slower
-            self.pause(until, now)
+            # One answer may be wrong: the next pause is at most twice as long.
+            self.pause(min(until, now + max(PATIENCE, 2.0 * (self._ends - self.since))), now)
             return
         self._refusals.append(_Refusal(until, self._answers, self._refused))
         self._refused += 1
@@ -146,7 +147,7 @@ class Throttle:
 
     def pause(self, until: float, now: float) -> None:
         """All calls wait until then, for a reason that this task has seen, or another one."""
-        self._until = self._ends = max(until, self.until, now)
+        self._until = self._ends = max(until, self.until, now)  # of two tasks the one that waits longer is right
         self._enter(Phase.PAUSED, now)
 
     def _enter(self, phase: Phase, now: float) -> None:
