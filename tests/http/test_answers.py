@@ -268,8 +268,8 @@ def test_an_error_leaves_its_connection_to_the_next_call(size: int, connections:
         return x
 
     with serving(handler) as url:
-        resources = {"session": session(url)}
-        got = run_rows(call, range(5), clock="real", capacity=1, on_error="null", resources=resources)
+        options = {"throttle_counts": True, "on_error": "null", "resources": {"session": session(url)}}
+        got = run_rows(call, range(5), clock="real", capacity=1, **options)
     assert (got, len(peers)) == ([None] * 5, connections)
 
 
