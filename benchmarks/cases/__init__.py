@@ -19,6 +19,7 @@ from .p13_p14_stores import P13, P14
 from .p15_p17_limits import P15, P17
 from .p16_metrics import P16
 from .p18_refusals import P18
+from .p19_p21_limits_at_any_size import P19, P21
 from .payload import HELD, PAYLOAD
 
 __all__ = ("CASES",)
@@ -45,6 +46,8 @@ CASES: tuple[Case, ...] = (
     P16,
     P17,
     P18,
+    P19,
+    P21,
     OPTIONS,
     JSON,
     SOCKETS,

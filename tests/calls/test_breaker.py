@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -45,6 +46,24 @@ class TestAnOutage:
         got = plain(run_rows(service, range(200), capacity=capacity, on_error=on_error, breaker=BREAKER))
         assert len(got) == 200
         assert all(time >= 30 for time in got)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_failures_at_random_are_no_outage(self, seed: int) -> None:
+        """400 rows took 82 s of 10: chance opened it again and again, for `open_for` seconds each time."""
+        rng, end = random.Random(seed), 0.0
+
+        async def service(x: int) -> int:
+            nonlocal end
+            await asyncio.sleep(0.25)
+            end = now()
+            if rng.random() < 0.3:
+                raise ConnectionError("bad luck")
+            return x
+
+        retry = RetryStrategy.fixed_delay(attempts=10, delay=0.0)
+        got = run_rows(service, range(400), capacity=15, retry=retry, breaker=CircuitBreaker())
+        assert got == list(range(400))
+        assert end < 20, f"{end:.1f} s"
 
     def test_nor_in_the_middle_of_the_job(self) -> None:
         service = Service(1.0, down=(20, 50))

@@ -31,7 +31,7 @@ def test_the_last_failures_spend_the_budget(server: Server, turns: int) -> None:
     async def job() -> None:
         heard: list[Failures] = []
         async with coordinator(server, space_of_its_own()) as connection:
-            task = SharedFailures(connection, "x", ErrorBudget.of(3), heard.append, fail)
+            task = SharedFailures(connection, "x", "part", ErrorBudget.of(3), heard.append, fail)
             task.add(5, {"ValueError": 5}, ["ValueError: x"])
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -43,18 +43,18 @@ def test_the_last_failures_spend_the_budget(server: Server, turns: int) -> None:
 
 def test_failures_that_were_cut_off_are_told_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task ends while its connection hangs: what it was about to tell is told by the next one."""
-    monkeypatch.setattr("asyncudf._coordination.beat.GOODBYE", 0.01)
+    monkeypatch.setattr("asyncudf._coordination.periodic.GOODBYE", 0.01)
 
     async def job() -> None:
         heard: list[Failures] = []
         async with CutOff(server) as connection:
-            task = SharedFailures(connection, "x", ErrorBudget.of(3), heard.append, fail)
+            task = SharedFailures(connection, "x", "part", ErrorBudget.of(3), heard.append, fail)
             task.add(5, {"ValueError": 5}, ["ValueError: x"])
             while not connection.asked:
                 await asyncio.sleep(0)
             task.add(2, {"ValueError": 1}, ["ValueError: y"])
             await task.close()
-        assert [(one.rows, one.failed, one.examples) for one in heard] == [(7, 6, ["ValueError: y", "ValueError: x"])]
+        assert [(one.rows, one.failed, one.examples) for one in heard] == [(7, 6, ["ValueError: x", "ValueError: y"])]
 
     asyncio.run(job())
 
@@ -65,7 +65,7 @@ def test_who_is_gone_is_not_waited_for_twice(server: Server) -> None:
     async def job() -> None:
         errors: list[BaseException] = []
         async with CutOff(server, lost=99, gives_up=True) as connection:
-            failures = SharedFailures(connection, "x", ErrorBudget.of(3), fail, errors.append)  # type: ignore[arg-type]
+            failures = SharedFailures(connection, "x", "part", ErrorBudget.of(3), fail, errors.append)  # type: ignore[arg-type]
             failures.add(5, {"ValueError": 5}, [])
             health = SharedHealth(connection, "x", "t", CircuitBreaker(), lambda: None, errors.append)
             health.pause(1e9)
@@ -82,7 +82,7 @@ def test_who_is_gone_is_not_waited_for_twice(server: Server) -> None:
 
 def test_what_was_seen_of_a_service_and_cut_off_is_told_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures and the pause: another task hears of both."""
-    monkeypatch.setattr("asyncudf._coordination.beat.GOODBYE", 0.01)
+    monkeypatch.setattr("asyncudf._coordination.periodic.GOODBYE", 0.01)
 
     async def job() -> None:
         options = CircuitBreaker(window=2)
@@ -116,7 +116,7 @@ def test_a_query_without_anything_to_tell_leaves_little(server: Server) -> None:
             woken = asyncio.Event()
             health = SharedHealth(connection, "x", "t", CircuitBreaker(), woken.set, fail)
             await woken.wait()
-            failures = SharedFailures(connection, "x", ErrorBudget.of(3), fail, fail)  # type: ignore[arg-type]
+            failures = SharedFailures(connection, "x", "part", ErrorBudget.of(3), fail, fail)  # type: ignore[arg-type]
             failures.add(10, {"ValueError": 1}, ["ValueError: " + "y" * 10_000])
             bought = asyncio.Event()
             spending = SharedSpending(connection, "x", "t", 5, bought.set, fail)
@@ -125,7 +125,7 @@ def test_a_query_without_anything_to_tell_leaves_little(server: Server) -> None:
             for one in (health, failures, spending):
                 await one.close()  # type: ignore[attr-defined]
             left = await time_to_live(client, space)
-            assert sorted(left) == ["calls", "examples", "failures"]
+            assert sorted(left) == ["calls", "examples", "failures", "pace", "parts"]
             assert max(left["examples"], left["failures"]) <= 15 * 60_000
             assert left["calls"] <= 60 * 60_000
             (example,) = await client.lrange(connection.key("examples", "x"), 0, -1)
@@ -164,7 +164,7 @@ def test_counts_are_not_forgotten_while_their_tasks_work(server: Server, monkeyp
             redis.Redis.from_url(server.url, decode_responses=True) as client,
         ):
             bought = asyncio.Event()
-            failures = SharedFailures(connection, "x", ErrorBudget.of(3), fail, fail)  # type: ignore[arg-type]
+            failures = SharedFailures(connection, "x", "part", ErrorBudget.of(3), fail, fail)  # type: ignore[arg-type]
             spending = SharedSpending(connection, "x", "t", 5, bought.set, fail)
             failures.add(10, {"ValueError": 1}, ["ValueError: x"])
             assert not spending.has_call()
@@ -175,7 +175,9 @@ def test_counts_are_not_forgotten_while_their_tasks_work(server: Server, monkeyp
                     await asyncio.sleep(0.005)
                 for name in await client.keys(f"*{space}*"):
                     await client.pexpire(name, 60_000)
-                while min((await time_to_live(client, space)).values()) <= 60_000:
+                while (
+                    min(left for kind, left in (await time_to_live(client, space)).items() if kind != "pace") <= 60_000
+                ):
                     await asyncio.sleep(0.005)
             await failures.close()
             await spending.close()
@@ -194,7 +196,7 @@ class Asked:
         self, task: str, now: float, *, made: int = 0, held: int = 0, want: int = 0, number: int = 0
     ) -> tuple[int, bool, bool]:
         told = (task, self._total, number or next(self.numbers), made, held, want, LEASE)
-        got, is_over, is_awaited = self._scripts.run(SPEND, now, ["calls"], *told)
+        _, got, is_over, is_awaited = self._scripts.run(SPEND, now, ["calls", "holders", "pace"], *told)
         return int(got), bool(is_over), bool(is_awaited)
 
 

@@ -32,7 +32,7 @@ class Told:
         self, task: str, now: float, outcomes: str = "", probe: str = "", *, ticket: int = 0, pause: float = 0.0
     ) -> Told:
         options = (self._window, 0.5, self._open_for, LEASE, ticket, outcomes, probe, pause)
-        _, number, since, probe_at, mine, paused = self._scripts.run(HEALTH, now, ["x"], task, *options)
+        _, _, number, since, probe_at, mine, paused = self._scripts.run(HEALTH, now, ["x", "pace"], task, *options)
         self.ticket, self.since = int(number), float(since) if since else None
         self.probe_at, self.is_prober, self.paused_until = float(probe_at), bool(int(mine)), float(paused)
         return self
@@ -46,9 +46,22 @@ def told(scripts: Scripts) -> Told:
 def test_the_outcomes_of_all_tasks_are_one_window(told: Told) -> None:
     """Two failures of one task and two of another open it for both, by the clock of the coordinator."""
     assert told("a", 1.0, "ff").since is None
-    assert told("b", 2.0, "sf").since == 2.0
+    assert told("b", 2.0, "ff").since == 2.0
     assert told("a", 3.0).since == 2.0
     assert (told.ticket, told.probe_at) == (1, 12.0)
+
+
+def test_failures_that_may_be_chance_are_tried_again_at_once(told: Told) -> None:
+    """Three of four fail, here and there: it opens, and waits for `open_for` when the first probes have failed too."""
+    assert told("a", 1.0, "fsff").since == 1.0
+    assert told.probe_at == 1.0
+    for now in (1.1, 1.2, 1.3, 1.4):
+        assert told("a", now, probe="ask").is_prober
+        told("a", now, probe="f")
+        if told.probe_at > now:
+            break
+    assert 1.1 < now < 1.4
+    assert told.probe_at == now + 10.0
 
 
 def test_what_began_before_it_opened_counts_no_more(told: Told) -> None:
@@ -93,12 +106,14 @@ def test_a_pause_is_the_longest_that_was_asked_for(told: Told) -> None:
 STEPS = st.lists(st.tuples(st.floats(0, 8), st.sampled_from([UP, DOWN, NOTHING])), max_size=60)
 
 
-@given(STEPS)
-def test_it_decides_as_the_breaker_of_one_task(server: Server, steps: list[tuple[float, ServiceSign]]) -> None:
+@given(STEPS, st.sampled_from([1, 3, 8]))
+def test_it_decides_as_the_breaker_of_one_task(
+    server: Server, steps: list[tuple[float, ServiceSign]], window: int
+) -> None:
     """Call by call: open at the same times, with probes at the same times."""
     scripts = Scripts(server)
     scripts.space = space_of_its_own()
-    told, breaker, now = Told(scripts, window=3), Breaker(CircuitBreaker(window=3, open_for=10.0)), 0.0
+    told, breaker, now = Told(scripts, window), Breaker(CircuitBreaker(window=window, open_for=10.0)), 0.0
     told("a", now)
     for passed, sign in steps:
         now += passed

@@ -14,6 +14,7 @@ from tests.kit.coordinators import Scripts, Server, space_of_its_own
 pytestmark = pytest.mark.services
 
 LEASE = 4.0
+KEYS = ["x", "leases", "pace"]
 Ask = Callable[..., int]
 
 
@@ -23,7 +24,7 @@ def ask(scripts: Scripts) -> Ask:
     scripts.run(PREPARE, 0.0, ["x"])
 
     def asked(task: str, now: float, flying: int, wanted: int, total: int = 40) -> int:
-        return int(scripts.run(SHARE, now, ["x"], task, total, flying, wanted, LEASE))
+        return int(scripts.run(SHARE, now, KEYS, task, total, flying, wanted, LEASE)[1])
 
     return asked
 
@@ -195,7 +196,7 @@ def test_never_more_than_all(
         wanted = max(wanted, flying[task]) if wanted >= 0 else -1
         if wanted < 0:
             flying[task] = 0
-        share[task] = int(scripts.run(SHARE, now, ["x"], f"t{task}", total, flying[task], wanted, LEASE))
+        share[task] = int(scripts.run(SHARE, now, KEYS, f"t{task}", total, flying[task], wanted, LEASE)[1])
         ends[task] = now + LEASE
         if starts and wanted >= 0:
             flying[task] = max(flying[task], min(wanted, share[task]))

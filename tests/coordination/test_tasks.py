@@ -270,7 +270,7 @@ def test_failures_of_all_tasks_spend_one_budget(server: Server) -> None:
         heard: list[Failures] = []
         async with coordinator(server, space_of_its_own()) as connection:
             budget = ErrorBudget.of(5)
-            tasks = [SharedFailures(connection, "x", budget, heard.append, fail) for _ in range(2)]
+            tasks = [SharedFailures(connection, "x", part, budget, heard.append, fail) for part in ("0", "1")]
             tasks[0].add(100, {"KeyError": 3}, ["KeyError: 'a'"])
             tasks[1].add(10, {"KeyError": 1, "OSError": 1}, ["OSError: x"])
             await asyncio.sleep(0.2)

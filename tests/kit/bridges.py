@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from asyncudf import async_pandas_udf
 from asyncudf._arrow.rows import records_of
-from asyncudf._coordination.place import Meeting
+from asyncudf._coordination.identity import CoordinatorConfig
 from asyncudf._loop.bridge import Bridge
 from asyncudf._spark import worker
 from asyncudf._spark.column import ColumnTask
@@ -37,19 +37,19 @@ def start(
     *,
     write: Callable[..., Any] = results_alone,
     settle: Callable[[], None] = lambda: None,
-    meeting: Meeting | None = None,
+    coordinator: CoordinatorConfig | None = None,
     **options: Any,
 ) -> Bridge[Any, list[Any]]:
     """A bridge that writes batches of at most 100 results.
 
     Args:
         settle: what brings them to Spark, and says when it has closed its end.
-        meeting: where the tasks of the job agree on its limits.
+        coordinator: where the tasks of the job agree on its limits.
         options: as in `async_pandas_udf`.
     """
     udf = async_pandas_udf(function, **options)
     plan, names = plan_function_offline(udf.spec, udf.options, None), udf.spec.parameters
-    plan = dataclasses.replace(plan, meeting=meeting)
+    plan = dataclasses.replace(plan, coordinator=coordinator)
     with mock.patch.object(worker, "settler", return_value=settle):
         return start_function(plan, write, names, [None] * len(names), 100, Metering("column"))
 

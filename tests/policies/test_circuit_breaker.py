@@ -204,6 +204,28 @@ def test_a_probe_that_is_answered_closes_it() -> None:
     assert breaker.open_since is None
 
 
+def test_failures_that_may_be_chance_are_tried_again_at_once() -> None:
+    """Half of the last calls have failed, here and there; each probe that fails makes chance less likely."""
+    breaker, now = Breaker(CircuitBreaker()), 0.0
+    for sign in [UP, DOWN] * 10:
+        breaker.ended(admitted(breaker, now), sign, now)
+    assert (breaker.open_since, breaker.wait(now)) == (0.0, 0.0)
+    probes = 0
+    while breaker.wait(now) == 0.0:
+        breaker.ended(admitted(breaker, now), DOWN, now)
+        probes += 1
+    assert 1 < probes < 10
+    assert breaker.wait(now) == 10.0
+
+
+def test_failures_one_after_another_are_not_chance() -> None:
+    """A service that has died is not tried before `open_for` is over, however well it worked before."""
+    breaker = Breaker(CircuitBreaker())
+    for sign in [UP] * 10 + [DOWN] * 10:
+        breaker.ended(admitted(breaker, 0.0), sign, 0.0)
+    assert (breaker.open_since, breaker.wait(0.0)) == (0.0, 10.0)
+
+
 def test_a_probe_of_a_bad_row_lets_the_next_row_try() -> None:
     """A row that fails by itself, or is cancelled, tells nothing of the service."""
     breaker = opened(CircuitBreaker())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .._errors.exceptions import OptionError
 from .._functions.signature import batch_rows
 from .._policies.checks import optional, seconds
-from .._policies.options import Options
+from .._policies.options import OnNullInput, Options
 from .._policies.planned_calls import Bounds, Flow, PlannedCalls, Reason, expected_seconds, planned_calls
 from .._policies.rate_limit import RateLimit
 from .._reports.dry_run import DryRun, Mention, scaled
@@ -118,6 +118,8 @@ def _mention(
     calls, batch = in_all, 1 if plan is None else batch_rows(plan.spec, plan.options)
     if batch > 1:
         calls, reasons = Bounds(math.ceil(in_all.at_least / batch), in_all.at_most), (*reasons, Reason.BATCHED)
+    if plan is not None and plan.options.on_null_input is OnNullInput.NULL:
+        calls, reasons = Bounds(0, calls.at_most), (*reasons, Reason.NULLS)
     if has_store:  # about so many distinct ones are no bound
         distinct_at_most = distinct if counting == "exact" else None
         at_most = min((most for most in (calls.at_most, distinct_at_most) if most is not None), default=None)

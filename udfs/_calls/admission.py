@@ -144,6 +144,7 @@ class Admission:
         self.look: Callable[[], None] = lambda: None
         self.begins_to_wait: Callable[[], None] = lambda: None
         self.breaks: Callable[[], bool] = lambda: False
+        self.is_in_doubt: Callable[[], bool] = lambda: False
         self.heard: Callable[[], int] = itertools.count(step=2).__next__  # where nobody else has to be heard
         self.costs_of: Callable[[Call], Sequence[float]] | None = None
         self.refuse: Callable[[Call, BaseException], None]

@@ -13,8 +13,8 @@ from typing import Any
 from .._coordination.client import Coordinator
 from .._coordination.failures import SharedFailures
 from .._coordination.health import SharedHealth
+from .._coordination.identity import TaskIdentity
 from .._coordination.permits import SharedPermits
-from .._coordination.place import Place
 from .._coordination.share import CapacityShare
 from .._coordination.spending import SharedSpending
 from .._errors.exceptions import FatalError
@@ -68,7 +68,7 @@ class Limits:
     """What the limits of one function need of its operator.
 
     Args:
-        place: where the tasks of the job meet; None: this task is the whole job.
+        identity: this task among those of the job; None: this task is the whole job.
         wanted: how many calls would be in flight if nothing but rows were missing.
         fail: ends the task.
         clock: seconds, of the task.
@@ -77,7 +77,7 @@ class Limits:
 
     spec: FunctionSpec
     options: Options
-    place: Place | None
+    identity: TaskIdentity | None
     admission: Admission
     pool: SlotPool
     failures: FailureBudget | None
@@ -95,9 +95,9 @@ class Limits:
         """
         async with contextlib.AsyncExitStack() as stack:
             coordinator = None
-            if self.place is not None:
-                meeting = self.place.meeting
-                coordinator = Coordinator(meeting.url, meeting.space, clock=self.clock)
+            if self.identity is not None:
+                config = self.identity.config
+                coordinator = Coordinator(config.url, config.namespace, clock=self.clock)
                 await stack.enter_async_context(coordinator)
             health = None if coordinator is None else self._shared_health(stack, coordinator)
             self.admission.use(self._gates(stack, coordinator, health), self._costs(), health)
@@ -115,8 +115,10 @@ class Limits:
         gates: list[Gate] = []
         admission, options = self.admission, self.options
         if options.breaker is not None:
-            breaker: Any = health or Breaker(options.breaker)
+            own = Breaker(options.breaker)
+            breaker: Any = health or own
             admission.breaks = lambda: breaker.open_since is not None
+            admission.is_in_doubt = own.is_in_doubt  # never, where the job's breaker is told of the calls
             told = partial(error_text, redact=options.redact)
             gates.append(BreakerGate(breaker, options.breaker, self.spec.name, told))
         if isinstance(options.capacity, AdaptiveCapacity):
@@ -138,13 +140,13 @@ class Limits:
         return [limit.cost_of(()) for limit in limits]
 
     def _shared_health(self, stack: contextlib.AsyncExitStack, coordinator: Coordinator) -> SharedHealth:
-        assert self.place is not None
+        assert self.identity is not None
 
         def wake() -> None:
             self.admission.look()
             self.admission.wake()
 
-        name, task = self.place.query, self.place.task  # what one query has given up, another tries
+        name, task = self.identity.query, self.identity.task  # what one query has given up, another tries
         health = SharedHealth(coordinator, name, task, self.options.breaker, wake, self.fail)
         self.admission.heard = lambda: health.heard
         stack.push_async_callback(health.close)
@@ -153,18 +155,20 @@ class Limits:
     def _share(self, stack: contextlib.AsyncExitStack, coordinator: Coordinator | None, total: int) -> Gate:
         if coordinator is None:
             return ShareGate(self.pool, lambda: total, lambda: None)
-        assert self.place is not None
+        assert self.identity is not None
         demand = lambda: (self.pool.in_flight, self.wanted())  # noqa: E731
-        name = self.place.meeting.share(total)
-        share = CapacityShare(coordinator, name, self.place.task, total, demand, self.admission.wake, self.fail)
+        name = self.identity.config.share(total)
+        share = CapacityShare(coordinator, name, self.identity.task, total, demand, self.admission.wake, self.fail)
         stack.push_async_callback(share.close)
         return ShareGate(self.pool, lambda: share.limit, share.poke)
 
     def _spending(self, stack: contextlib.AsyncExitStack, coordinator: Coordinator | None, most: int) -> Gate:
         if coordinator is None:
             return SpendGate(_Spending(most), most, self.spec.name)
-        assert self.place is not None
-        spending = SharedSpending(coordinator, self.place.query, self.place.task, most, self.admission.wake, self.fail)
+        assert self.identity is not None
+        spending = SharedSpending(
+            coordinator, self.identity.query, self.identity.task, most, self.admission.wake, self.fail
+        )
         stack.push_async_callback(spending.close)
         return SpendGate(spending, most, self.spec.name)
 
@@ -175,9 +179,9 @@ class Limits:
         own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
         if coordinator is None or not places:
             return PermitGate(own, None)
-        assert self.place is not None
+        assert self.identity is not None
         kept = [limits[place] for place in places]
-        named = list(zip(_names(kept, self.place.meeting.function), kept, strict=True))
+        named = list(zip(_names(kept, self.identity.config.function), kept, strict=True))
         shared = SharedPermits(coordinator, named, self.admission.wake, self.fail)
         stack.push_async_callback(shared.close)
         return PermitGate(own, (places, shared))
@@ -185,8 +189,10 @@ class Limits:
     def _share_failures(self, stack: contextlib.AsyncExitStack, coordinator: Coordinator | None) -> None:
         if self.failures is None or coordinator is None:
             return
-        assert self.place is not None
-        tally = SharedFailures(coordinator, self.place.query, self.failures.budget, self.failures.spent, self.fail)
+        assert self.identity is not None
+        tally = SharedFailures(
+            coordinator, self.identity.query, self.identity.part, self.failures.budget, self.failures.spent, self.fail
+        )
         stack.push_async_callback(tally.close)
         self.failures.tally = tally
 

@@ -62,7 +62,11 @@ class Suspects:
             held, self._held = self._held, deque()
             for call, *_ in held:
                 self._clear(call)
-        while self._is_told() and self._held[0][2] + self._window <= self._admission.attempts:
+        while (
+            self._is_told()
+            and self._held[0][2] + self._window <= self._admission.attempts
+            and not self._admission.is_in_doubt()
+        ):
             self._blame_first()
 
     def blame_all(self) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+from collections import Counter
 from collections.abc import Callable
 
 from .._calls.stored_results import StoredResults
-from .._coordination.place import Place
+from .._coordination.identity import TaskIdentity
 from .._errors.exceptions import FatalError
 from .._functions.side_outputs import SideTypes
 from .._metrics.counters import TaskCounters
@@ -39,6 +40,8 @@ class TaskEnvironment:
         own_clock: seconds; the loop's time unless given.
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second; `clock` unless given.
         query: the name of the query that this is a task of; None: the task is all there is.
+        stage: of the query, which an attempt that Spark starts again has too.
+        uses: of each function how often operators of the task have it.
         stores: the ids of stores that operators have taken.
         spark_thread: tells when Spark's thread was away.
     """
@@ -54,6 +57,8 @@ class TaskEnvironment:
     own_clock: Callable[[], float] | None = None
     shared_clock: Callable[[], float] | None = None
     query: str | None = None
+    stage: int = 0
+    uses: Counter[str] = dataclasses.field(default_factory=Counter)
     stores: set[int] = dataclasses.field(default_factory=set)
     spark_thread: SparkThread | None = None
 
@@ -62,14 +67,16 @@ class TaskEnvironment:
         """The time that everything in the chain goes by, in seconds."""
         return self.own_clock or self.loop.time
 
-    def place(self, plan: FunctionPlan) -> Place | None:
-        """Where a function's task meets the others; None where it has nothing to agree on with them.
+    def identity(self, plan: FunctionPlan) -> TaskIdentity | None:
+        """This task among those that share a function's limits; None where there is nothing to share.
 
         Raises:
             FatalError: it has, and nobody has said where.
         """
-        if plan.meeting is not None and self.query is not None:
-            return plan.meeting.of_task(self.query)
+        if plan.coordinator is not None and self.query is not None:
+            number = self.uses[plan.spec.name]  # of two uses of a function each counts its rows
+            self.uses[plan.spec.name] += 1
+            return plan.coordinator.of_task(self.query, f"{self.stage}:{self.partition}:{number}")
         if plan.options.needs_coordinator and self.query is not None:
             raise FatalError(f"{plan.spec.name} has a limit of the whole job, and its plan names no coordinator")
         return None

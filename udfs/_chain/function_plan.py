@@ -12,7 +12,7 @@ from .._arrow.sizes import estimated_size, may_be_large
 from .._arrow.stored_results import StoredResultCodec, type_text
 from .._arrow.validation import validator
 from .._calls.copies import with_own_arguments
-from .._coordination.place import Meeting
+from .._coordination.identity import CoordinatorConfig
 from .._errors.misfits import check_awaited
 from .._functions.identity import check_key_name, key_name
 from .._functions.signature import FunctionSpec, batch_rows
@@ -28,7 +28,7 @@ class FunctionPlan:
 
     Args:
         declared: the Arrow type of one result, None if nobody said.
-        meeting: where tasks agree on limits of the whole job; None where there are none.
+        coordinator: where tasks agree on limits of the whole job; None where there are none.
         keeps_results: a result that has all and only its fields is checked, and stays what the function returned.
     """
 
@@ -36,7 +36,7 @@ class FunctionPlan:
     options: Options
     declared: Any
     keeps_results: bool = False
-    meeting: Meeting | None = None
+    coordinator: CoordinatorConfig | None = None
 
     # Made and checked on the driver, so a type that Arrow does not know is an error of the query and not of a row.
     # The declared type travels as Arrow's: on an executor there is no session that could read DDL.

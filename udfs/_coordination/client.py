@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
@@ -19,6 +21,13 @@ PATIENCE = 30.0  # seconds that a coordinator may be away
 GOODBYE = 1.0  # seconds that a task that ends waits for it
 ANSWER = 5.0  # seconds within which it answers, or is away
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+SLOW = 0.5  # seconds of a round trip from which on limits may not be used to the full
+NEWEST = 0.3  # the weight of the newest round trip in their mean
+
+logger = logging.getLogger("asyncudf")
+
+# The functions of a task share a connection: of each loop and URL the client, and how many use it.
+_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, list[Any]]] = weakref.WeakKeyDictionary()
 
 
 class Coordinator:
@@ -26,7 +35,7 @@ class Coordinator:
 
     Args:
         url: with the password.
-        space: before the names of all keys: what belongs together, and to nobody else on the same server.
+        namespace: before the names of all keys: what belongs together, and to nobody else on the same server.
         clock: seconds, of the task.
         patience: seconds after which a server that does not answer fails the task.
 
@@ -36,8 +45,10 @@ class Coordinator:
 
     # A script that was cut off may have run: what it has granted is lost, and nobody has it twice. Failures may be
     # counted twice; a budget then ends a little early, in a job whose network has failed.
+    #
+    # trip: seconds of a round trip, the mean of the last ones
 
-    def __init__(self, url: str, space: str, *, clock: Callable[[], float], patience: float = PATIENCE) -> None:
+    def __init__(self, url: str, namespace: str, *, clock: Callable[[], float], patience: float = PATIENCE) -> None:
         try:
             import redis.asyncio
             import redis.exceptions
@@ -47,31 +58,48 @@ class Coordinator:
             ) from error
         self._errors = redis.exceptions
         self._told = without_secrets(url)
+        self._url = url
         try:
-            self._redis = redis.asyncio.Redis.from_url(
-                url, decode_responses=True, socket_timeout=None, socket_connect_timeout=None, retry=None
+            pool = redis.asyncio.BlockingConnectionPool.from_url(
+                url,
+                max_connections=1,
+                timeout=None,
+                decode_responses=True,
+                socket_timeout=None,
+                socket_connect_timeout=None,
+                retry=None,
             )
         except ValueError:  # its message has the URL, and so would the traceback
             raise OptionError(f"coordinator must be the URL of a Redis server, not {safe_repr(self._told)}") from None
-        self._space = space
+        self._redis = redis.asyncio.Redis.from_pool(pool)
+        self._namespace = namespace
         self._scripts: dict[str, Any] = {}
         self._patience = patience
         self.clock = clock
         self.time = ServerTime()
+        self.trip = 0.0
+        self._is_slow = False
 
     def __repr__(self) -> str:
         return f"Coordinator({self._told})"
 
     async def __aenter__(self) -> Self:
+        client = _clients.setdefault(asyncio.get_running_loop(), {}).setdefault(self._url, [self._redis, 0])
+        client[1] += 1
+        self._redis = client[0]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._redis.aclose()
+        clients = _clients[asyncio.get_running_loop()]
+        clients[self._url][1] -= 1
+        if not clients[self._url][1]:
+            del clients[self._url]
+            await self._redis.aclose()
 
     def key(self, kind: str, name: str, *, for_all: bool = False) -> str:
-        """The name of a key: of this space, or one that all jobs on the server share."""
+        """The name of a key: of this namespace, or one that all jobs on the server share."""
         # In braces: where several servers share the keys, a script finds all of its own on one.
-        return f"{{asyncudf}}:{kind}:{name}" if for_all else f"{{asyncudf}}:{self._space}:{kind}:{name}"
+        return f"{{asyncudf}}:{kind}:{name}" if for_all else f"{{asyncudf}}:{self._namespace}:{kind}:{name}"
 
     async def run(self, script: str, keys: Sequence[str], *arguments: object) -> Any:
         """What a script answers that decides by the server's time.
@@ -88,7 +116,10 @@ class Coordinator:
                 # Not by the client's own socket_timeout: before Python 3.12 its wait_for swallows a cancellation that
                 # comes when it is done, and the task that waits for our end would wait for ever.
                 async with asyncio.timeout(ANSWER):
-                    return await self._scripts[script](keys=keys, args=given)
+                    sent = self.clock()
+                    answer = await self._scripts[script](keys=keys, args=given)
+                    self._measure(self.clock() - sent)
+                    return answer
             except (self._errors.AuthenticationError, self._errors.NoPermissionError) as error:
                 raise FatalError(f"the coordinator at {self._told} does not let us in: {error}") from None
             except (self._errors.ConnectionError, self._errors.TimeoutError, OSError, EOFError) as error:
@@ -102,8 +133,19 @@ class Coordinator:
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
 
-    async def farewell(self, last: Awaitable[object]) -> None:
+    async def send_last(self, message: Awaitable[object]) -> None:
         """What a task says when it ends: good to know for others, who find out by themselves if it does not arrive."""
         with contextlib.suppress(FatalError, TimeoutError):
             async with asyncio.timeout(GOODBYE):
-                await last
+                await message
+
+    def _measure(self, trip: float) -> None:
+        self.trip = trip if not self.trip else (1 - NEWEST) * self.trip + NEWEST * trip
+        if self.trip > SLOW and not self._is_slow:
+            logger.warning(
+                "the coordinator at %s takes %.1f s to answer: limits of the whole job are kept, but not used to the "
+                "full. It is too far away, or has too much to do",
+                self._told,
+                self.trip,
+            )
+        self._is_slow = self.trip > (SLOW / 2 if self._is_slow else SLOW)

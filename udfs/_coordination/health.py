@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from .._policies.circuit_breaker import CircuitBreaker
 from .._policies.service_signs import ServiceSign
-from .beat import Beat
 from .client import Coordinator
+from .periodic import PeriodicTask
 from .scripts import HEALTH
 
 __all__ = ("SharedHealth",)
@@ -21,11 +21,11 @@ ENDS = ("s", "f", "n")  # of a probe
 _TOLD = {ServiceSign.ANSWERED: "s", ServiceSign.DOWN: "f"}
 
 
-class SharedHealth:
+class SharedHealth(PeriodicTask):
     """The circuit breaker of the job, with the methods of a `Breaker`, and its pause; of one event loop.
 
-    Outcomes of all tasks go into one window. When it opens, each task hears of it within a quarter of a second, and one
-    call in the whole job tries the service.
+    Outcomes of all tasks go into one window. When it opens, each task learns of it within a quarter of a second, or of
+    many tasks each two thousand within a second, and one call in the whole job tries the service.
 
     Args:
         breaker: None where there is only a pause to share.
@@ -51,9 +51,8 @@ class SharedHealth:
         wake: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        self._coordinator = coordinator
-        self._clock = coordinator.clock
-        self._key, self._task = coordinator.key("health", name), task
+        super().__init__(coordinator, [coordinator.key("health", name)], fail)
+        self._name = task
         self._has_breaker = breaker is not None
         self._options = breaker or CircuitBreaker()
         self._wake = wake
@@ -65,7 +64,6 @@ class SharedHealth:
         self.paused_until: float | None = None
         self.heard = 0
         self._pause_not_told = -math.inf
-        self._beat = Beat(self._exchange, fail)
 
     def admit(self, now: float) -> int | None:
         """The ticket of a call that may begin; None if it has to wait."""
@@ -87,11 +85,11 @@ class SharedHealth:
             answered = sign in (ServiceSign.ANSWERED, ServiceSign.THROTTLED)
             self._probe_end = "s" if answered else _TOLD.get(sign, "n")
             self._is_prober = self._is_probing = False
-            self._beat.poke()
+            self._poke()
         elif self._has_breaker and ticket == self._ticket and sign in _TOLD:
             self._outcomes = (self._outcomes + _TOLD[sign])[-self._options.window :]
             if sign is ServiceSign.DOWN:
-                self._beat.poke()
+                self._poke()
 
     def has_given_up(self, now: float) -> bool:
         """Whether the breaker has been open for so long that the task must fail."""
@@ -101,17 +99,13 @@ class SharedHealth:
         """The service has asked all callers to wait until then."""
         if self.paused_until is None or until > self.paused_until:
             self.paused_until = self._pause_not_told = until
-            self._beat.poke()
+            self._poke()
 
-    async def close(self) -> None:
-        """Tell the last of what was seen."""
-        await self._beat.close()
+    def _last_message(self) -> Awaitable[object] | None:
         if self._is_prober:
             self._probe_end, self._is_prober, self._is_probing = "n", False, False
-        if self._beat.has_failed:
-            return
-        if self._outcomes or self._probe_end or self._pause_not_told > self._clock():
-            await self._coordinator.farewell(self._exchange())
+        is_known = not (self._outcomes or self._probe_end or self._pause_not_told > self._clock())
+        return None if is_known else self._exchange()
 
     async def _exchange(self) -> float:
         sent = self._clock()
@@ -126,11 +120,8 @@ class SharedHealth:
             probe = "ask"
         of, pause = self._options, max(0.0, until - sent)
         try:
-            answer = await self._coordinator.run(
-                HEALTH,
-                [self._key],
-                *(self._task, of.window, of.failure_rate, of.open_for, LEASE, self._ticket, outcomes, probe, pause),
-            )
+            told = (self._name, of.window, of.failure_rate, of.open_for, LEASE, self._ticket, outcomes, probe, pause)
+            answer = await self._ask(HEALTH, *told)
         except BaseException:  # what was not told, or perhaps not, is told by the next
             self._outcomes = (outcomes + self._outcomes)[-of.window :]
             self._probe_end = self._probe_end or (probe if probe in ENDS else "")

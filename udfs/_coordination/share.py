@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from .beat import Beat
 from .client import Coordinator
+from .periodic import PeriodicTask
 from .scripts import PREPARE, SHARE
 
 __all__ = ("CapacityShare", "prepare_shares")
@@ -15,6 +15,7 @@ __all__ = ("CapacityShare", "prepare_shares")
 LEASE = 4.0  # seconds: the share of a task that is killed is back before 5 are over
 BEAT, SOON = 0.5, 0.1  # seconds between two questions; where the share is to be smaller, or is too small
 MARGIN = 0.9  # of the lease: before it is over there, it is over here
+RENEWED = 0.6  # of the lease, when it is renewed at the latest
 
 
 async def prepare_shares(coordinator: Coordinator, names: list[str]) -> None:
@@ -22,7 +23,7 @@ async def prepare_shares(coordinator: Coordinator, names: list[str]) -> None:
     await coordinator.run(PREPARE, [coordinator.key("capacity", name) for name in names])
 
 
-class CapacityShare:
+class CapacityShare(PeriodicTask):
     """How many calls this task may have in flight, of `total` for all tasks; of one event loop.
 
     Shares follow what tasks can use: what one does not need the others have. They add up to at most `total`, also when
@@ -48,16 +49,14 @@ class CapacityShare:
         wake: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        self._coordinator = coordinator
-        self._clock = coordinator.clock
-        self._key = coordinator.key("capacity", name)
-        self._task, self._total = task, total
+        keys = [coordinator.key("capacity", name), coordinator.key("leases", name)]
+        super().__init__(coordinator, keys, fail, longest=RENEWED * LEASE)
+        self._name, self._total = task, total
         self._demand, self._wake = demand, wake
         self._share = 0
         self._ends = -math.inf  # of the lease
         self._told = math.inf  # calls in flight, while a question is under way
         self._wanted = 0  # that were last told to be
-        self._beat = Beat(self._ask, fail)
 
     @property
     def limit(self) -> int:
@@ -69,26 +68,28 @@ class CapacityShare:
     def poke(self) -> None:
         """There is more to do than the share allows: ask at once, not at the next beat, unless that was told."""
         if self._demand()[1] > self._wanted:
-            self._beat.poke()
+            self._poke()
 
     async def close(self) -> None:
         """Give the share back."""
-        await self._beat.close()
+        await super().close()
         self._ends = -math.inf
-        leave = self._coordinator.run(SHARE, [self._key], self._task, self._total, 0, -1, LEASE)
-        await self._coordinator.farewell(leave)
 
-    async def _ask(self) -> float:
+    def _last_message(self) -> Awaitable[object]:
+        self._ends = -math.inf
+        return self._ask(SHARE, self._name, self._total, 0, -1, LEASE)
+
+    async def _exchange(self) -> float:
         in_flight, wanted = self._demand()
         self._told, self._wanted, sent = in_flight, wanted, self._clock()
         try:
-            share = await self._coordinator.run(
-                SHARE, [self._key], self._task, self._total, in_flight, max(in_flight, wanted), LEASE
-            )
+            (share,) = await self._ask(SHARE, self._name, self._total, in_flight, max(in_flight, wanted), LEASE)
         finally:
             self._told = math.inf
         self._share, self._ends = int(share), sent + MARGIN * LEASE
         self._wake()  # the share may be larger, and calls were held back while the question was under way
         in_flight, wanted = self._demand()
-        is_short = in_flight > self._share or self._share < min(wanted, self._total)
-        return SOON if is_short else BEAT
+        if in_flight > self._share:  # others wait for these, so the coordinator has to know soon when they have ended
+            self._behind = 0.0
+            return SOON
+        return SOON if self._share < min(wanted, self._total) else BEAT

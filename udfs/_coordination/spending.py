@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from .beat import Beat
 from .client import Coordinator
+from .periodic import PeriodicTask
 from .scripts import SPEND
 
 __all__ = ("SharedSpending",)
@@ -18,7 +18,7 @@ LEASE = 60.0  # seconds without a word after which a task is gone, and has perha
 GAP = 0.001
 
 
-class SharedSpending:
+class SharedSpending(PeriodicTask):
     """At most `total` calls of all tasks together, and not one less; of one event loop.
 
     What a task holds and does not use it gives back while others wait for it, and all of it when it ends. One that is
@@ -46,21 +46,19 @@ class SharedSpending:
         wake: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        self._coordinator = coordinator
-        self._key = coordinator.key("calls", name)
-        self._task, self._total = task, total
+        super().__init__(coordinator, [coordinator.key("calls", name), coordinator.key("holders", name)], fail, gap=GAP)
+        self._name, self._total = task, total
         self._wake = wake
         self._made = self._held = self._number = 0
         self._block = 1
         self._is_wanted = self._is_awaited = self._is_spent = False
-        self._beat = Beat(self._exchange, fail, gap=GAP)
 
     def has_call(self) -> bool:
         """Whether a call may be made now; if not, and they are not spent, `wake` is called."""
         if not self._is_wanted:
             self._is_wanted = True
             if self._held == 0:
-                self._beat.poke()
+                self._poke()
         return self._held > 0
 
     def is_spent(self) -> bool:
@@ -73,11 +71,8 @@ class SharedSpending:
         self._made += 1
         self._is_wanted = False
 
-    async def close(self) -> None:
-        """Give back what is not used."""
-        await self._beat.close()
-        if self._number and not self._beat.has_failed:
-            await self._coordinator.farewell(self._ask(-1))
+    def _last_message(self) -> Awaitable[object] | None:
+        return self._question(-1) if self._number else None
 
     async def _exchange(self) -> float:
         if not self._number and not self._is_wanted:
@@ -85,7 +80,7 @@ class SharedSpending:
         if self._is_awaited:
             self._held = min(self._held, int(self._is_wanted))
         want = self._block if self._is_wanted and not self._held else 0
-        got, is_spent, is_awaited = await self._ask(want)
+        got, is_spent, is_awaited = await self._question(want)
         self._held += got
         self._is_awaited, self._is_spent = bool(is_awaited), bool(is_spent)
         if got:
@@ -100,8 +95,8 @@ class SharedSpending:
             return SOON
         return BEAT if self._held else IDLE
 
-    async def _ask(self, want: int) -> tuple[int, int, int]:
+    async def _question(self, want: int) -> tuple[int, int, int]:
         self._number += 1
-        told = (self._task, self._total, self._number, self._made, self._held, want, LEASE)
-        got, is_spent, is_awaited = await self._coordinator.run(SPEND, [self._key], *told)
-        return int(got), int(is_spent), int(is_awaited)
+        told = (self._name, self._total, self._number, self._made, self._held, want, LEASE)
+        got, is_spent, is_awaited = map(int, await self._ask(SPEND, *told))
+        return got, is_spent, is_awaited

@@ -12,7 +12,7 @@ from .._errors.exceptions import AsyncUDFError, FatalError
 from .._stores.keys import ResultKeys
 from .side_outputs import OutputTag, SideRecord, SideTypes, check_own_tag
 
-__all__ = ("CURRENT_CALL", "CallState", "RuntimeContext")
+__all__ = ("CURRENT_CALL", "FAIL_TASK", "CallState", "RuntimeContext")
 
 
 NO_RECORD = StreamRecord(())
@@ -40,6 +40,8 @@ class CallState:
 # A context variable and no argument: one RuntimeContext serves all rows of the task, and whoever asks it may be deep in
 # a call, in a task that the call has made, or in a thread.
 CURRENT_CALL: ContextVar[CallState] = ContextVar("asyncudf_call_slot")
+# Ends the task whose call asks, for a mistake in the function that is no row's; takes what the function has done.
+FAIL_TASK: ContextVar[Callable[[str], None]] = ContextVar("asyncudf_fail_task")
 
 
 class RuntimeContext:

@@ -19,8 +19,9 @@ from .._calls.limits import Limits, signs_of
 from .._calls.micro_batch import MicroBatch
 from .._calls.resources import closing, opened
 from .._calls.slots import CallSlot, SlotPool
-from .._coordination.place import Place
-from .._functions.context import RuntimeContext
+from .._coordination.identity import TaskIdentity
+from .._errors.exceptions import FatalError
+from .._functions.context import FAIL_TASK, RuntimeContext
 from .._functions.signature import FunctionSpec, batch_rows
 from .._metrics.counters import TaskCounters
 from .._policies.options import Options
@@ -78,7 +79,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         weigh: Callable[[Any], int] | None = None,
         may_edit: bool = True,
         counters: TaskCounters | None = None,
-        place: Place | None = None,
+        identity: TaskIdentity | None = None,
         shared_clock: Callable[[], float] | None = None,
         request_batch: Callable[[], None] = lambda: None,
         fail: Callable[[BaseException], None] | None = None,
@@ -107,7 +108,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         own = (self._pool, self.counters, self._admission, hooks)
         self._calls = self._new_calls(spec, options, validate, may_edit, context, rng, loop, *own)
         self._limits = Limits(
-            spec, options, place, self._admission, self._pool, self._calls.failures, self._wanted_calls,
+            spec, options, identity, self._admission, self._pool, self._calls.failures, self._wanted_calls,
             self._fail, self.counters.clock, shared_clock or self.counters.clock,
         )  # fmt: skip
         self._intake = self._new_intake(self._input, self._queue, batch, self._push)
@@ -162,6 +163,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
             await stack.enter_async_context(self._limits.kept())
             self._fast_path = self._use(resources)
             stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
+            FAIL_TASK.set(lambda mistake: self._fail(FatalError(f"{self.name} {mistake}")))
             self._pool.open()
             self._request_batch()
             self._pool.wake()

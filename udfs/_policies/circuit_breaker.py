@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from .._errors.exceptions import OptionError
 from .._text.safe import safe_repr, type_name
 from .checks import discard, is_plain, positive_int, seconds
-from .numbers import share
+from .numbers import is_unlikely, share
 from .service_signs import ServiceSign, sign_of
 
-__all__ = ("Breaker", "CircuitBreaker")
+__all__ = ("BY_CHANCE", "KNOWN", "RARE", "Breaker", "CircuitBreaker")
+
+BY_CHANCE = 2 / 3  # of `failure_rate`: so many failures may be random, of a service that lives
+RARE = math.log(100)  # so unlikely must the failures be by chance: once in so many times
+KNOWN = 5  # windows that are looked at for that
 
 FailureOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 
@@ -27,10 +32,13 @@ class CircuitBreaker:
     Failures are timeouts, failed connections and HTTP statuses of 500 and more. Other statuses, also 429, and errors
     of the row or the function are none: "the service is dead" is not "the row is bad".
 
+    A service that fails a share of its calls at random is not dead: while chance explains the failures by two thirds of
+    `failure_rate`, it is tried again at once.
+
     Args:
         failure_rate: share of the last calls whose failure opens the breaker.
         window: how many calls these are; fewer never open it.
-        open_for: seconds until a call tries the service, and again after each that fails.
+        open_for: seconds until a call tries a service that is dead, and again after each that fails.
         max_open: seconds after which the task fails, with one error for all its rows, if no call has succeeded.
         failure_on: exception types, or a plain function of the exception, which name the failures in the place of the
             rule above. Answers and other statuses show that the service lives, as they do without it.
@@ -81,6 +89,16 @@ class CircuitBreaker:
         """Whether so many failures of the last calls open it."""
         return calls >= self.window and failures >= self.failure_rate * calls
 
+    def is_dead(self, ended: Sequence[bool]) -> bool:
+        """Whether more of the last calls have failed than chance explains; the newest last, True for a failure."""
+        newest, half = list(reversed(ended)), max(1, self.window // 2)
+        for calls in range(half, len(newest) + 1, half):
+            failures = sum(newest[:calls])
+            all_failed = failures == calls >= self.window
+            if all_failed or is_unlikely(failures, calls, BY_CHANCE * self.failure_rate, RARE):
+                return True
+        return False
+
 
 def _check_failure_on(value: Any) -> None:
     kinds = value if isinstance(value, tuple) else (value,)
@@ -100,12 +118,14 @@ class Breaker:
     """
 
     # closed: open_since is None, every call gets the same ticket, the last `window` of them are remembered
-    # open: calls wait, until at probe_at one gets a ticket of its own, the probe; until it ends no other begins
+    # open: calls wait, until at probe_at one gets a ticket of its own, the probe, which is remembered as well; until it
+    # ends no other begins
     # ticket grows whenever one of these changes
 
     def __init__(self, options: CircuitBreaker) -> None:
         self._options = options
         self._ended: deque[bool] = deque(maxlen=options.window)  # whether each has failed
+        self._known: deque[bool] = deque(maxlen=KNOWN * options.window)  # the same, also from before it was open
         self._ticket = 0
         self._is_probing = False
         self._probe_at = 0.0
@@ -133,13 +153,20 @@ class Breaker:
         if self._is_probing:
             self._is_probing = False
             if sign in (ServiceSign.ANSWERED, ServiceSign.THROTTLED):
+                self._known.append(False)
                 self._close()
             elif sign is ServiceSign.DOWN:
-                self._probe_at = now + self._options.open_for  # type: ignore[operator]
+                self._known.append(True)
+                self._try_later(now)
         elif sign in (ServiceSign.ANSWERED, ServiceSign.DOWN):
             self._ended.append(sign is ServiceSign.DOWN)
+            self._known.append(sign is ServiceSign.DOWN)
             if self.open_since is None and self._options.has_tripped(sum(self._ended), len(self._ended)):
                 self._open(now)
+
+    def is_in_doubt(self) -> bool:
+        """Whether more calls fail than chance would explain by its share, and yet too few to know."""
+        return sum(self._ended) > BY_CHANCE * self._options.failure_rate * self._options.window
 
     def has_given_up(self, now: float) -> bool:
         """Whether it has been open for so long that the task must fail."""
@@ -147,9 +174,14 @@ class Breaker:
 
     def _open(self, now: float) -> None:
         self.open_since = now
-        self._probe_at = now + self._options.open_for  # type: ignore[operator]
         self._ticket += 1
-        self._ended.clear()
+        self._try_later(now)
+
+    def _try_later(self, now: float) -> None:
+        self._probe_at = now
+        if self._options.is_dead(self._known):
+            self._ended.clear()
+            self._probe_at += self._options.open_for  # type: ignore[operator]
 
     def _close(self) -> None:
         self.open_since = None

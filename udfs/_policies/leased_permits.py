@@ -104,10 +104,16 @@ class BlockSize:
         """A call had to wait for its permits."""
         self._has_waited = True
 
-    def next(self, now: float) -> int:
-        """The calls to ask for now."""
+    def soon(self, now: float, seconds: float) -> float:
+        """How many calls will begin in so many seconds, by those since the last question; none of a single one."""
+        if self._since is None or self._calls == 1:
+            return 0.0
+        return self._begun * seconds / max(now - self._since, seconds)
+
+    def next(self, now: float, least: float = 0.0) -> int:
+        """The calls to ask for now: those of so many seconds at least, for until then no others come."""
         if self._since is not None:
-            ahead = LONGEST if self._has_waited else self._ahead
+            ahead = max(least, LONGEST if self._has_waited else self._ahead)
             found = math.ceil(self._begun / max(now - self._since, ROUNDING) * ahead)
             self._calls = max(1, min(2 * self._calls, found + MORE * self._has_waited))
         self._since, self._begun, self._has_waited = now, 0, False

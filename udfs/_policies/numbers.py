@@ -1,4 +1,4 @@
-"""Checks of numbers: amounts and shares, as `checks.py` does for other options."""
+"""Numbers: checks of amounts and shares, as `checks.py` does for other options; and what chance explains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from .._errors.exceptions import OptionError
 from .._text.safe import safe_repr
 
-__all__ = ("amount", "is_number", "share")
+__all__ = ("amount", "is_number", "is_unlikely", "share")
 
 
 def is_number(value: Any) -> bool:
@@ -31,3 +31,16 @@ def share(value: Any, name: str) -> float:
     if not (is_number(value) and 0 < value <= 1):
         raise OptionError(f"{name} must be a share, more than 0 and at most 1, not {safe_repr(value)}")
     return float(value)
+
+
+def is_unlikely(count: int, calls: int, share: float, rare: float) -> bool:
+    """Whether so many of the calls are more than a share that is random would give, by Chernoff's bound.
+
+    Args:
+        rare: how unlikely: the logarithm of one in so many.
+    """
+    found = count / calls
+    if found <= share:
+        return False
+    rest = (1 - found) * math.log((1 - found) / (1 - share)) if found < 1 else 0.0
+    return not share or calls * (found * math.log(found / share) + rest) >= rare

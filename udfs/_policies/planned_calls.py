@@ -72,6 +72,7 @@ class Reason(enum.Enum):
     LOADED = "loaded"
     DROPPED = "dropped"
     BATCHED = "batched"
+    NULLS = "nulls"
     STORED = "stored"
 
 

@@ -33,6 +33,7 @@ WHY = {
     Reason.LOADED: "Spark has kept the rows: it is called only for those that were lost since",
     Reason.DROPPED: "fewer if the other side of a join turns out to have no rows: adaptive execution then ends this",
     Reason.BATCHED: "a call takes many rows: at least as few calls as full batches make, at most one for each row",
+    Reason.NULLS: "rows with a NULL among its arguments make no call (on_null_input), and are not counted apart",
     Reason.STORED: "it has a store: no call for results that are there, one for each distinct arguments that are not; "
     "two tasks that ask for the same at the same moment both call",
 }
@@ -59,7 +60,7 @@ class Mention:
         seconds: with `latency=`; None without.
         cost: with `price=`; None without.
         reasons: keys of why it is as it is: "copied", "sorted", "skewed", "multiplied", "limited", "operators",
-            "results", "uncounted", "cached", "loaded", "dropped", "batched", "stored".
+            "results", "uncounted", "cached", "loaded", "dropped", "batched", "nulls", "stored".
     """
 
     function: str

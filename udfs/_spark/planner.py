@@ -28,7 +28,7 @@ from .._policies.options import OnError, Options
 from .._policies.watermarks import WatermarkSource, WatermarkStrategy
 from .._stores.keys import ResultKeys
 from .._text.safe import safe_repr
-from .meetings import meeting_of
+from .coordination import coordinator_config
 from .pickling import check_function_picklable, check_picklable
 from .schemas import (
     arguments,
@@ -74,8 +74,8 @@ def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[F
             "dict of these, a dataclass, a NamedTuple or a TypedDict"
         )
     check_names(declared, spec.name)
-    meeting = meeting_of(spec, options)
-    function_plan = FunctionPlan(spec, options, arrow_type(declared, spec.name), meeting=meeting)
+    coordinator = coordinator_config(spec, options)
+    function_plan = FunctionPlan(spec, options, arrow_type(declared, spec.name), coordinator=coordinator)
     function_plan.check_stored()
     check_picklable(function_plan)
     return function_plan, _captured(declared) if function_plan.captures else declared

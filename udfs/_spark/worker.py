@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -69,6 +70,8 @@ def start_bridge(
             own_clock=time.monotonic,  # uvloop's own counts milliseconds
             shared_clock=time.time,
             query=_query_of(task),
+            stage=0 if task is None else task.stageId(),
+            uses=_uses_of(task),
             spark_thread=spark_thread,
         )
         chain = start_chain(plan, environment, sinks_of(loop, emit))
@@ -85,6 +88,19 @@ def _query_of(task: TaskContext | None) -> str:
         return "no task"
     query = task.getLocalProperty("spark.sql.execution.id")
     return f"query {query}" if query is not None else f"stage {task.stageId()}"
+
+
+# A worker may run several functions of one task side by side, each in a chain of its own.
+_uses: dict[int, Counter[str]] = {}
+
+
+def _uses_of(task: TaskContext | None) -> Counter[str]:
+    """How often operators of the task have each function so far."""
+    attempt = -1 if task is None else task.taskAttemptId()
+    if attempt not in _uses:
+        _uses.clear()
+        _uses[attempt] = Counter()
+    return _uses[attempt]
 
 
 def _local_folder() -> str | None:

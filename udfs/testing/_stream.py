@@ -17,9 +17,9 @@ from .._chain.result_plan import ResultPlan, SideOutputValidators
 from .._chain.sinks import ArrowSinks
 from .._chain.source import SourceReader
 from .._errors.exceptions import OptionError
+from .._spark.coordination import without_coordinator
 from .._spark.evaluations import StreamSource
 from .._spark.map_in_arrow import ChainTask
-from .._spark.meetings import meeting_nobody
 from .._spark.planner import rows_node
 from .._spark.schemas import check_columns
 from .._spark.types import arrow_type, parsed
@@ -76,7 +76,7 @@ def run_stream(
     if twice := [name for name in columns.names if columns.names.count(name) > 1]:
         raise OptionError(f"rows as dicts cannot have two columns called {twice[0]!r}")
     source = StreamSource.of(None, object_reuse, latency_interval, redact)
-    with staying_here(), meeting_nobody():
+    with staying_here(), without_coordinator():
         built = build(AsyncStream._at(source, rows_node(columns)))
     wanted = dict(built) if isinstance(built, Mapping) else {"": built}
     if not wanted or not all(isinstance(one, AsyncStream) for one in wanted.values()):

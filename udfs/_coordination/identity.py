@@ -1,26 +1,26 @@
-"""Where the tasks of a job find each other."""
+"""Which coordinator the tasks of a function use, and under which names."""
 
 from __future__ import annotations
 
 import dataclasses
 import uuid
 
-__all__ = ("Meeting", "Place")
+__all__ = ("CoordinatorConfig", "TaskIdentity")
 
 
 @dataclasses.dataclass(frozen=True)
-class Meeting:
-    """The coordinator of a function, and under which names its tasks meet there; travels to the executors.
+class CoordinatorConfig:
+    """The coordinator of a function, and the names that its tasks use there; travels to the executors.
 
     Args:
         url: with the password.
-        space: what this application has there, beside others.
+        namespace: what this application has there, beside others.
         function: its limits are those of all its tasks, in all queries of the application.
         application: Spark's name of it; another one of the same process numbers its queries from the first again.
     """
 
     url: str = dataclasses.field(repr=False)
-    space: str
+    namespace: str
     function: str
     application: str = ""
 
@@ -28,24 +28,27 @@ class Meeting:
         """The name under which tasks share so many calls in flight."""
         return f"{self.function}:{total}"
 
-    def of_task(self, query: str) -> Place:
+    def of_task(self, query: str, part: str) -> TaskIdentity:
         """The same for a task.
 
         Args:
             query: what is counted for one query alone is counted under this name.
+            part: of the query's rows, which every attempt at them names alike.
         """
-        return Place(self, f"{self.function}:{self.application}:{query}", uuid.uuid4().hex)
+        return TaskIdentity(self, f"{self.function}:{self.application}:{query}", uuid.uuid4().hex, part)
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """The place of a task at the meeting.
+class TaskIdentity:
+    """A task among those that share the limits of a function.
 
     Args:
         query: of what is counted for one query alone.
-        task: which no other task has.
+        task: which no other task has, nor another attempt of this one.
+        part: the rows that it works on, which another attempt has too.
     """
 
-    meeting: Meeting
+    config: CoordinatorConfig
     query: str
     task: str
+    part: str

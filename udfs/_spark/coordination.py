@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from .._coordination.client import Coordinator
-from .._coordination.place import Meeting
+from .._coordination.identity import CoordinatorConfig
 from .._coordination.share import prepare_shares
 from .._errors.exceptions import FatalError
 from .._functions.identity import key_name
@@ -24,12 +24,12 @@ from .._functions.signature import FunctionSpec
 from .._policies.options import Options
 from .coordinators import coordinator_url
 
-__all__ = ("meeting_nobody", "meeting_of")
+__all__ = ("coordinator_config", "without_coordinator")
 
 
 # An application is a process with a driver, or a client of one: on a server that it shares with others what it counts
 # is its own, but for limits that have a name. A process that is forked off is another one.
-_space = uuid.uuid4().hex
+_namespace = uuid.uuid4().hex
 PATIENCE = 2.0  # seconds for what only makes the first calls begin sooner
 
 _own_names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -38,8 +38,8 @@ _prepared: set[tuple[str, str]] = set()
 
 
 def _begin_anew() -> None:
-    global _space
-    _space = uuid.uuid4().hex
+    global _namespace
+    _namespace = uuid.uuid4().hex
     _prepared.clear()
 
 
@@ -48,7 +48,7 @@ if hasattr(os, "register_at_fork"):  # where processes can be forked
 
 
 @contextlib.contextmanager
-def meeting_nobody() -> Iterator[None]:
+def without_coordinator() -> Iterator[None]:
     """What is planned within the block runs in one task, as in the test kit, which is the whole job."""
     token = _is_alone.set(True)
     try:
@@ -57,7 +57,7 @@ def meeting_nobody() -> Iterator[None]:
         _is_alone.reset(token)
 
 
-def meeting_of(spec: FunctionSpec, options: Options) -> Meeting | None:
+def coordinator_config(spec: FunctionSpec, options: Options) -> CoordinatorConfig | None:
     """Where a function's tasks meet; None if it has nothing to agree on.
 
     Raises:
@@ -65,10 +65,12 @@ def meeting_of(spec: FunctionSpec, options: Options) -> Meeting | None:
     """
     if _is_alone.get() or (not options.needs_coordinator and options.coordinator is None):
         return None
-    meeting = Meeting(coordinator_url(options.coordinator), _space, _name_of(spec.function), _application())
+    config = CoordinatorConfig(
+        coordinator_url(options.coordinator), _namespace, _name_of(spec.function), _application()
+    )
     if options.job_capacity is not None:
-        _prepare(meeting, meeting.share(options.job_capacity))
-    return meeting
+        _prepare(config, config.share(options.job_capacity))
+    return config
 
 
 def _name_of(function: Any) -> str:
@@ -87,19 +89,19 @@ def _application() -> str:
     return str(session.conf.get("spark.app.id", ""))
 
 
-def _prepare(meeting: Meeting, share: str) -> None:
+def _prepare(config: CoordinatorConfig, share: str) -> None:
     """Tell the coordinator that nobody has a share yet, once; else the first calls wait until that is certain."""
-    if (meeting.url, share) in _prepared:
+    if (config.url, share) in _prepared:
         return
-    _prepared.add((meeting.url, share))
+    _prepared.add((config.url, share))
     # In a thread of its own: in a notebook this one has a running loop.
-    thread = threading.Thread(target=lambda: asyncio.run(_told(meeting, share)), daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(_told(config, share)), daemon=True)
     thread.start()
     thread.join(2 * PATIENCE)
 
 
-async def _told(meeting: Meeting, share: str) -> None:
+async def _told(config: CoordinatorConfig, share: str) -> None:
     # Whether the server lets the driver in is not what counts: the tasks tell if it does not let them in.
     with contextlib.suppress(FatalError):
-        async with Coordinator(meeting.url, meeting.space, clock=time.monotonic, patience=PATIENCE) as coordinator:
+        async with Coordinator(config.url, config.namespace, clock=time.monotonic, patience=PATIENCE) as coordinator:
             await prepare_shares(coordinator, [share])
