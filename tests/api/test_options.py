@@ -74,6 +74,7 @@ BAD: dict[str, Any] = {
     "breaker": True,
     "max_failures": -1,
     "hedge": 0.05,
+    "on_null_input": "skip",
 }
 
 

@@ -206,6 +206,7 @@ def every_option_has_its_types() -> None:
         on_timeout="nobody knows",
         retry=tenacity.AsyncRetrying(stop=tenacity.stop_after_attempt(3)),
         on_error="capture",
+        on_null_input="null",
         extra_fields="drop",
         redact=True,
         batch_size=None,

@@ -174,6 +174,9 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         on_error: "raise" fails the task at once, "null" gives null, "capture" makes the result a struct<value, error:
             struct<type, message, attempts, elapsed, status>>, where `status` is that of an HTTP error, and
             "dead_letter", for `AsyncStream` only, sends the row to `side_output(DEAD_LETTERS)`.
+        on_null_input: "call" calls the function for every row. With "null" a row of which any argument is NULL has the
+            result NULL, as SQL's RETURNS NULL ON NULL INPUT: no call, no permit, no look into the store, no failure
+            (captured: a NULL value and a NULL error). Of an `AsyncFunction` its columns are the arguments.
         extra_fields: fields of structs in a result that are not declared: "error", or "drop" to leave them out.
         redact: keeps inputs out of messages: True shows their types only; a function of the input (the value, or of
             several arguments their tuple, or an `AsyncFunction`'s dict) returns what may be shown. A result that does

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from asyncudf.queues import Entry, StreamRecord
+from asyncudf.queues import Entry, StreamElement, StreamRecord
 
 from .._errors.exceptions import AsyncTimeoutError
 from .._errors.records import is_fatal
@@ -72,6 +72,14 @@ class Calls(FirstAttempts):
     def open(self, records: Sequence[StreamRecord], entries: Sequence[Entry]) -> Call:
         """The call of rows that have just entered the queue; its deadline runs from the first attempt on."""
         return Call(records, entries, self._clock())
+
+    def needs_call(self, record: Any, entry: Entry) -> bool:
+        """Whether a row that has just entered the queue is to be called; if not, it is done or will be."""
+        return True
+
+    def has_to_call(self, element: StreamElement) -> bool:
+        """Whether an element that has not yet entered the queue is a row that would be called there."""
+        return isinstance(element, StreamRecord)
 
     def invoke(self, slot: CallSlot, call: Call) -> Any:
         """The coroutine of the call's next attempt, for the slot to await."""

@@ -9,7 +9,7 @@ from asyncudf.queues import StreamElement, StreamRecord
 
 from .stored_results import Found
 
-__all__ = ("Hits", "KeyedRecord", "plain")
+__all__ = ("Answered", "KeyedRecord", "plain")
 
 
 class KeyedRecord(StreamRecord):
@@ -31,8 +31,8 @@ class KeyedRecord(StreamRecord):
         return record
 
 
-class Hits:
-    """Rows one behind the other of which the store has one result each."""
+class Answered:
+    """Rows one behind the other that have one result each and need no call: of the store, or NULL for NULL."""
 
     # _start: those before it have been taken
 
@@ -59,10 +59,10 @@ class Hits:
 
 
 def plain(elements: Sequence[Any]) -> list[StreamElement]:
-    """The elements as they were before they were looked up."""
+    """The elements as they were handed over."""
     found: list[StreamElement] = []
     for element in elements:
-        if type(element) is Hits:
+        if type(element) is Answered:
             found += [tuple.__new__(StreamRecord, row) for row in element.rows]
         elif type(element) is KeyedRecord or type(element) is tuple:
             found.append(tuple.__new__(StreamRecord, element))

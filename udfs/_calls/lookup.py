@@ -9,7 +9,7 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 
 from .._metrics.counters import TaskCounters
-from .looked_up import Hits, KeyedRecord
+from .looked_up import Answered, KeyedRecord
 from .stored_results import KEYS_AT_ONCE, Found, StoredResults
 
 __all__ = ("Lookup",)
@@ -36,7 +36,7 @@ class Lookup:
         return self._stored.rows_at_once
 
     async def look_up(self, elements: Sequence[Any]) -> list[Any]:
-        """The elements in their order: rows with a result in runs of `Hits`, other rows with their keys.
+        """The elements in their order: rows with a result in runs of `Answered`, other rows with their keys.
 
         Raises:
             AsyncUDFError: the store has failed, and that shall end the task.
@@ -48,7 +48,7 @@ class Lookup:
         self._counters.totals.store_hits += len(rows) - misses
         self._counters.totals.store_misses += misses
         if self._is_single and not misses and len(rows) == len(elements) and {*map(type, found)} <= {list}:
-            return [Hits(rows, [results[0] for results in found])] if rows else []  # type: ignore[index]
+            return [Answered(rows, [results[0] for results in found])] if rows else []  # type: ignore[index]
         return self._arranged(elements, keys, found)
 
     async def _keys(self, rows: Sequence[Any]) -> list[Key]:
@@ -93,9 +93,9 @@ class Lookup:
                 results.append(answer[0])
                 continue
             if rows:
-                arranged.append(Hits(rows, results))
+                arranged.append(Answered(rows, results))
                 rows, results = [], []
             arranged.append(KeyedRecord.of(element, key, answer) if is_row else element)
         if rows:
-            arranged.append(Hits(rows, results))
+            arranged.append(Answered(rows, results))
         return arranged

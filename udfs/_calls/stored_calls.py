@@ -118,7 +118,6 @@ class StoredCalls(Calls):
             self._hooks.finished()
 
     def needs_call(self, record: KeyedRecord, entry: Entry) -> bool:
-        """Whether a row that has just entered the queue is to be called; if not, it is done or will be."""
         key = record.key
         found: Results | StoredFailure | None = record.found
         if key is not None and found is None:
@@ -140,7 +139,6 @@ class StoredCalls(Calls):
         return False
 
     def has_to_call(self, element: StreamElement) -> bool:
-        """Whether an element that has not yet entered the queue is a row that would be called there."""
         if not isinstance(element, KeyedRecord) or element.key is None or element.found is not None:
             return False
         has_landed = self._fresh(self.landed.get(element.key)) is not None

@@ -24,8 +24,9 @@ from .._operators.operator import ChainedOperator
 from .._operators.outputs import Output, TimestampedCollector
 from .._operators.stored_wait import StoredWaitOperator
 from .._operators.synchronous import FilterOperator, ProcessOperator
+from .._operators.uncalled_wait import UncalledWaitOperator
 from .._operators.watermarks import UnionOperator, WatermarkColumnOperator, WatermarkOperator
-from .._policies.options import EventLoop, OnError
+from .._policies.options import EventLoop, OnError, OnNullInput
 from .._policies.watermarks import WatermarkGenerator, WatermarkStrategy
 from .environment import TaskEnvironment
 from .function_plan import FunctionPlan
@@ -146,7 +147,8 @@ class WaitFactory(OperatorFactory):
             keys=plan.result_keys,
             is_stored=store is not None,
         )
-        made: Callable[..., AsyncWaitOperator] = AsyncWaitOperator
+        needs_each = plan.options.on_null_input is OnNullInput.CALL
+        made: Callable[..., AsyncWaitOperator] = AsyncWaitOperator if needs_each else UncalledWaitOperator
         if store is not None:
             made = partial(StoredWaitOperator, environment.stored(plan))
         return made(
@@ -161,7 +163,7 @@ class WaitFactory(OperatorFactory):
             weigh=plan.weigh,
             may_edit=self.may_edit(before),
             counters=counters,
-            place=environment.place(plan),
+            identity=environment.identity(plan),
             shared_clock=environment.shared_clock,
             request_batch=request_batch,
             fail=environment.fail,

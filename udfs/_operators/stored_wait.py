@@ -1,4 +1,4 @@
-"""StoredWaitOperator: an AsyncWaitOperator that asks a store before it calls, and keeps what it has called for."""
+"""StoredWaitOperator: an operator that asks a store before it calls, and keeps what it has called for."""
 
 from __future__ import annotations
 
@@ -7,26 +7,22 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from .._calls.call import Call
 from .._calls.looked_up import KeyedRecord
 from .._calls.lookup import Lookup
 from .._calls.resources import closing
-from .._calls.slots import CallSlot
 from .._calls.stored_calls import StoredCalls
 from .._calls.stored_results import StoredResults
 from .._functions.signature import FunctionSpec
 from .._metrics.counters import TaskCounters
-from .async_wait import AsyncWaitOperator
-from .fast_path import ImmediateResults
 from .input_buffer import InputBuffer
 from .lookup_buffer import LookupBuffer
-from .stored_intake import StoredIntake
+from .uncalled_wait import UncalledWaitOperator
 
 __all__ = ("StoredWaitOperator",)
 
 
-class StoredWaitOperator(AsyncWaitOperator):
-    """The same operator with other parts: an input that looks rows up, an intake that lets hits pass, calls that keep.
+class StoredWaitOperator(UncalledWaitOperator):
+    """The same operator with other parts: an input that looks rows up, calls that keep their results.
 
     Args:
         stored: the store of the function in this task; closed with the operator.
@@ -38,25 +34,14 @@ class StoredWaitOperator(AsyncWaitOperator):
 
     _calls: StoredCalls
     _input: LookupBuffer
-    _intake: StoredIntake
 
     def __init__(
         self, stored: StoredResults, spec: FunctionSpec, *parts: Any, counters: TaskCounters, **more: Any
     ) -> None:
         self._stored = stored
         self._lookup = Lookup(stored, counters, is_single=not spec.many_results)
-        self._hits = ImmediateResults()
-        self._will_look = False  # past the slots, soon
         super().__init__(spec, *parts, counters=counters, **more)
         self._row_type = KeyedRecord
-        admit = self._admit
-
-        def admit_and_look(slot: CallSlot) -> None:
-            admit(slot)
-            self._look_soon()
-
-        self._admit = admit_and_look
-        self._admission.begins_to_wait = self._look_soon
         self.gauges.waits_for_store = self._waits_for_store
 
     def _new_input(self, request_batch: Callable[[], None]) -> InputBuffer:
@@ -78,9 +63,6 @@ class StoredWaitOperator(AsyncWaitOperator):
             is_over=self._finished.done,
             weighed=self._bytes,
         )
-
-    def _new_intake(self, *parts: Any) -> StoredIntake:
-        return StoredIntake(*parts, calls=self._calls, pass_on=self._take_hits)
 
     def _waits_for_store(self) -> bool:
         is_written_last = self._calls.writer.is_writing and not self._pool.in_flight
@@ -111,28 +93,3 @@ class StoredWaitOperator(AsyncWaitOperator):
             await self._calls.writer.close()
         finally:
             await self._stored.close()
-
-    async def _run_call(self, slot: CallSlot, call: Call) -> None:
-        self._look_soon()
-        await super()._run_call(slot, call)
-
-    def admit_marker(self, marker: Any) -> None:
-        self._intake.take(marker)
-
-    def _look_soon(self) -> None:
-        """A call begins in the last slot, or waits for a limit: what is next in line may need neither."""
-        if not self._will_look and (self._pool.is_full or self._admission.waiting is not None):
-            self._will_look = True
-            self._loop.call_soon(self._look, context=self._own_context.copy())
-
-    def _look(self) -> None:
-        self._will_look = False
-        self._look_past_slots()
-
-    def _take_hits(self, rows: list[Any], results: list[Any]) -> None:
-        """Emit rows that the store had a result for, or give them their places."""
-        hits = self._hits
-        hits.records, hits.results = rows, results
-        self.counters.totals.rows += len(rows)
-        self.counters.totals.results += len(rows)
-        self._pass_on(hits)

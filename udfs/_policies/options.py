@@ -41,6 +41,7 @@ __all__ = (
     "ExtraFields",
     "FunctionOptions",
     "OnError",
+    "OnNullInput",
     "OnStoreError",
     "Options",
     "OutputMode",
@@ -78,6 +79,13 @@ class ExtraFields(enum.Enum):
     DROP = "drop"
 
 
+class OnNullInput(enum.Enum):
+    """What becomes of a row of which an argument is NULL: it is called like others, or its result is NULL."""
+
+    CALL = "call"
+    NULL = "null"
+
+
 class OnStoreError(enum.Enum):
     """What becomes of rows whose store fails: they are called, or the task ends."""
 
@@ -110,6 +118,7 @@ class CallOptions(TypedDict, total=False):
     on_timeout: Any
     retry: RetryStrategy | BaseRetrying | None
     on_error: OnError | Literal["raise", "null", "capture", "dead_letter"]
+    on_null_input: OnNullInput | Literal["call", "null"]
     extra_fields: ExtraFields | Literal["error", "drop"]
     redact: bool | Redact | None
     batch_size: int | None
@@ -163,6 +172,7 @@ class Options:
     on_timeout: Any = field(default=None, metadata=_by(anything, is_shown=False))
     retry: RetryStrategy | None = field(default=None, metadata=_by(lambda value, name: RetryStrategy.of(value)))
     on_error: OnError = field(default=OnError.RAISE, metadata=_by(choice(OnError)))
+    on_null_input: OnNullInput = field(default=OnNullInput.CALL, metadata=_by(choice(OnNullInput)))
     extra_fields: ExtraFields = field(default=ExtraFields.ERROR, metadata=_by(choice(ExtraFields)))
     redact: Redact | None = field(default=None, metadata=_by(redaction))
     batch_size: int | None = field(default=None, metadata=_by(optional(positive_int)))

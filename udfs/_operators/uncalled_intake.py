@@ -1,4 +1,4 @@
-"""The intake of an operator with a store: most of what comes in may need no call."""
+"""The intake of an operator with rows that need no call."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from asyncudf.queues import Entry, StreamElement, StreamElementQueue, StreamRecord
 
-from .._calls.looked_up import Hits, KeyedRecord, plain
+from .._calls.attempts import Calls
+from .._calls.looked_up import Answered, plain
 from .._calls.micro_batch import MicroBatch
-from .._calls.stored_calls import StoredCalls
 from .fast_path import BURST
 from .input_buffer import InputBuffer
 from .intake import Intake
 
-__all__ = ("StoredIntake",)
+__all__ = ("UncalledIntake",)
 
 
-class StoredIntake(Intake):
+class UncalledIntake(Intake):
     """Leads rows that have a result straight into the queue; only the others wait for a slot.
 
     Args:
@@ -39,7 +39,7 @@ class StoredIntake(Intake):
         batch: MicroBatch,
         push: Callable[[], None],
         *,
-        calls: StoredCalls,
+        calls: Calls,
         pass_on: Callable[[list[Any], list[Any]], None],
     ) -> None:
         super().__init__(buffer, queue, batch, push)
@@ -52,7 +52,7 @@ class StoredIntake(Intake):
         return not self._is_admitting and self._queue.places > 0
 
     def values(self) -> list[StreamElement]:
-        return plain(self._queue.values()) + self._input.values()
+        return plain(self._queue.values() + self._input.values())
 
     def admit_marker(self) -> bool:
         element: Any = self._input.take_unless(self._calls.has_to_call)
@@ -65,7 +65,7 @@ class StoredIntake(Intake):
         """Take an element out of the input that needs no call."""
         self._is_admitting = True
         try:
-            if isinstance(element, KeyedRecord):
+            if isinstance(element, StreamRecord):
                 self._calls.needs_call(element, self.admit(element))
             else:
                 self._admit_uncalled(element)
@@ -80,7 +80,7 @@ class StoredIntake(Intake):
         self._is_admitting = True
         try:
             while self._queue.places and (element := self._input.next()) is not None:
-                if not isinstance(element, KeyedRecord):
+                if not isinstance(element, StreamRecord):
                     self._admit_uncalled(element)
                     continue
                 entry = self.admit(element)
@@ -96,7 +96,7 @@ class StoredIntake(Intake):
 
     def _admit_uncalled(self, element: Any) -> None:
         """Take a marker, or rows with results as far as there are places."""
-        if type(element) is not Hits:
+        if type(element) is not Answered:
             self.admit(element)
             self._push()
             return
