@@ -61,7 +61,7 @@ def test_a_range_that_cannot_work_is_refused(make: Callable[[], Any], said: str)
 def test_what_the_option_accepts() -> None:
     """A number is that number, "auto" a range for most services, and a range itself."""
     assert AdaptiveCapacity.of(7) == 7
-    assert AdaptiveCapacity.of("auto") == AdaptiveCapacity(4, 400)
+    assert AdaptiveCapacity.of("auto") == AdaptiveCapacity(1, 400)
     assert AdaptiveCapacity.of(AdaptiveCapacity(2, 3)) == AdaptiveCapacity(2, 3)
     with pytest.raises(OptionError, match="capacity must be a whole number, not 'many'"):
         AdaptiveCapacity.of("many")

@@ -24,6 +24,8 @@ MEMORY = 1000  # calls that the best latency is a mean of
 HOLD = 3  # rounds
 PERIOD, LATENCIES = 60.0, 300  # seconds, and times the best latency: how often, at most, that is measured anew
 QUARTER, LONG_FAST_ROUND = 0.25, 40  # of the limit, and calls: where that begins, and how long its rounds are
+CLIFF = 2.0  # times what a queue in the service would explain
+PATIENCE, MOST_PATIENCE = 16, 256  # rounds before a limit that broke the service is tried again: doubled each time
 SETTLE = 2.0  # times the best latency, after a step down
 TINY = 1e-6  # seconds: the logarithm of none is none
 
@@ -41,7 +43,7 @@ class AdaptiveCapacity:
         OptionError: values that cannot work.
     """
 
-    minimum: int = 4
+    minimum: int = 1
     maximum: int = 400
 
     def __post_init__(self) -> None:
@@ -103,6 +105,9 @@ class CapacityPolicy:
     #   in the service as well, or gone. It is a time that all tasks share, so that they make room for each other.
     # _throttled_at: the limit when calls were throttled last; from near there on it goes up only every few rounds
     # _refused_at: the limit when most calls of a round were throttled; where that comes again it is not by chance
+    # _good_at: the limit of the last round whose calls did not take too long
+    # _broke_at: the limit at which calls took far longer at once, as those of a service that begins to swap do; it is
+    #   tried again after _patience rounds below it
     # _top: where the limit was when calls first took too long; if at half of it they still do, it is not our doing
 
     def __init__(self, options: AdaptiveCapacity) -> None:
@@ -113,7 +118,8 @@ class CapacityPolicy:
         self._best: float | None = None
         self._measured_at = self._top = 0.0
         self._throttled_at = math.inf
-        self._refused_at = 0.0
+        self._refused_at = self._good_at = 0.0
+        self._broke_at, self._patience = math.inf, 0
         self._held = 0  # rounds that it has not gone up for, though it could
         self._of_calls = 0
         self._round = _Round()
@@ -179,7 +185,14 @@ class CapacityPolicy:
         if self._best is not None and latency * SLOW < self._best and not self._is_fast:
             self._measure_below(RESTART)  # the service has become faster
             return
+        if self._has_broken():
+            self._broke_at = self._limit
+            self._patience = min(MOST_PATIENCE, max(PATIENCE, 2 * self._patience))
+            self._limit, self._held = self._good_at, 0
+            return
         best = self._learn(latency, ended.answered)
+        if latency <= SLOW * best:
+            self._good_at = self._limit
         if self._is_fast:
             if latency > FAST_SLOW * best and self.limit > self._options.minimum:
                 self._measure_below(BELOW * best / latency)  # Little's law: so many calls were not waiting
@@ -194,8 +207,19 @@ class CapacityPolicy:
                 self._limit *= DOWN
         elif self._is_used(ended):
             self._held += 1
-            if self._limit < DOWN * self._throttled_at or self._held > HOLD:
-                self._limit, self._held = max(self._limit + 1, UP * self._limit), 0
+            more = max(self._limit + 1, UP * self._limit)
+            patience = (
+                self._patience if more >= self._broke_at else 0 if self._limit < DOWN * self._throttled_at else HOLD
+            )
+            if self._held > patience:
+                self._limit, self._held = more, 0
+
+    def _has_broken(self) -> bool:
+        """Whether this round's calls take longer than their number explains, by what calls took a step below."""
+        ended = self._round
+        if self._is_fast or self._best is None or not self._good_at < self._limit:
+            return False
+        return ended.latency > CLIFF * SLOW * self._best * self._limit / self._good_at
 
     def _start_over(self, limit: float, half: float) -> None:
         """Measure the best latency anew: from this limit on, doubling up to `half`."""
