@@ -28,7 +28,7 @@ from asyncudf.http import (
     session,
 )
 from asyncudf.testing import run_rows
-from tests.kit.errors import facts_of
+from tests.kit.errors import facts_of, task_fails
 from tests.kit.http_services import Handler, serving
 
 pytestmark = pytest.mark.services
@@ -290,6 +290,42 @@ def test_a_request_that_was_not_awaited_is_told() -> None:
             request.close()
 
     with serving(as_asked) as url, pytest.raises(TypeError, match=r"async with session\.get.*not <aiohttp"):
+        asked(url, use)
+
+
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize("on_error", ["raise", "null"])
+def test_without_await_the_task_fails_whatever_the_status(status: int, on_error: Any) -> None:
+    """A 404 would be a result else: Python only warns of a coroutine that nobody awaits."""
+
+    async def call(path: str, session: aiohttp.ClientSession) -> str:
+        async with session.get(path) as response:
+            raise_for_status(response)  # type: ignore[unused-coroutine]
+            return await response.text()
+
+    with serving(as_asked) as url, task_fails(r"call called http\.raise_for_status without await"):
+        run_rows(call, [f"/{status}"], clock="real", on_error=on_error, resources={"session": session(url)})
+
+
+def test_nor_is_it_missed_in_a_task_of_the_call() -> None:
+    async def ask(path: str, session: aiohttp.ClientSession) -> int:
+        async with session.get(path) as response:
+            check = raise_for_status(response)  # noqa: F841
+            return response.status
+
+    async def call(path: str, session: aiohttp.ClientSession) -> list[int]:
+        return await asyncio.gather(ask(path, session), ask(path, session))
+
+    with serving(as_asked) as url, task_fails("without await"):
+        run_rows(call, ["/404"], clock="real", on_error="null", resources={"session": session(url)})
+
+
+def test_outside_of_a_function_python_warns() -> None:
+    async def use(client: aiohttp.ClientSession) -> None:
+        async with client.get("/404") as response:
+            raise_for_status(response)  # type: ignore[unused-coroutine]
+
+    with serving(as_asked) as url, pytest.warns(RuntimeWarning, match="without await"):
         asked(url, use)
 
 

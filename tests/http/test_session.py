@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import itertools
 import ssl
 import subprocess
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,6 +88,69 @@ def test_connections_are_kept_for_the_next_calls_and_can_be_bounded() -> None:
     assert peers_of(http.session, 10, capacity=1) == 1
     assert peers_of(lambda url: http.session(url, connections=2), 50, capacity=20) <= 2
     assert peers_of(lambda url: http.session(url, keep_alive=0), 5, capacity=1) == 5
+
+
+@contextlib.contextmanager
+def dropping(answers: int) -> Iterator[tuple[str, list[str]]]:
+    """A service that takes each connection's requests, and drops it with the one after so many answers."""
+    received: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            for number in itertools.count():
+                received.append((await reader.readuntil(b"\r\n\r\n")).split()[1].decode())
+                if number == answers:
+                    break
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = asyncio.run_coroutine_threadsafe(asyncio.start_server(serve, "127.0.0.1", 0), loop).result()
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", received
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.01), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_each_request_is_an_attempt_of_the_function() -> None:
+    """aiohttp makes one that is idempotent again by itself, on another connection, when its connection is dropped."""
+    attempts = 0
+
+    async def call(address: str, session: aiohttp.ClientSession) -> Any:
+        nonlocal attempts
+        attempts += 1
+        return await get(address, session)
+
+    retry = RetryStrategy.fixed_delay(40, 0.01, retry_on=http.is_retryable)  # some rows meet several such connections
+    with dropping(3) as (url, received):
+        options: dict[str, Any] = {"resources": http.session(url), "returnType": "map<string,string>"}
+        rows = [f"/{row}" for row in range(40)]
+        assert run_rows(call, rows, clock="real", capacity=4, retry=retry, **options) == [{}] * 40
+    assert len(received) == attempts > 40
+
+
+def test_an_aiohttp_that_cannot_be_told_so_is_spoken_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def opened() -> None:
+        async with http.session("https://example.com")() as client:
+            assert getattr(client, "_retry_connection") is False  # noqa: B009
+
+    asyncio.run(opened())
+    assert not caplog.records
+    monkeypatch.setattr("asyncudf.http._session.REPEATS", "_not_there")
+    with pytest.raises(AssertionError):
+        asyncio.run(opened())
+    assert "may repeat requests" in caplog.text
 
 
 def test_the_limits_are_those_that_were_given() -> None:

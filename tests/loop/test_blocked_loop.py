@@ -21,7 +21,7 @@ import pytest
 import asyncudf.queues
 from asyncudf import AsyncFunction, AsyncStream, AsyncUDFError, ProcessFunction, RateLimit, ResultFuture, RetryStrategy
 from asyncudf._arrow.rows import records_of
-from asyncudf._coordination.place import Meeting
+from asyncudf._coordination.identity import CoordinatorConfig
 from asyncudf._loop import watchdog
 from asyncudf._loop.bridge import Bridge
 from asyncudf._loop.watchdog import INTERVAL, LIMIT, BlockedTime
@@ -327,7 +327,7 @@ def test_an_import_of_the_library_is_not_told(
         return x
 
     with pytest.raises(AsyncUDFError, match="need the library redis"):
-        run(weather, [1], rate_limit=RateLimit(1), meeting=Meeting("redis://localhost", "", "weather"))
+        run(weather, [1], rate_limit=RateLimit(1), coordinator=CoordinatorConfig("redis://localhost", "", "weather"))
     assert warnings.texts == []
 
 

@@ -30,6 +30,13 @@ RESETS = {
 }
 MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 NAMES = {*MILLISECONDS, *RESETS, *RESETS.values(), "retry-after", "date", "x-should-retry"}
+# Of botocore, whose services say so with a 400 as well; a LimitExceededException is of a quota, and stays.
+THROTTLING_CODES = {
+    "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException",
+    "TooManyRequestsException", "ProvisionedThroughputExceededException", "RequestLimitExceeded",
+    "BandwidthLimitExceeded", "SlowDown", "EC2ThrottledException", "PriorRequestNotComplete",
+}  # fmt: skip
+TOO_MANY_ANSWERS = re.compile(r"too many ([45]\d\d) error responses")  # of urllib3, which has repeated it
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 PART = re.compile(r"([0-9]+(?:\.[0-9]*)?)(ms|[smhd])")
 DURATION = re.compile(f"(?:{PART.pattern})+")
@@ -56,13 +63,14 @@ class Refusal:
 def refusal_of(outcome: Any) -> Refusal | None:
     """The refusal in an exception, or in a response; None if it is none.
 
-    A refusal is a 429; a 503 that says when to call again; a 403 that says so, or whose `x-ratelimit-remaining` is 0;
-    and an exception without a status that has a `retry_after`. Of an exception also those that it was raised from.
+    A refusal is a 429; a code of botocore's for it, with any status; a 503 that says when to call again; a 403 that
+    says so, or whose `x-ratelimit-remaining` is 0; and an exception without a status that has a `retry_after`. Of an
+    exception also those that it was raised from.
 
     The wait is what `retry_after` reads, else the time of `x-ratelimit-reset`, `-reset-after`, `-reset-requests` or
     `-reset-tokens`: of a limit that has nothing left, else the longest.
     """
-    status = status_of(outcome)
+    status = TOO_MANY_REQUESTS if any(map(_is_throttling, _outcomes(outcome))) else status_of(outcome)
     if status not in (None, TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN):
         return None
     headers = [found for one in _outcomes(outcome) for found in _headers(one)]
@@ -135,6 +143,10 @@ def _asked(outcome: Any) -> float | None:
 def _statuses(holder: Any) -> Iterator[Any]:
     yield from (_attribute(holder, name) for name in ("status", "status_code", "code"))
     yield _metadata(holder).get("HTTPStatusCode")
+    # requests wraps urllib3's error for a request that has used up its retries, which has no response.
+    for error in (holder, _tried(lambda: holder.args[0])):
+        said = TOO_MANY_ANSWERS.fullmatch(_tried(lambda: str(error.reason)) or "")  # noqa: B023 - called here
+        yield None if said is None else int(said[1])
 
 
 def _waits(outcome: Any) -> Iterator[float | None]:
@@ -222,6 +234,10 @@ def _date(text: Any) -> datetime:
 
 def _attribute(holder: Any, name: str) -> Any:
     return _tried(lambda: getattr(holder, name, None))
+
+
+def _is_throttling(error: Any) -> bool:
+    return _tried(lambda: error.response["Error"]["Code"] in THROTTLING_CODES) is True
 
 
 def _metadata(response: Any) -> Mapping[str, Any]:

@@ -8,6 +8,8 @@ import statistics
 from collections import deque
 from typing import NamedTuple
 
+from .numbers import is_unlikely
+
 __all__ = ("Throttle",)
 
 
@@ -173,7 +175,7 @@ class Throttle:
                 continue
             seen = refusal.refusals / before if free and before >= KNOWN else 0.0
             background = max(self._background, seen)
-            if _is_unlikely(count, calls, max(LEAST_SHARE, MORE * background), VERY_RARE):
+            if is_unlikely(count, calls, max(LEAST_SHARE, MORE * background), VERY_RARE):
                 self._background = background
                 return True
         return False
@@ -181,7 +183,7 @@ class Throttle:
     def _correct(self, in_vain: int, now: float) -> None:
         """Lower the pace by what is refused; or lift it, where that has never helped."""
         refused, calls = len(self._refused_of(LAST)), min(LAST, self._answers + self._refused)
-        if refused < FEW or not _is_unlikely(refused, calls, MORE * self._background, RARE):
+        if refused < FEW or not is_unlikely(refused, calls, MORE * self._background, RARE):
             return
         self._in_vain = in_vain
         if in_vain >= IN_VAIN:
@@ -199,12 +201,3 @@ class Throttle:
     def _calls_since(self, refusal: _Refusal, count: int) -> int:
         """How many calls have ended from this refusal on, which is the newest but `count` - 1."""
         return count + self._answers - refusal.answers
-
-
-def _is_unlikely(count: int, calls: int, share: float, rare: float) -> bool:
-    """Whether so many of the calls are more than a share that is random would give, by Chernoff's bound."""
-    found = count / calls
-    if found <= share:
-        return False
-    rest = (1 - found) * math.log((1 - found) / (1 - share)) if found < 1 else 0.0
-    return not share or calls * (found * math.log(found / share) + rest) >= rare

@@ -6,11 +6,13 @@ import asyncio
 import base64
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Coroutine, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from .._errors.http import limit_headers, refusal_of, retry_after
+from .._functions.context import FAIL_TASK
 from .._text.safe import safe_repr
 from ._errors import ThrottledError, error_class
 
@@ -26,10 +28,14 @@ SECRET_NAME = re.compile(r"auth|cookie|key|token|secret|password|signature|sessi
 SEPARATORS = re.compile(r"[\s;,=\"]+")
 # Of JSON, forms and HTML.
 ESCAPES = {'"': '\\"', "/": "\\/", " ": "+", "&": "&amp;", "<": "&lt;", ">": "&gt;", "'": "&#39;"}
+NOT_AWAITED = (
+    "called http.raise_for_status without await, so that no answer could fail the call; "
+    "write `await http.raise_for_status(response)`"
+)
 SECRET_LENGTH = 6  # characters; shorter ones would be found in any text
 
 
-async def raise_for_status(response: aiohttp.ClientResponse) -> None:
+def raise_for_status(response: aiohttp.ClientResponse) -> Coroutine[Any, Any, None]:
     """Raise unless the status is less than 400; then nothing is read of the answer.
 
     What is raised tells apart what to do next (`is_retryable` reads it), and has the begin of the body, for which at
@@ -41,6 +47,8 @@ async def raise_for_status(response: aiohttp.ClientResponse) -> None:
 
     Args:
         response: an answer of aiohttp.
+
+    Without `await` it could not fail the call; so it ends the task, with an error that says so, whatever the status.
 
     Raises:
         ThrottledError: the service asks for fewer calls: 429, any other error with a `Retry-After`, or a 403 whose
@@ -63,6 +71,42 @@ async def raise_for_status(response: aiohttp.ClientResponse) -> None:
             "raise_for_status takes an answer of aiohttp, as from `async with session.get(...) as response`, "
             f"not {safe_repr(response)}"
         )
+    return _Awaited(_check(response, status))
+
+
+class _Awaited(Coroutine[Any, Any, None]):
+    """A coroutine that is missed if nobody awaits it: Python itself would only warn, and an error be a result."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._coroutine = coroutine
+        self._is_awaited = False
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        self._is_awaited = True
+        return self._coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        self._is_awaited = True
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        self._is_awaited = True
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._is_awaited = True
+        self._coroutine.close()
+
+    def __del__(self) -> None:
+        if not self._is_awaited:
+            self._coroutine.close()
+            if (fail := FAIL_TASK.get(None)) is None:
+                warnings.warn(NOT_AWAITED, RuntimeWarning, stacklevel=2)
+            else:
+                fail(NOT_AWAITED)
+
+
+async def _check(response: aiohttp.ClientResponse, status: int) -> None:
     if status < 400:
         return
     try:

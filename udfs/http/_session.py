@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
 __all__ = ("SessionFactory", "session")
 
 
+logger = logging.getLogger("asyncudf")
+
 Given = Callable[[], Any]  # plain or async
+# aiohttp makes a request of its own accord again where a kept connection was dropped, and has no option for it. Its own
+# test client uses this attribute; tests/http/test_session.py tells whether it is still there.
+REPEATS = "_retry_connection"
 
 
 def session(
@@ -54,6 +60,10 @@ def session(
     the session has no limit of connections and no time limit but that of connecting. (aiohttp's own 100 connections
     would hold back a function with `capacity=200` without a word, and its 300 seconds end a call that has more.)
     Cookies of an answer are forgotten: they would go along with the calls of other rows.
+
+    Each request is an attempt that the function has made: aiohttp's own second request, after a connection that the
+    service has dropped, is switched off. Give `retry=` with `retry_on=http.is_retryable`, or a `keep_alive` that is
+    shorter than the service's.
 
     What the functions `token`, `headers` and `on_executor` return is not in Spark's plan. They are called once in each
     task, may be `async def`, and are tried again with the task if they fail.
@@ -172,6 +182,12 @@ class SessionFactory:
         except BaseException:
             await connector.close()
             raise
+        if hasattr(client, REPEATS):
+            setattr(client, REPEATS, False)
+        else:
+            logger.warning(
+                "this aiohttp may repeat requests whose connection was dropped: they are not counted as attempts"
+            )
         async with client:
             yield client
 
