@@ -24,7 +24,7 @@ from asyncudf import (
     RuntimeContext,
     async_pandas_udf,
 )
-from asyncudf._calls.limits import _names
+from asyncudf._limits.limits import _named
 from asyncudf.queues import Watermark
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 from tests.kit.errors import task_fails
@@ -361,7 +361,7 @@ class TestUnderWhichNameTasksShareIt:
 
     def test_two_of_equal_numbers_are_two(self) -> None:
         limits = [RateLimit(20, cost=5), RateLimit(20), RateLimit(20.0, "second")]
-        assert len(set(_names(limits, "f"))) == 3
+        assert len(dict(_named(limits, "f"))) == 3
 
     @pytest.mark.parametrize(
         ("one", "other"),
@@ -372,14 +372,14 @@ class TestUnderWhichNameTasksShareIt:
         ],
     )
     def test_numbers_that_differ_little_differ(self, one: RateLimit, other: RateLimit) -> None:
-        assert _names([one], "f") != _names([other], "f")
+        assert _named([one], "f")[0][0] != _named([other], "f")[0][0]
 
     def test_wherever_in_a_list_it_is_the_same(self) -> None:
         """The function is used with one limit and, by `with_options`, with another one before it."""
-        assert _names([RateLimit(5), RateLimit(20)], "f")[1:] == _names([RateLimit(20)], "f")
+        assert _named([RateLimit(5), RateLimit(20)], "f")[1:] == _named([RateLimit(20)], "f")
 
     def test_its_own_name_is_it(self) -> None:
-        assert _names([RateLimit(20), RateLimit(20, name="model")], "f")[1] == "model"
+        assert _named([RateLimit(20), RateLimit(20, name="model")], "f")[1][0] == "model"
 
     def test_one_name_twice_in_a_list_is_refused_at_once(self) -> None:
         limits = [RateLimit(20, cost=5, name="model"), RateLimit(20, name="model")]

@@ -36,6 +36,7 @@ LAYERS = [
     ["_chain"],
     ["_operators"],
     ["_calls"],
+    ["_limits"],
     ["_loop", "_arrow"],
     ["_functions"],
     ["_coordination"],
@@ -46,7 +47,7 @@ LAYERS = [
     ["queues"],
 ]
 LAYER = {"": -1} | {package: number for number, packages in enumerate(LAYERS) for package in packages}
-NEVER = {("_operators", "_arrow"), ("_calls", "_arrow")}  # the engine handles rows without Arrow
+NEVER = {("_operators", "_arrow"), ("_calls", "_arrow"), ("_limits", "_arrow")}  # the engine handles rows without Arrow
 
 # The packages, or single modules, that may import a library.
 ONLY_THERE = {

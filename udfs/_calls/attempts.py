@@ -23,10 +23,10 @@ from .._errors.records import is_fatal
 from .._functions.async_function import Results
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
+from .._limits.gates import NOT_NEEDED
 from .._policies.lasting_errors import is_lasting
 from .._policies.options import Options
 from .._policies.service_signs import ServiceSign, sign_of
-from .admission import NOT_NEEDED
 from .answers import Validate
 from .call import Call
 from .copies import copied, with_own_arguments
@@ -120,7 +120,7 @@ class Calls(FirstAttempts):
             call = self.ready.popleft()
             if self._is_over(call):
                 self._expire(call)
-            if not (call.done or call.is_suspect):
+            if not (call.done or call.is_held):
                 return call
         return None if self._hedges is None else self._hedges.next()
 
@@ -135,7 +135,7 @@ class Calls(FirstAttempts):
         if slot.call is call:
             slot.call = None
             if slot.admitted is not None or error is not None:
-                self._admission.ended(slot, error)
+                self._tell_end(slot, error)
             if self._hedges is None or self._is_first_answer(self._hedges, call, error):
                 self._outcome(call, results, error, slot.state.side)
         elif call.done and not call.slots:  # a ResultFuture had ended it: until now the deadline watched what ran on
@@ -148,7 +148,7 @@ class Calls(FirstAttempts):
         if slot.call is call and slot.attempt == attempt and not slot.abandoned:  # not one of an earlier attempt
             slot.call = None
             if slot.admitted is not None or error is not None:
-                self._admission.ended(slot, error)
+                self._tell_end(slot, error)
             if self._hedges is None or self._is_first_answer(self._hedges, call, error):
                 self._outcome(call, None if results is None else [results], error, slot.state.side)
             self._hooks.runs_on()
@@ -186,7 +186,7 @@ class Calls(FirstAttempts):
             return
         self._abandon_slots(call)
         self._attempts.stop(call.watched)
-        if not (call.done or call.is_suspect or self._waits_for_breaker(call)):
+        if not (call.done or call.is_held or self._waits_for_breaker(call)):
             self._time_out(call)
         self._admission.wake()  # it may be the one that waits there
         self._pool.wake()
@@ -217,7 +217,7 @@ class Calls(FirstAttempts):
 
     def _abandon(self, slot: CallSlot, why: BaseException) -> None:
         self._pool.abandon(slot)
-        self._admission.ended(slot, why)
+        self._tell_end(slot, why)
 
     def _outcome(
         self,

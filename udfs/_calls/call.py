@@ -25,10 +25,10 @@ class Call:
     # uncounted: of `attempt` those that use up none: the service was too busy, or dead
     # is_fresh: its deadline begins with its next attempt
     # costs: of one attempt, in permits of each rate limit
-    # is_suspect: it has failed, and waits among the `Suspects`
-    # is_pardoned: an outage has excused its failures; later ones are no sign of another
+    # is_held: it has failed, and waits among the `HeldFailures`
+    # is_excused: an outage has excused its failures; later ones are no sign of another
     __slots__ = (
-        "attempt", "costs", "deadline", "done", "entries", "is_fresh", "is_pardoned", "is_suspect", "parked", "pauses",
+        "attempt", "costs", "deadline", "done", "entries", "is_excused", "is_fresh", "is_held", "parked", "pauses",
         "records", "slots", "started", "uncounted", "waited",
     )  # fmt: skip
 
@@ -39,7 +39,7 @@ class Call:
         self.deadline: float | None = None
         self.attempt = self.uncounted = 0
         self.is_fresh = True
-        self.is_suspect = self.is_pardoned = False
+        self.is_held = self.is_excused = False
         self.costs: Sequence[float] | None = None
         self.waited = 0.0
         self.parked: float | None = None

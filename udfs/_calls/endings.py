@@ -6,7 +6,7 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .._errors.exceptions import AsyncTimeoutError
 from .._errors.http import Refusal
@@ -14,20 +14,21 @@ from .._errors.records import is_fatal
 from .._functions.async_function import Results
 from .._functions.context import RuntimeContext
 from .._functions.signature import FunctionSpec
+from .._limits.admission import Admission
+from .._limits.failure_budget import FailureBudget
+from .._limits.service_health import ServiceHealth
 from .._metrics.counters import TaskCounters
 from .._policies.options import Options
 from .._policies.retry import Attempt
-from .admission import Admission
 from .answers import Answers, Validate
 from .call import Call, CallHooks
+from .costs import Costs
 from .counting import CallCounts
 from .deadlines import Deadlines
 from .error_policy import ErrorPolicy
-from .failure_budget import FailureBudget
 from .hedges import Hedges
 from .invokers import Invoker
 from .slots import CallSlot, SlotPool
-from .suspects import Suspects
 
 __all__ = ("CallEndings",)
 
@@ -41,7 +42,7 @@ class CallEndings(ABC):
     """
 
     # A call that is not done is in one place: at work in a slot, at the gates of `Admission`, in back-off (a timer of
-    # the loop), in `ready`, or among the suspects.
+    # the loop), in `ready`, or held until it is known whether its service is dead.
 
     def __init__(
         self,
@@ -53,6 +54,8 @@ class CallEndings(ABC):
         loop: asyncio.AbstractEventLoop,
         pool: SlotPool,
         counters: TaskCounters,
+        costs: Costs,
+        health: ServiceHealth,
         admission: Admission,
         hooks: CallHooks,
     ) -> None:
@@ -65,17 +68,12 @@ class CallEndings(ABC):
         self._clock = counters.clock
         self._pool = pool
         self._latencies = counters.latencies
-        self._admission = admission
+        self._costs, self._health, self._admission = costs, health, admission
         self._answers = Answers(validate)
         self._hooks = hooks
         self.failures: FailureBudget | None = None
         if options.max_failures is not None:
             self.failures = FailureBudget(options, spec.name, counters, hooks.failed)
-        admission.refuse = self._refuse
-        self._suspects: Suspects | None = None
-        if options.breaker is not None:
-            self._suspects = Suspects(options.breaker.window, admission, self._blame, self._begin_anew)
-            admission.look = self.settle
         is_even = not (spec.many_results or spec.has_context or spec.vectorized)
         self.counts = CallCounts(counters, options.redact, self._begun, is_even=is_even)
         self.ready: deque[Call] = deque()  # whose back-off is over
@@ -91,21 +89,19 @@ class CallEndings(ABC):
     def _begun(self) -> set[Call]:
         waiting = () if self._admission.waiting is None else (self._admission.waiting,)
         at_work = map(self.call_of, self._pool.at_work)
-        return {*filter(None, at_work), *self._backing_off, *self.ready, *waiting, *(self._suspects or ())}
+        return {*filter(None, at_work), *self._backing_off, *self.ready, *waiting, *(self._health.held or ())}
 
     def _time_out(self, call: Call) -> None:
         error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
         answers = [self._answers.late(self._invoker, call, record, error) for record in call.records]
         is_at_work = call.parked is None
         self.counts.timed_out(call, answers)
-        if is_at_work or self._suspects is None:
-            self._conclude(call, answers, error)
-        else:  # it has waited for its turn: that tells nothing of the service, and it is in another place
-            self._suspects.blame(call, answers)
+        # One that has waited for its turn tells nothing of the service, and is in another place.
+        self._conclude(call, answers, error, may_hold=is_at_work)
 
     def _waits_for_breaker(self, call: Call) -> bool:
         """Whether a call is late because the service is dead, and not at work; then it has all its time anew."""
-        if not self._admission.is_broken or (call.attempt and call.parked is None):
+        if not self._health.is_broken or (call.attempt and call.parked is None):
             return False
         self._renew(call)
         return True
@@ -130,7 +126,7 @@ class CallEndings(ABC):
             return
         if failure is not None:
             self.counts.error(failure)
-            refusal = self._admission.refusals.refusal_of(failure)
+            refusal = self._health.refusal_of(failure)
             if refusal is not None and self._is_settled(call, outcomes, refusal):
                 return
         try:
@@ -139,7 +135,7 @@ class CallEndings(ABC):
             outcomes, delay = [own] * len(call.records), None
         if delay is not None:
             call.waited += delay
-            if self._admission.is_broken:
+            if self._health.is_broken:
                 self._renew(call)
             self._back_off(call, delay)
         else:
@@ -165,19 +161,25 @@ class CallEndings(ABC):
     def _park(self, call: Call) -> None:
         """No attempt of the call is under way."""
         self.counts.parks(call)
-        call.pauses = self._admission.refusals.throttle.paused_seconds(self._clock())
+        call.pauses = self._health.throttle.paused_seconds(self._clock())
 
     def _give_back(self, call: Call) -> None:
         """Move the deadline of a call by the time that it has spent in a pause of all calls."""
-        pauses = self._admission.refusals.throttle.paused_seconds(self._clock())
+        pauses = self._health.throttle.paused_seconds(self._clock())
         spent, call.pauses = pauses - call.pauses, pauses
         if call.deadline is not None:
             call.deadline += spent
 
-    def _refuse(self, call: Call, error: BaseException) -> None:
-        """No attempt can be made of the call."""
-        self.counts.error(error)
-        self._conclude(call, [error] * len(call.records))
+    def price(self, call: Call) -> bool:
+        """Give a call its costs; False if there are none to be told: then it has failed."""
+        if call.costs is None:
+            try:
+                call.costs = self._costs.of(call)
+            except BaseException as error:  # code of the user's
+                self.counts.error(error)
+                self._conclude(call, [error] * len(call.records))
+                return False
+        return True
 
     def _begin_anew(self, call: Call) -> None:
         """The call is tried as if it had never been."""
@@ -187,12 +189,7 @@ class CallEndings(ABC):
     def _renew(self, call: Call) -> None:
         self._deadlines.stop(call.watched)
         call.uncounted, call.waited, call.deadline = call.attempt, 0.0, None
-        call.is_fresh, call.is_suspect, call.is_pardoned = True, False, call.is_pardoned or call.attempt > 0
-
-    def _blame(self, call: Call, outcomes: Sequence[Results | BaseException]) -> None:
-        call.is_suspect = False
-        self.counts.unparks(call)
-        self._conclude(call, outcomes)
+        call.is_fresh, call.is_held, call.is_excused = True, False, call.is_excused or call.attempt > 0
 
     @property
     def has_ready(self) -> bool:
@@ -204,19 +201,33 @@ class CallEndings(ABC):
         """Whether the next of these was never made."""
         return bool(self.ready) and not self.ready[0].attempt
 
+    def _tell_end(self, slot: CallSlot, error: BaseException | None) -> None:
+        """An attempt is over."""
+        self._admission.ended(slot, error)
+        if self._health.held is not None:
+            self.settle()
+
     def settle(self) -> None:
-        """An attempt has ended, or the breaker has opened, or nothing more comes: calls may be to blame, or not."""
-        if self._suspects is None:
+        """An attempt has ended, or the breaker has opened, or nothing more comes: held calls have failed, or not."""
+        held = self._health.held
+        if held is None:
             return
-        self._suspects.look()
-        if self._admission.is_broken is not self._was_broken:
-            self._was_broken = self._admission.is_broken
+        for call in held.excused():
+            self._begin_anew(call)
+        self._fail_held(held.failed())
+        if self._health.is_broken is not self._was_broken:
+            self._was_broken = self._health.is_broken
             waiting = self._admission.waiting
             for call in [*self._backing_off, *self.ready, *([] if waiting is None else [waiting])]:
                 if not (call.done or call.undecided):  # what it has waited for is that the service answers
                     self._renew(call)
         if self._pool.is_idle and not (self.ready or self._backing_off or self._hooks.has_rows()):
-            self._suspects.blame_all()
+            self._fail_held(held.failed(is_last=True))
+
+    def _fail_held(self, failed: Iterable[tuple[Call, Sequence[Results | BaseException]]]) -> None:
+        for call, outcomes in failed:
+            self.counts.unparks(call)
+            self._conclude(call, outcomes, may_hold=False)
 
     def _next_delay(self, call: Call, error: BaseException | None, results: Sequence[Results] | None) -> float | None:
         """Seconds until the next attempt; None if there is none."""
@@ -235,15 +246,20 @@ class CallEndings(ABC):
         self._pool.wake()
 
     def _conclude(
-        self, call: Call, outcomes: Sequence[Results | BaseException], cause: BaseException | None = None
+        self,
+        call: Call,
+        outcomes: Sequence[Results | BaseException],
+        cause: BaseException | None = None,
+        *,
+        may_hold: bool = True,
     ) -> None:
         """No attempt follows: errors go the way of `on_error`, row by row.
 
         Args:
             cause: why, where something stands in for the results.
+            may_hold: the service may turn out to be to blame.
         """
-        if self._suspects is not None and self._suspects.hold(call, outcomes, cause):
-            call.is_suspect = True
+        if may_hold and self._health.held is not None and self._health.held.hold(call, outcomes, cause):
             if not call.slots:
                 self._deadlines.stop(call.watched)
             self._park(call)

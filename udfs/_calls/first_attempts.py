@@ -143,7 +143,7 @@ class FirstAttempts(CallEndings):
 
     def _limited(self, succeeded: Callable[[CallSlot, Any], float]) -> Callable[[CallSlot, Any], float]:
         """The same, after the attempt's own limit has been looked at, and the limits have been told of its end."""
-        clock, attempts, admission = self._clock, self._attempts.line, self._admission
+        clock, attempts, tell_end = self._clock, self._attempts.line, self._tell_end
 
         def ended_and_succeeded(slot: CallSlot, result: Any) -> float:
             entry = slot.entry
@@ -152,7 +152,7 @@ class FirstAttempts(CallEndings):
                     self.ended(slot, self.call_of(slot), [(result,)], None)
                     return clock()
                 del attempts[entry]
-            admission.ended(slot, None)
+            tell_end(slot, None)
             return succeeded(slot, result)
 
         return ended_and_succeeded

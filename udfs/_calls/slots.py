@@ -58,7 +58,7 @@ class CallSlot:
     # cheap: a copy shares its variables with the original until one of the two is changed.
 
     __slots__ = (
-        "abandoned", "admitted", "attempt", "call", "clean", "context", "entry", "is_cancelled", "is_evidence",
+        "abandoned", "admitted", "attempt", "call", "clean", "context", "counts_for_breaker", "entry", "is_cancelled",
         "is_suspended", "state", "task", "ticket",
     )  # fmt: skip
 
@@ -70,7 +70,7 @@ class CallSlot:
         self.attempt = 0  # its number
         self.admitted: float | None = None  # when it was let in, until the gates are told that it is over
         self.ticket = 0  # under which the circuit breaker has let it in
-        self.is_evidence = True  # whether a failure tells of the service, and not of its row
+        self.counts_for_breaker = True  # whether a failure tells of the service, and not of its row
         self.is_suspended = False  # whether a call that began as one of many is now waited for
         self.is_cancelled = False  # whether somebody has cancelled its task, who may have taken it back
         self.abandoned = False  # another has taken its turn; what it still does no longer counts

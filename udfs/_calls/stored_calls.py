@@ -15,17 +15,19 @@ from asyncudf.queues import Entry, StreamElement
 from .._functions.async_function import Results
 from .._functions.context import RuntimeContext
 from .._functions.signature import FunctionSpec
+from .._limits.admission import Admission
+from .._limits.service_health import ServiceHealth
 from .._metrics.counters import TaskCounters
 from .._policies.lasting_errors import is_lasting
 from .._policies.options import Options
 from .._policies.retry import Attempt
 from .._stores.values import StoredFailure
-from .admission import Admission
 from .answers import Validate
 from .attempts import Calls
 from .call import Call, CallHooks
 from .coalescing import LandedResults, SingleFlight
 from .copies import copied
+from .costs import Costs
 from .looked_up import KeyedRecord
 from .result_writer import ResultWriter
 from .slots import CallSlot, SlotPool
@@ -72,6 +74,8 @@ class StoredCalls(Calls):
         loop: asyncio.AbstractEventLoop,
         pool: SlotPool,
         counters: TaskCounters,
+        costs: Costs,
+        health: ServiceHealth,
         admission: Admission,
         hooks: CallHooks,
         *,
@@ -81,7 +85,9 @@ class StoredCalls(Calls):
         weighed: Weighed | None,
     ) -> None:
         hooks = dataclasses.replace(hooks, complete=self._keep)
-        super().__init__(spec, options, validate, may_edit, context, rng, loop, pool, counters, admission, hooks)
+        super().__init__(
+            spec, options, validate, may_edit, context, rng, loop, pool, counters, costs, health, admission, hooks
+        )
         self._stored = stored
         self._counters = counters
         self._flights = SingleFlight[Entry]()
@@ -192,10 +198,15 @@ class StoredCalls(Calls):
                     super()._renew(follower)
 
     def _conclude(
-        self, call: Call, outcomes: Sequence[Results | BaseException], cause: BaseException | None = None
+        self,
+        call: Call,
+        outcomes: Sequence[Results | BaseException],
+        cause: BaseException | None = None,
+        *,
+        may_hold: bool = True,
     ) -> None:
         self._outcomes = outcomes
-        super()._conclude(call, outcomes, cause)
+        super()._conclude(call, outcomes, cause, may_hold=may_hold)
         self._outcomes = None
 
     def _complete(self, call: Call, completed: Sequence[Results], now: float) -> None:

@@ -91,6 +91,10 @@ class SharedHealth(PeriodicTask):
             if sign is ServiceSign.DOWN:
                 self._poke()
 
+    def is_in_doubt(self) -> bool:
+        """Whether the service may be dead, though the breaker does not know it: the window of the job is elsewhere."""
+        return False
+
     def has_given_up(self, now: float) -> bool:
         """Whether the breaker has been open for so long that the task must fail."""
         return self.open_since is not None and now - self.open_since >= self._options.max_open  # type: ignore[operator]

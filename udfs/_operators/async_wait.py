@@ -11,11 +11,10 @@ from typing import Any
 
 from asyncudf.queues import Entry, StreamElement, StreamRecord
 
-from .._calls.admission import Admission
 from .._calls.attempts import Calls
 from .._calls.call import Call, CallHooks
+from .._calls.costs import Costs
 from .._calls.invokers import BatchCodec, invoker_of
-from .._calls.limits import Limits, signs_of
 from .._calls.micro_batch import MicroBatch
 from .._calls.resources import closing, opened
 from .._calls.slots import CallSlot, SlotPool
@@ -23,6 +22,9 @@ from .._coordination.identity import TaskIdentity
 from .._errors.exceptions import FatalError
 from .._functions.context import FAIL_TASK, RuntimeContext
 from .._functions.signature import FunctionSpec, batch_rows
+from .._limits.admission import Admission
+from .._limits.limits import Limits
+from .._limits.service_health import ServiceHealth
 from .._metrics.counters import TaskCounters
 from .._policies.options import Options
 from .bursts import BurstOperator
@@ -98,18 +100,22 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         self._pool = SlotPool(loop, options.slots, self._work, self._has_work, why_idle, self.counters.account)
         self.gauges = Gauges(self.counters, self._pool, self._queue, self._bytes, self._input)
         batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake)
-        signs = signs_of(self.name, options, self._fail)
-        self._admission = Admission(self._pool, self.counters, loop, signs, options.longest_wait)
+        costs = Costs(options.rate_limit or (), spec)
+        self._health = ServiceHealth(self._pool, options, self.name, self.counters.clock(), self._fail)
+        self._admission = Admission(
+            self._pool, self.counters, loop, self._health, costs.of_each, self._call_begins_to_wait
+        )
         complete: Callable[[Entry, Any], object] = self._complete
         if output.leaves_chain:  # no code runs there that could complete a row, or see the variables of a call
             complete = partial(self._queue.complete_and_emit, self._output)
         has_rows = lambda: self._intake.has_call  # noqa: E731
         hooks = CallHooks(self._push, complete, self._fail, self._look_past_slots, has_rows)
-        own = (self._pool, self.counters, self._admission, hooks)
+        own = (self._pool, self.counters, costs, self._health, self._admission, hooks)
         self._calls = self._new_calls(spec, options, validate, may_edit, context, rng, loop, *own)
         self._limits = Limits(
-            spec, options, identity, self._admission, self._pool, self._calls.failures, self._wanted_calls,
-            self._fail, self.counters.clock, shared_clock or self.counters.clock,
+            self.name, options, identity, self._health, self._admission, self._pool, self._calls.failures,
+            self._wanted_calls, self._calls.settle, self._fail, self.counters.clock,
+            shared_clock or self.counters.clock,
         )  # fmt: skip
         self._intake = self._new_intake(self._input, self._queue, batch, self._push)
         self._admit = self._calls.admitting(self._queue.put_record, self._immediate.records, self._take_immediate)
@@ -137,6 +143,9 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         rows = min(self._input.known_rows, self._queue.places)
         return min(self._pool.capacity, self._pool.in_flight + waiting + rows)
 
+    def _call_begins_to_wait(self) -> None:
+        """A call waits for a limit, and no other may begin."""
+
     def process(self, element: StreamElement) -> None:
         """Hand over one row, or a marker at its place behind the rows so far."""
         self._input.put(element)
@@ -160,7 +169,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         async with contextlib.AsyncExitStack() as stack:
             resources = await stack.enter_async_context(opened(self._spec, self._context))
             stack.callback(self._calls.close)
-            await stack.enter_async_context(self._limits.kept())
+            await stack.enter_async_context(self._limits.running())
             self._fast_path = self._use(resources)
             stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
             FAIL_TASK.set(lambda mistake: self._fail(FatalError(f"{self.name} {mistake}")))
@@ -222,7 +231,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
             end = clock() + pause
             while not (self._finished.done() or self._admission.waiting is not None or slot.is_contaminated()):
                 # A dead service is tried with a new row, where there is one: those that have failed may be to blame.
-                is_broken = not self._admission.is_open and self._admission.is_broken
+                is_broken = not self._admission.is_open and self._health.is_broken
                 is_new = is_broken and self._intake.has_call and not self._calls.has_new
                 call = None if is_new else self._calls.next_ready()
                 if call is None and self._fast_path is not None and self._admission.lets_in and not is_broken:
@@ -240,7 +249,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
                         self._finish_if_drained()
                         break
                     call = self._calls.open(*zip(*rows, strict=True))
-                if self._admission.is_open or await self._admission.begin(slot, call):
+                if self._admission.is_open or (self._calls.price(call) and await self._admission.begin(slot, call)):
                     await self._run_call(slot, call)
                 # Calls that return at once: let timers and the mailbox have their turn.
                 if clock() > end and not slot.is_contaminated():

@@ -8,10 +8,10 @@ from typing import Any
 
 from asyncudf.queues import StreamElementQueue, StreamRecord
 
-from .._calls.admission import Admission
 from .._calls.attempts import Calls
 from .._calls.slots import CallSlot, SlotPool, notify_on_suspend
 from .._functions.async_function import Results
+from .._limits.admission import Admission
 from .._metrics.counters import TaskCounters
 from .buffered import BufferedOperator
 from .byte_bound import ByteBoundedQueue

@@ -53,7 +53,6 @@ class UncalledWaitOperator(AsyncWaitOperator):
             self._look_soon()
 
         self._admit = admit_and_look
-        self._admission.begins_to_wait = self._look_soon
 
     def _new_intake(self, *parts: Any) -> UncalledIntake:
         return UncalledIntake(*parts, calls=self._calls, pass_on=self._take_answered)
@@ -89,6 +88,9 @@ class UncalledWaitOperator(AsyncWaitOperator):
     async def _run_call(self, slot: CallSlot, call: Call) -> None:
         self._look_soon()
         await super()._run_call(slot, call)
+
+    def _call_begins_to_wait(self) -> None:
+        self._look_soon()
 
     def admit_marker(self, marker: Any) -> None:
         self._take_immediate()

@@ -235,10 +235,10 @@ class Options:
         """How many rows the queue may hold; unless given, enough for every call slot to have a full batch."""
         if self.queue_size is not None:
             return self.queue_size
-        return (self.slots + self._suspects) * max(QUEUE_ROWS_PER_CALL, self.batch_size or 1)
+        return (self.slots + self._held_failures) * max(QUEUE_ROWS_PER_CALL, self.batch_size or 1)
 
     @property
-    def _suspects(self) -> int:
+    def _held_failures(self) -> int:
         """How many calls may have failed of which the circuit breaker does not know yet whether they are to blame."""
         return 0 if self.breaker is None else self.breaker.window
 
@@ -258,8 +258,8 @@ class Options:
                 f"queue_size must be at least capacity ({self.slots}), not {self.queue_size}: "
                 "every call in progress has its row in the queue"
             )
-        calls, batch = self.slots + self._suspects, self.batch_size or 1
-        if self._suspects and self.queue_rows < calls * batch:
+        calls, batch = self.slots + self._held_failures, self.batch_size or 1
+        if self._held_failures and self.queue_rows < calls * batch:
             each = "" if batch == 1 else f", each of {batch} rows"
             raise OptionError(
                 f"queue_size must be at least {calls * batch}, not {self.queue_size}: capacity and the breaker's "

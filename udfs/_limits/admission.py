@@ -1,0 +1,148 @@
+"""What a call asks before each of its attempts begins: whether the limits of the function have room for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._metrics.counters import TaskCounters
+from .._metrics.time_account import State
+from .._policies.rate_limit import ROUNDING
+from .gates import Gate, PendingCall, Pool, Slot
+from .service_health import ServiceHealth
+
+__all__ = ("Admission",)
+
+
+class _Newcomer:
+    """Stands for all rows that were never called, where their attempts all cost the same."""
+
+    done = is_excused = is_held = False
+    undecided = ()
+
+    def __init__(self, costs: Sequence[float] | None) -> None:
+        self.costs = costs
+
+
+class Admission:
+    """The gates of one function in one task.
+
+    Args:
+        costs: of each attempt, in permits of each rate limit; None if each call has costs of its own.
+        begins_to_wait: called when a call does; it is in `waiting` then.
+    """
+
+    # One call waits at the gates, in the slot that has pulled it; the others wait where they are, in the input or in
+    # `Calls.ready`. So rows begin in their order, and the slot that waits counts as the one that pulls.
+    #
+    # is_open: no gate has to be asked, so that calls may begin without a word
+    # lets_in: no call waits, and none was turned away since the last one passed, so that `admits` may be asked
+    # waiting: the call that waits
+    # _answers: that had come, of calls which did not have to ask, when that was counted last
+
+    def __init__(
+        self,
+        pool: Pool,
+        counters: TaskCounters,
+        loop: asyncio.AbstractEventLoop,
+        health: ServiceHealth,
+        costs: Sequence[float] | None,
+        begins_to_wait: Callable[[], None],
+    ) -> None:
+        self._pool = pool
+        self._counters = counters
+        self._account = counters.account
+        self._clock = counters.clock
+        self._loop = loop
+        self._health = health
+        self._newcomer = _Newcomer(costs)
+        self._begins_to_wait = begins_to_wait
+        self._answers = 0
+        self._woken: asyncio.Future[None] | None = None
+        self.waiting: Any = None
+        self.use(())
+
+    def use(self, gates: Sequence[Gate]) -> None:
+        """From now on attempts ask these as well, in their order; one whose `wait` takes what it grants is the last."""
+        self._gates = [*self._health.gates, *gates]
+        self._told_begin = [gate.began for gate in self._gates if type(gate).began is not Gate.began]
+        self._told_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
+        self._has_limits = bool(gates) or self._health.has_limits
+        self.is_open = not self._has_limits
+        self.lets_in = self._newcomer.costs is not None
+
+    def admits(self, slot: Slot) -> float | None:
+        """Begin the first attempt of a row in this slot, and tell when that was; None if it has to wait."""
+        self._pool.pulls(slot)
+        call, now = self._newcomer, self._clock()
+        for gate in self._gates:
+            if gate.wait(call, now) != 0.0:
+                self.lets_in = False
+                return None
+        slot.admitted = now
+        for began in self._told_begin:
+            began(slot, call, now)
+        return now
+
+    async def begin(self, slot: Slot, call: PendingCall) -> bool:
+        """Wait until an attempt of the call may begin; False if it needs none by then."""
+        has_waited = False
+        is_second = bool(call.undecided)
+        self._pool.pulls(slot)  # what it was in until now is over, and takes no room of a limit
+        while not (call.done or (is_second and not call.undecided)):
+            now = self._clock()
+            state, wait = self._closed(call, now)
+            if wait == 0.0:
+                slot.admitted = now
+                for began in self._told_begin:
+                    began(slot, call, now)
+                if has_waited:
+                    self._account.enter(State.CALLS_BUSY)
+                if not (self.is_open or self._has_limits) and self._health.throttle.is_free(now):
+                    self.is_open, self._answers = True, self._counters.calls_answered
+                self.lets_in = self.is_open or (self._has_limits and self._newcomer.costs is not None)
+                return True
+            has_waited, self.lets_in = True, False
+            self._account.enter(state)
+            await self._wait(call, wait)
+        return False
+
+    def _closed(self, call: PendingCall, now: float) -> tuple[State, float | None]:
+        """What the call has to wait for, and how long."""
+        for gate in self._gates:
+            if (wait := gate.wait(call, now)) != 0.0:
+                return gate.state, wait
+        return State.CALLS_BUSY, 0.0
+
+    async def _wait(self, call: PendingCall, seconds: float | None) -> None:
+        woken = self._woken = self._loop.create_future()
+        timer = None if seconds is None else self._loop.call_later(max(seconds, ROUNDING), self.wake)
+        self.waiting = call
+        self._begins_to_wait()
+        try:
+            await woken
+        finally:
+            self.waiting = self._woken = None
+            if timer is not None:
+                timer.cancel()
+
+    def wake(self) -> None:
+        """Let the call that waits ask again; may be called at any time, and once too often does no harm."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def ended(self, slot: Slot, error: BaseException | None) -> None:
+        """An attempt is over: one that the gates have let in, or one that has ended with an error."""
+        now = self._clock()
+        if slot.admitted is None:
+            if self.is_open and self._health.refusal_of(error) is not None:  # so far none had to ask before it began
+                answers, self._answers = self._counters.calls_answered - self._answers, self._counters.calls_answered
+                self.is_open = self.lets_in = self._health.refused(slot, error, max(0, answers), now)
+            return
+        sign = self._health.sign_of(error)
+        for ended in self._told_end:
+            ended(slot, sign, error, now)
+        slot.admitted = None
+        self._health.attempts += slot.counts_for_breaker
+        self.wake()

@@ -1,0 +1,272 @@
+"""What a task knows of the service that its function calls: refusals, the circuit breaker, failures that it excuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from .._coordination.health import SharedHealth
+from .._errors.exceptions import FatalError
+from .._errors.http import Refusal, refusal_of
+from .._errors.records import error_text, is_fatal
+from .._metrics.time_account import State
+from .._policies.circuit_breaker import Breaker, CircuitBreaker
+from .._policies.options import Options
+from .._policies.rate_limit import ROUNDING
+from .._policies.service_signs import ServiceSign, sign_of
+from .._policies.throttle import Throttle
+from .gates import NOT_NEEDED, Gate, PendingCall, Pool, Slot
+
+__all__ = ("ServiceHealth",)
+
+
+APART = 0.1  # seconds: the same time, on the clocks of two tasks
+
+
+class RefusalGate(Gate):
+    """The refusals of the service: all calls pause, or go on at a pace, when there is evidence that it needs that.
+
+    Args:
+        longest: seconds; longer waits that a service asks for are capped; 0: refusals are errors like others.
+    """
+
+    # shared: the pauses of the other tasks of the job; None: there are none, or none that this task learns of
+
+    def __init__(self, pool: Pool, longest: float, now: float) -> None:
+        self._pool = pool
+        self._longest = longest
+        self.throttle = Throttle(now)
+        self.shared: SharedHealth | None = None
+
+    def wait(self, call: PendingCall, now: float) -> float | None:
+        if self.shared is not None:
+            if (until := self.shared.paused_until) is None:
+                return None
+            if until > now + APART and until > self.throttle.until + APART:
+                self.throttle.pause(until, now)
+        return self.throttle.wait(self._pool.in_flight, now)
+
+    def began(self, slot: Slot, call: PendingCall, now: float) -> None:
+        self.throttle.began(now)
+
+    def ended(self, slot: Slot, sign: ServiceSign, error: BaseException | None, now: float) -> None:
+        # A call that did not ask has begun while there was no limit.
+        began = now if slot.admitted is None else slot.admitted
+        if sign is ServiceSign.NOTHING:
+            self.throttle.gave_up(began)
+        elif (refusal := self.refusal_of(error)) is None:
+            self.throttle.answered(1, began, now)
+        else:
+            self.throttle.refused(now + refusal.seconds, began, now)
+            if self.shared is not None and self.throttle.until > now:
+                self.shared.pause(self.throttle.until)
+
+    def refusal_of(self, error: BaseException | None) -> Refusal | None:
+        """The refusal in an error, with its wait capped; None if the error is none."""
+        refusal = None if error is None or not self._longest or is_fatal(error) else refusal_of(error)
+        return None if refusal is None else dataclasses.replace(refusal, wait=min(refusal.seconds, self._longest))
+
+
+class BreakerGate(Gate):
+    """The circuit breaker.
+
+    Args:
+        told: what an error says, for the one that ends the task.
+    """
+
+    # breaker: of the task; or of the job, once there is one
+
+    state = State.BREAKER
+
+    def __init__(self, options: CircuitBreaker, function: str, told: Callable[[BaseException], str]) -> None:
+        self.breaker: Breaker | SharedHealth = Breaker(options)
+        self._max_open: float = options.max_open  # type: ignore[assignment]
+        self._function = function
+        self._told = told
+        self._last: str | None = None
+        self._last_sign: ServiceSign | None = None
+        self._probe: int | None = None  # the ticket of the last call that has tried a dead service
+
+    def wait(self, call: PendingCall, now: float) -> float | None:
+        if self.breaker.has_given_up(now):  # before all else: there may always be one more call to try it with
+            raise FatalError(self._given_up())
+        wait = self.breaker.wait(now)
+        if wait == 0.0:
+            return wait
+        assert self.breaker.open_since is not None
+        if wait is None:
+            self.breaker.admit(now)  # which lets nobody in, but tells that there is a call to try the service with
+        end = max(ROUNDING, self.breaker.open_since + self._max_open - now)  # 0.0 would let it in
+        return end if wait is None else min(wait, end)
+
+    def _given_up(self) -> str:
+        if self._last_sign is ServiceSign.NOTHING:
+            return (
+                f"the circuit breaker of {self._function} has been open for {self._max_open:g} s, its max_open, and no "
+                f"call has shown that the service is back: the last that tried it ended with {self._last}, which tells "
+                "nothing of a service. No row was given up for it: mend the function if the error is its own, and run "
+                "the job again"
+            )
+        last = "" if self._last is None else f"; the last call that tried it ended with {self._last}"
+        return (
+            f"the service of {self._function} has given no answer for {self._max_open:g} s, the max_open of its "
+            f"circuit breaker{last}. No row was given up for it: run the job again when the service is back"
+        )
+
+    def began(self, slot: Slot, call: PendingCall, now: float) -> None:
+        is_open = self.breaker.open_since is not None
+        slot.counts_for_breaker = is_open or not call.is_excused
+        ticket = self.breaker.admit(now)
+        assert ticket is not None
+        slot.ticket = ticket
+        if is_open:
+            self._probe = ticket
+
+    def ended(self, slot: Slot, sign: ServiceSign, error: BaseException | None, now: float) -> None:
+        if sign is ServiceSign.DOWN and not slot.counts_for_breaker:
+            sign = ServiceSign.NOTHING
+        has_tried = slot.ticket == self._probe and error is not NOT_NEEDED
+        if error is not None and (sign is ServiceSign.DOWN or has_tried):
+            self._last, self._last_sign = self._told(error), sign
+        self.breaker.ended(slot.ticket, sign, now)
+
+
+class ServiceHealth:
+    """All that a task knows of a service: the gates of refusals and breaker, and the failures that wait for a verdict.
+
+    Args:
+        fail: ends the task, where the user's own `failure_on` cannot tell.
+    """
+
+    # attempts: that have ended, of those that tell of the service
+
+    def __init__(
+        self, pool: Pool, options: Options, function: str, now: float, fail: Callable[[BaseException], None]
+    ) -> None:
+        self._options = options
+        self._function = function
+        self._fail = fail
+        self._refusals = RefusalGate(pool, options.longest_wait, now)
+        self.throttle = self._refusals.throttle
+        self.refusal_of = self._refusals.refusal_of
+        self.attempts = 0
+        self.held: HeldFailures | None = None
+        self.gates: list[Gate] = [self._refusals]
+        self._breaker: BreakerGate | None = None
+        if options.breaker is not None:
+            self.held = HeldFailures(options.breaker.window, self)
+            self._breaker = BreakerGate(options.breaker, function, partial(error_text, redact=options.redact))
+            self.gates.append(self._breaker)
+
+    def share(self, shared: SharedHealth) -> None:
+        """From now on the tasks of the job know the same."""
+        self._refusals.shared = shared
+        if self._breaker is not None:
+            self._breaker.breaker = shared
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether each attempt has to ask, also while nothing was refused."""
+        return self._breaker is not None or self._refusals.shared is not None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the circuit breaker is open."""
+        return self._breaker is not None and self._breaker.breaker.open_since is not None
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the service may be dead, though the breaker does not know it."""
+        return self._breaker is not None and self._breaker.breaker.is_in_doubt()
+
+    @property
+    def heard(self) -> float:
+        """How often it has been heard what the tasks of the job know together; a task alone has heard all."""
+        return self._refusals.shared.heard if self._refusals.shared is not None else math.inf
+
+    def refused(self, slot: Slot, error: BaseException | None, answers: int, now: float) -> bool:
+        """The service has refused an attempt that had not to ask, after so many answers; False if they must ask now."""
+        self.throttle.answered(answers, now, now)
+        self._refusals.ended(slot, ServiceSign.THROTTLED, error, now)
+        return self.throttle.is_free(now)
+
+    def sign_of(self, error: BaseException | None) -> ServiceSign:
+        """What tells of the service how an attempt has ended; never raises."""
+        breaker = self._options.breaker
+        if error is NOT_NEEDED:
+            return ServiceSign.NOTHING
+        if breaker is None or breaker.failure_on is None:
+            return sign_of(error)
+        try:
+            return breaker.sign_of(error)
+        except BaseException as own:  # code of the user's
+            fatal = FatalError(
+                f"failure_on of the circuit breaker of {self._function} must tell of any exception whether the service "
+                f"has failed, and raised {error_text(own, self._options.redact)}"
+            )
+            fatal.__cause__ = own
+            self._fail(fatal)
+            return ServiceSign.NOTHING
+
+
+@dataclasses.dataclass
+class _Held:
+    call: PendingCall
+    outcomes: Sequence[Any]
+    attempts: int  # that had ended by then
+    heard: float  # by then: it was told to the others only if that happens twice
+
+
+class HeldFailures:
+    """Calls that failed as those of a dead service do: until the circuit breaker knows whether it is, they wait.
+
+    Args:
+        window: how many more attempts must have ended before a call has failed for good.
+    """
+
+    # The breaker opens because of some of the last `window` attempts. While it has not, the newest failures may be
+    # among those for which it will; when as many more have ended, they are not.
+
+    def __init__(self, window: int, health: ServiceHealth) -> None:
+        self._window = window
+        self._health = health
+        self._held: deque[_Held] = deque()  # in the order in which they failed
+
+    def __iter__(self) -> Iterator[Any]:
+        return (held.call for held in self._held)
+
+    def hold(self, call: PendingCall, outcomes: Sequence[Any], cause: BaseException | None = None) -> bool:
+        """Keep a call that has failed, if the service may be to blame; `cause`: why, if its outcomes do not say."""
+        errors = [outcome for outcome in (*outcomes, cause) if isinstance(outcome, BaseException)]
+        health = self._health
+        if any(map(is_fatal, errors)) or not any(health.sign_of(error) is ServiceSign.DOWN for error in errors):
+            return False
+        call.is_held = True
+        self._held.append(_Held(call, outcomes, health.attempts, health.heard))
+        return True
+
+    def excused(self) -> Iterator[Any]:
+        """Let go of all, if the breaker has opened: they are to be tried again."""
+        if self._health.is_broken:
+            held, self._held = self._held, deque()
+            yield from (one.call for one in held)
+
+    def failed(self, *, is_last: bool = False) -> Iterator[tuple[Any, Sequence[Any]]]:
+        """Let go of those that are to blame themselves, with their outcomes.
+
+        Args:
+            is_last: nothing more is under way that could tell.
+        """
+        while self._held and self._is_known(self._held[0], is_last):
+            held = self._held.popleft()
+            held.call.is_held = False
+            yield held.call, held.outcomes
+
+    def _is_known(self, held: _Held, is_last: bool) -> bool:
+        if held.heard + 2 > self._health.heard:
+            return False
+        return is_last or (held.attempts + self._window <= self._health.attempts and not self._health.is_in_doubt)
