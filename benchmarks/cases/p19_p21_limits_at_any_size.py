@@ -20,7 +20,7 @@ import redis
 
 from asyncudf import RateLimit
 from asyncudf._coordination.client import Coordinator
-from asyncudf._coordination.permits import SharedPermits
+from asyncudf._coordination.permits import SharedPermits, open_limits
 from asyncudf._coordination.scripts import SHARE
 from asyncudf._coordination.server import CoordinatorServer
 from asyncudf._coordination.share import CapacityShare, prepare_shares
@@ -138,6 +138,7 @@ async def delaying(url: str, delay: float) -> AsyncIterator[str]:
 async def permits(url: str, rate: int, delay: float) -> Sample:
     begun: list[float] = []
     async with delaying(url, delay) as far, Coordinator(far, uuid.uuid4().hex, clock=time.monotonic) as coordinator:
+        await open_limits(coordinator, [("x", RateLimit(rate))])
         woken, start = asyncio.Event(), time.monotonic()
         shared = SharedPermits(coordinator, [("x", RateLimit(rate))], woken.set, stop)
         while (now := time.monotonic()) < start + SECONDS:

@@ -10,7 +10,7 @@ import redis
 
 from asyncudf import RateLimit
 from asyncudf._coordination.failures import SharedFailures
-from asyncudf._coordination.permits import SharedPermits
+from asyncudf._coordination.permits import SharedPermits, open_limits
 from asyncudf._coordination.scripts import HEALTH, SHARE, SPEND
 from asyncudf._coordination.share import CapacityShare, prepare_shares
 from asyncudf._policies.error_budget import ErrorBudget, Failures
@@ -33,6 +33,7 @@ def test_a_coordinator_far_away_costs_little_of_a_rate(server: Server, rate: int
     async def job() -> None:
         async with OnGivenTime(server, trip) as connection:
             look = asyncio.Event()
+            await open_limits(connection, [("x", limit)])
             permits = SharedPermits(connection, [("x", limit)], look.set, fail)
             clock = asyncio.get_running_loop().time
             while clock() < 8.0:

@@ -8,7 +8,6 @@ import itertools
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +15,7 @@ import pytest
 from asyncudf import RateLimit
 from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination.failures import SharedFailures
-from asyncudf._coordination.permits import SharedPermits
+from asyncudf._coordination.permits import SharedPermits, open_limits
 from asyncudf._coordination.share import CapacityShare, prepare_shares
 from asyncudf._policies.error_budget import ErrorBudget, Failures
 from tests.kit.coordinators import (
@@ -27,7 +26,6 @@ from tests.kit.coordinators import (
     run_on_given_time,
     space_of_its_own,
     start_server,
-    start_server_again,
 )
 from tests.kit.errors import is_of_the_task
 
@@ -68,6 +66,7 @@ def test_tasks_together_keep_a_rate(server: Server) -> None:
             return begun
 
         async with OnGivenTime(server) as connection:
+            await open_limits(connection, [("x", limit)])
             begun = sorted(itertools.chain.from_iterable(await asyncio.gather(*(task() for _ in range(3)))))
         most = max(sum(begin <= one < begin + 0.5 for one in begun) for begin in begun)
         assert most <= 1.02 * 200 + limit.saved
@@ -83,6 +82,7 @@ def test_what_a_task_has_not_used_the_next_one_has(server: Server) -> None:
     async def job() -> None:
         async with OnGivenTime(server) as connection:
             look = asyncio.Event()
+            await open_limits(connection, [("x", limit)])
             first = SharedPermits(connection, [("x", limit)], look.set, fail)
             assert not first.take([1.0])
             await look.wait()  # it has come
@@ -97,23 +97,23 @@ def test_what_a_task_has_not_used_the_next_one_has(server: Server) -> None:
 def test_a_limit_with_a_name_is_one_over_jobs(server: Server) -> None:
     """Two jobs on one server: limits of the same name are one, the others are each job's own."""
 
-    async def took(space: str, limit: RateLimit) -> bool:
-        look = asyncio.Event()
-        async with coordinator(server, space) as connection:
-            permits = SharedPermits(connection, [(limit.name or "x", limit)], look.set, fail)
-            permits.take([1.0])
-            await look.wait()
-            took = permits.take([1.0])
-            await permits.close()
-            return took
-
     async def job() -> None:
-        own, named = RateLimit(1, "hour"), RateLimit(1, "hour", name=space_of_its_own())
-        jobs = space_of_its_own(), space_of_its_own()
-        assert [await took(space, own) for space in jobs] == [True, True]
-        assert [await took(space, named) for space in jobs] == [True, False]
+        async with OnGivenTime(server) as one, OnGivenTime(server) as other:
+            other.on_given_time.space = one.on_given_time.space
 
-    asyncio.run(job())
+            async def calls(connection: OnGivenTime, limit: RateLimit) -> int:
+                look, limits = asyncio.Event(), [(limit.name or connection.key("", "x"), limit)]
+                await open_limits(connection, limits)
+                permits = SharedPermits(connection, limits, look.set, fail)
+                begun = await begin_calls_for(permits, look, 5.0)
+                await permits.close()
+                return len(begun)
+
+            own, named = RateLimit(1, "hour"), RateLimit(1, "hour", name="model")
+            assert [await calls(task, own) for task in (one, other)] == [1, 1]
+            assert [await calls(task, named) for task in (one, other)] == [1, 0]
+
+    run_on_given_time(job)
 
 
 class Caller:
@@ -216,6 +216,7 @@ def test_without_the_coordinator_nothing_begins_and_the_task_fails(monkeypatch: 
         look = asyncio.Event()
         async with coordinator(server, space_of_its_own(), patience=1.0) as connection:
             await prepare_shares(connection, ["x"])
+            await open_limits(connection, [("x", RateLimit(1, burst=1))])
             share = CapacityShare(connection, "x", "t", 40, lambda: (0, 100), lambda: None, errors.append)
             permits = SharedPermits(connection, [("x", RateLimit(1, burst=1))], look.set, errors.append)
             while share.limit < 40 or not permits.take([1.0]):
@@ -232,35 +233,6 @@ def test_without_the_coordinator_nothing_begins_and_the_task_fails(monkeypatch: 
     asyncio.run(job())
     assert all(map(is_of_the_task, errors[:2]))
     assert "has not answered for 1 s" in str(errors[0])
-
-
-def test_a_coordinator_that_comes_back_is_used_again() -> None:
-    """Calls pause while it is away and then go on; its loss of memory costs at most a burst."""
-    limit = RateLimit(100, per=0.5)
-    first = start_server()
-
-    async def job() -> None:
-        look = asyncio.Event()
-        async with coordinator(first, space_of_its_own()) as connection:
-            permits = SharedPermits(connection, [("x", limit)], look.set, fail)
-            calls = asyncio.create_task(begin_calls(permits, look, begun))
-            await asyncio.sleep(0.8)
-            first.close()
-            away.append(time.monotonic())
-            await asyncio.sleep(0.5)
-            second = await asyncio.to_thread(start_server_again, first)
-            away.append(time.monotonic())
-            while begun[-1] <= away[1] + 0.5:
-                await asyncio.sleep(0.1)
-            calls.cancel()
-            second.close()
-
-    away: list[float] = []
-    begun: list[float] = []
-    asyncio.run(job())
-    assert not [one for one in begun if away[0] + 0.3 < one < away[1]]
-    most = max(sum(begin <= one < begin + 0.5 for one in begun) for begin in begun)
-    assert most <= 100 + 2 * limit.saved + 5
 
 
 def test_failures_of_all_tasks_spend_one_budget(server: Server) -> None:

@@ -172,16 +172,16 @@ class OnGivenTime(Coordinator):
 
     def __init__(self, server: Server, trip: float = 0.001) -> None:
         super().__init__(server.url, space_of_its_own(), clock=asyncio.get_running_loop().time)
-        self._on_given_time = Scripts(server)
+        self.on_given_time = Scripts(server)
         self._half = trip / 2
 
     async def __aexit__(self, *_: object) -> None:
-        self._on_given_time.close()
+        self.on_given_time.close()
         await super().__aexit__()
 
     async def run(self, script: str, keys: Any, *arguments: object) -> Any:
         await asyncio.sleep(self._half)
-        answer = self._on_given_time.run(script, SERVER_TIME + self.clock(), keys, *arguments)
+        answer = self.on_given_time.run(script, SERVER_TIME + self.clock(), keys, *arguments)
         await asyncio.sleep(self._half)
         self._measure(2 * self._half)
         return answer

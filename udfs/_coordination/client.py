@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
@@ -14,14 +15,18 @@ from .._text.safe import safe_repr
 from .._text.urls import without_secrets
 from .server_time import ServerTime
 
-__all__ = ("GOODBYE", "Coordinator")
+__all__ = ("GOODBYE", "LEASE", "Coordinator")
 
 
 PATIENCE = 30.0  # seconds that a coordinator may be away
 GOODBYE = 1.0  # seconds that a task that ends waits for it
-ANSWER = 5.0  # seconds within which it answers, or is away
+LEASE = 4.0  # seconds that what it has said holds: a task that is killed is forgotten before 5 are over
+ANSWER = LEASE  # seconds within which it answers, or is away
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 SLOW = 0.5  # seconds of a round trip from which on limits may not be used to the full
+AWAY = 1.0  # seconds without an answer from which on the log says so
+WARN_AGAIN = 60.0  # seconds until the log says the same again
+PASSING = "MISCONF", "NOREPLICAS", "BUSY"  # of errors that end by themselves, or when somebody mends them
 NEWEST = 0.3  # the weight of the newest round trip in their mean
 
 logger = logging.getLogger("asyncudf")
@@ -56,7 +61,8 @@ class Coordinator:
             raise OptionError(
                 'limits of the whole job need the library redis: pip install "asyncudf[coordinator]"'
             ) from error
-        self._errors = redis.exceptions
+        self._errors = errors = redis.exceptions
+        self._passing = (errors.OutOfMemoryError, errors.ReadOnlyError, errors.ClusterDownError, errors.TryAgainError)
         self._told = without_secrets(url)
         self._url = url
         try:
@@ -78,7 +84,7 @@ class Coordinator:
         self.clock = clock
         self.time = ServerTime()
         self.trip = 0.0
-        self._is_slow = False
+        self._warned: dict[str, float] = {}
 
     def __repr__(self) -> str:
         return f"Coordinator({self._told})"
@@ -110,7 +116,7 @@ class Coordinator:
         if script not in self._scripts:
             self._scripts[script] = self._redis.register_script(script)
         given = ["", *(f"{one:.17g}" if isinstance(one, float) else str(one) for one in arguments)]
-        end, pause = self.clock() + self._patience, FIRST_PAUSE
+        begun, pause = self.clock(), FIRST_PAUSE
         while True:
             try:
                 # Not by the client's own socket_timeout: before Python 3.12 its wait_for swallows a cancellation that
@@ -123,15 +129,31 @@ class Coordinator:
             except (self._errors.AuthenticationError, self._errors.NoPermissionError) as error:
                 raise FatalError(f"the coordinator at {self._told} does not let us in: {error}") from None
             except (self._errors.ConnectionError, self._errors.TimeoutError, OSError, EOFError) as error:
-                if self.clock() + pause > end:
-                    raise FatalError(
-                        f"the coordinator at {self._told} has not answered for {self._patience:g} s "
-                        f"({type(error).__name__}); without it limits of the job cannot be kept"
-                    ) from None
+                what, why = "has not answered", type(error).__name__
             except self._errors.ResponseError as error:
-                raise FatalError(f"the coordinator at {self._told} cannot do what it should: {error}") from None
+                if not (isinstance(error, self._passing) or str(error).startswith(PASSING)):
+                    raise FatalError(f"the coordinator at {self._told} cannot do what it should: {error}") from None
+                what, why = "has kept nothing", str(error)
+            away = self.clock() - begun
+            if away + pause > self._patience:
+                raise FatalError(
+                    f"the coordinator at {self._told} {what} for {self._patience:g} s ({why}); "
+                    "without it limits of the job cannot be kept"
+                )
+            if away > AWAY:
+                waits = "the coordinator at %s %s for %.0f s (%s): calls wait, for %g s at most"
+                self._warn(waits, self._told, what, away, why, self._patience)
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
+
+    def has_forgotten(self) -> None:
+        """It has lost what it knew of a limit: permits that were granted there count no more."""
+        self._warn(
+            "the coordinator at %s has lost what it knew of a rate limit: it was started anew, or it evicts keys. So that "
+            "the limit holds calls wait for %g s, or for as long as the next one has to pay off what it costs",
+            self._told,
+            LEASE,
+        )
 
     async def send_last(self, message: Awaitable[object]) -> None:
         """What a task says when it ends: good to know for others, who find out by themselves if it does not arrive."""
@@ -141,11 +163,16 @@ class Coordinator:
 
     def _measure(self, trip: float) -> None:
         self.trip = trip if not self.trip else (1 - NEWEST) * self.trip + NEWEST * trip
-        if self.trip > SLOW and not self._is_slow:
-            logger.warning(
+        if self.trip > SLOW:
+            self._warn(
                 "the coordinator at %s takes %.1f s to answer: limits of the whole job are kept, but not used to the "
                 "full. It is too far away, or has too much to do",
                 self._told,
                 self.trip,
             )
-        self._is_slow = self.trip > (SLOW / 2 if self._is_slow else SLOW)
+
+    def _warn(self, message: str, *arguments: object) -> None:
+        """Write it to the log, but not again and again."""
+        if self.clock() >= self._warned.get(message, -math.inf) + WARN_AGAIN:
+            self._warned[message] = self.clock()
+            logger.warning(message, *arguments)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
+from collections.abc import Sequence
+
+from .._policies.rate_limit import RateLimit, Scope
 
 __all__ = ("CoordinatorConfig", "TaskIdentity")
 
@@ -27,6 +30,19 @@ class CoordinatorConfig:
     def share(self, total: int) -> str:
         """The name under which tasks share so many calls in flight."""
         return f"{self.function}:{total}"
+
+    def rates(self, limits: Sequence[RateLimit]) -> list[tuple[str, RateLimit]]:
+        """Those of the job, and the names under which tasks share them, one each, also where their numbers are equal.
+
+        A limit of the same numbers in another list of the same function, as `with_options` makes them, is the same.
+        """
+        named: list[tuple[str, RateLimit]] = []
+        for limit in limits:
+            if limit.scope is Scope.JOB:
+                numbers = f"{self.function}:{float(limit.permits)!r}/{limit.period!r}:{limit.saved!r}"
+                equal = sum(name.startswith(f"{numbers}:") for name, _ in named)
+                named.append((limit.name or f"{numbers}:{equal}", limit))
+        return named
 
     def of_task(self, query: str, part: str) -> TaskIdentity:
         """The same for a task.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .._policies.circuit_breaker import BY_CHANCE, KNOWN, RARE
 from .grants import NOW as _NOW
+from .grants import RUN as _RUN
 
 __all__ = ("HEALTH", "PREPARE", "SHARE", "SPEND", "TALLY")
 
@@ -30,13 +31,6 @@ local function behind()
 end
 """
 )
-
-
-# Another server, or the same one begun anew, has other data than tasks know of: old ones, or those of a replica.
-_RUN = """
-local info = redis.pcall('INFO', 'server')  -- not everybody may ask for it
-local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
-"""
 
 
 # The driver has seen that nobody has a share yet. Where that is missing the server has lost its memory.

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 
-from .client import Coordinator
+from .client import LEASE, Coordinator
 from .periodic import PeriodicTask
 from .scripts import PREPARE, SHARE
 
 __all__ = ("CapacityShare", "prepare_shares")
 
 
-LEASE = 4.0  # seconds: the share of a task that is killed is back before 5 are over
 BEAT, SOON = 0.5, 0.1  # seconds between two questions; where the share is to be smaller, or is too small
 MARGIN = 0.9  # of the lease: before it is over there, it is over here
 RENEWED = 0.6  # of the lease, when it is renewed at the latest

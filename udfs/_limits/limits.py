@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 from .._coordination.client import Coordinator
@@ -126,7 +126,7 @@ class Limits:
             limits = options.rate_limit
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
             own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
-            named = _named([limits[place] for place in places], identity.config.function)
+            named = identity.config.rates(limits)
             permits = (places, kept(SharedPermits(coordinator, named, wake, fail))) if named else None
             gates.append(PermitGate(own, permits))
         if (failures := self.failures) is not None:
@@ -160,16 +160,3 @@ class _TaskSpending:
 
     def use(self) -> None:
         self._left -= 1
-
-
-def _named(limits: Sequence[RateLimit], function: str) -> list[tuple[str, RateLimit]]:
-    """Under which names tasks share limits, one each: no two of a function are one, also where their numbers are equal.
-
-    A limit of the same numbers in another list of the same function, as `with_options` makes them, is the same.
-    """
-    names: list[str] = []
-    for limit in limits:
-        numbers = f"{function}:{float(limit.permits)!r}/{limit.period!r}:{limit.saved!r}"
-        equal = sum(name.startswith(f"{numbers}:") for name in names)
-        names.append(limit.name or f"{numbers}:{equal}")
-    return list(zip(names, limits, strict=True))

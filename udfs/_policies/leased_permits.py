@@ -104,11 +104,11 @@ class BlockSize:
         """A call had to wait for its permits."""
         self._has_waited = True
 
-    def soon(self, now: float, seconds: float) -> float:
+    def soon(self, now: float, seconds: float) -> int:
         """How many calls will begin in so many seconds, by those since the last question; none of a single one."""
         if self._since is None or self._calls == 1:
-            return 0.0
-        return self._begun * seconds / max(now - self._since, seconds)
+            return 0
+        return math.floor(self._begun * seconds / max(now - self._since, seconds))
 
     def next(self, now: float, least: float = 0.0) -> int:
         """The calls to ask for now: those of so many seconds at least, for until then no others come."""

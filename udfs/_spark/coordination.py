@@ -17,11 +17,13 @@ from pyspark.sql import SparkSession
 
 from .._coordination.client import Coordinator
 from .._coordination.identity import CoordinatorConfig
+from .._coordination.permits import open_limits
 from .._coordination.share import prepare_shares
 from .._errors.exceptions import FatalError
 from .._functions.identity import key_name
 from .._functions.signature import FunctionSpec
 from .._policies.options import Options
+from .._policies.rate_limit import RateLimit
 from .coordinators import coordinator_url
 
 __all__ = ("coordinator_config", "without_coordinator")
@@ -68,8 +70,7 @@ def coordinator_config(spec: FunctionSpec, options: Options) -> CoordinatorConfi
     config = CoordinatorConfig(
         coordinator_url(options.coordinator), _namespace, _name_of(spec.function), _application()
     )
-    if options.job_capacity is not None:
-        _prepare(config, config.share(options.job_capacity))
+    _prepare(config, options)
     return config
 
 
@@ -89,19 +90,25 @@ def _application() -> str:
     return str(session.conf.get("spark.app.id", ""))
 
 
-def _prepare(config: CoordinatorConfig, share: str) -> None:
-    """Tell the coordinator that nobody has a share yet, once; else the first calls wait until that is certain."""
-    if (config.url, share) in _prepared:
+def _prepare(config: CoordinatorConfig, options: Options) -> None:
+    """Tell the coordinator, once, that nobody has a share or permits; else the first calls wait until that is sure."""
+    shares = [] if options.job_capacity is None else [config.share(options.job_capacity)]
+    shares = [name for name in shares if (config.url, name) not in _prepared]
+    rates = [(name, limit) for name, limit in config.rates(options.rate_limit) if (config.url, name) not in _prepared]
+    if not shares and not rates:
         return
-    _prepared.add((config.url, share))
+    _prepared.update((config.url, name) for name in [*shares, *(name for name, _ in rates)])
     # In a thread of its own: in a notebook this one has a running loop.
-    thread = threading.Thread(target=lambda: asyncio.run(_told(config, share)), daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(_told(config, shares, rates)), daemon=True)
     thread.start()
     thread.join(2 * PATIENCE)
 
 
-async def _told(config: CoordinatorConfig, share: str) -> None:
+async def _told(config: CoordinatorConfig, shares: list[str], rates: list[tuple[str, RateLimit]]) -> None:
     # Whether the server lets the driver in is not what counts: the tasks tell if it does not let them in.
     with contextlib.suppress(FatalError):
         async with Coordinator(config.url, config.namespace, clock=time.monotonic, patience=PATIENCE) as coordinator:
-            await prepare_shares(coordinator, [share])
+            if shares:
+                await prepare_shares(coordinator, shares)
+            if rates:
+                await open_limits(coordinator, rates)
