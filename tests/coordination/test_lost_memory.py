@@ -49,18 +49,14 @@ async def begin_calls(permits: SharedPermits, look: asyncio.Event, begun: list[f
             await look.wait()
 
 
-async def begin_in_tasks(
-    connection: OnGivenTime, fault: str, limit: RateLimit, tasks: int, cost: float = 1.0
-) -> list[float]:
+async def begin_in_tasks(connection: OnGivenTime, fault: str, limit: RateLimit, tasks: int) -> list[float]:
     """Tasks that always have a call to make; a fault comes by, and a third of them die of it."""
     begun: list[float] = []
     await open_limits(connection, [("x", limit)])
 
     def start() -> asyncio.Task[None]:
         look = asyncio.Event()
-        return asyncio.create_task(
-            begin_calls(SharedPermits(connection, [("x", limit)], look.set, fail), look, begun, cost)
-        )
+        return asyncio.create_task(begin_calls(SharedPermits(connection, [("x", limit)], look.set, fail), look, begun))
 
     running = [start() for _ in range(tasks)]
     await asyncio.sleep(FAULT)
@@ -114,13 +110,24 @@ def test_no_second_has_too_many_whatever_is_lost(
 
 def test_what_a_dear_call_owes_is_not_forgotten(server: Server) -> None:
     """Each begins when the burst is there and pays for half a minute; a new coordinator waits for as long as that."""
-    limit, begun = RateLimit(60, "minute", burst=5), list[float]()
+    limits, begun = [("x", RateLimit(60, "minute", burst=5))], list[float]()
+    running: list[asyncio.Task[None]] = []
 
     async def job() -> None:
-        async with OnGivenTime(server) as connection:
-            begun.extend(await begin_in_tasks(connection, "it forgets", limit, 3, cost=30.0))
+        async with OnGivenTime(server) as connection, asyncio.TaskGroup() as tasks:
+            await open_limits(connection, limits)
+            for _ in range(4):  # each time a task that holds nothing yet
+                look = asyncio.Event()
+                permits = SharedPermits(connection, limits, look.set, fail)
+                running.append(tasks.create_task(begin_calls(permits, look, begun, 30.0)))
+                await asyncio.sleep(10.0)
+                forget(connection)
+            await asyncio.sleep(120.0)
+            for one in running:
+                one.cancel()
 
     run_on_given_time(job)
+    assert len(begun) >= 3
     assert worst(begun, 60.0) * 30 <= 60 + 30
 
 

@@ -149,7 +149,7 @@ class Coordinator:
     def has_forgotten(self) -> None:
         """It has lost what it knew of a limit: permits that were granted there count no more."""
         self._warn(
-            "the coordinator at %s has lost what it knew of a rate limit: it was started anew, or it evicts keys. So that "
+            "the coordinator at %s has lost what it knew of a rate limit: it was started anew, or evicts keys. So that "
             "the limit holds calls wait for %g s, or for as long as the next one has to pay off what it costs",
             self._told,
             LEASE,
