@@ -115,7 +115,7 @@ class Admission:
     # lets_in: no call waits, and none was turned away since the last one passed, so that `admits` may be asked
     # newcomer: stands for all rows that were never called; None if each has costs of its own, which only its call knows
     # waiting: the call that waits
-    # attempts: that have ended, of those that tell of the service
+    # attempts: that have ended, of those that tell of the service; failed: that have ended with an error, all of them
     # look: called when one has, or the breaker may have opened, or nothing more may come
     # begins_to_wait: called when a call does, `waiting` is set
     # heard: how often it has been heard what other tasks know, see Suspects
@@ -148,7 +148,7 @@ class Admission:
         self.heard: Callable[[], int] = itertools.count(step=2).__next__  # where nobody else has to be heard
         self.costs_of: Callable[[Call], Sequence[float]] | None = None
         self.refuse: Callable[[Call, BaseException], None]
-        self.attempts = 0
+        self.attempts = self.failed = 0
         self.waiting: Call | None = None
 
     def use(self, gates: Sequence[Gate], costs: Sequence[float] | None = (), shared: SharedPause | None = None) -> None:
@@ -248,6 +248,7 @@ class Admission:
 
     def ended(self, slot: CallSlot, error: BaseException | None) -> None:
         """An attempt is over: one that the gates have let in, or one that has ended with an error."""
+        self.failed += error is not None
         if slot.admitted is None:
             if self.is_open and self.refusals.refusal_of(error) is not None:
                 self._refused_while_open(slot, error)
