@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import inspect
@@ -167,6 +168,13 @@ class TestOneList:
         """Each field has one, in its metadata; it takes what it gives."""
         field = FIELDS[name]
         assert field.metadata["check"](field.default, name) == field.default
+
+    @options
+    @pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), "", b"5", [None], {}, object()], ids=type)
+    def test_no_value_is_another_error(self, name: str, value: Any) -> None:
+        """An int with hundreds of digits is no float, for one."""
+        with contextlib.suppress(OptionError):
+            FIELDS[name].metadata["check"](value, name)
 
     @options
     def test_the_typed_dict_takes_what_the_field_keeps(self, name: str) -> None:

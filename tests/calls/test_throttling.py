@@ -228,6 +228,15 @@ class TestAfterwards:
         assert found.seconds == pytest.approx(20)
 
 
+@pytest.mark.parametrize("rows", [1, 20, 200])
+def test_a_service_that_refuses_all_calls_for_good_ends_the_job(rows: int) -> None:
+    """Time in pauses is given back, but not without end: 100 rows of 30 seconds were at it for hours."""
+    service = throttled(5_000, seconds=1)
+    with pytest.raises(AsyncUDFError, match="ThrottledError"):
+        run_rows(service, range(rows), timeout=30, job_capacity=100)
+    assert service.times[-1] <= 30 + 300 + 30
+
+
 def test_only_the_operator_whose_service_asks_pauses() -> None:
     first, second = Service(0.0), Service(0.0, down=(0, 5), error=ThrottledError(10))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import gc
 import html
 import json
 import pickle
@@ -17,7 +18,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from asyncudf import AsyncUDFError, http
+from asyncudf import AsyncStream, AsyncUDFError, http
 from asyncudf.http import (
     HTTPStatusError,
     PermanentError,
@@ -27,7 +28,7 @@ from asyncudf.http import (
     raise_for_status,
     session,
 )
-from asyncudf.testing import run_rows
+from asyncudf.testing import run_rows, run_stream
 from tests.kit.errors import facts_of, task_fails
 from tests.kit.http_services import Handler, serving
 
@@ -318,6 +319,58 @@ def test_nor_is_it_missed_in_a_task_of_the_call() -> None:
 
     with serving(as_asked) as url, task_fails("without await"):
         run_rows(call, ["/404"], clock="real", on_error="null", resources={"session": session(url)})
+
+
+@pytest.mark.filterwarnings("ignore:called http.raise_for_status without await")
+@pytest.mark.parametrize("options", [{}, {"timeout": 1}, {"attempt_timeout": 1}, {"job_capacity": 5}], ids=str)
+@pytest.mark.parametrize("seconds", [0, 2])
+def test_a_call_that_fails_before_it_gets_to_its_check_has_forgotten_nothing(options: Any, seconds: float) -> None:
+    async def call(path: str, session: aiohttp.ClientSession) -> str:
+        async with session.get(path) as response:
+            check = raise_for_status(response)
+            if seconds:
+                await asyncio.sleep(seconds)
+            raise ConnectionError("the body broke off")
+            await check  # type: ignore[unreachable]
+
+    with serving(as_asked) as url:
+        options = {**options, "resources": {"session": session(url)}}
+        assert run_rows(call, ["/200"] * 3, clock="real", on_error="null", **options) == [None] * 3
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore:called http.raise_for_status without await")
+def test_what_the_garbage_collector_finds_in_another_function_is_not_laid_to_its_charge() -> None:
+    async def first(x: int) -> int:
+        checks: list[Any] = [raise_for_status(Answered())]  # type: ignore[arg-type]
+        checks.append(checks)
+        raise ConnectionError
+
+    async def second(first: int | None) -> int:
+        gc.collect()
+        return 1
+
+    def both(stream: AsyncStream) -> AsyncStream:
+        return stream.ordered_wait(first, "x", on_error="null").ordered_wait(second)
+
+    assert run_stream(both, [{"x": 1}, {"x": 2}], "x int") == [{"x": x, "first": None, "second": 1} for x in (1, 2)]
+    gc.collect()
+
+
+class Answered:
+    status, content = 200, None
+
+
+def test_in_a_thread_it_is_missed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event loop that looks for it refuses to be used by other threads than its own."""
+    monkeypatch.setenv("PYTHONASYNCIODEBUG", "1")
+
+    def call(x: int) -> int:
+        raise_for_status(Answered())  # type: ignore[unused-coroutine, arg-type]
+        return x
+
+    with task_fails("without await"):
+        run_rows(call, [1], clock="real", on_error="null")
 
 
 def test_outside_of_a_function_python_warns() -> None:

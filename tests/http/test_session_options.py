@@ -44,6 +44,7 @@ WRONG = [
     (of(read_timeout="5 s"), "read_timeout must be a number of seconds or a timedelta, not '5 s'"),
     (of(keep_alive=-1), r"keep_alive must be seconds \(0 or more\) or a timedelta, not -1"),
     (of(dns_cache=float("inf")), r"dns_cache must be seconds \(0 or more\) or a timedelta, not inf"),
+    (of(dns_cache=10**400), r"dns_cache must be seconds \(0 or more\) or a timedelta, not <int of 1329 bits>"),
     (of(timeout=5), "timeout is set by total_timeout=, connect_timeout= and read_timeout="),
     (of(limit=5), "limit is set by connections= of http.session"),
     (of(force_close=True), "force_close is set by keep_alive=0"),

@@ -29,7 +29,10 @@ FIXED_DELAY, BACKOFF = RetryStrategy.fixed_delay, RetryStrategy.exponential_back
         (lambda: FIXED_DELAY(3, 1.0, retry_on="ValueError"), "retry_on must be exception types .*, not 'ValueError'"),  # type: ignore[arg-type]
         (lambda: FIXED_DELAY(3, 1.0, retry_if_result=5), "retry_if_result must be a plain function .*, not 5"),  # type: ignore[arg-type]
         (lambda: BACKOFF(3, 5.0, 1.0), r"maximum must be at least initial \(5.0 s\), not 1.0 s"),
-        (lambda: BACKOFF(3, 1.0, 5.0, multiplier=0.5), "multiplier must be at least 1, not 0.5"),
+        (lambda: BACKOFF(3, 1.0, 5.0, multiplier=0.5), "multiplier must be a number of at least 1, not 0.5"),
+        (lambda: BACKOFF(3, 1.0, 5.0, multiplier=math.inf), "multiplier must be a number of at least 1, not inf"),
+        (lambda: BACKOFF(3, 1.0, 5.0, jitter="no"), "jitter must be True or False, not 'no'"),  # type: ignore[arg-type]
+        (lambda: FIXED_DELAY(3, 10**400), r"delay must be seconds \(0 or more\) .*, not <int of 1329 bits>"),
         (lambda: FIXED_DELAY(3, 1.0, max_retry_after=-1), r"max_retry_after must be seconds \(0 or more\) .*, not -1"),
         (lambda: BACKOFF(3, 1.0, 5.0, max_retry_after=math.inf), "max_retry_after must be seconds .*, not inf"),
         (lambda: RetryStrategy(max_retry_after=None), "max_retry_after must be seconds .*, not None"),  # type: ignore[arg-type]

@@ -356,6 +356,13 @@ def test_what_no_plan_can_be_read_of_is_refused(spark, function, lines_of):
     with pytest.raises(ValueError, match=r"takes a DataFrame or an AsyncStream, not 'SELECT 1'"):
         dry_run("SELECT 1")
     df = spark.range(3)
-    for options in ({"latency": 0}, {"price": -1}, {"price": float("nan")}, {"price": True}, {"counting": "quick"}):
+    for options in (
+        {"latency": 0},
+        {"price": -1},
+        {"price": float("nan")},
+        {"price": True},
+        {"price": 10**400},
+        {"counting": "quick"},
+    ):
         with pytest.raises(ValueError, match=next(iter(options))):
             dry_run(df, **options)

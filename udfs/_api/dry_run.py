@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .._errors.exceptions import OptionError
 from .._functions.signature import batch_rows
 from .._policies.checks import optional, seconds
+from .._policies.numbers import is_number
 from .._policies.options import OnNullInput, Options
 from .._policies.planned_calls import Bounds, Flow, PlannedCalls, Reason, expected_seconds, planned_calls
 from .._policies.rate_limit import RateLimit
@@ -63,9 +64,7 @@ def dry_run(
         OptionError: a streaming DataFrame, one of Spark Connect, or a value that cannot work.
     """
     waits = optional(seconds)(latency, "latency")
-    if price is not None and (
-        isinstance(price, bool) or not isinstance(price, (int, float)) or not (price >= 0 and math.isfinite(price))
-    ):
+    if price is not None and not (is_number(price) and price >= 0):
         raise OptionError(f"price must be a number of at least 0, what one call costs, not {safe_repr(price)}")
     if counting not in COUNTINGS:
         raise OptionError(f"counting must be one of {', '.join(map(repr, COUNTINGS))}, not {safe_repr(counting)}")

@@ -40,8 +40,9 @@ class CallState:
 # A context variable and no argument: one RuntimeContext serves all rows of the task, and whoever asks it may be deep in
 # a call, in a task that the call has made, or in a thread.
 CURRENT_CALL: ContextVar[CallState] = ContextVar("asyncudf_call_slot")
-# Ends the task whose call asks, for a mistake in the function that is no row's; takes what the function has done.
-FAIL_TASK: ContextVar[Callable[[str], None]] = ContextVar("asyncudf_fail_task")
+# For a mistake in the function that is no row's, and is noticed later: gives what ends the task then, from any thread;
+# that takes what the function has done, and does nothing if an attempt has failed meanwhile, which may be the reason.
+FAIL_TASK: ContextVar[Callable[[], Callable[[str], None]]] = ContextVar("asyncudf_fail_task")
 
 
 class RuntimeContext:

@@ -39,6 +39,7 @@ class Admission:
     # is_open: no gate has to be asked, so that calls may begin without a word
     # lets_in: no call waits, and none was turned away since the last one passed, so that `admits` may be asked
     # waiting: the call that waits
+    # failed: attempts that have ended with an error, all of them
     # _answers: that had come, of calls which did not have to ask, when that was counted last
 
     def __init__(
@@ -58,7 +59,7 @@ class Admission:
         self._health = health
         self._newcomer = _Newcomer(costs)
         self._begins_to_wait = begins_to_wait
-        self._answers = 0
+        self._answers = self.failed = 0
         self._woken: asyncio.Future[None] | None = None
         self.waiting: Any = None
         self.use(())
@@ -134,6 +135,7 @@ class Admission:
 
     def ended(self, slot: Slot, error: BaseException | None) -> None:
         """An attempt is over: one that the gates have let in, or one that has ended with an error."""
+        self.failed += error is not None
         now = self._clock()
         if slot.admitted is None:
             if self.is_open and self._health.refusal_of(error) is not None:  # so far none had to ask before it began

@@ -172,7 +172,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
             await stack.enter_async_context(self._limits.running())
             self._fast_path = self._use(resources)
             stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
-            FAIL_TASK.set(lambda mistake: self._fail(FatalError(f"{self.name} {mistake}")))
+            FAIL_TASK.set(self._may_fail)
             self._pool.open()
             self._request_batch()
             self._pool.wake()
@@ -180,6 +180,22 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
                 yield
                 await self._finished
         self._end_output()
+
+    def _may_fail(self) -> Callable[[str], None]:
+        """See FAIL_TASK."""
+        failed = self._admission.failed
+
+        def fail(mistake: str) -> None:
+            if failed != self._admission.failed:
+                return
+            error = FatalError(f"{self.name} {mistake}")
+            if asyncio._get_running_loop() is self._loop:
+                self._fail(error)
+            else:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._fail, error)
+
+        return fail
 
     async def _end_calls(self, exc_type: type[BaseException] | None, *_: object) -> None:
         self._calls.counts.abandon()

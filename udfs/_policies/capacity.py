@@ -8,6 +8,7 @@ from typing import Any
 
 from .._errors.exceptions import OptionError
 from .checks import positive_int
+from .numbers import is_unlikely
 from .service_signs import ServiceSign
 
 __all__ = ("AdaptiveCapacity", "CapacityPolicy")
@@ -20,6 +21,8 @@ UP, DOWN, HALF = 1.05, 0.9, 0.5
 BELOW = 0.8  # of where a service seems to be saturated: no call should wait there
 RESTART = 0.6  # of where a service was, when it turns out to be another
 FEW_DOWN, FEW_THROTTLED = 0.05, 0.02  # shares of a round that are no reason to go down
+MORE, RARE = 1.25, math.log(20)  # times the share that fails whatever the limit; how seldom chance gives more than that
+SMOOTH = 0.1  # of that share; the rest is what it was
 MEMORY = 1000  # calls that the best latency is a mean of
 HOLD = 3  # rounds
 PERIOD, LATENCIES = 60.0, 300  # seconds, and times the best latency: how often, at most, that is measured anew
@@ -109,6 +112,9 @@ class CapacityPolicy:
     # _broke_at: the limit at which calls took far longer at once, as those of a service that begins to swap do; it is
     #   tried again after _patience rounds below it
     # _top: where the limit was when calls first took too long; if at half of it they still do, it is not our doing
+    # _failing_at: the limit when more calls failed than the share `_fails`; if they still do at half of it, it is not
+    #   our doing, and that share is more now
+    # _lowered_at: when the limit became less; calls that began before may time out long after it
 
     def __init__(self, options: AdaptiveCapacity) -> None:
         self._options = options
@@ -120,11 +126,12 @@ class CapacityPolicy:
         self._throttled_at = math.inf
         self._refused_at = self._good_at = 0.0
         self._broke_at, self._patience = math.inf, 0
+        self._fails = self._failing_at = 0.0
         self._held = 0  # rounds that it has not gone up for, though it could
         self._of_calls = 0
         self._round = _Round()
         self._passed_over = 0  # ends of calls that began under another limit
-        self._passed_until = -math.inf
+        self._passed_until = self._lowered_at = -math.inf
         self._start_over_at = math.inf
         self._fast_round = FAST_ROUND
 
@@ -146,6 +153,8 @@ class CapacityPolicy:
         if self._passed_over > 0 or now < self._passed_until:
             self._passed_over -= 1
             return
+        if sign is ServiceSign.DOWN and now - latency < self._lowered_at:
+            return
         self._round.note(sign, latency, in_flight)
         full = max(self._limit, self._fast_round if self._is_fast else ROUND)
         if self._round.calls >= full or self._round.troubles >= max(4.0, self._limit / 2):
@@ -159,11 +168,14 @@ class CapacityPolicy:
             self._round = _Round()
             if not before <= self._limit <= UP * before + 1:  # what is in flight tells of the old limit
                 self._passed_over = in_flight
-                self._passed_until = now + SETTLE * (self._best or 0.0) if self._limit < before else now
+                self._passed_until = now
+                if self._limit < before:
+                    self._passed_until, self._lowered_at = now + SETTLE * (self._best or 0.0), now
 
     def _end_round(self) -> None:
         ended = self._round
-        if ended.troubles and ended.bad_seconds >= ended.good_seconds:
+        is_failing = self._is_failing(ended)
+        if (ended.throttled or is_failing) and ended.bad_seconds >= ended.good_seconds:
             is_known = ended.throttled > 0 and self._limit <= self._refused_at
             if ended.answered or is_known or not self._is_fast:  # of one that is down for long nothing is learned
                 self._half = 0.75 * self._limit
@@ -171,7 +183,7 @@ class CapacityPolicy:
                 self._refused_at = self._limit
             self._limit *= HALF
             self._is_fast, self._top = self._limit < self._half, 0.0
-        elif ended.down > FEW_DOWN * ended.calls or ended.throttled > FEW_THROTTLED * ended.calls:
+        elif is_failing or ended.throttled > FEW_THROTTLED * ended.calls:
             if ended.throttled:
                 self._throttled_at, self._held = self._limit, 0
             if self._is_fast and ended.throttled:
@@ -180,6 +192,19 @@ class CapacityPolicy:
                 self._limit *= DOWN
         elif ended.answered:
             self._compare(ended.latency, ended)
+
+    def _is_failing(self, ended: _Round) -> bool:
+        """Whether more calls fail than would at half of the limit too."""
+        share = ended.down / ended.calls
+        if share <= FEW_DOWN or not is_unlikely(ended.down, ended.calls, MORE * self._fails, RARE):
+            self._fails += SMOOTH * (share - self._fails)
+            self._failing_at = 0.0
+            return False
+        self._failing_at = max(self._failing_at, self._limit)
+        if not ended.answered or self._options.minimum < self._limit > HALF * self._failing_at:
+            return True
+        self._fails, self._limit, self._failing_at = share, self._failing_at, 0.0
+        return False
 
     def _compare(self, latency: float, ended: _Round) -> None:
         if self._best is not None and latency * SLOW < self._best and not self._is_fast:

@@ -9,7 +9,6 @@ import enum
 import functools
 import importlib.util
 import inspect
-import math
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
@@ -20,6 +19,7 @@ from .._stores.base import ResultStore
 from .._stores.checks import check_attributes
 from .._text.safe import safe_repr
 from .._text.urls import SecretUrl
+from .numbers import is_number
 
 __all__ = (
     "Seconds",
@@ -35,6 +35,7 @@ __all__ = (
     "result_store",
     "seconds",
     "server_url",
+    "span",
     "text",
     "traced",
     "unknown_name",
@@ -50,8 +51,17 @@ def seconds(value: Seconds, name: str) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise OptionError(f"{name} must be a number of seconds or a timedelta, not {safe_repr(value)}")
-    if not (value > 0 and math.isfinite(value)):
+    if not (is_number(value) and value > 0):
         raise OptionError(f"{name} must be more than 0 seconds, not {safe_repr(value)}; use None for no limit")
+    return float(value)
+
+
+def span(value: Seconds, name: str) -> float:
+    """A time span in seconds, 0 or more."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if not (is_number(value) and value >= 0):
+        raise OptionError(f"{name} must be seconds (0 or more) or a timedelta, not {safe_repr(value)}")
     return float(value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import random
 from collections.abc import Callable, Collection
 from datetime import timedelta
@@ -17,7 +16,8 @@ from tenacity.wait import wait_base
 from .._errors.exceptions import OptionError
 from .._errors.http import retry_after
 from .._text.safe import safe_repr
-from .checks import is_plain
+from .checks import flag, is_plain, span
+from .numbers import is_number
 
 __all__ = ("MAX_RETRY_AFTER", "Attempt", "BaseRetrying", "RetryStrategy")
 
@@ -82,7 +82,7 @@ class RetryStrategy:
         self._stop = _tenacity("stop", stop, stop_base, tenacity.stop_never)
         self._wait = _tenacity("wait", wait, wait_base, tenacity.wait_none())
         self._retry = _tenacity("retry", retry, tenacity.retry_base, _RetryOn(Exception, None))
-        self.max_retry_after: float = _delay(max_retry_after, "max_retry_after")
+        self.max_retry_after: float = span(max_retry_after, "max_retry_after")
         self._jitter = False  # not tenacity's, which is of the module `random`: ours is of the task's generator
 
     @classmethod
@@ -111,7 +111,7 @@ class RetryStrategy:
 
         >>> strategy = RetryStrategy.fixed_delay(attempts=3, delay=1.0, retry_on=(OSError, TimeoutError))
         """
-        wait = delay if isinstance(delay, wait_base) else tenacity.wait_fixed(_delay(delay, "delay"))
+        wait = delay if isinstance(delay, wait_base) else tenacity.wait_fixed(span(delay, "delay"))
         predicate = _predicate(retry_on, retry_if_result)
         return cls(stop=_stop(attempts), wait=wait, retry=predicate, max_retry_after=max_retry_after)
 
@@ -142,18 +142,18 @@ class RetryStrategy:
 
         >>> strategy = RetryStrategy.exponential_backoff(attempts=4, initial=0.2, maximum=5.0)
         """
-        first, longest = _delay(initial, "initial"), _delay(maximum, "maximum")
+        first, longest = span(initial, "initial"), span(maximum, "maximum")
         if longest < first:
             raise OptionError(f"maximum must be at least initial ({first} s), not {longest} s")
-        if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or not multiplier >= 1:
-            raise OptionError(f"multiplier must be at least 1, not {safe_repr(multiplier)}")
+        if not (is_number(multiplier) and multiplier >= 1):
+            raise OptionError(f"multiplier must be a number of at least 1, not {safe_repr(multiplier)}")
         strategy = cls(
             stop=_stop(attempts),
             wait=_Exponential(first, longest, multiplier),
             retry=_predicate(retry_on, retry_if_result),
             max_retry_after=max_retry_after,
         )
-        strategy._jitter = bool(jitter)
+        strategy._jitter = flag(jitter, "jitter")
         return strategy
 
     @classmethod
@@ -264,14 +264,6 @@ def _stop(attempts: int | stop_base) -> stop_base:
             f"attempts must be at least 1 (it counts all calls, the first too), not {safe_repr(attempts)}"
         )
     return tenacity.stop_after_attempt(attempts)
-
-
-def _delay(value: float | timedelta, name: str) -> float:
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value >= 0 and math.isfinite(value)):
-        raise OptionError(f"{name} must be seconds (0 or more) or a timedelta, not {safe_repr(value)}")
-    return float(value)
 
 
 def _predicate(on: Any, if_result: Any) -> tenacity.retry_base:

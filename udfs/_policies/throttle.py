@@ -22,6 +22,7 @@ GROWN, IN_VAIN = 1.05, 3  # a pace that has grown less; corrections of such, one
 BURST = 0.01  # seconds: calls begin together that are due within these, for timers come late
 FIRST_CALLS = 2  # in flight in a slow start
 PATIENCE = 1.0  # seconds after which another call may probe, for one that hangs must not hold up all
+MOST_PAUSED = 300.0  # seconds without an accepted call that deadlines are moved by: rows must end in the end
 SHORTEST = 1e-3  # seconds in which a pace can be measured
 # Chance explains a share of refusals up to 5%, or a quarter more than were seen before; beyond that, only what comes
 # once in a million answers pauses all, and once in a thousand corrects a pace.
@@ -60,12 +61,13 @@ class Throttle:
     # _refusals: the newest last, with no more than a pause or a correction needs
     # _answers, _refused: answers and refusals since the phase began
     # _ends: of the last pause; _until: when the next call may begin in one
+    # _refuses_since: when the first of these pauses began, of those without an accepted call in between
     # _accepted: answers since `_measured`, the end of the last pause
     # _pace: calls per second at `since`; 0: a slow start, of few calls in flight and one more for each answer
 
     def __init__(self, now: float) -> None:
         self._phase = Phase.FREE
-        self.since = self._measured = now
+        self.since = self._measured = self._refuses_since = now
         self._accepted = self._in_vain = 0
         self._until = self._ends = self._next = self._pace = self._background = 0.0
         self._paused = 0.0
@@ -87,8 +89,8 @@ class Throttle:
         return self.since + FREE_AFTER * self._growth
 
     def paused_seconds(self, now: float) -> float:
-        """How long calls were paused in all."""
-        return self._paused + (now - self.since if self._phase is Phase.PAUSED else 0.0)
+        """How long calls were paused in all; of pauses without an accepted call in between, at most `MOST_PAUSED`."""
+        return self._paused + (min(MOST_PAUSED, now - self._refuses_since) if self._phase is Phase.PAUSED else 0.0)
 
     def wait(self, in_flight: int, now: float) -> float:
         """Seconds until a call may begin; it may be sooner, when another call has ended."""
@@ -153,7 +155,8 @@ class Throttle:
         self._enter(Phase.PAUSED, now)
 
     def _enter(self, phase: Phase, now: float) -> None:
-        self._paused = self.paused_seconds(now)
+        if phase is not self._phase or phase is not Phase.PAUSED:
+            self._paused, self._refuses_since = self.paused_seconds(now), now
         if phase is Phase.FREE:
             self._growth = GROWTH
         self._phase, self.since, self._next = phase, now, now

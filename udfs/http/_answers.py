@@ -71,39 +71,43 @@ def raise_for_status(response: aiohttp.ClientResponse) -> Coroutine[Any, Any, No
             "raise_for_status takes an answer of aiohttp, as from `async with session.get(...) as response`, "
             f"not {safe_repr(response)}"
         )
-    return _Awaited(_check(response, status))
+    return _Awaited(response, status)
 
 
 class _Awaited(Coroutine[Any, Any, None]):
     """A coroutine that is missed if nobody awaits it: Python itself would only warn, and an error be a result."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        self._coroutine = coroutine
-        self._is_awaited = False
+    def __init__(self, response: aiohttp.ClientResponse, status: int) -> None:
+        self._response, self._status = response, status
+        self._coroutine: Coroutine[Any, Any, None] | None = None
+        self._in_task = FAIL_TASK.get(None)
+        self._fail = None if self._in_task is None else self._in_task()
 
     def __await__(self) -> Generator[Any, Any, None]:
-        self._is_awaited = True
-        return self._coroutine.__await__()
+        return self._begun().__await__()
 
     def send(self, value: Any) -> Any:
-        self._is_awaited = True
-        return self._coroutine.send(value)
+        return self._begun().send(value)
 
     def throw(self, *error: Any) -> Any:
-        self._is_awaited = True
-        return self._coroutine.throw(*error)
+        return self._begun().throw(*error)
 
     def close(self) -> None:
-        self._is_awaited = True
-        self._coroutine.close()
+        self._begun().close()
+
+    def _begun(self) -> Coroutine[Any, Any, None]:
+        if self._coroutine is None:
+            self._coroutine = _check(self._response, self._status)
+        return self._coroutine
 
     def __del__(self) -> None:
-        if not self._is_awaited:
-            self._coroutine.close()
-            if (fail := FAIL_TASK.get(None)) is None:
-                warnings.warn(NOT_AWAITED, RuntimeWarning, stacklevel=2)
-            else:
-                fail(NOT_AWAITED)
+        if self._coroutine is not None:
+            return
+        # The garbage collector may ask from anywhere.
+        if self._fail is None or FAIL_TASK.get(None) is not self._in_task:
+            warnings.warn(NOT_AWAITED, RuntimeWarning, stacklevel=2)
+        else:
+            self._fail(NOT_AWAITED)
 
 
 async def _check(response: aiohttp.ClientResponse, status: int) -> None:

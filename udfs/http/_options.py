@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import re
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from .._errors.exceptions import OptionError
@@ -19,7 +17,6 @@ __all__ = (
     "check_options",
     "checked_function",
     "checked_headers",
-    "checked_span",
     "checked_url",
     "checked_variable",
     "connector_names",
@@ -131,15 +128,6 @@ def checked_variable(value: Any) -> str | None:
         # Not shown: most often it is the token itself.
         raise OptionError("token_env must be the name of an environment variable, as 'API_TOKEN', not its value")
     return value
-
-
-def checked_span(value: Any, name: str) -> float:
-    """Seconds, 0 or more."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value >= 0 and math.isfinite(value)):
-        raise OptionError(f"{name} must be seconds (0 or more) or a timedelta, not {safe_repr(value)}")
-    return float(value)
 
 
 def check_options(given: Mapping[str, Any]) -> None:

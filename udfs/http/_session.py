@@ -11,14 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._errors.exceptions import AsyncUDFError, OptionError
-from .._policies.checks import Seconds, optional, positive_int, seconds
+from .._policies.checks import Seconds, optional, positive_int, seconds, span
 from .._text.safe import safe_repr
 from ._options import (
     check_names,
     check_options,
     checked_function,
     checked_headers,
-    checked_span,
     checked_url,
     checked_variable,
     connector_names,
@@ -105,7 +104,7 @@ def session(
     ...         await http.raise_for_status(response)
     ...         return await response.text()
     """
-    span = optional(seconds)
+    limit = optional(seconds)
     check_options(options)
     found = SessionFactory(
         base_url=checked_url(base_url),
@@ -113,11 +112,11 @@ def session(
         token=checked_function(token, "token"),
         token_env=checked_variable(token_env),
         connections=optional(positive_int)(connections, "connections"),
-        total_timeout=span(total_timeout, "total_timeout"),
-        connect_timeout=span(connect_timeout, "connect_timeout"),
-        read_timeout=span(read_timeout, "read_timeout"),
-        keep_alive=checked_span(keep_alive, "keep_alive"),
-        dns_cache=checked_span(dns_cache, "dns_cache"),
+        total_timeout=limit(total_timeout, "total_timeout"),
+        connect_timeout=limit(connect_timeout, "connect_timeout"),
+        read_timeout=limit(read_timeout, "read_timeout"),
+        keep_alive=span(keep_alive, "keep_alive"),
+        dns_cache=span(dns_cache, "dns_cache"),
         on_executor=checked_function(on_executor, "on_executor"),
         options=options,
     )
