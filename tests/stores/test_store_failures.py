@@ -58,7 +58,7 @@ class TestWrittenBeforeEmitted:
 
     def test_a_batch_is_looked_up_at_once(self) -> None:
         store = SlowStore()
-        run_rows(Counting().function, [str(n) for n in range(700)], store=store)
+        run_rows(Counting().function, [str(n) for n in range(700)], store=store, capacity=700)
         assert store.sizes("get") == [700]
         assert store.asked[0] == ("open", 0)
         assert store.asked[-1] == ("close", 0)

@@ -15,6 +15,7 @@ from .._errors.records import Redact, error_message
 from .._policies.options import OnStoreError, Options
 from .._stores.base import ResultStore
 from .._stores.keys import ResultKeys
+from .._stores.leases import Leases
 from .._stores.values import StoredFailure
 from .._text.safe import safe_str, type_name
 from .resources import opening
@@ -88,6 +89,11 @@ class StoredResults:
     def rows_at_once(self) -> int:
         """How many rows to look up together, so that their results do not fill the memory."""
         return max(1, min(self._most, BYTES_AT_ONCE * self._rows // self._bytes))
+
+    @property
+    def leases(self) -> Leases | None:
+        """Of keys, among the tasks of a host; None where the store has none."""
+        return self._store.leases if self._is_open else None
 
     @property
     def close_limit(self) -> float:

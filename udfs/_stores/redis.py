@@ -56,6 +56,9 @@ class RedisServer:
         client = Redis.from_url(self.url, decode_responses=False, retry=Retry(NoBackoff(), 1))
         return RedisResults(client, self.prefix)
 
+    def leases(self) -> None:
+        """None: to ask a server for one costs a round trip for each call."""
+
 
 class RedisResults:
     """The results on a server."""
