@@ -119,9 +119,7 @@ def test_a_failed_call_is_made_by_the_next_task(vectorized: bool) -> None:
 
     function, options = (weathers, {"batch_size": 2}) if vectorized else (weather, {})
     rows = ["good", "oslo", "oslo"]
-    out = Tasks(
-        function, [rows, rows], store=LeasedStore(), on_error="null", returnType="string", **options
-    ).run()
+    out = Tasks(function, [rows, rows], store=LeasedStore(), on_error="null", returnType="string", **options).run()
     assert calls["oslo"] == 2
     assert sorted(map(str, out[0] + out[1])).count("OSLO") >= 2
 

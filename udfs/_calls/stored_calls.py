@@ -95,7 +95,15 @@ class StoredCalls(Calls):
             stored, loop, lambda: pool.in_flight <= 1 or is_starved(), is_over, hooks.finished, hooks.failed
         )
         self.claims = Claims(
-            stored, loop, self._clock, pool, options.timeout, self.ready.append, self._found, hooks.finished, hooks.failed
+            stored,
+            loop,
+            self._clock,
+            pool,
+            options.timeout,
+            self.ready.append,
+            self._found,
+            hooks.finished,
+            hooks.failed,
         )
 
     def beginning(self, put_record: Callable[[Any], Entry]) -> Callable[[CallSlot, Any], float | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -56,10 +57,8 @@ class FileLeases:
         return True
 
     def give_back(self, key: bytes) -> None:
-        try:
+        with contextlib.suppress(OSError):  # there was no lease
             self._lock(key, _fcntl().F_UNLCK)
-        except OSError:  # there was no lease
-            pass
 
     def _lock(self, key: bytes, kind: int) -> None:
         fcntl = _fcntl()
