@@ -45,6 +45,53 @@ class SlowStore(ResultStore):
         return [size for asked, size in self.asked if asked == what]
 
 
+class LeasedStore(SlowStore):
+    """A store whose tasks can agree on who calls; each has a copy of it.
+
+    Attributes:
+        owners: of each key the task that has leased it.
+    """
+
+    is_shared: bool = True
+
+    def __init__(self, *, get: float = 0.0, put: float = 0.0, error_ttl: float | None = None) -> None:
+        super().__init__(get=get, put=put)
+        self.error_ttl: float | None = error_ttl
+        self.owners: dict[bytes, Any] = {}
+
+    def __copy__(self) -> LeasedStore:
+        twin = type(self).__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
+
+    async def open(self) -> None:
+        await super().open()
+        self.leases = DictLeases(self.owners)
+
+    async def close(self) -> None:
+        if self.leases is not None:
+            self.leases.close()
+        await super().close()
+
+
+class DictLeases:
+    """Leases among the tasks of one process."""
+
+    def __init__(self, owners: dict[bytes, Any]) -> None:
+        self.owners = owners
+
+    def take(self, key: bytes) -> bool:
+        return self.owners.setdefault(key, self) is self
+
+    def give_back(self, key: bytes) -> None:
+        if self.owners.get(key) is self:
+            del self.owners[key]
+
+    def close(self) -> None:
+        for key in [key for key, owner in self.owners.items() if owner is self]:
+            del self.owners[key]
+
+
 class Counting:
     """An `async def` that counts its calls and takes a while."""
 

@@ -256,5 +256,5 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
     asyncio.run(main())
     folder = tmp_path / "new"
     files = [folder, *folder.iterdir()]
-    assert len(files) == 4  # the folder, results, LMDB's lock and ours
+    assert len(files) == 5  # the folder, results, LMDB's lock, ours, and that of leases
     assert {one.stat().st_mode & 0o077 for one in files} == {0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from typing import Any
 
@@ -13,7 +14,10 @@ from asyncudf import (
     DEAD_LETTERS,
     AsyncUDFError,
     RetryStrategy,
+    async_pandas_udf,
 )
+from asyncudf._calls.result_writer import ResultWriter
+from asyncudf._calls.stored_results import StoredResults
 from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_rows
 
 from ..kit.stores import Counting, SlowStore
@@ -58,7 +62,7 @@ class TestWrittenBeforeEmitted:
 
     def test_a_batch_is_looked_up_at_once(self) -> None:
         store = SlowStore()
-        run_rows(Counting().function, [str(n) for n in range(700)], store=store)
+        run_rows(Counting().function, [str(n) for n in range(700)], store=store, capacity=700)
         assert store.sizes("get") == [700]
         assert store.asked[0] == ("open", 0)
         assert store.asked[-1] == ("close", 0)
@@ -70,7 +74,8 @@ class TestBrokenStores:
         weather, store = Counting(), SlowStore()
         store.broken = {what}
         with caplog.at_level(logging.WARNING, "asyncudf"):
-            assert run_rows(weather.function, [*CITIES, "x", "y"], store=store, capacity=1) == [*UPPER, "X", "Y"]
+            out = run_rows(weather.function, [*CITIES, "x", "y"], store=store, capacity=1, version="1")
+            assert out == [*UPPER, "X", "Y"]
         [record] = caplog.records
         assert "the store of weather cannot be used: ConnectionError" in record.getMessage()
 
@@ -296,3 +301,54 @@ def test_a_strategy_that_tries_again_whatever_comes_names_no_error(retry: Any) -
     for _ in range(2):
         assert run_rows(fails, ["a"], store=store, retry=retry, on_error="null") == [None]
     assert calls == 2
+
+
+class Other(SlowStore):
+    """A store that gives values as another type than it was given."""
+
+    as_type: Any = bytearray
+
+    async def get_many(self, keys: list[bytes]) -> list[Any]:
+        found = await super().get_many(keys)
+        return [None if value is None else self.as_type(value) for value in found]
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview, type("MyBytes", (bytes,), {})])
+def test_a_users_store_may_give_any_bytes(kind: Any) -> None:
+    """They are hits like others."""
+    weather, store = Counting(), Other()
+    store.as_type = kind
+    for _ in range(2):
+        assert run_rows(weather.function, CITIES, store=store) == UPPER
+    assert set(weather.calls.values()) == {1}
+
+
+@pytest.mark.parametrize("kind", [lambda value: value.decode("latin-1"), list], ids=["str", "list"])
+def test_one_that_gives_something_else_is_told(kind: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It would never hit, without a word."""
+    weather, store = Counting(), Other()
+    store.as_type = kind
+    for _ in range(2):
+        assert run_rows(weather.function, CITIES, store=store, version="1") == UPPER
+    assert "get_many must give bytes or None for each key, not " in caplog.text
+    with pytest.raises(AsyncUDFError, match=r"tell it not to \(decode_responses=False\)"):
+        run_rows(weather.function, CITIES, store=store, version="1", on_store_error="fail")
+
+
+@pytest.mark.parametrize("ttls", [*itertools.permutations((None, 1.0, 60.0, 0.5), 2)], ids=str)
+def test_of_one_batch_the_last_write_of_a_key_counts(ttls: tuple[float | None, float | None]) -> None:
+    """An error and a result that came after it have a ttl each, and are written one after the other."""
+
+    async def main() -> bytes | None:
+        store = SlowStore()
+        options = async_pandas_udf(Counting().function, store=store).options
+        stored = StoredResults("f", store, None, None, options, lambda: 0.0)  # type: ignore[arg-type]
+        await stored._open()
+        ended = lambda *_: None  # noqa: E731
+        writer = ResultWriter(stored, asyncio.get_running_loop(), lambda: False, lambda: False, ended, ended)
+        for value, ttl in zip((b"old", b"new"), ttls, strict=True):
+            writer.put(b"key", value, ttl, ended)
+        await writer.close()
+        return store.entries.get(b"key")
+
+    assert asyncio.run(main()) == b"new"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime as dt
+import enum
 import functools
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -270,6 +274,76 @@ def _segments(results: Sequence[Any]) -> list[Any]:
     return [sorted(map(str, one)) if isinstance(one, list) else one for one in segments]
 
 
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Scale:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+
+def upper(city: str) -> str:
+    return city.upper()
+
+
+def lower(city: str) -> str:
+    return city.lower()
+
+
+class Stateless(AsyncFunction):
+    async def open(self, context: RuntimeContext) -> None:
+        await super().open(context)
+
+    async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+        result_future.complete([value["x"]])
+
+
+def made(kind: str, value: Any) -> Any:
+    """A function of one name each time, that has a value in one way or another."""
+
+    async def plain(city: str) -> str:
+        return city
+
+    if kind == "closure":
+
+        async def closed(city: str) -> str:
+            return f"{city} {value}"
+
+        return closed
+    if kind == "default":
+
+        async def defaulted(city: str, by: Any = value) -> str:
+            return f"{city} {by}"
+
+        return defaulted
+    if kind == "attribute":
+        plain.value = value  # type: ignore[attr-defined]
+        return plain
+    if kind == "callable object":
+
+        class Called:
+            def __init__(self) -> None:
+                self.value = value
+
+            async def __call__(self, city: str) -> str:
+                return f"{city} {self.value}"
+
+        return Called()
+
+    class Function(AsyncFunction):
+        if kind == "AsyncFunction":
+
+            def __init__(self) -> None:
+                self.value = value
+
+        async def async_invoke(self, row: Any, result_future: ResultFuture) -> None:
+            result_future.complete([f"{row} {value}" if kind == "its class" else "x"])
+
+    return Function()
+
+
 class TestWhatTheNameDoesNotTell:
     """Functions of one name are one to a store; whoever may not want that is told."""
 
@@ -284,7 +358,7 @@ class TestWhatTheNameDoesNotTell:
         run_rows(times(3, []), [2], store=MemoryStore(), version="times 3")
         assert not caplog.records
         run_rows(times(3, []), [2], store=MemoryStore())
-        assert "uses the variable factor besides" in caplog.text
+        assert "uses the variables calls, factor besides" in caplog.text
 
     def test_the_object_of_a_method(self, caplog: pytest.LogCaptureFixture) -> None:
         class Scale:
@@ -293,3 +367,50 @@ class TestWhatTheNameDoesNotTell:
 
         run_rows(Scale().scaled, [2], store=MemoryStore())
         assert "the object that it is a method of" in caplog.text
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            ({"url": "a"}, {"url": "b"}), (["a"], ["b"]), (("a",), ("b",)), (b"a", b"b"), ({1}, {2}), (1, 2),
+            (Decimal("1.5"), Decimal("2.5")), (Path("a"), Path("b")), (Colour.RED, Colour.BLUE),
+            (dt.date(2026, 1, 1), dt.date(2026, 1, 2)), (Scale(1), Scale(2)), (Scale, Colour), (len, max),
+            (upper, lower), (None, "a"),
+        ],
+        ids=lambda pair: type(pair[1]).__name__,
+    )  # fmt: skip
+    @pytest.mark.parametrize(
+        "kind", ["closure", "attribute", "callable object", "AsyncFunction", "its class", "default"]
+    )
+    def test_functions_that_differ_have_different_keys_or_are_told(
+        self, kind: str, values: tuple[Any, Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """By whatever they differ: also by a value of a class that nobody has thought of."""
+        udfs = [async_pandas_udf("string", store=MemoryStore())(made(kind, value)) for value in values]
+        stores = MemoryStore()
+        for udf in udfs:
+            run_rows(udf, [{"city": "oslo"} if kind in ("AsyncFunction", "its class") else "oslo"], store=stores)
+        keys = len(stores._entries)
+        assert keys == len(udfs) or "besides: where these differ" in caplog.text
+
+    def test_what_does_no_harm_is_not_told(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Modules, functions made along with it, itself, and what a decorator wraps."""
+        module, nothing = asyncio, None
+
+        def helper(number: int) -> int:
+            return number + 1
+
+        def decorated(function: Any) -> Any:
+            @functools.wraps(function)
+            async def wrapper(number: int) -> int:
+                return int(await function(number))
+
+            return wrapper
+
+        @decorated
+        async def counted(number: int, step: int = 1) -> int:
+            await module.sleep(0)
+            return helper(number) if nothing is None and number else int(await counted(number + step))
+
+        run_rows(counted, [2], store=MemoryStore(), returnType="int")
+        run_rows(Stateless(), [{"x": 2}], store=MemoryStore(), returnType="int")
+        assert not caplog.records

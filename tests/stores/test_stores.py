@@ -55,6 +55,34 @@ class BytesPath:
         (lambda: ResultStore.redis("redis://h", key=AsyncKey()), "key must be a plain function"),
         (lambda: ResultStore.redis("redis://h?decode_responses=True"), "'decode_responses' that a store cannot take"),
         (lambda: ResultStore.redis("redis://h?socket_timeout=abc"), "socket_timeout that must be a number"),
+        *(
+            (lambda path=path: ResultStore.redis(f"redis://h{path}"), "url must end with the number of a database")
+            for path in ("/notadb", "/-1", "/0/1", "//0", "/1.0", "/%30")
+        ),
+        *(
+            (
+                lambda query=query: ResultStore.redis(f"redis://h/0?{query}"),
+                f"{query.split('=')[0]} that must be {must}",
+            )
+            for query, must in (
+                ("db=-1", "the number of a database"),
+                ("db=x", "the number of a database"),
+                ("protocol=7", "2 or 3"),
+                ("socket_timeout=-1", "a number of seconds more than 0"),
+                ("socket_timeout=0", "a number of seconds more than 0"),
+                ("socket_connect_timeout=nan", "a number of seconds more than 0"),
+                ("socket_keepalive=maybe", "true or false"),
+                ("retry_on_timeout=", "true or false"),
+                ("health_check_interval=-5", "a whole number of seconds"),
+                ("max_connections=0", "a whole number of at least 1"),
+                ("client_name=a b", "letters and digits without spaces"),
+            )
+        ),
+        (lambda: ResultStore.redis("redis://h?db=1&db=2"), "has the option db 2 times; leave all but one out"),
+        (lambda: ResultStore.redis("redis://h?ssl_keyfile=a"), "ssl_keyfile, which is for one that begins with rediss"),
+        (lambda: ResultStore.redis("rediss://h?ssl_cert_reqs=maybe"), "must be none, optional or required"),
+        (lambda: ResultStore.redis("rediss://h?ssl_keyflie=a"), "'ssl_keyflie' that a store cannot take"),
+        (lambda: ResultStore.redis("redis://h/0#1"), "has a # behind which all would be left out"),
         (lambda: ResultStore.disk(None), "path must be that of a folder, a text, not None"),  # type: ignore[arg-type]
         (lambda: ResultStore.executor(ttl=0), "ttl must be more than 0 seconds, or a timedelta, not 0"),
         (lambda: ResultStore.executor(ttl=float("nan")), "ttl must be more than 0 seconds"),
@@ -112,10 +140,16 @@ def test_a_timedelta_in_a_users_store_is_told_in_seconds() -> None:
         check_attributes(store)
 
 
-@pytest.mark.parametrize("option", ["password=s3cret", "db=3", "socket_timeout=0.5", "ssl_keyfile=a", "protocol=2"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "password=s3cret", "db=3", "socket_timeout=0.5", "socket_timeout=5", "ssl_keyfile=a", "protocol=2",
+        "ssl_cert_reqs=none", "socket_keepalive=True", "max_connections=10", "client_name=my-job",
+    ],
+)  # fmt: skip
 def test_options_of_a_url(option: str) -> None:
     """What the client knows and the store does not depend on may be behind the question mark."""
-    assert "s3cret" not in repr(ResultStore.redis(f"redis://h/0?{option}"))
+    assert "s3cret" not in repr(ResultStore.redis(f"rediss://h/0?{option}"))
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_a_result_of_another_row_is_noticed() -> None:
     assert codec.decode(bytes(16), good) is None
 
 
-@given(st.sampled_from([b"", b"\0" * 8 + b"\x01r", b"\0" * 8 + b"\x01f"]), st.binary(max_size=300))
+@given(st.sampled_from([b"", b"\0" * 8 + b"\x02r", b"\0" * 8 + b"\x02f"]), st.binary(max_size=300))
 def test_foreign_bytes_are_a_miss(head: bytes, data: bytes) -> None:
     """Whatever somebody else has put there is no result, and no error."""
     assert encoded_place()[0].decode(KEY, head + data) is None
@@ -176,11 +176,11 @@ ANYTHING = st.recursive(st.none() | st.integers(-5, 2**60) | st.text(), lambda i
 def test_a_forged_value_of_another_type_is_a_miss(content: bytes) -> None:
     """Who can write to a store and knows its format can write results, but only of the declared type."""
     codec = ResultCodec(Place)
-    found = codec.decode(KEY, sealed(b"\x01r", KEY, content))
+    found = codec.decode(KEY, sealed(b"\x02r" + b"\x7f" * 8, KEY, content))
     rows = [] if found is None else found
     assert isinstance(rows, list)
     assert all(row is None or row.keys() == PLACE.keys() for row in rows)
-    failure = codec.decode(KEY, sealed(b"\x01f", KEY, content))
+    failure = codec.decode(KEY, sealed(b"\x02f" + b"\x7f" * 8, KEY, content))
     assert failure is None or isinstance(failure, StoredFailure)
 
 
@@ -190,7 +190,7 @@ def test_no_code_is_run(tmp_path: Path) -> None:
     harm = pickle.dumps(_Runs(str(target)))
     codec = ResultCodec(Any)
     codec.decode(KEY, harm)
-    codec.decode(KEY, sealed(b"\x01r", KEY, harm))
+    codec.decode(KEY, sealed(b"\x02r" + b"\x7f" * 8, KEY, harm))
     assert not target.exists()
     pickle.loads(harm)
     assert target.exists()  # it would have been
@@ -210,12 +210,12 @@ def test_a_forged_length_takes_no_memory(length: int) -> None:
     for marker in (0xDD, 0xDF, 0xDB, 0xC6):
         content = b"\x91" + bytes((marker,)) + length.to_bytes(4, "big") + b"\0" * 20
         for annotation in (list[int], dict[str, int], str, bytes, Any):
-            assert ResultCodec(annotation).decode(KEY, sealed(b"\x01r", KEY, content)) is None
+            assert ResultCodec(annotation).decode(KEY, sealed(b"\x02r" + b"\x7f" * 8, KEY, content)) is None
 
 
 def test_deep_nesting_is_a_miss() -> None:
     """Thousands of lists in each other are no result, and do not end the process."""
-    assert ResultCodec(Any).decode(KEY, sealed(b"\x01r", KEY, b"\x91" * 100_000 + b"\xc0")) is None
+    assert ResultCodec(Any).decode(KEY, sealed(b"\x02r" + b"\x7f" * 8, KEY, b"\x91" * 100_000 + b"\xc0")) is None
 
 
 def test_without_msgspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,3 +223,22 @@ def test_without_msgspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "msgspec.msgpack", None)
     with pytest.raises(OptionError, match=r'pip install "asyncudf\[store\]"'):
         ResultCodec(int)
+
+
+@pytest.mark.parametrize("kind", ["result", "failure"])
+def test_of_two_ages_the_readers_counts(kind: str) -> None:
+    """Whoever reads with a shorter `ttl` than the writer's finds less; without `error_ttl` it finds no failure."""
+    now = [1000.0]
+    writer = ResultCodec(int, clock=lambda: now[0])
+    value = writer.encode(KEY, [1]) if kind == "result" else writer.encode_failure(KEY, StoredFailure("KeyError", "1"))
+    assert value is not None
+    name = "ttl" if kind == "result" else "error_ttl"
+    ages: list[float | None] = [5.0, 10.0, 3600.0]
+    readers = [ResultCodec(int, clock=lambda: now[0], **{name: age}) for age in ages]
+    found = []
+    for now[0] in (1000.0, 1004.9, 1005.0, 1010.0):
+        found.append([reader.decode(KEY, value) is not None for reader in readers])
+    assert found == [[True] * 3, [True] * 3, [False, True, True], [False, False, True]]
+    assert [reader.expired for reader in readers] == [2, 1, 0]
+    assert writer.decode(KEY, value) is not None
+    assert (ResultCodec(int, error_ttl=None).decode(KEY, value) is None) == (kind == "failure")

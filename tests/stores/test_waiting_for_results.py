@@ -143,7 +143,9 @@ class TestResultsThatAreWritten:
         store = MemoryStore(ttl=5)
         with OperatorHarness(weather.function, store=store, capacity=1) as harness:
             harness.put("a", "b", "c", "a")
-            harness.advance(500)
+            for _ in range(5):
+                harness.advance(100)
+                store.advance(100)
             assert harness.output == ["A", "B", "C", "A"]
         assert weather.calls == {"a": 2, "b": 1, "c": 1}
 

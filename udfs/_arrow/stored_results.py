@@ -37,18 +37,25 @@ class StoredResultCodec:
         declared: the Arrow type of one result; None: nobody said, and only what needs no type to come back is kept.
         validate: checks a value of this type.
         captures: whether a result is the struct of value and error: the value is kept, whatever `on_error` is.
-        many: whether a row may have none or many results; else it has one.
+        limits: as of a `ResultCodec`.
 
     Raises:
         FunctionError: results of this type cannot be kept.
         OptionError: msgspec is not installed.
     """
 
-    def __init__(self, name: str, declared: pa.DataType | None, validate: Check, *, captures: bool, many: bool) -> None:
-        self._codec = ResultCodec(Any if declared is None else _annotation(declared, name), many=many)
+    def __init__(
+        self, name: str, declared: pa.DataType | None, validate: Check, *, captures: bool, **limits: Any
+    ) -> None:
+        self._codec = ResultCodec(Any if declared is None else _annotation(declared, name), **limits)
         self._is_typed = declared is not None
         self._validate = None if declared is None or _is_exact(declared) else validate
         self._captures = captures
+
+    @property
+    def expired(self) -> int:
+        """How many were too old, so far."""
+        return self._codec.expired
 
     def kept(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
         """The results of a row as bytes, and as they are read back; None if they cannot be kept."""

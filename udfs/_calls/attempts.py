@@ -81,6 +81,12 @@ class Calls(FirstAttempts):
         """Whether an element that has not yet entered the queue is a row that would be called there."""
         return isinstance(element, StreamRecord)
 
+    takes_more = True  # whether another call should be formed
+
+    def may_begin(self, call: Call) -> bool:
+        """Whether a call that was just formed begins now; else it will be among those that are ready."""
+        return True
+
     def invoke(self, slot: CallSlot, call: Call) -> Any:
         """The coroutine of the call's next attempt, for the slot to await."""
         if call.parked is not None:

@@ -16,17 +16,19 @@ class KeyedRecord(StreamRecord):
     """A row of which the store has no single result at hand."""
 
     # key: None where `error` tells why it has none
+    # looked_up: when
     # found: what the store has: several results, none, or an error; None: nothing
 
     key: bytes | None
+    looked_up: float
     found: Found
     error: BaseException | None
 
     @classmethod
-    def of(cls, row: Any, key: bytes | BaseException, found: Found = None) -> KeyedRecord:
+    def of(cls, row: Any, key: bytes | BaseException, found: Found, looked_up: float) -> KeyedRecord:
         """The record of a row, or of a plain tuple of the same."""
         record = tuple.__new__(cls, row)
-        record.found = found
+        record.found, record.looked_up = found, looked_up
         record.key, record.error = (key, None) if type(key) is bytes else (None, key)  # type: ignore[assignment]
         return record
 

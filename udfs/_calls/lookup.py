@@ -84,7 +84,7 @@ class Lookup:
         arranged: list[Any] = []
         rows: list[Any] = []
         results: list[Any] = []
-        answers = zip(keys, found, strict=True)
+        answers, now = zip(keys, found, strict=True), self._counters.clock()
         for element in elements:
             is_row = type(element) is tuple or isinstance(element, StreamRecord)
             key, answer = next(answers) if is_row else (b"", None)
@@ -95,7 +95,7 @@ class Lookup:
             if rows:
                 arranged.append(Answered(rows, results))
                 rows, results = [], []
-            arranged.append(KeyedRecord.of(element, key, answer) if is_row else element)
+            arranged.append(KeyedRecord.of(element, key, answer, now) if is_row else element)
         if rows:
             arranged.append(Answered(rows, results))
         return arranged

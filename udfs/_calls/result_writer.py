@@ -107,8 +107,9 @@ class ResultWriter:
             self._go_on()
 
     async def _keep(self, batch: Sequence[Waiting]) -> None:
-        for ttl in {one.ttl for one in batch}:
-            await self._stored.keep({one.key: one.value for one in batch if one.ttl == ttl}, ttl)
+        last = {one.key: one for one in batch}  # of an error and a result that came after it, the result
+        for ttl in {one.ttl for one in last.values()}:
+            await self._stored.keep({key: one.value for key, one in last.items() if one.ttl == ttl}, ttl)
 
     def end(self) -> None:
         """From now on nobody is told that something was written."""

@@ -25,6 +25,7 @@ from .._stores.values import StoredFailure
 from .answers import Validate
 from .attempts import Calls
 from .call import Call, CallHooks
+from .claims import Claims
 from .coalescing import LandedResults, SingleFlight
 from .copies import copied
 from .costs import Costs
@@ -99,15 +100,29 @@ class StoredCalls(Calls):
         self.writer = ResultWriter(
             stored, loop, lambda: pool.in_flight <= 1 or is_starved(), is_over, hooks.finished, hooks.failed
         )
+        self.claims = Claims(
+            stored,
+            loop,
+            self._clock,
+            pool,
+            options.timeout,
+            self.ready.append,
+            self._found,
+            hooks.finished,
+            hooks.failed,
+        )
 
     def beginning(self, put_record: Callable[[Any], Entry]) -> Callable[[CallSlot, Any], float | None]:
-        start, called, finished = self._start, self._called, self._hooks.finished
+        start, called, finished, claims = self._start, self._called, self._hooks.finished, self.claims
 
         def begin(slot: CallSlot, record: KeyedRecord) -> float | None:
             entry = put_record(record)
             if not self.needs_call(record, entry):
                 if entry.is_done:
                     finished()
+                return None
+            if claims.needs((record,)):
+                claims.add(self.open((record,), (entry,)))
                 return None
             if (now := start(slot, entry)) is not None:
                 called.add(record.key)  # type: ignore[arg-type]
@@ -131,11 +146,8 @@ class StoredCalls(Calls):
             self._counters.totals.shared_flights += found is not None
             if found is None and self._flights.join(key, entry):
                 return True
-        if isinstance(found, StoredFailure):
-            self._conclude(self.open((record,), (entry,)), [replayed(found)])
-        elif found is not None:
-            self.counts.uncalled(1, [found])
-            entry.complete(copied(found))
+        if found is not None:
+            self._have(record, entry, found)
         elif record.error is not None:
             self._conclude(self.open((record,), (entry,)), [record.error])
         else:
@@ -143,6 +155,32 @@ class StoredCalls(Calls):
             if key in self._called:
                 self._begin(follower, follower.started)
         return False
+
+    def _have(self, record: KeyedRecord, entry: Entry, found: Results | StoredFailure) -> None:
+        """A row has what was found for it."""
+        if isinstance(found, StoredFailure):
+            self._conclude(self.open((record,), (entry,)), [replayed(found)])
+        else:
+            self.counts.uncalled(1, [found])
+            entry.complete(copied(found))
+
+    @property
+    def takes_more(self) -> bool:  # type: ignore[override]
+        return self.claims.takes_more
+
+    def may_begin(self, call: Call) -> bool:
+        if not self.claims.needs(call.records):
+            return True
+        self.claims.add(call)
+        return False
+
+    def _found(self, record: Any, entry: Entry, found: Any) -> None:
+        """The store has something by now for a row that was to be called, and for all that follow it."""
+        self.claims.give_back(record.key)
+        for one in (entry, *self._flights.land(record.key, entry)):
+            self._followers.pop(one, None)
+            self._counters.totals.shared_flights += 1
+            self._have(one.element, one, found)  # type: ignore[arg-type]
 
     def has_to_call(self, element: StreamElement) -> bool:
         if not isinstance(element, KeyedRecord) or element.key is None or element.found is not None:
@@ -238,7 +276,7 @@ class StoredCalls(Calls):
             entry.complete(results)
         else:
             # The error is for rows that come; those that have followed have attempts of their own.
-            self._leave_flight(key, entry)
+            self._leave_flight(key, entry, keeps_lease=True)
             failure = self._stored.failure(outcome)
             land = partial(self._land_failure, key, entry, results, failure)
             self._write(key, self._stored.encoded_failure(key, failure), self._stored.error_ttl, results, land)
@@ -261,6 +299,7 @@ class StoredCalls(Calls):
         """The results are in the store: now all that have waited for them are done."""
         self._called.discard(key)
         followers = self._flights.land(key, entry)
+        self._end_lease(key)
         if self.landed.wants(key):
             # Of these, somebody further down may edit what is in them.
             self.landed.note(key, (copied(results), self._end(self._stored.ttl)))
@@ -275,6 +314,7 @@ class StoredCalls(Calls):
 
     def _land_failure(self, key: bytes, entry: Entry, results: Results, failure: StoredFailure) -> None:
         self.landed.note(key, (failure, self._end(self._stored.error_ttl)))
+        self._end_lease(key)
         entry.complete(results)
 
     def _end(self, ttl: float | None) -> float:
@@ -287,7 +327,11 @@ class StoredCalls(Calls):
             if record.key is not None:  # type: ignore[attr-defined]
                 self._leave_flight(record.key, entry)  # type: ignore[attr-defined]
 
-    def _leave_flight(self, key: bytes, entry: Entry) -> None:
+    def _end_lease(self, key: bytes) -> None:
+        if not self._flights.is_flying(key):
+            self.claims.give_back(key)
+
+    def _leave_flight(self, key: bytes, entry: Entry, *, keeps_lease: bool = False) -> None:
         leads = self._flights.leads(key, entry)
         heir = self._flights.leave(key, entry)
         if heir is not None:
@@ -295,3 +339,5 @@ class StoredCalls(Calls):
             self._pool.wake()
         elif leads:
             self._called.discard(key)
+            if not keeps_lease:
+                self.claims.give_back(key)

@@ -15,6 +15,7 @@ from .._errors.records import Redact, error_message
 from .._policies.options import OnStoreError, Options
 from .._stores.base import ResultStore
 from .._stores.keys import ResultKeys
+from .._stores.leases import Leases
 from .._stores.values import StoredFailure
 from .._text.safe import safe_str, type_name
 from .resources import opening
@@ -30,6 +31,7 @@ FEW_ROWS = 100  # that are looked up together after a lookup that has failed; tw
 STORE_CLOSE_LIMIT = 10.0  # seconds
 REST = 5.0  # seconds for which a store that has failed is left alone
 
+_ANSWERS = frozenset((bytes, type(None)))
 Found = list[Any] | StoredFailure | None
 
 logger = logging.getLogger("asyncudf")
@@ -38,6 +40,8 @@ logger = logging.getLogger("asyncudf")
 class Codec(Protocol):
     """Makes results to bytes, and back."""
 
+    @property
+    def expired(self) -> int: ...  # how many were too old
     def kept(self, key: bytes, results: Sequence[Any], /) -> tuple[bytes, list[Any]] | None: ...
     def encode_failure(self, key: bytes, failure: StoredFailure, /) -> bytes: ...
     def decode_many(self, keys: Sequence[bytes], values: Sequence[bytes | None], /) -> list[Found]: ...
@@ -90,6 +94,11 @@ class StoredResults:
         return max(1, min(self._most, BYTES_AT_ONCE * self._rows // self._bytes))
 
     @property
+    def leases(self) -> Leases | None:
+        """Of keys, among the tasks of a host; None where the store has none."""
+        return self._store.leases if self._is_open else None
+
+    @property
     def close_limit(self) -> float:
         """Seconds within which the last results are written and the store is closed, whatever it does."""
         return 4 * self._limit + 2 * STORE_CLOSE_LIMIT
@@ -110,12 +119,13 @@ class StoredResults:
         sizes = [len(value) for value in values if value is not None]
         self._rows, self._bytes = self._rows + len(sizes), self._bytes + sum(sizes)
         found: list[Found] = []
+        expired = self._codec.expired
         for start in range(0, len(keys), KEYS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
             end = start + KEYS_AT_ONCE
             found += self._codec.decode_many(keys[start:end], values[start:end])
-        if damaged := found.count(None) - values.count(None):
+        if damaged := found.count(None) - values.count(None) - (self._codec.expired - expired):
             told = "are damaged or not its own; the function is called in their place"
             self._warn("damaged", f"{damaged} results in the store of {self._name} {told}")
         return found
@@ -180,7 +190,13 @@ class StoredResults:
         if not isinstance(values, (list, tuple)) or len(values) != len(keys):
             told = f"{len(values)} values" if isinstance(values, (list, tuple)) else f"an object of {type_name(values)}"
             raise AsyncUDFError(f"get_many must give a list of {len(keys)} values, not {told}")
-        return [value if type(value) is bytes else None for value in values]
+        if _ANSWERS.issuperset(map(type, values)):
+            return [*values]
+        for value in values:
+            if not (value is None or isinstance(value, (bytes, bytearray, memoryview))):
+                told = "if a client has decoded it, tell it not to (decode_responses=False)"
+                raise AsyncUDFError(f"get_many must give bytes or None for each key, not {type_name(value)}; {told}")
+        return [None if value is None else bytes(value) for value in values]
 
     async def _asked(self, step: Callable[[], Awaitable[Any]], limit: float) -> Any:
         """What the store answers; None if it has failed, or is left alone."""

@@ -14,7 +14,7 @@ from .._arrow.validation import validator
 from .._calls.copies import with_own_arguments
 from .._coordination.identity import CoordinatorConfig
 from .._errors.misfits import check_awaited
-from .._functions.identity import check_key_name, key_name
+from .._functions.identity import check_key_name, defaults_of, key_name
 from .._functions.signature import FunctionSpec, batch_rows
 from .._policies.options import ExtraFields, OnError, Options
 from .._stores.keys import ResultKeys
@@ -94,7 +94,8 @@ class FunctionPlan:
         """Makes the keys of the results, for a store and for services that are told them."""
         options = self.options
         key = None if options.store is None or options.store.key is None else with_own_arguments(options.store.key)
-        return ResultKeys(key_name(self.spec.function), options.version or "1", type_text(self.declared), key)
+        function, version = self.spec.function, options.version or "1"
+        return ResultKeys(key_name(function), version, type_text(self.declared), key, defaults_of(function))
 
     def check_stored(self) -> None:
         """Look whether the results can be kept, if they are to be.
@@ -114,9 +115,10 @@ class FunctionPlan:
         Raises:
             FunctionError: results of the declared type cannot be kept.
         """
-        spec = self.spec
+        spec, store = self.spec, self.options.store
+        ages: dict[str, Any] = {} if store is None else {"ttl": store.ttl, "error_ttl": store.error_ttl}
         return StoredResultCodec(
-            spec.name, self.declared, self._validator(), captures=self.captures, many=spec.many_results
+            spec.name, self.declared, self._validator(), captures=self.captures, many=spec.many_results, **ages
         )
 
 

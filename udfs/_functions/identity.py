@@ -5,11 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import types
+from collections.abc import Iterator
 from typing import Any
 
 from .._errors.exceptions import OptionError
+from .._stores.canonical import canonical
+from .async_function import AsyncFunction
 
-__all__ = ("check_key_name", "key_name")
+__all__ = ("check_key_name", "defaults_of", "key_name")
 
 
 logger = logging.getLogger("asyncudf")
@@ -21,6 +25,11 @@ def key_name(function: Any) -> str:
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
+
+
+def defaults_of(function: Any) -> dict[str, Any]:
+    """The defaults of a function's parameters that are not None, as far as a key can be made of them."""
+    return {name: value for name, value in _defaults(function) if value is not None and _has_key(value)}
 
 
 def check_key_name(name: str, function: Any) -> None:
@@ -39,28 +48,102 @@ def check_key_name(name: str, function: Any) -> None:
             f"the store keeps results by the name of their function, which does not tell {what}: give {name} a "
             "version='...' that nothing else in the store has, or make it a function with a name"
         )
-    if bound := _bound(function):
+    if besides := [*dict.fromkeys(_besides(function, set()))]:
         logger.warning(
             "the store keeps the results of %s by its name and its arguments, and it uses %s besides: where these "
             "differ it takes other results for its own; give it a version='...' that tells them",
             name,
-            bound,
+            " and ".join(besides),
         )
 
 
-def _bound(function: Any) -> str:
-    """What a function has that its name does not tell: its object, or plain values of variables around it."""
-    owner = getattr(function, "__self__", None)
-    if owner is not None and not inspect.ismodule(owner) and not inspect.isclass(owner):
-        return "the object that it is a method of"
-    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    cells = getattr(function, "__closure__", None) or ()
-    plain = [name for name, cell in zip(names, cells, strict=False) if type(_content(cell)) in (bool, int, float, str)]
-    return f"the variable{'s' * (len(plain) > 1)} {', '.join(plain)}" if plain else ""
+# Two functions of one name may differ by everything but their code: what is around them, on them, in their object. All
+# of that is told, except what is known to do no harm (`_is_harmless`), whatever type it is of.
 
 
-def _content(cell: Any) -> Any:
+def _besides(function: Any, seen: set[int]) -> Iterator[str]:
+    """What a function uses besides its code, its globals and its arguments."""
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    if isinstance(function, types.MethodType):
+        owner, function = function.__self__, function.__func__
+        if not inspect.isclass(owner):
+            yield "the object that it is a method of"
+        elif function.__qualname__ != f"{owner.__qualname__}.{function.__name__}":
+            yield "the class that it is a method of"
+    if not isinstance(function, types.FunctionType):
+        yield from _of_object(function, seen)
+        return
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    names = [name for name, cell in cells if not _is_harmless(name, cell, function, seen)]
+    yield from _told("variable", names)
+    yield from _told("default", [name for name, value in _defaults(function) if not _has_key(value)])
+    attributes = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
+    yield from _told("attribute", [name for name, value in attributes.items() if value is not None])
+
+
+def _of_object(value: Any, seen: set[int]) -> Iterator[str]:
+    """What an object that is called has of its own, and what its class may have."""
+    slots = [name for base in type(value).__mro__ for name in _slots(base) if hasattr(value, name)]
+    own = {name: getattr(value, name) for name in [*slots, *getattr(value, "__dict__", ())]}
+    yield from _told("attribute", [name for name, one in own.items() if one is not None])
+    for base in type(value).__mro__:
+        if base is AsyncFunction or base.__module__ in ("abc", "builtins"):
+            continue
+        for one in vars(base).values():
+            method = getattr(one, "__func__", getattr(one, "fget", one))
+            if isinstance(method, types.FunctionType):
+                yield from _besides(method, seen)
+
+
+def _slots(base: type) -> list[str]:
+    slots = vars(base).get("__slots__", ())
+    return [name for name in ([slots] if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__")]
+
+
+def _told(what: str, names: list[str]) -> Iterator[str]:
+    if names:
+        yield f"the {what}{'s' * (len(names) > 1)} {', '.join(names)}"
+
+
+def _is_harmless(name: str, cell: Any, function: Any, seen: set[int]) -> bool:
+    """Whether a variable around a function is the same for all functions of that name."""
+    if name in ("__class__", function.__name__):  # of super(), and of a function that calls itself
+        return True
     try:
-        return cell.cell_contents
+        content = cell.cell_contents
     except ValueError:  # not set yet
-        return None
+        return False
+    if content is None:  # of two that differ the other one is told
+        return True
+    if inspect.ismodule(content) or id(content) in seen:
+        return True
+    # A function that was made along with this one, or that this one wraps under its name.
+    scope = function.__qualname__.rpartition(".")[0]
+    return (
+        isinstance(content, types.FunctionType)
+        and content.__module__ == function.__module__
+        and content.__qualname__.rpartition(".")[0] == scope
+        and (bool(scope) or content.__qualname__ == function.__qualname__)
+        and not [*_besides(content, seen)]
+    )
+
+
+def _defaults(function: Any) -> Iterator[tuple[str, Any]]:
+    """The defaults of a function's parameters, by name."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # no Python function
+        return
+    for parameter in parameters:
+        if parameter.default is not parameter.empty:
+            yield parameter.name, parameter.default
+
+
+def _has_key(value: Any) -> bool:
+    try:
+        canonical(value)
+    except Exception:  # of a class that has no canonical form, or nested too deeply
+        return False
+    return True

@@ -265,6 +265,8 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
                         self._finish_if_drained()
                         break
                     call = self._calls.open(*zip(*rows, strict=True))
+                    if not self._calls.may_begin(call):
+                        continue
                 if self._admission.is_open or (self._calls.price(call) and await self._admission.begin(slot, call)):
                     await self._run_call(slot, call)
                 # Calls that return at once: let timers and the mailbox have their turn.

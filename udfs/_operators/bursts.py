@@ -91,7 +91,9 @@ class BurstOperator(BufferedOperator):
         # is not there. What a single row may change, such as a context variable, the loop asks itself.
         self._take_immediate()  # or their places would be given twice
         places = self._queue.places
-        if self._calls.ready or self._finished.done() or not self._admission.lets_in or slot.is_contaminated():
+        if self._calls.ready or self._finished.done() or not (self._admission.lets_in and self._calls.takes_more):
+            return 0
+        if slot.is_contaminated():
             return 0
         if self._bytes is not None:
             self._immediate.spare = self._bytes.spare

@@ -65,8 +65,8 @@ class StoredWaitOperator(UncalledWaitOperator):
         )
 
     def _waits_for_store(self) -> bool:
-        is_written_last = self._calls.writer.is_writing and not self._pool.in_flight
-        return is_written_last or (self._input.is_looking_up and not self._input.may_have_more)
+        is_last = (self._calls.writer.is_writing or self._calls.claims.is_waiting) and not self._pool.in_flight
+        return is_last or (self._input.is_looking_up and not self._input.may_have_more)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -82,6 +82,7 @@ class StoredWaitOperator(UncalledWaitOperator):
         self._calls.writer.end()
         self._calls.counts.abandon()
         await self._input.close()
+        await self._calls.claims.close()
         await super()._end_calls(exc_type, *error)
 
     async def _close_in_own_task(self, *error: object) -> None:

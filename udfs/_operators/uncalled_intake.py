@@ -48,6 +48,10 @@ class UncalledIntake(Intake):
         self._is_admitting = False
 
     @property
+    def has_call(self) -> bool:
+        return self._calls.takes_more and super().has_call
+
+    @property
     def may_pass_slots(self) -> bool:
         return not self._is_admitting and self._queue.places > 0
 
@@ -75,7 +79,7 @@ class UncalledIntake(Intake):
             self._push()
 
     def _next_row(self) -> tuple[StreamRecord, Entry] | None:
-        if self._is_admitting:
+        if self._is_admitting or not self._calls.takes_more:
             return None
         self._is_admitting = True
         try:

@@ -12,6 +12,7 @@ from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import error_text
 from .._text.safe import safe_repr
 from .checks import Seconds, folder, need, plain_function, size, span
+from .leases import Leases
 from .local import LARGEST, SMALLEST, LocalFolder
 from .redis import RedisServer, checked_url
 
@@ -58,6 +59,7 @@ class ResultStore:
     error_ttl: float | None = None
     key: Key | None = None
     is_shared: bool = False  # whether one object may stand for many at the same time, so that each gets a copy
+    leases: Leases | None = None  # while it is open, where tasks can agree on who calls
 
     @classmethod
     def executor(
@@ -183,6 +185,7 @@ class Place(Protocol):
     """Where a store is: plain values, that travel. Its `str` is for people."""
 
     def connect(self) -> Connection: ...
+    def leases(self) -> Leases | None: ...
 
 
 class _Connected(ResultStore):
@@ -197,6 +200,7 @@ class _Connected(ResultStore):
         self.key = key
         self.place = place
         self._connection: Connection | None = None
+        self.leases = None
 
     def __repr__(self) -> str:
         given = {"ttl": self.ttl, "error_ttl": self.error_ttl, "key": self.key}
@@ -204,7 +208,7 @@ class _Connected(ResultStore):
         return f"<ResultStore {self.place}{shown}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_connection": None}  # for pickles and copies
+        return {**vars(self), "_connection": None, "leases": None}  # for pickles and copies
 
     @property
     def _open(self) -> Connection:
@@ -216,6 +220,7 @@ class _Connected(ResultStore):
         if self._connection is not None:
             raise AsyncUDFError(f"{self!r} is open already: open a copy of it, as each task does")
         self._connection = self.place.connect()
+        self.leases = self.place.leases()
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return await self._open.get_many(keys)
@@ -225,6 +230,9 @@ class _Connected(ResultStore):
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
+        leases, self.leases = self.leases, None
+        if leases is not None:
+            leases.close()
         if connection is not None:
             await connection.close()
 

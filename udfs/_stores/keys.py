@@ -30,11 +30,21 @@ class ResultKeys:
         version: told apart by it are results of a function that has changed.
         declared: the declared type of a result, as a text.
         key: a function of the arguments, whose result stands for them.
+        defaults: of parameters; they are arguments that nobody gives.
     """
 
-    def __init__(self, function: str, version: str, declared: str, key: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        function: str,
+        version: str,
+        declared: str,
+        key: Callable[..., Any] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
         # What `key` makes of arguments is told apart from arguments that look the same.
-        parts = [SCHEME, function, version, declared, *(["key"] if key is not None else [])]
+        parts: list[Any] = [SCHEME, function, version, declared, *(["key"] if key is not None else [])]
+        if defaults:
+            parts.append(dict(defaults))
         self._head = blake2b(canonical(parts), digest_size=32).digest()
         self._key = key
         self._quick = _quick_encoder()

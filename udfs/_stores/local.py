@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 from .._errors.exceptions import AsyncUDFError
 from .generations import Generations
+from .leases import FileLeases, leases_in
 from .lmdb_files import HEADER, LmdbFile, own_folder
 
 __all__ = ("LARGEST", "SMALLEST", "LocalFolder")
@@ -41,7 +42,14 @@ class LocalFolder:
         return "of this executor" if self.path is None else f"in {self.path}"
 
     def connect(self) -> LocalResults:
-        return LocalResults(own_folder() if self.path is None else self.path, self.max_bytes)
+        return LocalResults(self._folder, self.max_bytes)
+
+    def leases(self) -> FileLeases | None:
+        return leases_in(self._folder)
+
+    @property
+    def _folder(self) -> str:
+        return own_folder() if self.path is None else self.path
 
 
 class LocalResults:

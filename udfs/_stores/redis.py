@@ -21,18 +21,31 @@ SCHEMES = ("redis", "rediss", "unix")
 SCANNED_AT_ONCE = 1000
 COUNTING = 0.5  # seconds at most, for figures that nobody waits for
 LONGEST = 10**15  # milliseconds, 30,000 years: a server adds them to its clock, and both have to fit in 63 bits
-OPTIONS: dict[str, type] = {  # of a URL
-    "db": int,
-    "username": str,
-    "password": str,
-    "client_name": str,
-    "protocol": int,
-    "socket_timeout": float,
-    "socket_connect_timeout": float,
-    "socket_keepalive": str,
-    "retry_on_timeout": str,
-    "health_check_interval": int,
-    "max_connections": int,
+ANY, FLAG, SECONDS = ".*", "(?i:true|false|yes|no|y|n|1|0|t|f)", r"(?=.*[1-9])\d*\.?\d+"
+OPTIONS: dict[str, tuple[str, str]] = {  # of a URL: what a value must be, as a pattern and in words
+    "db": (r"\d{1,9}", "the number of a database"),
+    "username": (ANY, ""),
+    "password": (ANY, ""),
+    "client_name": (r"[!-~]+", "letters and digits without spaces"),
+    "protocol": ("[23]", "2 or 3"),
+    "socket_timeout": (SECONDS, "a number of seconds more than 0"),
+    "socket_connect_timeout": (SECONDS, "a number of seconds more than 0"),
+    "socket_keepalive": (FLAG, "true or false"),
+    "retry_on_timeout": (FLAG, "true or false"),
+    "health_check_interval": (r"\d{1,9}", "a whole number of seconds"),
+    "max_connections": (r"0*[1-9]\d{0,8}", "a whole number of at least 1"),
+}
+TLS_OPTIONS: dict[str, tuple[str, str]] = {  # of one that begins with rediss://
+    "ssl_keyfile": (".+", "a path"),
+    "ssl_certfile": (".+", "a path"),
+    "ssl_password": (ANY, ""),
+    "ssl_cert_reqs": ("none|optional|required", "none, optional or required"),
+    "ssl_ca_certs": (".+", "a path"),
+    "ssl_ca_path": (".+", "a path"),
+    "ssl_ca_data": (ANY, ""),
+    "ssl_check_hostname": (FLAG, "true or false"),
+    "ssl_ciphers": (".+", "a list of ciphers"),
+    "ssl_min_version": (r"\d{1,9}", "a number of ssl.TLSVersion"),
 }
 
 
@@ -55,6 +68,9 @@ class RedisServer:
         # More is for the option on_store_error, which knows how long a row may wait.
         client = Redis.from_url(self.url, decode_responses=False, retry=Retry(NoBackoff(), 1))
         return RedisResults(client, self.prefix)
+
+    def leases(self) -> None:
+        """None: to ask a server for one costs a round trip for each call."""
 
 
 class RedisResults:
@@ -174,18 +190,29 @@ def checked_url(url: str, option: str = "url") -> str:
             f"{option} must begin with redis://, rediss:// or unix://, and name a host; in a password "
             "write / as %2F, # as %23, ? as %3F and @ as %40"
         )
-    for name, values in parse_qs(urlsplit(url).query, keep_blank_values=True).items():
-        _check_option(name, values[0])
+    given = parse_qs(parts.query, keep_blank_values=True)
+    has_path = not is_unix and parts.path not in ("", "/")
+    if has_path and not re.fullmatch(r"/\d{1,9}/?", parts.path):
+        raise OptionError(
+            f"{option} must end with the number of a database, such as /0; what is behind the host is none"
+        )
+    if parts.fragment:
+        raise OptionError(f"{option} has a # behind which all would be left out; in a password write # as %23")
+    for name, values in given.items():
+        _check_option(option, name, values, OPTIONS | (TLS_OPTIONS if parts.scheme == "rediss" else {}))
     return url
 
 
-def _check_option(name: str, value: str) -> None:
-    """See that an option behind the `?` is known, and a number if it must be one; values may be secret."""
-    if name.startswith("ssl_"):
-        return
-    if name not in OPTIONS:
-        raise OptionError(f"url has an option {safe_repr(name)} that a store cannot take; it can {', '.join(OPTIONS)}")
-    try:
-        OPTIONS[name](value)
-    except ValueError:
-        raise OptionError(f"url has an option {name} that must be a number, and is none") from None
+def _check_option(option: str, name: str, values: Sequence[str], known: Mapping[str, tuple[str, str]]) -> None:
+    """See that an option behind the `?` is known, given once, and of a value that can work; values may be secret."""
+    if name in TLS_OPTIONS and name not in known:
+        raise OptionError(f"{option} has an option {name}, which is for one that begins with rediss://")
+    if name not in known:
+        raise OptionError(
+            f"{option} has an option {safe_repr(name)} that a store cannot take; it can {', '.join(known)}"
+        )
+    if len(values) > 1:
+        raise OptionError(f"{option} has the option {name} {len(values)} times; leave all but one out")
+    pattern, words = known[name]
+    if not re.fullmatch(pattern, values[0], re.DOTALL):
+        raise OptionError(f"{option} has an option {name} that must be {words}, and is not")

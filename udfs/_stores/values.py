@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any
 
@@ -14,10 +16,13 @@ from .._errors.exceptions import OptionError
 __all__ = ("ResultCodec", "StoredFailure", "sealed")
 
 
-# 8 bytes of BLAKE2b of the key and all that follows: two bytes, the version of the format and what is in it, and the
-# content. The key is in it so that a result which has got under another key, by whatever bug, is not taken for its.
-_RESULTS, _FAILURE = b"\x01r", b"\x01f"
+# 8 bytes of BLAKE2b of the key and all that follows: two bytes, the version of the format and what is in it; when it
+# was written (8 bytes, milliseconds since the epoch); the content. The key is in it so that a result which has got
+# under another key, by whatever bug, is not taken for its.
+_RESULTS, _FAILURE = b"\x02r", b"\x02f"
 _CHECK_BYTES = 8
+_CONTENT = 10  # where it begins, behind the check
+_ALWAYS, _NEVER = bytes(8), b"\xff" * 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +41,26 @@ class ResultCodec:
         annotation: the declared type, as `msgspec` takes it: int, float, str, bool, bytes, Decimal, date, datetime,
             timedelta, time, list, dict, tuple, and a TypedDict for a struct. Results may be None.
         many: whether a row may have none or many; else it has one.
+        ttl: seconds for which a result counts here, whoever has written it; None: as long as the store has it.
+        error_ttl: the same of a failure; None: failures do not count.
+        clock: seconds since the epoch.
+
+    Attributes:
+        expired: how many were too old, so far.
 
     Raises:
         OptionError: msgspec is not installed.
     """
 
-    def __init__(self, annotation: Any, *, many: bool = True) -> None:
+    def __init__(
+        self,
+        annotation: Any,
+        *,
+        many: bool = True,
+        ttl: float | None = None,
+        error_ttl: float | None = math.inf,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         try:
             from msgspec import Meta
             from msgspec.msgpack import Decoder, Encoder
@@ -51,11 +70,13 @@ class ResultCodec:
         one = Annotated[list[annotation | None], Meta(min_length=1, max_length=1)]
         self._decode: Any = Decoder(list[annotation | None] if many else one).decode
         self._decode_failure = Decoder(StoredFailure).decode
+        self._ttl, self._error_ttl, self._clock = ttl, error_ttl, clock
+        self.expired = 0
 
     def encode(self, key: bytes, results: Sequence[Any]) -> bytes | None:
         """The results of a row, of which there may be none or many; None if one has no such form."""
         content = self._content(results)
-        return None if content is None else sealed(_RESULTS, key, content)
+        return None if content is None else self._sealed(_RESULTS, key, content)
 
     def kept(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
         """What `encode` gives, and what `decode` will give for that; None if either is nothing."""
@@ -63,7 +84,7 @@ class ResultCodec:
         if content is None:
             return None
         try:
-            return sealed(_RESULTS, key, content), self._decode(content)
+            return self._sealed(_RESULTS, key, content), self._decode(content)
         except Exception:  # it is of another type than was declared
             return None
 
@@ -80,7 +101,10 @@ class ResultCodec:
 
     def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
         """What is kept of a row that failed."""
-        return sealed(_FAILURE, key, self._encode(failure))
+        return self._sealed(_FAILURE, key, self._encode(failure))
+
+    def _sealed(self, head: bytes, key: bytes, content: bytes) -> bytes:
+        return sealed(head + _stamp(self._clock()), key, content)
 
     def decode(self, key: bytes, data: bytes) -> list[Any] | StoredFailure | None:
         """What `encode` or `encode_failure` was given under this key; None for bytes that neither has made."""
@@ -91,15 +115,20 @@ class ResultCodec:
     ) -> list[list[Any] | StoredFailure | None]:
         """The same for many, of which some are missing: None too."""
         found: list[Any] = []
-        decode = self._decode
+        decode, now = self._decode, self._clock()
+        results_since = _ALWAYS if self._ttl is None else _stamp(now - self._ttl)
+        failures_since = _NEVER if self._error_ttl is None else _stamp(now - self._error_ttl)
         for key, data in zip(keys, values, strict=True):
             result = None
             if data is not None:
                 try:
                     content = data[_CHECK_BYTES:]
                     if data[:_CHECK_BYTES] == blake2b(key + content, digest_size=_CHECK_BYTES).digest():
-                        kind, content = content[:2], content[2:]
-                        result = decode(content) if kind == _RESULTS else self._decode_other(kind, content)
+                        kind, written, content = content[:2], content[2:_CONTENT], content[_CONTENT:]
+                        if written <= (results_since if kind == _RESULTS else failures_since):
+                            self.expired += 1
+                        else:
+                            result = decode(content) if kind == _RESULTS else self._decode_other(kind, content)
                 except Exception:  # whoever can write to a store can write anything, and no row is to fail for it
                     result = None
             found.append(result)
@@ -107,6 +136,11 @@ class ResultCodec:
 
     def _decode_other(self, kind: bytes, content: bytes) -> StoredFailure | None:
         return self._decode_failure(content) if kind == _FAILURE else None
+
+
+def _stamp(seconds: float) -> bytes:
+    """A moment; of two, the later one sorts behind."""
+    return int(min(max(0.0, seconds * 1000), 2.0**63)).to_bytes(8, "big")
 
 
 def sealed(head: bytes, key: bytes, content: bytes) -> bytes:

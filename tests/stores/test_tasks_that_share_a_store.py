@@ -1,0 +1,211 @@
+"""Tasks of one host with one store: equal arguments are called once over all of them, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from asyncudf import AsyncUDFError, async_pandas_udf
+from asyncudf.testing import VirtualClockLoop
+from asyncudf.testing._operators import ListOutput, chain_of, elements_of
+
+from ..kit.stores import Counting, LeasedStore, SlowStore
+
+
+class Tasks:
+    """Tasks that run the same function over rows of their own, on one virtual clock."""
+
+    def __init__(self, function: Any, rows: Sequence[Sequence[Any]], **options: Any) -> None:
+        self.loop = VirtualClockLoop()
+        self.udf = async_pandas_udf(function, version="1", **options)
+        self.outputs = [ListOutput() for _ in rows]
+        self.rows = rows
+        self.running: list[asyncio.Task[None]] = []
+
+    def run(self, *, cancel: tuple[int, float] | None = None) -> list[Any]:
+        """What each has emitted; a task's error is raised.
+
+        Args:
+            cancel: a task, and when it is cancelled.
+        """
+
+        async def main() -> None:
+            for output, rows in zip(self.outputs, self.rows, strict=True):
+                chain = chain_of(self.udf, output, self.loop)
+                chain.feed(elements_of(self.udf, rows))
+                chain.end_of_input()
+                self.running.append(self.loop.create_task(chain.run()))
+            if cancel is not None:
+                self.loop.call_later(cancel[1], self.running[cancel[0]].cancel)
+            ended = await asyncio.gather(*self.running, return_exceptions=True)
+            for error in ended:
+                if isinstance(error, Exception):
+                    raise error
+            self.seconds = self.loop.time()
+
+        try:
+            self.loop.run_until_complete(main())
+        finally:
+            self.loop.close()
+        return [output.everything for output in self.outputs]
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+@pytest.mark.parametrize("options", [{"capacity": 1}, {"capacity": 3, "queue_size": 3}, {"capacity": 10}], ids=str)
+@pytest.mark.parametrize("tasks", [1, 2, 4, 8])
+@pytest.mark.parametrize("get", [0.0, 0.3], ids=["quick store", "slow store"])
+def test_equal_arguments_are_called_once(tasks: int, options: Any, mode: str, get: float) -> None:
+    """In whatever order the rows of each task come, also where each waits for what another is about to call."""
+    chance = random.Random(tasks)
+    weather, store = Counting(0.05), LeasedStore(get=get, put=get)
+    rows = [chance.choices([f"city {n}" for n in range(60)], k=200) for _ in range(tasks)]
+    shared = Tasks(weather.function, rows, store=store, output_mode=mode, **options)
+    out = shared.run()
+    for emitted, given in zip(out, rows, strict=True):
+        assert (emitted if mode == "ordered" else sorted(emitted)) == (
+            [row.upper() for row in given] if mode == "ordered" else sorted(row.upper() for row in given)
+        )
+    assert set(weather.calls.values()) == {1}
+    assert not store.owners
+
+
+def test_tasks_share_the_work() -> None:
+    """Two that have the same rows are done in half the time that one needs."""
+    rows = [f"city {n}" for n in range(100)]
+    seconds = []
+    for tasks in (1, 2):
+        shared = Tasks(Counting(1.0).function, [rows] * tasks, store=LeasedStore(), capacity=5)
+        shared.run()
+        seconds.append(shared.seconds)
+    assert seconds[1] < 0.6 * seconds[0]
+
+
+def test_of_a_store_without_leases_rows_are_looked_up_again() -> None:
+    """A row whose call begins long after its batch was looked up is not called if another task has paid for it."""
+    rows = [f"city {n}" for n in range(40)]
+    weather, store = Counting(1.0), SlowStore()
+    Tasks(weather.function, [rows, rows[::-1]], store=store, capacity=2).run()
+    assert sum(weather.calls.values()) <= len(rows) + 4
+    assert max(store.sizes("get")[2:]) <= 2, "only what is about to be called"
+
+
+def test_many_rows_are_looked_up_again_together() -> None:
+    """Where calls are quick there is a lookup for as many as are in flight, and not for each."""
+    store = LeasedStore()
+    Tasks(Counting(0.001).function, [[f"city {n}" for n in range(2000)]], store=store, capacity=100).run()
+    assert len(store.sizes("get")) < 100
+
+
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_a_failed_call_is_made_by_the_next_task(vectorized: bool) -> None:
+    """A failure is handed to nobody: each task has attempts of its own."""
+    calls: Counter[str] = Counter()
+
+    async def weather(city: str) -> str:
+        calls[city] += 1
+        await asyncio.sleep(1)
+        if calls[city] == 1 and city != "good":
+            raise ConnectionError(city)
+        return city.upper()
+
+    async def weathers(cities: pd.Series) -> pd.Series:
+        return pd.Series([await weather(city) for city in cities])
+
+    function, options = (weathers, {"batch_size": 2}) if vectorized else (weather, {})
+    rows = ["good", "oslo", "oslo"]
+    out = Tasks(function, [rows, rows], store=LeasedStore(), on_error="null", returnType="string", **options).run()
+    assert calls["oslo"] == 2
+    assert sorted(map(str, out[0] + out[1])).count("OSLO") >= 2
+
+
+def test_what_a_cancelled_task_was_calling_another_calls() -> None:
+    weather, store = Counting(10.0), LeasedStore()
+    shared = Tasks(weather.function, [["oslo"], ["oslo", "bergen"]], store=store)
+    assert shared.run(cancel=(0, 5.0)) == [[], ["OSLO", "BERGEN"]]
+    assert weather.calls == {"oslo": 2, "bergen": 1}
+    assert 15 <= shared.seconds < 15.2
+
+
+def test_what_a_failed_task_was_calling_another_calls() -> None:
+    weather = Counting(10.0)
+
+    async def fails(city: str) -> str:
+        if city == "bad":
+            await asyncio.sleep(5)
+            raise KeyError(city)
+        return str(await weather.function(city))
+
+    shared = Tasks(fails, [["oslo", "bad"], ["oslo"]], store=LeasedStore())
+    with pytest.raises(AsyncUDFError, match="bad"):
+        shared.run()
+    assert shared.outputs[1].everything == ["OSLO"]
+
+
+@pytest.mark.parametrize(("timeout", "waits"), [(5.0, 5.0), (None, 180.0)])
+def test_nobody_waits_longer_than_a_row_may(timeout: float | None, waits: float) -> None:
+    """Where a lease does not end, a row is called after its own timeout, and has its whole time then."""
+    weather, store = Counting(4.0), LeasedStore()
+    Tasks(weather.function, [["oslo"]], store=store).run()
+    [key] = store.entries
+    store.entries.clear()
+    store.owners[key] = "a task that hangs"
+    shared = Tasks(weather.function, [["oslo", "bergen"]], store=store, timeout=timeout)
+    assert shared.run() == [["OSLO", "BERGEN"]]
+    assert waits + 4 <= shared.seconds < waits + 4.2
+
+
+def test_a_call_that_runs_into_its_timeout_ends_its_lease() -> None:
+    """The task goes on, and its lease is over all the same."""
+    calls = []
+
+    async def hangs(city: str) -> str:
+        calls.append(city)
+        await asyncio.sleep(1000 if len(calls) == 1 else 1)
+        return city.upper()
+
+    rows = [["oslo", "slow"], ["oslo"]]
+    shared = Tasks(hangs, rows, store=LeasedStore(), timeout=10, on_error="null", capacity=1)
+    assert shared.run() == [[None, "SLOW"], ["OSLO"]]
+    assert calls.count("oslo") == 2
+
+
+def test_an_error_that_is_kept_is_paid_once_too() -> None:
+    calls = []
+
+    async def fails(city: str) -> str:
+        calls.append(city)
+        await asyncio.sleep(1)
+        raise LookupError(city)
+
+    store = LeasedStore(put=0.5, error_ttl=60)
+    out = Tasks(fails, [["oslo"], ["oslo"], ["oslo"]], store=store, on_error="null").run()
+    assert out == [[None]] * 3
+    assert calls == ["oslo"]
+
+
+def test_a_store_that_breaks_does_not_stop_the_calls() -> None:
+    weather, store = Counting(1.0), LeasedStore()
+    store.broken = {"get", "put"}
+    rows = [["oslo", "bergen"], ["bergen", "oslo"]]
+    assert Tasks(weather.function, rows, store=store, capacity=1).run() == [["OSLO", "BERGEN"], ["BERGEN", "OSLO"]]
+
+
+def test_batches_of_two_tasks_that_wait_for_each_other_are_called() -> None:
+    """A lease is taken when a micro-batch is full, and not while it waits for rows that the other task has."""
+    seen: Counter[str] = Counter()
+
+    async def upper(cities: pd.Series) -> pd.Series:
+        seen.update(cities)
+        await asyncio.sleep(1)
+        return cities.str.upper()
+
+    rows = [[f"city {n}" for n in range(30)], [f"city {n}" for n in reversed(range(30))]]
+    out = Tasks(upper, rows, store=LeasedStore(), returnType="string", batch_size=7, capacity=2, queue_size=14).run()
+    assert [sorted(one) for one in out] == [sorted(row.upper() for row in rows[0])] * 2
+    assert set(seen.values()) == {1}
