@@ -76,7 +76,7 @@ class Run:
             self._watch.close()
             self._take()
             with self._lock:
-                self._metrics.settle()
+                self._metrics.settle(self._watch.failed_tasks(self._metrics.unproven_stages))
             if self._shown is not None:
                 self._shown.end()
 
@@ -89,7 +89,8 @@ class Run:
         - `function`, a label that no other has; `name`, `entry_point`, `options`; the `stages` that it ran in; when its
           tasks `began` and `ended`.
         - `tasks`: how many `succeeded`, were `stopped` (no more rows were needed, or the job was cancelled), are
-          `running`, have `failed`, or were `lost`, with their executor for example.
+          `running`, have `failed`, or were `lost`, with their executor for example. A task whose rows were all done has
+          `succeeded`, even if a LIMIT made Spark drop some of the results.
         - `rows` and `results`; `calls` begun, `attempts` with `retries`, `abandoned` calls that had not ended when
           their task did; `timeouts`, `failures` (rows that ended with an error), `dead_letters`; `errors` of attempts
           by type, with `examples`; attempts that were `throttled` (the service asked to wait, and they used up none of
