@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
 import threading
 import time
@@ -119,6 +120,12 @@ class Run:
         from .._reports.summary import summary
 
         return summary(self.metrics)
+
+    def __repr__(self) -> str:
+        return f"<asyncudf.Run: {self.summary().partition(chr(10))[0]}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.summary())}</pre>"
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write everything into one HTML file, which needs nothing else to be looked at.
