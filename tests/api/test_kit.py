@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +89,58 @@ def test_a_build_that_returns_no_stream_is_told_so(built: Any) -> None:
 def test_rows_with_two_columns_of_one_name_are_refused() -> None:
     with pytest.raises(OptionError, match="two columns called 'a'"):
         run_stream(lambda stream: stream, [{"a": 1}], "a int, a int")
+
+
+async def connects(x: int) -> int:
+    _, writer = await asyncio.open_connection("127.0.0.1", 1)
+    writer.close()
+    return x
+
+
+async def looks_up(x: int) -> int:
+    await asyncio.get_running_loop().getaddrinfo("localhost", 80)
+    return x
+
+
+async def in_a_thread(x: int) -> int:
+    return await asyncio.to_thread(abs, x)
+
+
+async def hides_it(x: int) -> int:
+    with contextlib.suppress(Exception):
+        await connects(x)
+    await asyncio.sleep(0.01)
+    return x
+
+
+@pytest.mark.parametrize("call", [connects, looks_up, in_a_thread, hides_it])
+def test_what_takes_real_time_is_refused_on_the_virtual_clock(call: Any) -> None:
+    """Time would jump past its timeout: half of such calls failed with one, whatever the service did."""
+    with pytest.raises(OptionError, match="clock='real'"):
+        run_rows(call, [1, 2], timeout=5.0, on_error="null")
+    with pytest.raises(OptionError, match="clock='real'"):
+        run_stream(lambda stream: stream.ordered_wait(call, "x", as_="y"), [{"x": 1}], "x int")
+
+
+@pytest.mark.parametrize("hours", [5, -5])
+def test_a_moment_that_utc_does_not_have_is_the_error_of_its_row(hours: int) -> None:
+    """It was an OverflowError of the whole run."""
+    zone = timezone(timedelta(hours=hours))
+    moment = datetime.min.replace(tzinfo=zone) if hours > 0 else datetime.max.replace(tzinfo=zone)
+
+    @async_pandas_udf("timestamp", on_error="capture")
+    async def when(x: int) -> datetime:
+        return moment if x == 1 else datetime(1, 1, 2, tzinfo=zone)
+
+    rows = run_stream(lambda stream: stream.ordered_wait(when, "x", as_="w"), [{"x": 1}, {"x": 2}], "x int")
+    assert "in UTC it is not in the years 1 to 9999" in rows[0]["w"]["error"]["message"]
+    assert rows[1]["w"]["value"] == datetime(1, 1, 2, tzinfo=zone)
+    with pytest.raises(AsyncUDFError, match="years 1 to 9999"):
+        run_stream(lambda stream: stream.ordered_wait(when, "t", as_="w"), [{"t": moment}], "t timestamp")
+
+
+@pytest.mark.parametrize("value", ["x", 2**70, object()])
+def test_rows_that_do_not_fit_their_schema_are_refused(value: object) -> None:
+    """The error was pyarrow's own, and named nothing of the kit's."""
+    with pytest.raises(OptionError, match=r"the rows do not fit the schema struct<t:int>: "):
+        run_stream(lambda stream: stream.filter(lambda row: True), [{"t": value}], "t int")

@@ -6,15 +6,20 @@ import asyncio
 import copy
 import pickle
 import pydoc
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql.types import IntegerType, StructType
 
 import asyncudf
 import asyncudf.testing
-from asyncudf import AsyncFunction, AsyncUDF, ResultFuture, async_pandas_udf
+from asyncudf import AsyncFunction, AsyncStream, AsyncUDF, ResultFuture, async_pandas_udf
+from asyncudf._spark.evaluations import StreamSource
+from asyncudf._spark.planner import rows_node
 from asyncudf.testing import run_rows
 
 
@@ -118,3 +123,56 @@ def test_the_clock_of_the_test_kit_is_an_event_loop() -> None:
 async def _an_hour() -> float:
     await asyncio.sleep(3600)
     return asyncio.get_running_loop().time()
+
+
+WITHOUT_A_SESSION = """
+import asyncio
+from asyncudf import FunctionError, async_pandas_udf
+
+@async_pandas_udf("string")
+async def weather(city: str) -> str:
+    return city
+
+for city in ("Oslo", 5):
+    try:
+        asyncio.run(weather(city))
+    except FunctionError as error:
+        print(error)
+"""
+
+
+def test_a_unit_test_that_calls_the_column_is_told_what_to_call() -> None:
+    """It was Spark's SESSION_OR_CONTEXT_NOT_EXISTS."""
+    ran = subprocess.run([sys.executable, "-c", WITHOUT_A_SESSION], capture_output=True, text=True, check=True)
+    assert "there is no Spark session" in ran.stdout
+    assert "takes columns or their names, not 5" in ran.stdout
+    assert ran.stdout.count("await f.__wrapped__(...)") == 2
+
+
+IN_ANOTHER_PYTHON = """
+import pickle, sys
+sys.modules["asyncudf"] = None  # as where it is not installed
+try:
+    pickle.loads(sys.stdin.buffer.read())
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("entry_point", ["column", "operator"])
+def test_a_worker_that_cannot_import_says_which_line_mends_it(entry_point: str) -> None:
+    """It was a bare "No module named 'asyncudf'"."""
+    udf = async_pandas_udf("int")(doubled)
+    task: Any = udf.func
+    if entry_point == "operator":
+        source = StreamSource.of(None, False, None, False)
+        stream = AsyncStream._at(source, rows_node(StructType().add("x", IntegerType()))).ordered_wait(udf)
+        task = source.plan([stream._ref.result]).task
+    ran = subprocess.run(
+        [sys.executable, "-c", IN_ANOTHER_PYTHON], input=cloudpickle.dumps(task), capture_output=True, check=True
+    )
+    assert f"export PYSPARK_PYTHON={sys.executable}".encode() in ran.stdout
+    assert b"python -m asyncudf doctor" in ran.stdout
+    same = pickle.loads(cloudpickle.dumps(task))
+    assert type(same) is type(task)
+    assert vars(same).keys() == vars(task).keys()

@@ -17,6 +17,7 @@ import asyncudf
 from asyncudf import (
     AsyncFunction,
     AsyncStream,
+    AsyncTimeoutError,
     AsyncUDFError,
     ProcessFunction,
     ResultError,
@@ -289,3 +290,25 @@ def test_the_error_of_a_plain_function_is_one_that_can_be_imported() -> None:
             run_stream(lambda stream, made=function: stream.map(made), [{"x": 1}], "x int")  # type: ignore[misc]
         found.append(type(failed.value))
     assert found == [AsyncUDFError, ResultError]
+
+
+@pytest.mark.parametrize("raised", [ValueError("no more"), SystemExit(1)])
+def test_results_whose_own_code_raises_are_the_error_of_their_row(raised: BaseException) -> None:
+    """From a thread that nobody looks at: the row waited until its deadline."""
+
+    class Lazy(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            raise raised
+
+    class Completes(AsyncFunction):
+        async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+            def complete() -> None:
+                with contextlib.suppress(BaseException):
+                    result_future.complete(Lazy([1]))
+
+            asyncio.get_running_loop().call_soon(complete)
+
+    with pytest.raises(AsyncUDFError) as caught:
+        run_rows(Completes(), [1], timeout=60.0)
+    assert not isinstance(caught.value, AsyncTimeoutError)
+    assert type(raised).__name__ in str(caught.value)

@@ -62,6 +62,16 @@ def test_a_check_that_fails_itself_is_a_line():
     assert "OSError: [Errno 5] Input/output error" in second.found
 
 
+def test_a_look_that_lacks_a_package_names_the_line_that_installs_it(monkeypatch):
+    """The doctor itself needs one, which reads versions and requirements."""
+    for module in ("requirements", "specifiers", "version"):
+        monkeypatch.setitem(sys.modules, f"packaging.{module}", None)
+    monkeypatch.setitem(sys.modules, "packaging", None)
+    found = [one for one in examine(Examination(with_job=False)) if "without packaging" in one.found]
+    assert {"versions", "extras"} <= {one.name for one in found}
+    assert {one.mend for one in found} == {f"{sys.executable} -m pip install packaging"}
+
+
 READINGS = (
     *("version_of", "spark_folder", "spark_in", "java_settings", "start_python", "read_extras", "open_file_limits"),
     *("port_count", "read_hosts", "read_folders", "run_job"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from packaging.requirements import Requirement
 
 from asyncudf._doctor.findings import Finding, as_text, clear, exit_status, export, one_line
 from asyncudf._doctor.install_check import (
@@ -16,7 +17,7 @@ from asyncudf._doctor.java_check import Java, JavaSettings, check_java
 from asyncudf._doctor.job_check import TinyJob, check_job
 from asyncudf._doctor.machine_check import Folder, Host, check_folder, check_host, check_open_files, check_ports
 from asyncudf._doctor.python_check import Python, WorkerPython, check_driver_python, check_python
-from asyncudf._doctor.requirements import read_requirement
+from asyncudf._doctor.requirements import as_line
 
 GIB = 1024**3
 HOME = JavaSettings(home="/jdk", in_home="/jdk/bin/java")
@@ -149,10 +150,10 @@ def test_python_of_the_driver(driver, status, found):
 )
 def test_versions_of_packages(line, version, status, found):
     """Each package against the bounds of the installed asyncudf; pip mends it."""
-    required = read_requirement(line)
+    required = Requirement(line)
     finding = check_package(required, version, OWN)
     assert (finding.name, finding.status, finding.found) == (required.name, status, found)
-    assert finding.mend in ("", f"{OWN} -m pip install '{required}'")
+    assert finding.mend in ("", f"{OWN} -m pip install '{as_line(required)}'")
     assert bool(finding.mend) == (status != "ok")
 
 

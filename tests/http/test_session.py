@@ -311,3 +311,31 @@ def test_a_wrong_certificate_is_not_asked_again(certificate: Path) -> None:
         options: dict[str, Any] = {"resources": http.session(url), "returnType": "map<string,string>", "retry": retry}
         (got,) = run_rows(get, ["/"], clock="real", on_error="capture", **options)
     assert (got["error"]["type"], got["error"]["attempts"]) == ("ClientConnectorCertificateError", 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "warnings"),
+    [("POST", {}, 1), ("PATCH", {}, 1), ("GET", {}, 0), ("PUT", {}, 0), ("POST", {"idempotency-key": "1"}, 0)],
+)
+def test_a_request_that_may_do_its_work_twice_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture, method: str, headers: dict[str, str], warnings: int
+) -> None:
+    """In a later attempt: the first may have been done, and only its answer lost."""
+    received = 0
+
+    async def busy(request: web.Request) -> web.Response:
+        nonlocal received
+        received += 1
+        return web.Response(status=200 if received > 6 else 503)
+
+    async def send(x: int, session: aiohttp.ClientSession) -> int:
+        async with session.request(method, "/things", params={"secret": "s3cr3t"}, headers=headers) as response:
+            await http.raise_for_status(response)
+            return response.status
+
+    retry = RetryStrategy.fixed_delay(10, 0.001, retry_on=http.is_retryable)
+    with serving(busy) as url:
+        assert run_rows(send, [1, 2], clock="real", retry=retry, resources=http.session(url)) == [200, 200]
+    told = [record.message for record in caplog.records if "Idempotency-Key" in record.message]
+    assert len(told) == warnings
+    assert not warnings or (method in told[0] and "/things" in told[0] and "s3cr3t" not in told[0])

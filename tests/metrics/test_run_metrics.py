@@ -93,19 +93,19 @@ def test_a_task_that_is_not_heard_of_again() -> None:
     assert run.to_plain() == [found]
 
 
-def test_a_task_that_ended_well_is_proven_by_spark() -> None:
-    """What comes behind the function may still fail: without a second word from Spark it has."""
-    told = {**message(1), "awaits_proof": True}
-    run = run_of(told, {**message(2), "awaits_proof": True}, message(2))
+def test_a_task_that_ended_well_and_was_not_confirmed_has_not_failed() -> None:
+    """A LIMIT reads no task to its end: only what Spark names among the failed ones has failed."""
+    told = [{**message(number), "awaits_proof": True} for number in (1, 2, 3)]
+    run = run_of(*told, message(2))
     assert not run.is_running
-    assert run.to_plain()[0]["tasks"]["succeeded"] == 2
+    assert run.unproven_stages == {1}
     run.lose("1/1")
-    run.settle()
+    run.settle({(1, 3, 0), (1, 2, 0), (1, 1, 1)})  # of 2 the end was confirmed; of 1 another attempt has failed
     (found,) = run.to_plain()
-    assert (found["tasks"]["succeeded"], found["tasks"]["failed"]) == (1, 1)
-    assert (found["rows"], found["failed_attempts"]["rows"]) == (10, 10)
-    run.add(message(1))
-    assert run.to_plain()[0]["rows"] == 20
+    assert (found["tasks"]["succeeded"], found["tasks"]["failed"]) == (2, 1)
+    assert (found["rows"], found["failed_attempts"]["rows"]) == (20, 10)
+    run.add(message(3))
+    assert run.to_plain()[0]["rows"] == 30
 
 
 def test_functions_stand_in_the_order_of_their_plans_with_labels_of_their_own() -> None:

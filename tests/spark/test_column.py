@@ -9,7 +9,7 @@ import re
 import pytest
 from pyspark.sql import functions as sf
 
-from asyncudf import OutputMode, async_pandas_udf
+from asyncudf import FunctionError, OutputMode, async_pandas_udf
 
 pytestmark = pytest.mark.spark
 
@@ -249,3 +249,16 @@ def test_no_rows_give_no_rows(spark, journal):
     assert spark.range(0).select(f("id")).collect() == []
     assert spark.range(0, 10, 1, 2).where("id > 99").select(f("id")).collect() == []
     assert len(journal) == 0
+
+
+def test_a_column_that_is_awaited_names_the_function_itself(spark):
+    """As in a unit test of it; Python said "object Column can't be used in 'await' expression"."""
+
+    async def test():
+        return await describe("name")
+
+    with pytest.raises(FunctionError, match=r"cannot be awaited.*await f\.__wrapped__"):
+        asyncio.run(test())
+    with pytest.raises(FunctionError, match=r"takes columns or their names, not 5.*__wrapped__"):
+        describe(5)
+    assert asyncio.run(describe.__wrapped__("Ada")) == "Ada -1"

@@ -29,7 +29,7 @@ def warehouse(spark):
 @pytest.mark.parametrize("kind", ["parquet", "orc"])
 def test_a_path_is_taken_to_the_letter(spark, tmp_path, kind):
     """Spark reads `run[1]` as a pattern, found nothing there, and each update called for everything again."""
-    table = LookupTable(spark, str(tmp_path / "run[1] {a,b} *?\\d" / "t"), length, format=kind)
+    table = LookupTable(spark, str(tmp_path / "run[1] {a,b} *?\\d at 12:30" / "t:*"), length, format=kind)
     assert update(table, cities(spark, "Oslo")) == (1, 0, 0)
     assert update(table, cities(spark, "Oslo")) == (0, 1, 0)
     assert table.join(cities(spark, "Oslo")).collect() == [("Oslo", 4)]

@@ -88,6 +88,8 @@ def test_what_people_get(spark, tmp_path):
         spark.range(0, 300, 1, 2).select(waits("id")).collect()
     assert "waits" in run.summary()
     assert "300" in run.summary()
+    assert repr(run).startswith("<asyncudf.Run: 1 function in ")
+    assert run._repr_html_().startswith("<pre>1 function in ")
     rows = run.to_df().collect()
     assert [(row.function, row.status) for row in rows] == [("waits", "succeeded")] * 2
     assert sum(row.rows for row in rows) == 300
@@ -351,6 +353,7 @@ def test_a_run_is_for_one_block(spark):
     run = monitor(spark)
     assert run.metrics["functions"] == []
     assert run.summary()
+    assert repr(run) == "<asyncudf.Run: 0 functions in 0 s, so far>"
     with run:
         pass
     with pytest.raises(AsyncUDFError, match="one block"), run:

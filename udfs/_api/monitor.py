@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
 import threading
 import time
@@ -76,7 +77,7 @@ class Run:
             self._watch.close()
             self._take()
             with self._lock:
-                self._metrics.settle()
+                self._metrics.settle(self._watch.failed_tasks(self._metrics.unproven_stages))
             if self._shown is not None:
                 self._shown.end()
 
@@ -89,7 +90,8 @@ class Run:
         - `function`, a label that no other has; `name`, `entry_point`, `options`; the `stages` that it ran in; when its
           tasks `began` and `ended`.
         - `tasks`: how many `succeeded`, were `stopped` (no more rows were needed, or the job was cancelled), are
-          `running`, have `failed`, or were `lost`, with their executor for example.
+          `running`, have `failed`, or were `lost`, with their executor for example. A task whose rows were all done has
+          `succeeded`, even if a LIMIT made Spark drop some of the results.
         - `rows` and `results`; `calls` begun, `attempts` with `retries`, `abandoned` calls that had not ended when
           their task did; `timeouts`, `failures` (rows that ended with an error), `dead_letters`; `errors` of attempts
           by type, with `examples`; attempts that were `throttled` (the service asked to wait, and they used up none of
@@ -118,6 +120,12 @@ class Run:
         from .._reports.summary import summary
 
         return summary(self.metrics)
+
+    def __repr__(self) -> str:
+        return f"<asyncudf.Run: {self.summary().partition(chr(10))[0]}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.summary())}</pre>"
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write everything into one HTML file, which needs nothing else to be looked at.

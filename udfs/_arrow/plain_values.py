@@ -86,8 +86,15 @@ def _aware(value: Any) -> Any:
     value = _in_microseconds(value)
     if value.tzinfo is datetime.UTC:
         return value
-    # Arrow leaves the microseconds of an offset out.
-    return value.astimezone(datetime.UTC) if value.utcoffset().microseconds else value
+    # Arrow leaves the microseconds of an offset out. And it has moments before the year 1 and after 9999, which nobody
+    # could read.
+    is_at_an_end = value.year in (datetime.MINYEAR, datetime.MAXYEAR)
+    if not value.utcoffset().microseconds and not is_at_an_end:
+        return value
+    try:
+        return value.astimezone(datetime.UTC)
+    except OverflowError:
+        raise ValueError("in UTC it is not in the years 1 to 9999") from None
 
 
 def _is_date(value: Any) -> bool:

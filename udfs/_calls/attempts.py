@@ -57,8 +57,9 @@ class Calls(FirstAttempts):
         self, spec: FunctionSpec, options: Options, validate: Validate | None, may_edit: bool, *parts: Any
     ) -> None:
         super().__init__(spec, options, validate, *parts)
-        # Whether the function can ask which row it works on, or its span which attempt it is of.
-        self.asks = spec.has_context or options.spans
+        # Whether the function, or a resource of it, can ask which row it works on, or its span which attempt it is of.
+        asking = any(getattr(factory, "asks", False) for factory in spec.resources.values())
+        self.asks = spec.has_context or options.spans or asking
         # An attempt gets copies of arguments that it could edit: there may be another. An AsyncFunction's is a dict.
         self._copies = may_edit or spec.takes_mapping
 

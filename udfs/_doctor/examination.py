@@ -39,7 +39,7 @@ from .machine_check import (
     read_hosts,
 )
 from .python_check import check_driver_python, check_python, python_settings, start_python
-from .requirements import requirements_of, version_of
+from .requirements import as_line, required_of, version_of
 
 __all__ = ("PACKAGE", "Examination", "examine", "guarded")
 
@@ -87,6 +87,10 @@ def guarded(name: str, look: Look) -> Iterator[Finding]:
     """The findings of one look; if it fails, that is one."""
     try:
         yield from look()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        mend = f"{sys.executable} -m pip install {package}"
+        yield Finding(name, "fail", f"cannot be looked at without {package}", mend)
     except Exception as error:
         found = f"cannot be looked at: {type(error).__name__}: {one_line(str(error))}"
         yield Finding(name, "fail", found, "please report this: it is a mistake of the doctor's")
@@ -99,9 +103,8 @@ def _versions() -> Iterator[Finding]:
         return
     yield Finding(PACKAGE, "ok", version_of(PACKAGE))
     yield check_language(platform.python_version(), importlib.metadata.metadata(PACKAGE)["Requires-Python"] or "")
-    for required in requirements_of(PACKAGE):
-        if not required.extra and required.is_for_here:
-            yield check_package(required, version_of(required.name), sys.executable)
+    for required in required_of(PACKAGE):
+        yield check_package(required, version_of(required.name), sys.executable)
 
 
 def _spark(examination: Examination) -> Iterator[Finding]:
@@ -118,7 +121,7 @@ def _java(examination: Examination) -> Iterator[Finding]:
 
 
 def _pythons(examination: Examination) -> Iterator[Finding]:
-    requirements = [str(one) for one in requirements_of(PACKAGE) if not one.extra]
+    requirements = [as_line(one) for one in required_of(PACKAGE)]
     driver = start_python(sys.executable)
     yield check_driver_python(sys.executable, driver, requirements)
     for setting in python_settings(examination.environment, spark_folder(examination.environment)):

@@ -10,9 +10,13 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .findings import Finding, clear
-from .requirements import Requirement, fits, missing_for
+from .requirements import as_line, bounds_of, fits, missing_for
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 __all__ = (
     "check_extras",
@@ -38,11 +42,12 @@ def check_language(version: str, bounds: str) -> Finding:
 
 def check_package(required: Requirement, version: str, python: str) -> Finding:
     """An installed package against what asyncudf asks for; an empty version is one that is not installed."""
-    if version and fits(version, required.bounds):
-        return Finding(required.name, "ok", f"{version} ({required.bounds or 'any'})")
-    why = f": {WHY[required.name]}" if version and required.name in WHY and "<" in required.bounds else ""
-    found = f"{version or 'not installed'}, and asyncudf needs {required.bounds or 'it'}{why}"
-    return Finding(required.name, "fail", found, shlex.join([python, "-m", "pip", "install", str(required)]))
+    bounds = bounds_of(required)
+    if version and fits(version, bounds):
+        return Finding(required.name, "ok", f"{version} ({bounds or 'any'})")
+    why = f": {WHY[required.name]}" if version and required.name in WHY and "<" in bounds else ""
+    found = f"{version or 'not installed'}, and asyncudf needs {bounds or 'it'}{why}"
+    return Finding(required.name, "fail", found, shlex.join([python, "-m", "pip", "install", as_line(required)]))
 
 
 def check_extras(missing: Mapping[str, list[str]]) -> Finding:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._errors.exceptions import AsyncTimeoutError, ResultError
+from .._errors.exceptions import AsyncTimeoutError
 from .._errors.misfits import check_awaited
 from .._errors.records import misfit_error
 from .context import RuntimeContext
@@ -45,12 +45,14 @@ class ResultFuture:
         """Finish the row with a list of 0..n results.
 
         Anything but a list or a tuple makes the row fail with a `ResultError`: a string would otherwise be
-        emitted letter by letter.
+        emitted letter by letter. A list whose own code raises makes the row fail with that error.
         """
         try:
-            self._settle(as_results(results, self._function), None)
-        except ResultError as error:
+            taken = as_results(results, self._function)
+        except BaseException as error:  # the caller may be a thread that nobody looks at, and the row would wait on
             self._settle(None, error)
+        else:
+            self._settle(taken, None)
 
     def complete_exceptionally(self, error: BaseException) -> None:
         """Finish the row's attempt with an exception, which follows `retry` and `on_error`."""

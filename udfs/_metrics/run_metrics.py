@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import count
 from typing import Any, NamedTuple
 
 from .function_metrics import FunctionMetrics
 
-__all__ = ("COUNTS", "RunMetrics")
+__all__ = ("COUNTS", "RunMetrics", "TaskAttempt")
 
 
 DETAILED = 200  # tasks of a function that are shown one by one
@@ -18,6 +18,7 @@ COUNTS = (
     "failures", "dead_letters", "store_hits", "store_misses", "shared_flights",
 )  # fmt: skip
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+TaskAttempt = tuple[int, int, int]  # its stage, its partition, and which attempt it was
 IN_VAIN = ("failed", "lost")  # how a task may end whose results nobody has got
 
 
@@ -95,8 +96,9 @@ class RunMetrics:
 
     A message has an `id`, the `status` of its task ("running", "succeeded", "stopped" by a reader that needed no more,
     "failed", or "lost": it was not heard of again), where and when the task ran, and what each function did so far.
-    One that `awaits_proof` says that the functions ended well; if Spark does not confirm it by a second message, what
-    came after them in the task has failed.
+    One that `awaits_proof` says that the functions ended well. Spark confirms it by a second message if it has read the
+    task to its end; it need not, and what comes after the functions in the task may fail. So without that message the
+    task has succeeded unless Spark names it among the failed ones.
     """
 
     # Of a task that has ended only its id is kept, beside sums and the details of the longest: 10,000 tasks are 10 MB.
@@ -131,11 +133,17 @@ class RunMetrics:
             if len(lost) > DETAILED:  # of the first nobody will hear in any way
                 self.add(self._running[lost[0]])
 
-    def settle(self) -> None:
-        """The run is over: what Spark has not confirmed has failed."""
+    @property
+    def unproven_stages(self) -> set[int]:
+        """The stages of tasks that ended well, as far as they know, and that Spark has not confirmed."""
+        return {message["task"]["stage"] for message in self._running.values() if message.get("awaits_proof")}
+
+    def settle(self, failed: Collection[TaskAttempt]) -> None:
+        """The run is over: of the tasks that Spark has not confirmed, these have failed."""
         for number, message in list(self._running.items()):
-            if message.get("awaits_proof"):
-                self._running[number] = {**message, "task": {**message["task"], "status": "failed"}}
+            task = message["task"]
+            if message.get("awaits_proof") and (task["stage"], task["partition"], task["attempt"]) in failed:
+                self._running[number] = {**message, "task": {**task, "status": "failed"}}
 
     @property
     def is_running(self) -> bool:

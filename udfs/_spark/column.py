@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Column
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.util import PythonEvalType
@@ -14,17 +16,21 @@ from pyspark.util import PythonEvalType
 from .._arrow.results import ResultWriter
 from .._arrow.rows import records_of, rows_of
 from .._chain.function_plan import FunctionPlan
+from .._errors.exceptions import FunctionError
 from .._functions.signature import FunctionSpec
 from .._loop.bridge import Bridge, pipe
 from .._operators.input_buffer import InputElement
 from .._policies.options import Options
+from .._text.safe import safe_repr
 from .errors import Telling
 from .metrics import Metering
+from .pickling import with_imports_told
 from .planner import plan_function
 from .worker import start_function
 
 __all__ = ("COLUMN_EVAL_TYPE", "ColumnTask", "column")
 
+_ITSELF = "to call the function itself, as in a unit test: await f.__wrapped__(...)"
 FEW_ROWS = 1000  # of results, which are written together whatever Spark's input batches have
 COLUMN_EVAL_TYPE = PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
 
@@ -42,6 +48,9 @@ class ColumnTask:
         self.function_plan = function_plan
         self._telling = Telling()
         self._metering = Metering("column")
+
+    def __reduce__(self) -> Any:
+        return with_imports_told(self)
 
     def __call__(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         with self._telling():
@@ -79,8 +88,29 @@ def _columns(batch: Any) -> tuple[pa.Array, ...]:
 def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence[Any]) -> Column:
     """The column of a function's results."""
     function_plan, data_type = plan_function(spec, options, returns)
+    for given in columns:
+        if not isinstance(given, (str, Column)):
+            raise FunctionError(
+                f"{spec.name} takes columns or their names, not {safe_repr(given)}, and makes a column; {_ITSELF}"
+            )
     native: Any = arrow_udf(ColumnTask(function_plan), data_type)  # type: ignore[call-overload]
     if not options.deterministic:
         native = native.asNondeterministic()
-    result: Column = native(*columns)
+    try:
+        result: Column = native(*columns)
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "SESSION_OR_CONTEXT_NOT_EXISTS":
+            raise
+        raise FunctionError(f"{spec.name}(...) makes a column, and there is no Spark session; {_ITSELF}") from error
+    result.__class__ = _not_awaited(type(result))  # type: ignore[arg-type]
     return result
+
+
+@functools.cache
+def _not_awaited(column_type: type[Column]) -> type[Column]:
+    """The same, with a word for those who meant to call the function; Python's own names Spark's class alone."""
+
+    def refuse(self: Column) -> Any:
+        raise FunctionError(f"a decorated function makes a column, which cannot be awaited; {_ITSELF}")
+
+    return type(column_type.__name__, (column_type,), {"__module__": column_type.__module__, "__await__": refuse})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Protocol
 
 from pyspark.errors import PySparkException
@@ -21,6 +22,8 @@ __all__ = ("Place", "place_of")
 
 FILE_FORMATS = ("parquet", "orc", "avro")  # of folders of files, without transactions
 NOT_FORMATS = ("binaryfile", "csv", "json", "text", "xml")  # do not keep the types of what is written
+# Spark writes to the letter, but reads patterns. Not with `\\` before `*`: then a path cannot have a colon.
+TO_THE_LETTER = {"__globPaths__": "false"}
 _PART = r"(?:\w+|`(?:[^`]|``)+`)"
 _NAME = re.compile(rf"{_PART}(?:\.{_PART})*")
 
@@ -81,7 +84,7 @@ class _Folder:
     format: str
 
     def read(self) -> DataFrame | None:
-        return _loaded(self.session, _literal(self.path), self.format, self.path)
+        return _loaded(self.session, self.path, self.format, TO_THE_LETTER)
 
     def adopt(self, schema: spark.StructType) -> None:
         pass
@@ -99,7 +102,7 @@ class _FormatTable:
     format: str
 
     def read(self) -> DataFrame | None:
-        return _loaded(self.session, self.path, self.format, self.path)
+        return _loaded(self.session, self.path, self.format, {})
 
     def adopt(self, schema: spark.StructType) -> None:
         pass
@@ -216,24 +219,19 @@ class _NamedTable:
         self.session.sql(f"ALTER TABLE {self.name} RECOVER PARTITIONS")
 
 
-def _loaded(session: SparkSession, path: str, format: str, shown: str) -> DataFrame | None:  # noqa: A002
+def _loaded(session: SparkSession, path: str, format: str, options: Mapping[str, str]) -> DataFrame | None:  # noqa: A002
     """What is at a path; None if nothing is."""
     try:
-        rows = session.read.format(format).load(path)
+        rows = session.read.format(format).options(**options).load(path)
         rows.schema  # noqa: B018 - Spark Connect has not looked yet
         return rows
     except Exception as error:  # of files that cannot be read it is Java's own
         if _condition(error) in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
             return None
         raise FunctionError(
-            f"{shown} cannot be read as {format!r}: {_message(error)} Give the format= that the table was made with, "
+            f"{path} cannot be read as {format!r}: {_message(error)} Give the format= that the table was made with, "
             "or another path"
         ) from error
-
-
-def _literal(path: str) -> str:
-    """The path as a pattern that only this path fits: Spark reads patterns, but writes to the letter."""
-    return re.sub(r"([][{}*?\\])", r"\\\1", path)
 
 
 def _condition(error: Exception) -> str:

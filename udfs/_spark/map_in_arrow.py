@@ -21,6 +21,7 @@ from .._functions.side_outputs import OutputTag
 from .._loop.bridge import Bridge, pipe
 from .errors import Telling
 from .metrics import Metering
+from .pickling import with_imports_told
 from .types import arrow_type, side_output_type, timestamp_type
 from .worker import start_bridge
 
@@ -37,6 +38,9 @@ class ChainTask:
     token: str  # makes each evaluation one of its own: of equal ones Spark would keep a single one for both
     telling: Telling = dataclasses.field(default_factory=Telling)
     metering: Metering = dataclasses.field(default_factory=lambda: Metering("operator"))
+
+    def __reduce__(self) -> Any:
+        return with_imports_told(self)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Another chain's sign of life comes as a batch without rows; as the first it would say how large batches are.

@@ -14,6 +14,7 @@ from pyspark.sql import functions as sf
 
 from .._errors.exceptions import OptionError
 from .._errors.records import error_text
+from .._metrics.run_metrics import TaskAttempt
 from .driver import driver_host
 from .live import Address, LiveServer
 from .metrics import HUB, METRICS_LOGGER, SESSION_CONF, THREAD_PROPERTY, Wish
@@ -22,6 +23,9 @@ __all__ = ("JobWatch",)
 
 
 WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"
+
+LISTENER_PATIENCE = 1000  # milliseconds
+MOST_FAILED = 1000  # task attempts of a stage that are asked for: a job ends long before
 
 TaskCount = tuple[int, int | None]  # how many tasks have ended, of how many
 
@@ -134,6 +138,24 @@ class JobWatch:
         """How many tasks of these stages have ended, of how many; (0, None) where it cannot be told."""
         counts = [count for stage in stages if (count := self._tasks_of(stage)) is not None]
         return (sum(done for done, _ in counts), sum(total for _, total in counts)) if counts else (0, None)
+
+    def failed_tasks(self, stages: Collection[int]) -> set[TaskAttempt]:
+        """The task attempts of these stages that have failed; none where Spark cannot be asked."""
+        found: set[TaskAttempt] = set()
+        with contextlib.suppress(Exception):  # the session has ended, or another Spark has other names for this
+            if stages:
+                context = self._spark.sparkContext
+                # Not the status tracker: it has how many have failed, and not which.
+                java, jvm = context._jsc.sc(), context._jvm
+                java.listenerBus().waitUntilEmpty(LISTENER_PATIENCE)  # by which the store hears of tasks
+                store, v1 = java.statusStore(), jvm.org.apache.spark.status.api.v1  # type: ignore[union-attr]
+                failed = jvm.java.util.List.of(v1.TaskStatus.FAILED)  # type: ignore[union-attr]
+                for stage in stages:
+                    for attempt in range(store.lastStageAttempt(stage).attemptId() + 1):
+                        tasks = store.taskList(stage, attempt, 0, MOST_FAILED, v1.TaskSorting.ID, failed)
+                        each = map(tasks.apply, range(tasks.size()))
+                        found.update((stage, task.partitionId(), task.attempt()) for task in each)
+        return found
 
     def _tasks_of(self, stage: int) -> tuple[int, int] | None:
         """Asked of Spark until the stage has ended: a stream has one for each micro-batch."""

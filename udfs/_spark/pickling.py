@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from pyspark import cloudpickle
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import FunctionError
 
-__all__ = ("check_function_picklable", "check_picklable")
+__all__ = ("check_function_picklable", "check_picklable", "with_imports_told")
 
 
 _dumps: Callable[[Any], bytes] = cloudpickle.dumps
@@ -40,6 +41,31 @@ def check_function_picklable(name: str, function: Any) -> None:
             f"{name} cannot be sent to the executors: {culprit} cannot be pickled ({type(error).__name__}: {error}). "
             "Make such an object on the executor: in ProcessFunction.open()"
         ) from error
+
+
+def with_imports_told(task: Any) -> tuple[Any, ...]:
+    """What the `__reduce__` of a task returns, so that a worker which cannot import something says what to do."""
+    return _loaded, (_dumps((type(task), vars(task))), sys.executable)
+
+
+def _loaded(pickled: bytes, driver: str) -> Any:
+    import pickle
+    import sys
+
+    try:
+        kind, state = pickle.loads(pickled)  # what the driver has sent, as all that Spark's workers run
+    except ImportError as error:
+        raise ImportError(
+            f"{error}: Spark's workers run {sys.executable}, where it is not installed. Before the Spark session "
+            f"starts: export PYSPARK_PYTHON={driver} (on a cluster a Python of the executors that has it); "
+            "python -m asyncudf doctor looks at the rest. A module of your own: spark.addArtifact or --py-files"
+        ) from error
+    task = kind.__new__(kind)
+    vars(task).update(state)
+    return task
+
+
+_loaded.__module__ = "__main__"  # then it travels by value: in that worker there is nothing of ours
 
 
 def _is_picklable(value: Any) -> bool:

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._errors.exceptions import AsyncUDFError, OptionError
+from .._functions.context import CURRENT_CALL
 from .._policies.checks import Seconds, optional, positive_int, seconds, span
-from .._text.safe import safe_repr
+from .._text.safe import printable, safe_repr
 from ._options import (
     check_names,
     check_options,
@@ -35,6 +36,8 @@ logger = logging.getLogger("asyncudf")
 Given = Callable[[], Any]  # plain or async
 # aiohttp makes a request of its own accord again where a kept connection was dropped, and has no option for it. Its own
 # test client uses this attribute; tests/http/test_session.py tells whether it is still there.
+NOT_IDEMPOTENT = ("POST", "PATCH")
+KEY = "Idempotency-Key"
 REPEATS = "_retry_connection"
 
 
@@ -134,6 +137,7 @@ def session(
 class SessionFactory:
     """Makes a session in each task; what `session` returns. It can be pickled, and holds no secret."""
 
+    asks = True  # in which attempt it is used
     __name__ = "session"  # the parameter that it is for, where `resources=` does not name one
 
     base_url: str | None
@@ -164,9 +168,8 @@ class SessionFactory:
         own = {name: options.pop(name) for name in connector_names() & options.keys()}
         if "cookies" not in options and "cookie_jar" not in options:
             options["cookie_jar"] = aiohttp.DummyCookieJar()
-        if secrets:
-            traces = options.get("trace_configs") or ()
-            options["trace_configs"] = [_for_one_origin(str(self.base_url), secrets), *traces]
+        own_traces = [_for_one_origin(str(self.base_url), secrets)] if secrets else []
+        options["trace_configs"] = [*own_traces, _warning_of_repeats(), *(options.get("trace_configs") or ())]
         connector = options.pop("connector", None) or self._connector(own)
         try:
             client = aiohttp.ClientSession(
@@ -228,6 +231,36 @@ def _bearer(token: Any, name: str) -> str:
 async def _called(function: Any) -> Any:
     result = function()
     return await result if inspect.isawaitable(result) else result
+
+
+def _warning_of_repeats() -> aiohttp.TraceConfig:
+    """Warns once of a request in a later attempt that may do its work a second time."""
+    import aiohttp
+
+    warned = False
+
+    async def start(session: Any, context: Any, request: aiohttp.TraceRequestStartParams) -> None:
+        nonlocal warned
+        call = CURRENT_CALL.get(None)
+        if (
+            warned
+            or call is None
+            or call.attempt == 1
+            or request.method not in NOT_IDEMPOTENT
+            or KEY in request.headers
+        ):
+            return
+        warned = True
+        logger.warning(
+            "%s %s is sent again, in attempt %d, without an %s: if the service has done the first one and only the "
+            "answer was lost, the work is done twice; send RuntimeContext.idempotency_key as that header, or leave "
+            "such errors out of retry_on=",
+            request.method, printable(str(request.url.with_query(None))), call.attempt, KEY,
+        )  # fmt: skip
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_start.append(start)
+    return trace
 
 
 def _for_one_origin(base_url: str, secrets: Mapping[str, str]) -> aiohttp.TraceConfig:

@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Callable
 from typing import Any
 
-from .._errors.exceptions import AsyncUDFError
+from .._errors.exceptions import AsyncUDFError, OptionError
 
 __all__ = ("VirtualClockLoop",)
 
@@ -18,7 +18,9 @@ ROUNDING = 1e-9  # seconds
 class VirtualClockLoop(asyncio.SelectorEventLoop):
     """An event loop whose time jumps to the next timer instead of passing.
 
-    When every task is blocked and no timer is pending it raises an `AsyncUDFError` instead of hanging.
+    When every task is blocked and no timer is pending it raises an `AsyncUDFError` instead of hanging, and where
+    something waits for a socket, a process or a thread an `OptionError`: that takes real time, in which the clock would
+    jump past every timeout.
     """
 
     # A loop asks its selector to wait until the next timer. Ours does not wait, it sets the clock there: so no method
@@ -38,6 +40,11 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         self._clock.beside.append(handle)
         return handle
 
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        """As asyncio's; the run ends with an `OptionError`."""
+        self._clock.is_real = True
+        return super().run_in_executor(executor, func, *args)
+
     def block(self, seconds: float) -> None:
         """Let time pass while nothing else can run, as a call does that keeps the loop busy.
 
@@ -56,9 +63,11 @@ class _VirtualSelector(selectors.SelectSelector):
     """The clock: where a selector would wait, it sets itself to the end of the wait."""
 
     # beside: timers that do not count as something that can still happen, such as those of latency markers
+    # is_real: something has begun that takes real time
     # _end: of the wait that such a timer has cut in two; what is left of it ends there, whatever rounding says
 
     now = 0.0
+    is_real = False
     _end = 0.0
     call_soon: Callable[..., object]
 
@@ -66,7 +75,17 @@ class _VirtualSelector(selectors.SelectSelector):
         super().__init__()
         self.beside: list[asyncio.TimerHandle] = []
 
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        self.is_real = bool(self.get_map())  # the first is the loop's own, by which threads wake it
+        return super().register(fileobj, events, data)
+
     def select(self, timeout: float | None = None) -> Any:
+        if self.is_real:
+            self.is_real = False  # calls that are ended by this may clean up
+            raise OptionError(
+                "a call waits for a socket, a process or a thread, which takes real time, and on the virtual clock "
+                "time would jump past its timeout meanwhile; use clock='real'"
+            )
         ready = super().select(0)
         if not ready and timeout is None:
             raise AsyncUDFError(

@@ -94,7 +94,11 @@ def _batches(rows: Iterable[Mapping[str, Any]], schema: Any, size: int) -> Itera
     rows = list(rows)
     fields = [pa.field(field.name, arrow_type(field.dataType, f"column {field.name!r}")) for field in schema.fields]
     for start in range(0, len(rows), size):
-        yield pa.RecordBatch.from_pylist([dict(row) for row in rows[start : start + size]], schema=pa.schema(fields))
+        try:
+            batch = pa.RecordBatch.from_pylist([dict(row) for row in rows[start : start + size]], pa.schema(fields))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise OptionError(f"the rows do not fit the schema {schema.simpleString()}: {error}") from error
+        yield batch
 
 
 def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list[pa.RecordBatch]:
