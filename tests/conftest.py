@@ -33,7 +33,11 @@ if ARCHIVE.exists():
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f'"-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable')
 
 # What two processes side by side take first: what takes long, so that neither waits for the other in the end.
-LONGEST = ["cluster", "connect", *(f"spark/test_{name}" for name in ("examples", "coordinator", "dry_run", "stopping"))]
+LONGEST = [
+    "cluster",
+    "connect",
+    *(f"spark/test_{name}" for name in ("examples", "coordinator", "dry_run", "dry_run_bounds", "stopping")),
+]
 
 
 @pytest.hookimpl(tryfirst=True)

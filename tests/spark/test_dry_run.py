@@ -6,7 +6,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import functions as sf
 
-from asyncudf import AsyncFunction, AsyncStream, ResultStore, async_pandas_udf, dry_run, ordered_wait, unordered_wait
+from asyncudf import AsyncFunction, AsyncStream, ResultStore, async_pandas_udf, dry_run, ordered_wait
 from tests.spark.test_calls_per_row import MENTIONS, QUERIES
 
 pytestmark = pytest.mark.spark
@@ -76,90 +76,6 @@ def test_columns_in_plans_of_all_kinds(spark, journal, told_and_made, query):
     assert [mention.distinct for mention in told.mentions] == [ROWS]
 
 
-def few(t):
-    return t.where("id < 30")
-
-
-FORMS = {
-    "a filter before it": (lambda t, f: few(t).select(f("id")), 30),
-    "a result that nobody reads": (lambda t, f: t.select("id", f("id").alias("r")).select("id"), 0),
-    "nested": (lambda t, f: t.select(f(f("id").getField("b"))), 200),
-    "a sort by another column": (lambda t, f: t.select("id", f("id")).orderBy(sf.desc("id")), 200),
-    "a sort and a limit": (lambda t, f: t.select("id", f("id").alias("r")).orderBy("r.a").limit(3), 100),
-    "a sort of one partition": (lambda t, f: t.coalesce(1).select(f("id").alias("r")).orderBy("r.a"), 200),
-    "a sort into one": (lambda t, f: t.select(f("id").alias("r")).repartitionByRange(1, "r.a"), 100),
-    "a shuffle between it and a sort": (lambda t, f: t.select(f("id").alias("r")).repartition(3).orderBy("r.a"), 100),
-    "a union": (lambda t, f: t.select(f("id")).union(few(t).select(f("id"))), 130),
-    "a join with itself": (
-        lambda t, f: (lambda r: r.alias("x").join(r.alias("y"), sf.expr("x.r.a = y.r.a")))(
-            t.select(f("id").alias("r"))
-        ),
-        None,
-    ),
-    "a product": (lambda t, f: t.select(f("id").alias("r")).hint("shuffle_replicate_nl").crossJoin(few(t)), 200),
-    "a subquery": (lambda t, f: t.where("id < (SELECT max(r.a) FROM (SELECT f(id) r FROM t WHERE id < 20))"), 20),
-    "a subquery used twice": (
-        lambda t, f: t.sparkSession.sql(
-            "WITH m AS (SELECT max(r.a) x FROM (SELECT f(id) r FROM t)) "
-            "SELECT id FROM t WHERE id < (SELECT x FROM m) UNION ALL SELECT id FROM t WHERE id > (SELECT x FROM m)"
-        ),
-        None,
-    ),
-    "an operator": (lambda t, f: ordered_wait(t, f, "id"), 100),
-    "an operator, filtered and counted": (
-        lambda t, f: unordered_wait(t, f, "id").where("a > 3").groupBy().count(),
-        100,
-    ),
-    "an operator, sorted": (lambda t, f: ordered_wait(t, f, "id").orderBy("a"), 200),
-    "two operators": (lambda t, f: ordered_wait(ordered_wait(t, f, "id"), f, "a", as_="again"), 200),
-    "a chain": (lambda t, f: AsyncStream(t).ordered_wait(f).unordered_wait(f, "a", as_="x").to_df(), 200),
-    "a chain with a map": (lambda t, f: AsyncStream(t).map(lambda row: row).ordered_wait(f).to_df(), 100),
-    "a table function": (lambda t, f: t.sparkSession.sql("SELECT * FROM rows_of_f(TABLE(t), 'id') WHERE a > 3"), 100),
-    "rows of Python": (lambda t, f: t.sparkSession.createDataFrame([(1,), (2,)], "id int").select(f("id")), 2),
-    "no function": (lambda t, f: t, 0),
-}
-
-
-@pytest.mark.parametrize("adaptive", [True, False])
-@pytest.mark.parametrize("form", FORMS)
-def test_other_queries_are_told_exactly(spark, conf, function, told_and_made, form, adaptive):
-    conf("spark.sql.adaptive.enabled", adaptive)
-    f = function()
-    build, calls = FORMS[form]
-    told, made = told_and_made(build(spark.table("t"), f))
-    assert told.calls.is_exact, str(told)
-    assert told.calls.at_least == made
-    assert calls in (made, None)
-    assert (made > 0) == bool(told.mentions)
-
-
-BOUNDS = {
-    "a union sorted": lambda t, f: t.select(f("id").alias("r")).union(few(t).select(f("id"))).orderBy("r.a"),
-    "a limit": lambda t, f: t.select(f("id")).limit(5),
-    "a limit behind a filter": lambda t, f: t.select(f("id").alias("r")).where("r.a > 70").limit(5),
-    "a limit of an operator": lambda t, f: ordered_wait(t, f, "id", capacity=2, queue_size=2).limit(5),
-    "a filter between two": lambda t, f: ordered_wait(ordered_wait(t, f, "id").where("b < 3"), f, "a", as_="again"),
-    "a chain with a filter": lambda t, f: AsyncStream(t).filter(lambda row: row["id"] < 7).ordered_wait(f).to_df(),
-}
-
-
-@pytest.mark.parametrize("form", BOUNDS)
-def test_what_cannot_be_known_has_bounds_and_says_why(spark, function, told_and_made, form):
-    told, made = told_and_made(BOUNDS[form](spark.table("t"), function()))
-    assert not told.calls.is_exact
-    assert told.calls.at_least <= made <= told.calls.at_most
-    assert any({"limited", "results", "operators", "skewed"} & set(mention.reasons) for mention in told.mentions)
-
-
-def test_a_sort_of_skewed_partitions_is_said_to_evaluate_some_a_third_time(spark, function, told_and_made):
-    """Spark samples a partition again that has more than three times the mean."""
-    sizes = sf.expr("IF(id < 20000, 0, id % 8)")
-    t = spark.range(0, 20_100, 1, 1).repartitionByRange(8, sizes).localCheckpoint()
-    told, made = told_and_made(t.select(function()("id").alias("r")).orderBy("r.a"))
-    assert told.calls.at_least <= made <= told.calls.at_most
-    assert "skewed" in told.mentions[0].reasons
-
-
 def test_what_is_persisted_is_called_once_and_then_no_more(spark, function, journal):
     kept = spark.table("t").select("id", function()("id").alias("r")).persist()
     try:
@@ -179,12 +95,40 @@ def test_what_is_persisted_is_called_once_and_then_no_more(spark, function, jour
         kept.unpersist()
 
 
-def test_a_join_whose_other_side_may_be_empty_says_so(spark, conf, function, journal):
+def test_a_cache_that_an_action_has_filled_in_part_calls_for_the_rest(spark, function, journal):
+    kept = spark.table("t").select("id", function()("id").alias("r")).persist()
+    try:
+        kept.take(1)
+        before = len(journal)
+        told = dry_run(kept)
+        kept.collect()
+        assert 0 < before < ROWS
+        assert told.calls.at_least <= len(journal) - before <= told.calls.at_most
+    finally:
+        kept.unpersist()
+
+
+def test_a_join_whose_other_side_is_empty_says_so(spark, conf, function, journal):
     """Adaptive execution had ended the calls of a join after 50 of 100."""
-    df = spark.table("t").select("id", function()("id")).join(few(spark.table("t")), "id")
-    assert "dropped" in dry_run(df).mentions[0].reasons
-    conf("spark.sql.adaptive.enabled", "false")
-    assert "dropped" not in dry_run(df.select("*")).mentions[0].reasons
+    f, t = function(), spark.table("t")
+    for rows, is_dropped in ((0, True), (30, False)):
+        told = dry_run(t.select("id", f("id")).join(t.where(f"id < {rows}"), "id"))
+        assert ("dropped" in told.mentions[0].reasons) == is_dropped
+        assert told.calls.at_least == (0 if is_dropped else ROWS)
+
+
+def test_a_session_that_makes_equal_exchanges_twice(spark, conf, function, told_and_made):
+    conf("spark.sql.exchange.reuse", "false")
+    r = spark.table("t").select(function()("id").alias("r"))
+    told, made = told_and_made(r.alias("x").join(r.alias("y"), sf.expr("x.r.a = y.r.a")))
+    assert told.calls.at_least <= made == told.calls.at_most == 200
+
+
+def test_a_union_of_exchanges_that_are_not_reused_is_read_twice(spark, conf, function, told_and_made):
+    conf("spark.sql.exchange.reuse", "false")
+    r = spark.table("t").select(function()("id").alias("r")).repartition(3)
+    told, made = told_and_made(r.union(r))
+    assert told.calls.at_least == told.calls.at_most == made == 200
 
 
 def test_side_outputs_are_one_evaluation(spark, function, told_and_made):
@@ -248,21 +192,16 @@ def test_a_function_that_the_driver_cannot_read_is_counted_without_its_options(s
     assert (told.calls.at_least, told.calls.at_most) == (0, None)
 
 
-def test_exchanges_that_are_not_reused_are_made_twice(spark, conf, function, told_and_made):
-    conf("spark.sql.exchange.reuse", "false")
-    told, made = told_and_made(FORMS["a join with itself"][0](spark.table("t"), function()))
-    assert told.calls.at_least == told.calls.at_most == made == 200
-
-
-def test_a_store_calls_for_distinct_arguments_at_most(spark, function, journal):
+def test_a_store_may_call_for_each_row_and_saves_what_is_equal(spark, function, journal):
+    """Two tasks of one host had made 351 calls for 213 distinct arguments, which were said to be the most."""
     t = spark.range(ROWS).select((sf.col("id") % 7).alias("id"))
     without = dry_run(t.select(function()("id")))
     assert (without.calls.at_least, without.mentions[0].distinct) == (100, 7)
-    assert "7 distinct: a store would save 93 of the calls" in str(without)
-    f = function(store=ResultStore.executor(), version="dry run")
-    df = t.select(f("id").getField("a").alias("a"), f("id").getField("b").alias("b")).orderBy("a")
-    told = dry_run(df)
-    assert (told.calls.at_least, told.calls.at_most, len(told.mentions), len(journal)) == (0, 7, 2, 0)
+    assert "7 distinct: a store would save about 93 of the calls" in str(without)
+    told = dry_run(t.select(function(store=ResultStore.executor(), version="dry run")("id")))
+    assert (told.calls.at_least, told.calls.at_most, told.mentions[0].distinct) == (0, 100, 7)
+    assert "7 distinct: about as many calls while the store is empty" in str(told)
+    assert len(journal) == 0
 
 
 def test_arguments_are_counted_at_every_entry_point(spark, function, journal):
@@ -278,14 +217,14 @@ def test_arguments_are_counted_at_every_entry_point(spark, function, journal):
     assert len(journal) == 0
 
 
-def test_maps_have_no_distinct_values_and_are_counted_all_the_same(spark, journal):
+def test_rows_with_maps_are_counted(spark, journal):
     @async_pandas_udf
     async def size(m: dict) -> int:
         journal.write("called")
         return len(m)
 
     (mention,) = dry_run(spark.range(4).select(size(sf.create_map(sf.lit("a"), "id")))).mentions
-    assert (mention.calls.at_most, mention.distinct) == (4, None)
+    assert (mention.calls.at_most, mention.distinct in (4, None)) == (4, True)  # which Spark 4.1 does not compare
 
 
 def test_an_estimate_runs_nothing(spark, no_job, function):

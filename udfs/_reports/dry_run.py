@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
 from .._policies.planned_calls import Bounds, Reason
 from .._text.figures import NOTHING, count, number, seconds, things
@@ -13,29 +12,30 @@ from .._text.safe import one_line
 
 __all__ = ("DryRun", "Mention", "scaled")
 
-N = TypeVar("N", int, float)
 WIDTH = 100
 
-WHY = {
-    Reason.COPIED: "one mention is in several places of the plan: the optimizer has copied it, as it may with "
+WHY: dict[Reason, str] = {
+    "copied": "one mention is in several places of the plan: the optimizer has copied it, as it may with "
     "deterministic=True, or the query uses the DataFrame more than once",
-    Reason.SORTED: "what is below a sort is evaluated twice: Spark samples it first, to find the ranges; persist() "
-    "before the sort, or a store, makes it once",
-    Reason.SKEWED: "a third time for a partition of more than three times as many rows as the mean: the sort takes a "
-    "second sample of it",
-    Reason.MULTIPLIED: "a product without a join key reads it again for each partition of the other side",
-    Reason.LIMITED: "a LIMIT ends the query early: calls that are in flight by then have been made",
-    Reason.OPERATORS: "operators before it in the chain decide how many rows come to it",
-    Reason.RESULTS: "how many rows reach it depends on what other async functions return, or cannot be counted "
+    "sorted": "what is below a sort is evaluated twice, as Spark samples it first to find the ranges, and partitions "
+    "far larger than the mean a third time; persist() before the sort, or a store, makes it once",
+    "multiplied": "a product without a join key reads it again for each partition of the other side",
+    "reread": "an outer join without an equality reads the side that is not broadcast twice; persist() it before",
+    "limited": "a LIMIT ends the query early: calls that are in flight by then have been made",
+    "dropped": "fewer if the other side of a join lacks rows: Spark then does not read this side to its end",
+    "unknown": "behind it is an operator or a function of others: nobody can say how often it reads its rows, or "
+    "whether all of them",
+    "operators": "operators before it in the chain decide how many rows come to it",
+    "results": "how many rows reach it depends on what other async functions return, or cannot be counted "
     "without calling them",
-    Reason.UNCOUNTED: "Spark does not know how many rows reach it",
-    Reason.CACHED: "persist() is above it: called by the first action only, while Spark keeps the rows",
-    Reason.LOADED: "Spark has kept the rows: it is called only for those that were lost since",
-    Reason.DROPPED: "fewer if the other side of a join turns out to have no rows: adaptive execution then ends this",
-    Reason.BATCHED: "a call takes many rows: at least as few calls as full batches make, at most one for each row",
-    Reason.NULLS: "rows with a NULL among its arguments make no call (on_null_input), and are not counted apart",
-    Reason.STORED: "it has a store: no call for results that are there, one for each distinct arguments that are not; "
-    "two tasks that ask for the same at the same moment both call",
+    "uncounted": "Spark does not know how many rows reach it",
+    "cached": "persist() is above it: called by the first action only, while Spark keeps the rows",
+    "loaded": "Spark has kept the rows: it is called only for those that were lost since",
+    "batched": "a call takes many rows: at least as few calls as full batches make, at most one for each row",
+    "nulls": "rows with a NULL among its arguments make no call (on_null_input), and are not counted apart",
+    "stored": "it has a store: no call for results that are there, and about one for each of the distinct arguments "
+    "that are not; at most one for each row, as two tasks may ask for the same at the same moment, and a "
+    "store may fail or forget",
 }
 
 
@@ -49,18 +49,17 @@ class Mention:
         columns: the names of those that it reads; "..." for what is not a column as it is.
         rows: that reach it in one evaluation.
         evaluations: how often the plan below it is run.
-        calls: of the function; fewer than `at_least` only where "dropped" is among the reasons.
+        calls: of the function, in all evaluations.
         distinct: how many different arguments reach it; None if that is not known.
-        has_store: whether it has a `store=`; its calls are then those of an empty store at most.
+        has_store: whether it has a `store=`; there are fewer calls then where arguments are equal.
         rows_per_call: at most.
-        group: the same number for mentions of a function that ask for the same arguments.
         capacity: calls in flight in each task; None if the function could not be read.
         tasks: that run at a time.
         waves: how often the latency of a call passes until all are done, if all tasks have equal shares.
         seconds: with `latency=`; None without.
         cost: with `price=`; None without.
-        reasons: keys of why it is as it is: "copied", "sorted", "skewed", "multiplied", "limited", "operators",
-            "results", "uncounted", "cached", "loaded", "dropped", "batched", "nulls", "stored".
+        reasons: why it is as it is: "copied", "sorted", "multiplied", "reread", "limited", "dropped", "unknown",
+            "operators", "results", "uncounted", "cached", "loaded", "batched", "nulls", "stored".
     """
 
     function: str
@@ -72,13 +71,12 @@ class Mention:
     distinct: int | None
     has_store: bool
     rows_per_call: int
-    group: int
     capacity: int | None
     tasks: int
     waves: Bounds[float] | None
     seconds: Bounds[float] | None
     cost: Bounds[float] | None
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,15 +102,9 @@ class DryRun:
 
     @property
     def calls(self) -> Bounds[int]:
-        """Of all functions. Mentions that share a store call once for the same arguments."""
-        stored: dict[int, list[Bounds[int]]] = {}
-        every = [mention.calls for mention in self.mentions if not mention.has_store]
-        for mention in self.mentions:
-            if mention.has_store:
-                stored.setdefault(mention.group, []).append(mention.calls)
-        every += [Bounds(0, _known(max, (one.at_most for one in same))) for same in stored.values()]
-        at_most = _known(sum, (one.at_most for one in every))
-        return Bounds(sum(one.at_least for one in every), None if self.is_hidden else at_most)
+        """Of all functions."""
+        total = sum((mention.calls for mention in self.mentions), Bounds(0, 0))
+        return Bounds(total.at_least, None) if self.is_hidden else total
 
     @property
     def seconds(self) -> Bounds[float] | None:
@@ -120,8 +112,8 @@ class DryRun:
         every = [mention.seconds for mention in self.mentions if mention.seconds is not None]
         if self.latency is None or len(every) < len(self.mentions):
             return None
-        at_most = _known(sum, (one.at_most for one in every))
-        return Bounds(max((one.at_least for one in every), default=0.0), None if self.is_hidden else at_most)
+        at_most = None if self.is_hidden else sum(every, Bounds(0.0, 0.0)).at_most
+        return Bounds(max((one.at_least for one in every), default=0.0), at_most)
 
     @property
     def cost(self) -> Bounds[float] | None:
@@ -135,12 +127,6 @@ class DryRun:
 def scaled(bounds: Bounds[int] | Bounds[float], factor: float) -> Bounds[float]:
     """Both bounds times a factor."""
     return Bounds(bounds.at_least * factor, None if bounds.at_most is None else bounds.at_most * factor)
-
-
-def _known(combine: Callable[[Iterable[N]], N], values: Iterable[N | None]) -> N | None:
-    """All of them combined; None if one is not known."""
-    found = list(values)
-    return None if None in found else combine(one for one in found if one is not None)
 
 
 def _lines(run: DryRun) -> Iterator[str]:
@@ -173,8 +159,7 @@ def _lines(run: DryRun) -> Iterator[str]:
 
 
 def _facts(run: DryRun, mention: Mention) -> Iterator[tuple[str, str]]:
-    evaluations = _told(mention.evaluations)
-    times = "" if evaluations == "1" else f", evaluated {evaluations} times"
+    times = "" if mention.evaluations.at_most == 1 else f", evaluated {_told(mention.evaluations)} times"
     estimated = "about " if run.counting == "estimate" else ""
     yield "rows", f"{estimated}{_told(mention.rows)}{times}"
     if mention.distinct is not None:
@@ -182,7 +167,7 @@ def _facts(run: DryRun, mention: Mention) -> Iterator[tuple[str, str]]:
         yield "arguments", f"{about}{count(mention.distinct)} distinct{_saving(mention)}"
     if mention.capacity is None:
         yield "function", "could not be read here, so its options are not known"
-    elif mention.waves is not None and mention.calls.at_most != 0:
+    elif mention.waves is not None and mention.waves.at_most != 0 and mention.waves != Bounds(0.0, None):
         in_flight = f"{things(mention.tasks, 'task')} at a time, {count(mention.capacity)} calls in flight in each"
         if mention.seconds is None:
             yield (
@@ -194,15 +179,16 @@ def _facts(run: DryRun, mention: Mention) -> Iterator[tuple[str, str]]:
     if mention.cost is not None:
         yield "cost", _told(mention.cost, _money)
     for key in mention.reasons:
-        yield "why", WHY[Reason(key)]
+        yield "why", WHY[key]
 
 
 def _saving(mention: Mention) -> str:
-    saved = mention.calls.at_least * mention.rows_per_call - (mention.distinct or 0)
-    if mention.has_store or mention.rows_per_call > 1 or saved <= 0:
+    if mention.has_store:
+        return ": about as many calls while the store is empty"
+    saved = mention.calls.at_least - (mention.distinct or 0)
+    if mention.rows_per_call > 1 or saved <= 0:
         return ""
-    at_least = "" if mention.calls.is_exact else "at least "
-    return f": a store would save {at_least}{count(saved)} of the calls"
+    return f": a store would save about {count(saved)} of the calls{'' if mention.calls.is_exact else ', or more'}"
 
 
 def _told(bounds: Bounds[int] | Bounds[float], figure: Callable[[float | None], str] = count) -> str:

@@ -1,240 +1,407 @@
-"""The physical plan of a DataFrame, read from Spark's driver as plain nodes; nothing is run."""
+"""The physical plan of a DataFrame: where it calls async functions, with how many rows, and how often it is read."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import pickle
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
-from pyspark.sql import DataFrame
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
 
 from .._errors.exceptions import OptionError
-from .._policies.planned_calls import Flow, PlanNode
-from .planned_functions import PlannedFunction, functions_of, gives, may_be_ours
+from .._policies.planned_calls import Bounds, Reason
+from .planned_functions import ALL, ANY, HIDDEN, OURS, SOME, PlannedFunction, functions_of
 
-__all__ = ("items", "option", "read_plan")
+__all__ = ("Counting", "Place", "QueryPlan")
 
 
-# Nodes of Spark's that keep the number of rows, and those that do not make more of them. All others may.
-SAME = {
-    "AQEShuffleReadExec", "ArrowEvalPythonExec", "BatchEvalPythonExec", "BroadcastExchangeExec", "CoalesceExec",
-    "CollectMetricsExec", "ColumnarToRowExec", "DeserializeToObjectExec", "ProjectExec", "RowToColumnarExec",
-    "SerializeFromObjectExec", "ShuffleExchangeExec", "SortExec", "SubqueryAdaptiveBroadcastExec",
-    "SubqueryBroadcastExec", "SubqueryExec", "WindowExec",
-}  # fmt: skip
-FEWER = {
-    "CollectLimitExec", "FilterExec", "GlobalLimitExec", "LocalLimitExec", "SampleExec", "TakeOrderedAndProjectExec",
-    "WindowGroupLimitExec",
-}  # fmt: skip
-LIMITS = {"CollectLimitExec", "GlobalLimitExec", "LocalLimitExec"}
-SHELLS = {"WholeStageCodegenExec", "InputAdapter"}
+Counting = Literal["exact", "approximate", "estimate"]
+
+# Spark's nodes that read their child once, and to its end: as many rows come out, not more, or any number.
+SAME = """AQEShuffleRead ArrowEvalPython BatchEvalPython BroadcastExchange Coalesce CollectMetrics ColumnarToRow
+    DeserializeToObject InMemoryTableScan Project RowToColumnar SerializeFromObject ShuffleExchange Sort
+    SubqueryAdaptiveBroadcast SubqueryBroadcast Subquery Window"""
+FEWER = "Filter HashAggregate ObjectHashAggregate Sample SortAggregate WindowGroupLimit"
+OTHERS = """AggregateInPandas ArrowAggregatePython ArrowWindowPython BatchEvalPythonUDTF Expand FlatMapCoGroupsInArrow
+    FlatMapCoGroupsInPandas FlatMapGroupsInArrow FlatMapGroupsInPandas Generate Union WindowInPandas"""
+ROWS = {f"{kind}Exec": rows for kinds, rows in ((SAME, ALL), (FEWER, SOME), (OTHERS, ANY)) for kind in kinds.split()}
+LIMITS = {"CollectLimitExec", "GlobalLimitExec", "LocalLimitExec", "TakeOrderedAndProjectExec"}
+MAY_STOP = {"MapElementsExec", "MapInArrowExec", "MapInPandasExec", "MapPartitionsExec"}  # functions of others
+EXCHANGES = {"BroadcastExchangeExec", "InMemoryTableScanExec", "ShuffleExchangeExec"}  # made once, read by many
+SHELLS = {"AdaptiveSparkPlanExec", "InputAdapter", "ReusedExchangeExec", "ReusedSubqueryExec", "WholeStageCodegenExec"}
+READ_AGAIN = {"FullOuter BuildLeft", "FullOuter BuildRight", "LeftOuter BuildLeft", "RightOuter BuildRight"}
+READ_WHOLE = {"BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec", "CartesianProductExec"}
+EVEN = 3  # of so many partitions, none has more than three times the mean: Spark's sort samples such a one again
 BROADCAST = b"pyspark.core.broadcast"  # a command above 1 MiB is a broadcast variable, and this what stands for it
 PYTHON_SCOPES = ("ArrowEvalPython", "MapInArrow", "BatchEvalPythonUDTF")
 
 
-def read_plan(df: DataFrame) -> PlanNode:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Place:
+    """A function at one place of a plan: the rows that reach it in one evaluation, and how often that is done.
+
+    Args:
+        columns: the names of what it reads; "..." for what is no column as it is.
+        distinct: how many different arguments it gets; None if that is not known.
+        tasks: that run at a time.
+        use: the same for two copies of one mention in the query.
+    """
+
+    function: PlannedFunction
+    columns: tuple[str, ...]
+    rows: Bounds[int]
+    evaluations: Bounds[int]
+    distinct: int | None
+    tasks: int
+    reasons: tuple[Reason, ...]
+    use: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class _Above:
+    """What the nodes above say: how often they read a node, and whether Spark may drop it when it sees other rows."""
+
+    times: Bounds[int] = ALL
+    reasons: tuple[Reason, ...] = ()
+    may_drop: bool = False
+
+    def then(self, reason: Reason, times: Bounds[int]) -> _Above:
+        return dataclasses.replace(self, times=self.times * times, reasons=(*self.reasons, reason))
+
+
+class QueryPlan:
     """The plan that a DataFrame's next action follows.
 
     Raises:
         OptionError: the DataFrame is a streaming one, or one of Spark Connect.
     """
-    java = getattr(df, "_jdf", None)
-    if java is None:
-        raise OptionError(
-            "dry_run reads the plan from Spark's driver, which Spark Connect keeps to itself. Run it in a classic "
-            "session (SparkSession.builder.master('local[2]')) over a sample of the data; or count in df.explain() "
-            "the nodes ArrowEvalPython, MapInArrow and BatchEvalPythonUDTF: each calls its function for each row"
-        )
-    if df.isStreaming:
-        raise OptionError(
-            "dry_run takes a DataFrame that ends, not a streaming one: use writeStream.foreachBatch(f) and, in f, "
-            "print(dry_run(query_of(batch))) for a micro-batch"
-        )
-    reuses_exchanges = df.sparkSession.conf.get("spark.sql.exchange.reuse", "true") == "true"
-    return _Reader(df.sparkSession._jvm, reuses_exchanges).read(java.queryExecution().executedPlan())
 
+    # Nodes are Spark's own, read over py4j. What is found of one is kept by its id, which no other node has.
+    #
+    # _made: exchanges, caches and subqueries that have been met: Spark makes equal ones once
 
-class _Reader:
-    # _keys: for exchanges and caches that are one and the same; Spark finds equal ones when the query runs, if not
-    # before, and evaluates them once
+    def __init__(self, df: DataFrame, counting: Counting) -> None:
+        java = getattr(df, "_jdf", None)
+        if java is None:
+            raise OptionError(
+                "dry_run reads the plan from Spark's driver, which Spark Connect keeps to itself. Run it in a classic "
+                "session (SparkSession.builder.master('local[2]')) over a sample of the data; or count in df.explain() "
+                "the nodes ArrowEvalPython, MapInArrow and BatchEvalPythonUDTF: each calls its function for each row"
+            )
+        if df.isStreaming:
+            raise OptionError(
+                "dry_run takes a DataFrame that ends, not a streaming one: use writeStream.foreachBatch(f) and, in f, "
+                "print(dry_run(query_of(batch))) for a micro-batch"
+            )
+        self._session: Any = df.sparkSession
+        self._counting = counting
+        self._cores = int(df.sparkSession.sparkContext.defaultParallelism)
+        self._root = java.queryExecution().executedPlan()
+        self._is_adaptive = _class(self._root) == "AdaptiveSparkPlanExec"
+        conf = df.sparkSession.conf
+        self._reuses = conf.get("spark.sql.exchange.reuse", "true") == "true"
+        self._reuses_subqueries = conf.get("spark.sql.execution.reuseSubquery", "true") == "true"
+        self._made: list[Any] = []
+        self._calls: dict[int, list[tuple[PlannedFunction, Any]]] = {}
+        self._callers: dict[int, bool] = {}
+        self._counts: dict[int, tuple[int | None, list[int | None]]] = {}
 
-    def __init__(self, jvm: Any, reuses_exchanges: bool) -> None:
-        self._jvm = jvm
-        self._keys: list[Any] = []
-        self._reuses_exchanges = reuses_exchanges
-        self._is_adaptive = False
+    def places(self) -> list[Place]:
+        """Every place at which a function is called, from the top down."""
+        return list(self._visit(self._root, _Above()))
 
-    def read(self, java: Any) -> PlanNode:
-        """A node of Spark's with all that is below it."""
-        kind = java.getClass().getSimpleName()
-        if kind == "AdaptiveSparkPlanExec":
-            self._is_adaptive = True
-            return self.read(java.initialPlan())
-        if kind in SHELLS:
-            return self.read(java.children().apply(0))
-        subqueries = tuple(self._subquery(plan) for plan in items(java.subqueries()))
+    def _visit(self, java: Any, above: _Above) -> Iterator[Place]:
+        java, kind = _bare(java)
+        if not self._may_call(java):
+            return
+        for subquery, how in map(_bare, _items(java.subqueries())):
+            if self._is_first(subquery, may_be_one=self._reuses_subqueries):
+                is_sure = how == "SubqueryExec" and not above.may_drop
+                yield from self._visit(_children(subquery)[0], _Above(ALL if is_sure else SOME))
+        if kind in EXCHANGES:
+            if not self._is_first(java, may_be_one=self._reuses or kind == "InMemoryTableScanExec"):
+                return
+            above = self._behind(java, kind, above)
+        calls, children = self._calls_of(java), _children(java)
+        if kind in LIMITS and not (kind == "TakeOrderedAndProjectExec" and java.child().outputOrdering().isEmpty()):
+            above = above.then("limited", SOME)
+        elif not (calls or kind in ROWS or kind in LIMITS or kind in MAY_STOP or _is_join(kind)):
+            above = above.then("unknown", ANY)  # of another version, or of a plug-in
+        elif kind in MAY_STOP and not (calls or self._is_ours(java, kind)):
+            above = above.then("unknown", SOME)
+        yield from self._called(java, calls, above)
+        for number, child in enumerate(children):
+            beside = self._beside(java, kind, children[1 - number], above) if _is_join(kind) else above
+            yield from self._visit(child, beside)
+
+    def _behind(self, java: Any, kind: str, above: _Above) -> _Above:
+        """An exchange is made in a stage of its own, to its end, unless Spark sees before that nobody needs it."""
+        made = _Above(SOME, ("dropped",), may_drop=True) if above.may_drop else _Above()
         if kind == "InMemoryTableScanExec":
-            return self._cache(java, subqueries)
-        if kind == "ReusedExchangeExec":
-            return self.read(java.child())
-        children = tuple(self.read(child) for child in items(java.children()))
-        partitions = _partitions(java)
-        if kind == "MapInArrowExec":
-            return self._map_in_arrow(java, children, subqueries, partitions)
-        calls, is_hidden = self._calls(java, kind)
-        is_narrow = kind == "UnionExec" or len(children) == 1
-        is_exchange = kind in ("ShuffleExchangeExec", "BroadcastExchangeExec")
-        return PlanNode(
-            flow=_flow(kind),
-            children=children,
-            calls=tuple(calls),
-            subqueries=subqueries,
-            limit=java.limit() if kind in LIMITS and java.limit() >= 0 else None,  # -1: there is an OFFSET only
-            exchange=self._key(java) if is_exchange else None,
-            samples=kind == "ShuffleExchangeExec" and _class(java.outputPartitioning()) == "RangePartitioning",
-            crosses=kind == "CartesianProductExec",
-            may_drop=self._is_adaptive and len(children) > 1 and _flow(kind) is Flow.UNKNOWN,
-            is_hidden=is_hidden or (not children and _hides_calls(java)),
-            partitions=partitions or (sum(child.partitions for child in children) if is_narrow else 0),
-            handle=java,
-        )
+            cache = java.relation().cacheBuilder()
+            if cache.isCachedColumnBuffersLoaded():
+                return _Above(Bounds(0, 0), ("loaded",))
+            kept = self._session.sparkContext._jsc.getPersistentRDDs().values()
+            is_begun = any(rdd.name() == cache.cachedName() for rdd in kept)  # an action before may have kept a part
+            if above.times.at_least == 0 or is_begun:
+                made = _Above(SOME, above.reasons, above.may_drop)
+            return made.then("cached", ALL)
+        if _class(java.outputPartitioning()) == "RangePartitioning" and self._partitions(java) != 1:
+            parts = self._partitions(java.child())
+            return made.then("sorted", Bounds(2, 2 if 0 < parts <= EVEN else 3))
+        return made
 
-    def _calls(self, java: Any, kind: str) -> tuple[list[PlannedFunction], bool]:
-        """The functions that a node calls, and whether there may be others that cannot be read."""
+    def _beside(self, java: Any, kind: str, other: Any, above: _Above) -> _Above:
+        """A side of a join is read to its end if the other side has rows; or if an exchange is between."""
+        join = java.joinType().toString()
+        if kind == "CartesianProductExec":
+            above = above.then("multiplied", Bounds(1, self._partitions(other) or None))
+        if kind == "BroadcastNestedLoopJoinExec" and f"{join} {java.buildSide().toString()}" in READ_AGAIN:
+            above = above.then("reread", Bounds(2, 2))
+        is_needed = "Anti" not in join and self._has_rows(other)
+        if is_needed and kind in READ_WHOLE:
+            return above
+        above = above.then("dropped", SOME)
+        return dataclasses.replace(above, may_drop=above.may_drop or (self._is_adaptive and not is_needed))
+
+    def _called(self, java: Any, calls: list[tuple[PlannedFunction, Any]], above: _Above) -> Iterator[Place]:
+        if not calls:
+            return
+        rows, distinct = self._read_by(java)
+        (child,) = _children(java) or [java]
+        tasks = max(1, min(self._partitions(child) or self._cores, self._cores))
+        unsure: Reason = "results" if self._may_call(child) else "uncounted"
+        for (function, expression), known in zip(calls, distinct, strict=True):
+            reasons = [*above.reasons, *([] if rows.is_exact else [unsure])]
+            reasons += ["operators"] if function.gets != ALL else []
+            use = None if expression is None else (expression.resultId().id(), function.number)
+            own, columns = rows * function.gets, _columns(function, expression)
+            yield Place(function, columns, own, above.times, known, tasks, tuple(dict.fromkeys(reasons)), use)
+
+    def _is_first(self, java: Any, *, may_be_one: bool) -> bool:
+        """Whether nothing has been met that Spark makes instead."""
+        same = java.relation().cacheBuilder().cachedPlan() if _class(java) == "InMemoryTableScanExec" else java
+        if any(same.id() == other.id() or (may_be_one and same.sameResult(other)) for other in self._made):
+            return False
+        self._made.append(same)
+        return True
+
+    # rows
+
+    def _rows(self, java: Any) -> Bounds[int]:
+        """How many rows a node gives."""
+        java, kind = _bare(java)
+        children = _children(java)
+        if not self._may_call(java):
+            counted, _ = self._count(java, _logical(java), ())
+            return Bounds(counted or 0, counted)
+        if kind == "InMemoryTableScanExec" and java.relation().cacheBuilder().isCachedColumnBuffersLoaded():
+            known = _option(java.relation().computeStats().rowCount())
+            return ANY if known is None else Bounds(int(str(known)), int(str(known)))
+        if kind == "UnionExec":
+            return sum(map(self._rows, children), Bounds(0, 0))
+        if len(children) != 1:
+            return ANY
+        calls = self._calls_of(java)
+        if calls:
+            return self._read_by(java)[0] * calls[0][0].gives
+        rows = self._rows(children[0]) * (SOME if kind in LIMITS else ROWS.get(kind, ANY))
+        if kind in LIMITS and java.limit() >= 0:  # -1: there is an OFFSET only
+            return Bounds(0, java.limit() if rows.at_most is None else min(rows.at_most, java.limit()))
+        return Bounds(0, 1) if kind.endswith("AggregateExec") and rows.at_most == 0 else rows  # one row of nothing
+
+    def _read_by(self, java: Any) -> tuple[Bounds[int], list[int | None]]:
+        """How many rows a node that calls reads, and how many different arguments each of its functions gets."""
+        calls, logical = self._calls_of(java), _option(java.logicalLink())
+        if any(self._may_call(child) for child in _children(java)):
+            return self._rows(_children(java)[0]), [None] * len(calls)
+        below = None if logical is None or logical.children().isEmpty() else logical.children().apply(0)
+        counted, distinct = self._count(java, below, [self._arguments(*call) for call in calls])
+        return Bounds(counted or 0, counted), distinct
+
+    def _has_rows(self, java: Any) -> bool:
+        if self._may_call(java) or self._counting == "estimate":
+            return self._rows(java).at_least > 0
+        frame = self._frame(_logical(_bare(java)[0]))
+        return frame is not None and not frame.isEmpty()
+
+    def _count(self, java: Any, logical: Any, arguments: Any) -> tuple[int | None, list[int | None]]:
+        if java.id() not in self._counts:
+            self._counts[java.id()] = self._counted(logical, arguments)
+        return self._counts[java.id()]
+
+    def _counted(self, logical: Any, arguments: list[Column | None]) -> tuple[int | None, list[int | None]]:
+        """The rows of an optimized plan, and for each column how many values; None for what nobody knows."""
+        # Never the plan of the query itself, which would keep shuffles and caches for its next action, but a query of
+        # its own over what is below. It is planned first, and is not run if that plan could call a function of ours.
+        unknown: list[int | None] = [None] * len(arguments)
+        if logical is None or self._counting == "estimate":
+            return (None if logical is None else _estimate(logical)), unknown
+        frame = self._frame(logical)
+        if frame is None:
+            return None, unknown
+        number = sf.count_distinct if self._counting == "exact" else sf.approx_count_distinct
+        counts = [sf.lit(None) if one is None else number(one) for one in arguments]
+        try:
+            rows, *distinct = frame.agg(sf.count(sf.lit(1)), *counts).collect()[0]
+        except AnalysisException:  # maps have no order
+            return frame.count(), unknown
+        return rows, distinct
+
+    def _frame(self, logical: Any) -> DataFrame | None:
+        """The rows of an optimized plan; None if running it might call a function."""
+        if logical is None:
+            return None
+        made = self._session._jvm.org.apache.spark.sql.classic.Dataset.ofRows
+        try:
+            frame = DataFrame(made(self._session._jsparkSession, logical), self._session)
+            return None if self._may_call(frame._jdf.queryExecution().executedPlan()) else frame
+        except Exception:  # Spark's own, of many types: part of an optimized plan need not be one that stands alone
+            return None
+
+    def _arguments(self, function: PlannedFunction, expression: Any) -> Column | None:
+        """All arguments of a function as one column."""
+        if not function.arguments:
+            return None
+        from pyspark.sql.classic.column import Column as ClassicColumn
+
+        made = self._session._jvm.org.apache.spark.sql.classic.ExpressionUtils.column
+        given = [ClassicColumn(made(one)) for one in _items(expression.children())]
+        # A table function gets the whole row as one struct.
+        read = [given[at] if isinstance(at, int) else given[0].getField(at) for at in function.arguments]
+        return sf.struct(*(column.alias(f"a{number}") for number, column in enumerate(read)))
+
+    def _partitions(self, java: Any) -> int:
+        """How many partitions the rows of a node have; 0 where Spark does not say."""
+        java, kind = _bare(java)
+        children = _children(java)
+        with contextlib.suppress(Exception):  # some scans would have to look at their files
+            if number := int(java.outputPartitioning().numPartitions()):
+                return number
+        below = [self._partitions(child) for child in children] if kind == "UnionExec" or len(children) == 1 else [0]
+        return sum(below) if all(below) else 0
+
+    # calls
+
+    def _may_call(self, java: Any) -> bool:
+        java, _ = _bare(java)
+        if java.id() not in self._callers:
+            below = (*_children(java), *_items(java.subqueries()))
+            self._callers[java.id()] = bool(self._calls_of(java)) or any(map(self._may_call, below))
+        return self._callers[java.id()]
+
+    def _calls_of(self, java: Any) -> list[tuple[PlannedFunction, Any]]:
+        """The functions that a node calls, with their expressions; HIDDEN for what cannot be looked into."""
+        if java.id() not in self._calls:
+            self._calls[java.id()] = list(self._read_calls(java))
+        return self._calls[java.id()]
+
+    def _read_calls(self, java: Any) -> Iterator[tuple[PlannedFunction, Any]]:
+        kind, analyzed = _class(java), None
         if kind == "ArrowEvalPythonExec":
-            expressions, analyzed = list(items(java.udfs())), None
+            expressions = list(_items(java.udfs()))
+        elif kind == "MapInArrowExec":
+            expressions = [java.func()]
         elif kind == "BatchEvalPythonUDTFExec":
-            expressions, analyzed = [java.udtf()], option(java.udtf().pickledAnalyzeResult())
+            expressions, analyzed = [java.udtf()], _option(java.udtf().pickledAnalyzeResult())
         else:
-            return [], False
-        found: list[PlannedFunction] = []
-        is_hidden = False
+            if kind in ("RDDScanExec", "ExternalRDDScanExec") and _is_made_by_python(java.rdd()):
+                yield HIDDEN, None
+            return
         for expression in expressions:
-            command = self._command(expression.func())
-            is_hidden |= command is None
-            width, use = expression.children().size(), expression.resultId().id()
-            name = expression.name()
-            functions = functions_of(name, command or b"", width=width, use=use, analyzed=analyzed)
-            found += [_with_arguments(function, list(items(expression.children()))) for function in functions]
-        return found, is_hidden
+            command, width = self._command(expression.func()), expression.children().size()
+            if command is None:
+                yield HIDDEN, expression
+            else:
+                for function in functions_of(expression.name(), command, width=width, analyzed=analyzed):
+                    yield function, expression
 
-    def _map_in_arrow(
-        self, java: Any, children: tuple[PlanNode, ...], subqueries: tuple[PlanNode, ...], partitions: int
-    ) -> PlanNode:
-        expression = java.func()
-        command = self._command(expression.func())
-        functions = functions_of(expression.name(), command or b"", width=0, use=expression.resultId().id())
-        calls = [_with_arguments(function, list(items(expression.children()))) for function in functions]
-        return PlanNode(
-            flow=gives(command) if command and may_be_ours(command) else Flow.UNKNOWN,
-            children=children,
-            calls=tuple(calls),
-            subqueries=subqueries,
-            is_hidden=command is None,
-            partitions=partitions or children[0].partitions,
-            handle=java,
-        )
-
-    def _cache(self, java: Any, subqueries: tuple[PlanNode, ...]) -> PlanNode:
-        builder = java.relation().cacheBuilder()
-        is_loaded = builder.isCachedColumnBuffersLoaded()
-        below = self.read(builder.cachedPlan())
-        rows = option(java.relation().computeStats().rowCount()) if is_loaded else None
-        return PlanNode(
-            flow=Flow.SAME,
-            children=(below,),
-            subqueries=subqueries,
-            exchange=self._key(builder.cachedPlan(), is_cache=True),
-            is_cache=True,
-            known_rows=None if rows is None else int(str(rows)),
-            partitions=_partitions(java) or below.partitions,
-            handle=java,
-        )
+    def _is_ours(self, java: Any, kind: str) -> bool:
+        return kind == "MapInArrowExec" and OURS in (self._command(java.func().func()) or b"")
 
     def _command(self, function: Any) -> bytes | None:
         """What Spark sends to the executors of a function; None if it cannot be read."""
-        command = bytes(function.command().toArray(self._jvm.scala.reflect.ClassTag.Byte()))
-        return _broadcast_command(function) if BROADCAST in command and len(command) < 1000 else command
-
-    def _subquery(self, java: Any) -> PlanNode:
-        if _class(java) == "ReusedSubqueryExec":
-            java = java.child()
-        below = self.read(java)
-        return PlanNode(Flow.SAME, (below,), exchange=self._key(java), handle=java)
-
-    def _key(self, java: Any, *, is_cache: bool = False) -> int:
-        """The same number for plans of which Spark evaluates one only."""
-        for number, other in enumerate(self._keys):
-            if java.equals(other) or ((is_cache or self._reuses_exchanges) and java.sameResult(other)):
-                return number
-        self._keys.append(java)
-        return len(self._keys) - 1
+        command = bytes(function.command().toArray(self._session._jvm.scala.reflect.ClassTag.Byte()))
+        if BROADCAST not in command or len(command) >= 1000:
+            return command
+        with contextlib.suppress(Exception):  # Spark keeps it in a file of the driver
+            for broadcast in function.broadcastVars():
+                with open(broadcast.value().path(), "rb") as file:
+                    command = pickle.load(file)
+                if isinstance(command, bytes):
+                    return command
+        return None
 
 
-def _with_arguments(function: PlannedFunction, given: list[Any]) -> PlannedFunction:
-    """With the names of what it reads, which are no secrets as a literal may be; and what tells these from others."""
-    if function.arguments is None:
-        return function
-    if function.entry_point == "table function":
-        over: Any = (given[0].toString(), function.arguments)
-        return dataclasses.replace(function, columns=tuple(map(str, function.arguments)), over=over)
-    read = [given[int(at)] for at in function.arguments]
-    names = tuple(one.name() if _class(one) == "AttributeReference" else "..." for one in read)
-    return dataclasses.replace(function, columns=names, over=tuple(one.toString() for one in read))
+def _columns(function: PlannedFunction, expression: Any) -> tuple[str, ...]:
+    """The names of what a function reads, which are no secrets as a literal may be."""
+    given = [] if expression is None else list(_items(expression.children()))
+    names = [one.name() if _class(one) == "AttributeReference" else "..." for one in given]
+    return tuple(at if isinstance(at, str) else names[at] for at in function.arguments or ())
 
 
-def _flow(kind: str) -> Flow:
-    if kind == "UnionExec":
-        return Flow.SUM
-    if kind in SAME:
-        return Flow.SAME
-    return Flow.FEWER if kind in FEWER or kind.endswith("AggregateExec") else Flow.UNKNOWN
+def _bare(java: Any) -> tuple[Any, str]:
+    """A node without what only stands around it, and its kind."""
+    while (kind := _class(java)) in SHELLS:
+        java = java.initialPlan() if kind == "AdaptiveSparkPlanExec" else java.child()
+    return java, kind
 
 
-def _partitions(java: Any) -> int:
-    """How many partitions Spark says there are; 0 where it does not."""
-    try:
-        return int(java.outputPartitioning().numPartitions())
-    except Exception:  # some scans would have to look at their files
-        return 0
+def _is_join(kind: str) -> bool:
+    return kind.endswith("JoinExec") or kind == "CartesianProductExec"
 
 
-def _broadcast_command(function: Any) -> bytes | None:
-    """A command of more than 1 MiB: Spark keeps it in a file of the driver."""
-    with contextlib.suppress(Exception):
-        for broadcast in function.broadcastVars():
-            with open(broadcast.value().path(), "rb") as file:
-                command = pickle.load(file)
-            if isinstance(command, bytes):
-                return command
-    return None
+def _children(java: Any) -> list[Any]:
+    if _class(java) == "InMemoryTableScanExec":
+        return [java.relation().cacheBuilder().cachedPlan()]
+    return list(_items(java.children()))
 
 
-def _hides_calls(java: Any) -> bool:
+def _logical(java: Any) -> Any:
+    """The optimized plan of a node's rows; None if it has none of its own."""
+    found, children = _option(java.logicalLink()), _children(java)
+    if found is None and len(children) == 1 and ROWS.get(_class(java)) == ALL:
+        return _logical(_bare(children[0])[0])
+    return found
+
+
+def _estimate(logical: Any) -> int | None:
+    """Spark's estimate; from the size, as it makes it itself, where it has no number of rows."""
+    statistics = logical.stats()
+    rows = _option(statistics.rowCount())
+    if rows is not None:
+        return int(str(rows))
+    size = int(str(statistics.sizeInBytes()))
+    if size >= 2**62:  # stands for "not known"
+        return None
+    width = 8 + sum(int(attribute.dataType().defaultSize()) for attribute in _items(logical.output()))
+    return math.ceil(size / width)
+
+
+def _is_made_by_python(rdd: Any) -> bool:
     """Whether rows of an RDD are made by a plan that calls Python functions: of `df.rdd`, or a lazy checkpoint."""
-    if _class(java) not in ("RDDScanExec", "ExternalRDDScanExec"):
-        return False
-    seen, todo = set(), [java.rdd()]
+    seen, todo = set(), [rdd]
     while todo:
         rdd = todo.pop()
-        if rdd.id() in seen:
-            continue
-        seen.add(rdd.id())
-        scope = option(rdd.scope())
+        scope = _option(rdd.scope())
         if scope is not None and scope.name() in PYTHON_SCOPES:
             return True
-        todo += [dependency.rdd() for dependency in items(rdd.dependencies())]
+        seen.add(rdd.id())
+        todo += [one.rdd() for one in _items(rdd.dependencies()) if one.rdd().id() not in seen]
     return False
 
 
-def items(seq: Any) -> Iterator[Any]:
+def _items(seq: Any) -> Iterator[Any]:
     """Those of a sequence of Scala's."""
     return (seq.apply(at) for at in range(seq.size()))
 
 
-def option(value: Any) -> Any:
+def _option(value: Any) -> Any:
     """What is in an Option of Scala's; None if nothing is."""
     return value.get() if value.isDefined() else None
 

@@ -1,0 +1,211 @@
+"""The calls that a query makes lie between the bounds that its dry run tells, in plans of all shapes."""
+
+# ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import functions as sf
+from pyspark.sql.internal import InternalFunction
+
+from asyncudf import AsyncStream, ResultStore, async_pandas_udf, dry_run, ordered_wait, unordered_wait
+
+pytestmark = pytest.mark.spark
+
+
+class Query(NamedTuple):
+    """Made of the table `t` with 100 rows, and f. `calls`: told exactly. `no_most`: why there is no upper bound."""
+
+    build: Callable[[Any, Any], Any]
+    calls: int | None = None
+    no_most: str | None = None
+    conf: dict[str, str] = {}
+
+
+def sql(text, **known):
+    return Query(lambda t, f: t.sparkSession.sql(text), **known)
+
+
+def results(t, f):
+    return t.select("id", f("id").alias("r"))
+
+
+def few(t):
+    return t.where("id < 30")
+
+
+def stops_early(batches):
+    for batch in batches:
+        yield batch.slice(0, 1)
+        return
+
+
+CTE = "WITH c AS (SELECT id, f(id) r FROM t) "
+COPIED = "WITH c AS (SELECT id, copied(id) r FROM t) "  # a function with deterministic=True
+PLAIN = {"spark.sql.adaptive.enabled": "false"}
+SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+
+QUERIES = {
+    "no function": Query(lambda t, f: t, 0),
+    "a result that nobody reads": Query(lambda t, f: results(t, f).select("id"), 0),
+    "rows of Python": Query(lambda t, f: t.sparkSession.createDataFrame([(1,), (2,)], "id int").select(f("id")), 2),
+    "nested": Query(lambda t, f: t.select(f(f("id").getField("b"))), 200),
+    "a case, which is evaluated for each row": sql("SELECT CASE WHEN id < 3 THEN f(id) END FROM t", calls=100),
+    "a SQL function named twice": sql("SELECT f(id).a, f(id).b FROM t", calls=200),
+    "a SQL function named twice, deterministic": sql("SELECT copied(id).a, copied(id).b FROM t", calls=100),
+    "a function of SQL around it, named twice": sql("SELECT around(id), around(id) + 1 FROM t", calls=200),
+    "a filter below": Query(lambda t, f: results(few(t), f), 30),
+    "a filter above": Query(lambda t, f: results(t, f).where("r.b = 3"), 100),
+    "a filter above, copied": sql(COPIED + "SELECT r.a FROM c WHERE r.b > 3"),
+    "a filter between two": Query(lambda t, f: results(t, f).where("r.b < 3").select(f("r.a"))),
+    "a filter of the first among two": sql("SELECT f(id).a FROM t WHERE f(id).b > 2"),
+    "NULL makes no call": Query(
+        lambda t, f: t.selectExpr("IF(id % 3 = 0, NULL, id) AS id").select(f.with_options(on_null_input="null")("id"))
+    ),
+    "an aggregate below": Query(lambda t, f: t.groupBy(sf.expr("id % 7 AS k")).count().select(f("k")), 7),
+    "an aggregate above": Query(lambda t, f: results(t, f).groupBy("r.b").count(), 100),
+    "an aggregate between two": Query(
+        lambda t, f: results(t, f).groupBy("r.b").agg(sf.max("id").alias("m")).select(f("m"))
+    ),
+    "a window": sql(CTE + "SELECT *, row_number() OVER (PARTITION BY r.b ORDER BY id) FROM c", calls=100),
+    "an explode below": Query(
+        lambda t, f: t.select(sf.explode(sf.sequence(sf.lit(1), "id")).alias("k")).select(f("k"))
+    ),
+    "an explode between two": Query(
+        lambda t, f: results(few(t), f).select(sf.explode(sf.sequence(sf.lit(1), "r.b")).alias("k")).select(f("k")),
+        no_most="results",
+    ),
+    "a sort": Query(lambda t, f: results(t, f).orderBy("r.a"), 200),
+    "a sort by another column": Query(lambda t, f: results(t, f).orderBy(sf.desc("id")), 200),
+    "a sort of one partition": Query(lambda t, f: results(t.coalesce(1), f).orderBy("r.a"), 200),
+    "a sort into one": Query(lambda t, f: results(t, f).repartitionByRange(1, "r.a"), 100),
+    "a sort of many partitions": Query(lambda t, f: results(t.repartition(5), f).orderBy("r.a")),
+    "a sort of a skewed partition": Query(
+        lambda t, f: results(
+            t.sparkSession.range(0, 2_600, 1, 1).repartitionByRange(8, sf.expr("IF(id < 2500, 0, id)")), f
+        ).orderBy("r.a"),
+        conf={**PLAIN, "spark.sql.execution.rangeExchange.sampleSizePerPartition": "5"},
+    ),
+    "a shuffle between it and a sort": Query(lambda t, f: results(t, f).repartition(3).orderBy("r.a"), 100),
+    "the first rows of a sort": Query(lambda t, f: results(t, f).orderBy("r.a").limit(3), 100),
+    "a limit": Query(lambda t, f: results(t, f).limit(5)),
+    "a limit below": Query(lambda t, f: results(t.limit(7), f), 7),
+    "a limit behind a filter": Query(lambda t, f: results(t, f).where("r.a > 70").limit(5)),
+    "a limit of an operator": Query(lambda t, f: ordered_wait(t, f, "id", capacity=2, queue_size=2).limit(5)),
+    "a limit between two": Query(lambda t, f: results(t, f).limit(5).select(f("r.a"))),
+    "a function of others that stops early": Query(
+        lambda t, f: results(t, f).mapInArrow(stops_early, "id long, r struct<a int, b int>")
+    ),
+    "an operator that is not known": Query(
+        lambda t, f: results(t, f).select(InternalFunction.distributed_sequence_id(), "r"), no_most="unknown"
+    ),
+    "a union": Query(lambda t, f: results(t, f).union(results(few(t), f)), 130),
+    "a union of one DataFrame": Query(lambda t, f: (lambda r: r.union(r))(results(t, f)), 200),
+    "a union sorted": Query(lambda t, f: results(t, f).union(results(few(t), f)).orderBy("r.a")),
+    "a join below": Query(lambda t, f: t.join(few(t), "id").select(f("id")), 30),
+    "a join above": Query(lambda t, f: results(t, f).join(few(t), "id"), 100),
+    "a join above, shuffled": Query(lambda t, f: results(t, f).join(few(t), "id"), 100, conf=SHUFFLED),
+    "a join with nothing": Query(lambda t, f: results(t, f).join(t.where("id % 7 = 8"), "id"), conf=SHUFFLED),
+    "a join in the stage of the function": Query(
+        lambda t, f: results(t.repartition("id"), f).join(t.where("id = 3"), "id"), conf=SHUFFLED
+    ),
+    "an anti join": Query(lambda t, f: results(t, f).join(few(t), "id", "anti")),
+    "a join on the result": Query(lambda t, f: t.selectExpr("id AS k").join(results(t, f), sf.expr("k = r.b"))),
+    "a join between two": Query(lambda t, f: results(t, f).join(few(t), "id").select(f("r.a")), no_most="results"),
+    "a product": Query(lambda t, f: results(t, f).hint("shuffle_replicate_nl").crossJoin(few(t))),
+    "an outer join without an equality": sql(CTE + "SELECT * FROM c FULL JOIN range(5) k ON c.id < k.id", calls=200),
+    "the same, not adaptive": sql(
+        CTE + "SELECT /*+ BROADCAST(k) */ * FROM range(5) k LEFT JOIN c ON c.id < k.id", calls=200, conf=PLAIN
+    ),
+    "a CTE joined with itself": sql(CTE + "SELECT * FROM c x JOIN c y ON x.id = y.id"),
+    "a CTE joined with itself, not adaptive": sql(CTE + "SELECT * FROM c x JOIN c y ON x.id = y.id", conf=PLAIN),
+    "a CTE joined with itself, copied": sql(COPIED + "SELECT y.id FROM c x JOIN c y ON x.id = y.r.a WHERE x.r.b < 2"),
+    "a CTE joined with itself, copied and shuffled": sql(
+        COPIED + "SELECT * FROM c x LEFT JOIN c y ON x.id = y.r.a + 1", conf=SHUFFLED
+    ),
+    "a CTE in a union": sql(CTE + "SELECT id FROM c UNION ALL SELECT r.a FROM c", calls=100),
+    "a subquery": sql(CTE + "SELECT * FROM t WHERE id < (SELECT max(r.a) FROM c WHERE id < 20)", calls=100),
+    "a subquery used twice": sql(
+        "WITH m AS (SELECT max(r.a) x FROM (SELECT f(id) r FROM t)) "
+        "SELECT id FROM t WHERE id < (SELECT x FROM m) UNION ALL SELECT id FROM t WHERE id > (SELECT x FROM m)",
+        calls=100,
+    ),
+    "a partition pruned by a join": sql("SELECT f(p.id) FROM parts p JOIN t ON p.k = t.id WHERE t.id < 2"),
+    "a partition pruned by results": sql(COPIED + "SELECT p.id FROM parts p JOIN c ON p.k = c.id WHERE c.r.b = 2"),
+    "an operator": Query(lambda t, f: ordered_wait(t, f, "id"), 100),
+    "an operator, filtered and counted": Query(
+        lambda t, f: unordered_wait(t, f, "id").where("a > 3").groupBy().count(), 100
+    ),
+    "an operator, sorted": Query(lambda t, f: ordered_wait(t, f, "id").orderBy("a"), 200),
+    "two operators": Query(lambda t, f: ordered_wait(ordered_wait(t, f, "id"), f, "a", as_="again"), 200),
+    "a chain": Query(lambda t, f: AsyncStream(t).ordered_wait(f).unordered_wait(f, "a", as_="x").to_df(), 200),
+    "a chain with a map": Query(lambda t, f: AsyncStream(t).map(lambda row: row).ordered_wait(f).to_df(), 100),
+    "a chain with a filter": Query(
+        lambda t, f: AsyncStream(t).filter(lambda row: row["id"] < 7).ordered_wait(f).to_df()
+    ),
+    "a chain that makes rows": Query(
+        lambda t, f: AsyncStream(t).flat_map(lambda row: [row, row], "id long").ordered_wait(f).to_df(),
+        no_most="operators",
+    ),
+    "a table function": sql("SELECT * FROM rows_of_f(TABLE(t), 'id') WHERE a > 3", calls=100),
+    "a store": Query(
+        lambda t, f: t.selectExpr("id % 7 AS id").select(
+            f.with_options(store=ResultStore.executor(), version="bounds")("id")
+        )
+    ),
+    "a store, sorted and named twice": Query(
+        lambda t, f: (lambda g: t.select(g("id").alias("x"), g("id").alias("y")).orderBy("x.a"))(
+            f.with_options(store=ResultStore.executor(), version="sorted")
+        )
+    ),
+    "rows of df.rdd": Query(
+        lambda t, f: (lambda r: r.rdd.toDF(r.schema))(results(t, f)).select(f("id")), no_most="hidden"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def parts(spark, tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("parts") / "table")
+    spark.range(40).selectExpr("id", "id % 4 AS k").write.partitionBy("k").parquet(path)
+    spark.read.parquet(path).createOrReplaceTempView("parts")
+
+
+@pytest.fixture
+def function(spark, journal, parts):
+    spark.range(0, 100, 1, 2).createOrReplaceTempView("t")
+
+    @async_pandas_udf("a int, b int")
+    async def f(id: int):
+        journal.write("called", id)
+        return {"a": id, "b": id % 10}
+
+    spark.udf.register("f", f)
+    spark.udf.register("copied", f.with_options(deterministic=True))
+    f.with_options(output_mode="unordered").register(spark, "rows_of_f")
+    spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION around(x BIGINT) RETURNS INT RETURN f(x).a")
+    return f
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_calls_made_lie_between_the_bounds(spark, conf, journal, function, name):
+    query = QUERIES[name]
+    for option, value in query.conf.items():
+        conf(option, value)
+    df = query.build(spark.table("t"), function)
+    told = dry_run(df)
+    assert len(journal) == 0, "the dry run has called the function"
+    df.collect()
+    made = len(journal)
+    assert told.calls.at_least <= made, str(told)
+    if query.no_most is not None:
+        assert told.calls.at_most is None
+        assert told.is_hidden or any(query.no_most in mention.reasons for mention in told.mentions)
+    else:
+        assert made <= told.calls.at_most, str(told)
+    if query.calls is not None:
+        assert (told.calls.at_least, told.calls.at_most, made) == (query.calls,) * 3, str(told)
+    elif query.no_most is None:
+        assert told.calls.is_exact or any(mention.reasons for mention in told.mentions), "bounds have reasons"
+    assert (made > 0) <= bool(told.mentions)
