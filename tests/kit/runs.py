@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -50,7 +49,7 @@ def run_of_a_function(
     for number, start in enumerate(range(0, max(1, len(rows)), batch)):
         engine.loop.call_later(number * every, feed, start)
     engine.run()
-    (figures,) = figures_of([engine.counted], _plain(engine.udf.options))
+    (figures,) = figures_of([engine.counted], engine.udf.options.to_plain())
     return figures
 
 
@@ -61,9 +60,3 @@ def run_of_a_stream(
     with started_streams() as started:
         run_stream(build, rows, schema)
     return figures_of([counted() for counted in started], options, "operator")
-
-
-def _plain(options: Any) -> dict[str, Any]:
-    told = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    told["output_mode"] = options.output_mode.value
-    return {name: value for name, value in told.items() if isinstance(value, (int, float, str)) or value is None}

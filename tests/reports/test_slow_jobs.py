@@ -92,7 +92,7 @@ JOBS: dict[str, tuple[Callable[[], Figures], str, str]] = {
     "capacity": (
         lambda: run_of_a_function(usual, range(1000), capacity=20),
         "calls_busy",
-        "the service or capacity is the limit; capacity=40 would about halve the time",
+        "calls took 50 ms from first to last: capacity is the limit; capacity=40 would about halve the time",
     ),
     "slow head of the line": (
         lambda: run_of_a_function(sometimes_slow, range(1200), capacity=20, queue_size=40),
@@ -140,7 +140,8 @@ def test_the_verdict_names_why_a_job_is_slow(job: str) -> None:
     """Each of them ran through the engine; nobody wrote down its figures."""
     run, state, told = JOBS[job]
     found = verdict(run())
-    assert (found.state, found.sureness) == (state, "sure")
+    only_if = ("capacity=" in found.text, "if a second attempt" in found.text)  # what no run of ours tells
+    assert (found.state, found.sureness) == (state, "likely" if any(only_if) else "sure")
     assert told in found.text
 
 
@@ -164,7 +165,7 @@ def test_twice_the_capacity_saves_nothing_where_rows_come_just_in_time() -> None
     once = run_of_a_function(usual, range(1000), capacity=10, every=0.05, batch=10)
     twice = run_of_a_function(usual, range(1000), capacity=20, every=0.05, batch=10)
     assert twice["seconds"] == pytest.approx(once["seconds"])
-    assert verdict(once).text.endswith("if the service can take it and Spark keeps up")
+    assert verdict(once).text.endswith("if the service takes so many at once and Spark keeps up")
 
 
 @pytest.mark.parametrize("change", [{"queue_size": 2000}, {"output_mode": "unordered", "queue_size": 40}])

@@ -50,8 +50,8 @@ def test_what_a_run_did() -> None:
         "  in vain   2 task attempts failed; they made 311 calls in 4.2 s (ValueError 2)",
         "  time      calls busy 93%, input 5%",
         "  verdict   93% of the time all 20 slots of a task were busy and calls took 48 ms: the service or",
-        "            capacity is the limit; capacity=40 would about halve the time if the service can take it",
-        "            and Spark keeps up (likely)",
+        "            capacity is the limit; try capacity=40: if calls then take longer, the service is the",
+        "            limit (likely)",
     ]
 
 
@@ -68,7 +68,7 @@ def test_calls_that_have_not_come_back() -> None:
     hangs = figures(calls_busy=600.0, latency=latencies(0, 0.0), tasks={"running": 1}, per_task=[running])
     text = of(hangs, is_over=False)
     assert "  calls     none has come back\n  in flight 12 now, 20 of 20 at most in a task\n" in text
-    assert "no call has come back in 10 min" in text
+    assert "no call has come back for 10 min" in text
 
 
 def test_an_empty_run() -> None:

@@ -25,7 +25,7 @@ def test_every_state_has_a_sentence_of_its_own() -> None:
 
 
 SURENESS = {
-    "sure": figures(**BUSY),
+    "sure": figures(input=9.3, calls_busy=0.7),
     "likely": figures(calls_busy=5.0, input=3.0, output=2.0, in_flight={"mean": 10, "peak": 20}),
     "not clear": figures(input=3.0, output=2.0, store=2.0, limit=2.0, calls_busy=1.0),
 }
@@ -38,7 +38,7 @@ def test_sureness_follows_the_share(sureness: str) -> None:
 
 
 DOUBTFUL = {
-    "a thread that is busy": figures(**BUSY, latency=latencies(100_000, 0.002)),
+    "how many calls the service takes": figures(**BUSY),
     "two that cost about the same": figures(input=5.2, output=4.8),
     "retries": figures(**BUSY, retries=500),
     "one thread": figures(calls_busy=10.0, latency=latencies(60_000, 0.001)),
@@ -81,9 +81,9 @@ def hanging(*points: list[float], **given: Any) -> dict[str, Any]:
 def test_calls_that_never_come_back_are_the_answer(state: str) -> None:
     """Whatever else waits for them, and whatever calls took that did come back."""
     none = verdict(figures(**{state: 600.0}, latency=latencies(0, 0.0), **hanging()))
-    assert "no call has come back in 10 min, 20 are in flight; attempt_timeout= tells which" in none.text
+    assert "no call has come back for 10 min, and 20 are in flight; attempt_timeout= tells which" in none.text
     some = verdict(figures(**{state: 600.0}, latency=latencies(400, 0.05), **hanging([60.0, 400, 20.0, 20.0])))
-    assert "no call has come back for 9 min, where the longest took 50 ms, 20 are in flight" in some.text
+    assert "no call has come back for 9 min, where the longest took 50 ms, and 20 are in flight" in some.text
     assert {none.sureness, some.sureness} == {"likely"}
 
 

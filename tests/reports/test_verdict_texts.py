@@ -41,34 +41,60 @@ VERDICTS: dict[str, Case] = {
     "capacity": (
         figures(**BUSY, latency=latencies(1000, 0.048)),
         "calls_busy",
-        ["93%", "20 slots", "48 ms", "the service", "capacity=40", HALF, "Spark"],
+        ["93%", "20 slots", "48 ms", "the service", "capacity=40", "take longer"],
     ),
     "capacity of a small queue": (
         figures(**BUSY, options={"queue_size": 30}),
         "calls_busy",
-        ["93%", "20 slots", "50 ms", "capacity=40", "queue_size=60", HALF],
+        ["93%", "20 slots", "50 ms", "capacity=40", "queue_size=60"],
     ),
     "capacity, and Spark is not much faster": (
         figures(calls_busy=9.0, output=1.0, in_flight={"mean": 18.5, "peak": 20}),
         "calls_busy",
-        ["90%", "20 slots", "50 ms", "capacity=40", HALF, "Spark"],
+        ["90%", "20 slots", "50 ms", "capacity=40"],
     ),
     "capacity that is not known": (
         figures(**BUSY, options={"capacity": None}),
         "calls_busy",
-        ["93%", "50 ms", "twice the capacity", HALF],
+        ["93%", "50 ms", "twice the capacity"],
     ),
     "one slot": (
         figures(calls_busy=9.0, input=1.0, options={"capacity": 1}, in_flight={"mean": 0.9, "peak": 1}),
         "calls_busy",
-        ["90%", "only slot", "50 ms", "capacity=2", HALF],
+        ["90%", "only slot", "50 ms", "capacity=2"],
     ),
-    "as many calls as one thread can make": (
+    "calls that take as long at all times": (
+        figures(**BUSY, latency={**latencies(1000, 0.05), "first": [[0.05, 20]], "last": [[0.05, 20]]}),
+        "calls_busy",
+        ["93%", "20 slots", "50 ms", "first to last", "capacity=40", HALF, "the service", "Spark"],
+    ),
+    "calls that were quicker at first": (
         figures(
-            calls_busy=9.3, winding_down=0.7, latency=latencies(100_000, 0.002), in_flight={"mean": 18.6, "peak": 20}
+            **BUSY,
+            latency={
+                **latencies(1000, 0.25),
+                "histogram": [[0.05, 4], [0.1, 4], [0.25, 992]],
+                "first": [[0.05, 4], [0.1, 4], [0.25, 12]],
+                "last": [[0.25, 20]],
+            },
         ),
         "calls_busy",
-        ["93%", "20 slots", "2 ms", "the service", "one thread", "capacity=40", HALF, "CPU"],
+        ["93%", "20 slots", "50 ms", "250 ms", "the service", "pool", "about 4 at once", "capacity=4"],
+    ),
+    "calls that were quicker at last": (
+        figures(**BUSY, latency={**latencies(1000, 0.25), "first": [[0.25, 20]], "last": [[0.15, 12], [0.25, 8]]}),
+        "calls_busy",
+        ["93%", "20 slots", "150 ms", "250 ms", "the service", "slower with more calls", "a lower capacity"],
+    ),
+    "computing": (
+        figures(calls_busy=10.0, processor_seconds=9.0, in_flight={"mean": 19.0, "peak": 20}),
+        "calls_busy",
+        ["100%", "computed for 90%", "processor", "more partitions"],
+    ),
+    "nothing but hits": (
+        figures(input=10.0, latency=latencies(0, 0.0), store_hits=500, in_flight={"mean": 0.0, "peak": 1}),
+        "input",
+        ["100%", "500 of 500 rows", "store", "Spark"],
     ),
     "a queue that is full with one batch": (
         figures(**BUSY, options={"capacity": 20, "queue_size": 500, "batch_size": 100}),
@@ -109,15 +135,15 @@ VERDICTS: dict[str, Case] = {
         "calls_busy",
         ["100%", "one after another", "10 ms", "asynchronous client", "plain def", "at most 95%", "computing"],
     ),
-    "calls that compute": (
+    "calls that never wait": (
         figures(calls_busy=10.0, latency=latencies(1000_000, 1e-5), in_flight={"mean": 1.0, "peak": 20}),
         "calls_busy",
-        ["100%", "one after another", "10 µs", "twice the partitions", "cores", HALF],
+        ["100%", "1 of 20 slots", "10 µs", "one thread", "more partitions", "cores"],
     ),
     "one thread": (
         figures(calls_busy=10.0, latency=latencies(60_000, 0.001), in_flight={"mean": 6.0, "peak": 20}),
         "calls_busy",
-        ["100%", "6 of 20 slots", "one thread", "twice the partitions", "cores", HALF],
+        ["100%", "6 of 20 slots", "1 ms", "one thread", "more partitions", "cores"],
     ),
     "a slow head": (
         figures(head_of_line=25.0, calls_busy=5.0, latency=ONE_SLOW, in_flight={"mean": 2.0, "peak": 20}),
@@ -214,10 +240,10 @@ VERDICTS: dict[str, Case] = {
     "two limits": (
         figures(limit=9.0, calls_busy=1.0, options={"job_capacity": 40, "rate_limit": "given"}, throttled=1),
         "limit",
-        ["90%", "permit", "job_capacity=40", "the service refused 1 call", "rate_limit", "at most 75%"],
+        ["90%", "permit", "job_capacity=40", "a higher rate_limit", "at most 75%"],
     ),
     "refusals": (
-        figures(limit=9.0, calls_busy=1.0, throttled=12, in_flight={"mean": 2.0, "peak": 20}),
+        figures(limit=9.0, calls_busy=1.0, throttled=12, refused_seconds=8.0, in_flight={"mean": 2.0, "peak": 20}),
         "limit",
         ["90%", "the service refused 12 calls", "rate_limit"],
     ),

@@ -118,7 +118,7 @@ class Calls(FirstAttempts):
 
     def _begin(self, call: Call, now: float) -> None:
         """From now on the call takes its time, and its deadline runs."""
-        call.started, call.is_fresh = now, False
+        call.started, call.idle, call.is_fresh = now, 0.0, False
         call.deadline = self._deadlines.start(call.watched, call, now)
 
     def next_ready(self) -> Call | None:

@@ -21,6 +21,7 @@ class Call:
     # coroutine runs on while the next attempt is made
     # waited: seconds of back-off so far, which a strategy may have a limit for
     # parked: when the last attempt ended; until the next one begins, after the back-off and in a free slot
+    # idle: seconds since `started` in which no attempt was under way
     # pauses: how long all calls had been paused by then
     # uncounted: of `attempt` those that use up none: the service was too busy, or dead
     # is_fresh: its deadline begins with its next attempt
@@ -28,8 +29,8 @@ class Call:
     # is_held: it has failed, and waits among the `HeldFailures`
     # is_excused: an outage has excused its failures; later ones are no sign of another
     __slots__ = (
-        "attempt", "costs", "deadline", "done", "entries", "is_excused", "is_fresh", "is_held", "parked", "pauses",
-        "records", "slots", "started", "uncounted", "waited",
+        "attempt", "costs", "deadline", "done", "entries", "idle", "is_excused", "is_fresh", "is_held", "parked",
+        "pauses", "records", "slots", "started", "uncounted", "waited",
     )  # fmt: skip
 
     def __init__(self, records: Sequence[StreamRecord], entries: Sequence[Entry], started: float) -> None:
@@ -43,6 +44,7 @@ class Call:
         self.costs: Sequence[float] | None = None
         self.waited = 0.0
         self.parked: float | None = None
+        self.idle = 0.0
         self.pauses = 0.0
         self.done = False
         self.slots: list[CallSlot] = []

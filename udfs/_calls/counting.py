@@ -78,8 +78,14 @@ class CallCounts:
     def unparks(self, call: Call) -> None:
         """What it has waited for another attempt is no time of the service's, however long it took."""
         if call.parked is not None:
-            self._counters.totals.waited += self._counters.clock() - call.parked
+            # Its time may have begun anew meanwhile, when an outage was over: what was before is in no latency.
+            call.idle += self._counters.clock() - max(call.parked, call.started)
             call.parked = None
+
+    def ended(self, call: Call, now: float) -> None:
+        """A call has all its results."""
+        self._counters.latencies.append(now - call.started)
+        self._counters.totals.waited += call.idle
 
     def completed(self, call: Call, completed: Sequence[Results]) -> None:
         """A call has ended that may be of several rows or results."""
@@ -96,8 +102,8 @@ class CallCounts:
     def count_open(self) -> None:
         """Bring up to date for how long the calls have taken that are not done."""
         now = self._counters.clock()
-        ends = [(now if call.parked is None else call.parked) - call.started for call in self._open]
-        self._counters.totals.open_seconds = sum(ends)
+        ends = [(call, now if call.parked is None else max(call.parked, call.started)) for call in self._open]
+        self._counters.totals.open_seconds = sum(end - call.started - call.idle for call, end in ends if call.attempt)
 
     def abandon(self) -> None:
         """The operator ends, and nobody waits for the calls any more that are not done."""
@@ -115,6 +121,7 @@ class CallCounts:
         begun = [call for call in calls if call.attempt]
         now = self._counters.clock()
         self._counters.abandon(len(begun), sum(now - call.started for call in begun))
+        self._counters.totals.waited += sum(call.idle for call in begun)
 
     @property
     def _open(self) -> list[Call]:

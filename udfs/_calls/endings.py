@@ -297,7 +297,7 @@ class CallEndings(ABC):
         if not call.attempt:
             self.counts.uncalled(len(call.records), completed)
             return
-        self._latencies.append(now - call.started)
+        self.counts.ended(call, now)
         if self._hedges is not None:
             self._hedges.done(call)
         if not self.counts.is_even:

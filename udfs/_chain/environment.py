@@ -44,6 +44,8 @@ class TaskEnvironment:
         uses: of each function how often operators of the task have it.
         stores: the ids of stores that operators have taken.
         spark_thread: tells when Spark's thread was away.
+        waited: seconds for which the task has waited for its first rows.
+        processor: seconds of processor time that the process has used.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -61,6 +63,8 @@ class TaskEnvironment:
     uses: Counter[str] = dataclasses.field(default_factory=Counter)
     stores: set[int] = dataclasses.field(default_factory=set)
     spark_thread: SparkThread | None = None
+    waited: float = 0.0
+    processor: Callable[[], float] = lambda: 0.0
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -83,7 +87,7 @@ class TaskEnvironment:
 
     def counters(self) -> TaskCounters:
         """The counters of one operator, from now on."""
-        return TaskCounters(self.clock, self.spark_thread)
+        return TaskCounters(self.clock, self.spark_thread, waited=self.waited, processor=self.processor)
 
     def stored(self, plan: FunctionPlan) -> StoredResults:
         """What a function has in its store, for this task alone."""

@@ -93,8 +93,8 @@ class Admission:
         self._pool.pulls(slot)  # what it was in until now is over, and takes no room of a limit
         while not (call.done or (is_second and not call.undecided)):
             now = self._clock()
-            state, wait = self._closed(call, now)
-            if wait == 0.0:
+            closed = self._closed(call, now)
+            if closed is None:
                 slot.admitted = now
                 for began in self._told_begin:
                     began(slot, call, now)
@@ -105,16 +105,19 @@ class Admission:
                 self.lets_in = self.is_open or (self._has_limits and self._newcomer.costs is not None)
                 return True
             has_waited, self.lets_in = True, False
-            self._account.enter(state)
+            gate, wait = closed
+            self._account.enter(gate.state)
             await self._wait(call, wait)
+            if gate is self._gates[0]:  # the refusals
+                self._counters.totals.refused_seconds += self._clock() - now
         return False
 
-    def _closed(self, call: PendingCall, now: float) -> tuple[State, float | None]:
-        """What the call has to wait for, and how long."""
+    def _closed(self, call: PendingCall, now: float) -> tuple[Gate, float | None] | None:
+        """What the call has to wait for, and how long; None if it may begin."""
         for gate in self._gates:
             if (wait := gate.wait(call, now)) != 0.0:
-                return gate.state, wait
-        return State.CALLS_BUSY, 0.0
+                return gate, wait
+        return None
 
     async def _wait(self, call: PendingCall, seconds: float | None) -> None:
         woken = self._woken = self._loop.create_future()

@@ -215,13 +215,16 @@ class Bridge(Generic[In, Out]):
             raise
 
 
-def pipe(batches: Iterator[Any], start: Callable[[Any], Bridge[Any, Out]], read: Callable[[Any], Any]) -> Iterator[Out]:
+def pipe(
+    batches: Iterator[Any], start: Callable[[Any, float], Bridge[Any, Out]], read: Callable[[Any], Any]
+) -> Iterator[Out]:
     """Run a task over Spark's batches; a partition without rows opens nothing.
 
     Args:
-        start: makes the bridge, knowing the first batch.
+        start: makes the bridge, knowing the first batch and how many seconds that was waited for.
         read: makes the elements of one batch.
     """
+    began = time.monotonic()
     first = next(batches, None)
     if first is not None:
-        yield from start(first).pipe(map(read, itertools.chain((first,), batches)))
+        yield from start(first, time.monotonic() - began).pipe(map(read, itertools.chain((first,), batches)))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from .function_metrics import FunctionMetrics
+from .latency_sketch import LatencySketch
 from .spark_thread import SparkThread
 from .time_account import TimeAccount
 from .timeline import Point, Timeline
@@ -22,6 +23,8 @@ class TaskCounters:
     Args:
         clock: seconds; of better resolution than the loop's own, where that has only milliseconds.
         spark_thread: tells when Spark's thread was away.
+        waited: seconds for which the task has waited for its first rows.
+        processor: seconds of processor time that the process has used.
     """
 
     # A row that waits for its call is counted by its latency in a list: how long the list is tells calls, attempts,
@@ -30,14 +33,24 @@ class TaskCounters:
     #
     # latencies: of calls that have ended and are not yet in `totals`
 
-    def __init__(self, clock: Callable[[], float], spark_thread: SparkThread | None = None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        spark_thread: SparkThread | None = None,
+        *,
+        waited: float = 0.0,
+        processor: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self.clock = clock
-        self.account = TimeAccount(clock, spark_thread)
+        self.account = TimeAccount(clock, spark_thread, waited)
+        self._processor, self._worked = processor, processor()
+        self._tail: list[float] = []  # the last latencies, as many as there were calls in flight
         self.latencies: list[float] = []
         self.more_rows = 0  # of calls that have ended, beyond one for each
         self.more_results = 0  # of rows that are done, beyond one for each
         self.totals = FunctionMetrics(tasks=1)
-        self._began = self._looked = clock()
+        self._looked = clock()
+        self._began = self._looked - waited
         self._timeline = Timeline()
         self._rows_before = 0
 
@@ -78,6 +91,11 @@ class TaskCounters:
         totals.rows += count + self.more_rows
         totals.results += count + self.more_rows + self.more_results
         totals.latency.add(self.latencies)
+        if few := count and totals.in_flight_peak:
+            # While a task starts and ends it has fewer calls in flight than in between: was the service quicker then?
+            totals.first.add(self.latencies[: max(0, few - totals.first.count)])
+            self._tail = [*self._tail, *self.latencies[-few:]][-few:]
+            totals.last = LatencySketch.of(self._tail)
         self.latencies.clear()
         self.more_rows = self.more_results = 0
 
@@ -88,13 +106,14 @@ class TaskCounters:
             in_flight, queued: calls, and rows in the queue, now.
             was_blocked: whether the loop was, since the last look.
         """
-        self.fold()
         now, totals = self.clock(), self.totals
+        totals.in_flight_peak = max(totals.in_flight_peak, in_flight)
+        self.fold()
+        totals.processor_seconds = self._processor() - self._worked
         totals.time = self.account.look(was_blocked=was_blocked)
         totals.seconds = sum(totals.time.values())
         totals.queued_seconds += queued * (now - self._looked)
         totals.queued_peak = max(totals.queued_peak, queued)
-        totals.in_flight_peak = max(totals.in_flight_peak, in_flight)
         if now > self._looked:
             self._timeline.add(Point(now - self._began, totals.rows - self._rows_before, in_flight, queued))
             self._looked, self._rows_before = now, totals.rows

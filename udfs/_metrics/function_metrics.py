@@ -39,10 +39,13 @@ class FunctionMetrics:
         in_flight_peak, queued_peak, bytes_peak: calls, rows in the queue, and bytes of results there, in the task that
             had most.
         queued_seconds: how long the rows were in the queue, all together.
-        waited: seconds that calls spent in the back-off before another attempt.
+        waited: seconds that calls spent in the back-off before another attempt; part of their latency.
+        refused_seconds: for which calls were held back because the service had refused others.
+        processor_seconds: of processor time of the task's process.
         errors: how many attempts ended with an error, by its type.
         examples: a message for each of these types.
         latency: of calls, from the first attempt to the result.
+        first, last: of those that ended first and last in a task, as many as were in flight at most.
         time: seconds in each state, which add up to `seconds`.
     """
 
@@ -51,9 +54,10 @@ class FunctionMetrics:
     SUMS = (
         "tasks", "seconds", "rows", "results", "calls", "attempts", "abandoned", "abandoned_seconds", "open_seconds",
         "timeouts", "throttled", "hedges", "failures", "dead_letters", "store_hits", "store_misses", "shared_flights",
-        "queued_seconds", "waited",
+        "queued_seconds", "waited", "refused_seconds", "processor_seconds",
     )  # fmt: skip
     PEAKS = ("in_flight_peak", "queued_peak", "bytes_peak")
+    SKETCHES = ("latency", "first", "last")
 
     tasks: int
     seconds: float
@@ -74,6 +78,8 @@ class FunctionMetrics:
     shared_flights: int
     queued_seconds: float
     waited: float
+    refused_seconds: float
+    processor_seconds: float
     in_flight_peak: int
     queued_peak: int
     bytes_peak: int
@@ -82,7 +88,7 @@ class FunctionMetrics:
         vars(self).update(dict.fromkeys((*self.SUMS, *self.PEAKS), 0), **counts)
         self.errors: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
-        self.latency = LatencySketch()
+        self.latency, self.first, self.last = (LatencySketch() for _ in range(3))
         self.time = dict.fromkeys(State, 0.0)
 
     @property
@@ -118,7 +124,8 @@ class FunctionMetrics:
             kind = kind if kind in self.errors or len(self.errors) < ERROR_TYPES else OTHERS
             self.errors[kind] += count
             self.examples.setdefault(kind, other.examples.get(kind, ""))
-        self.latency.merge(other.latency)
+        for name in self.SKETCHES:
+            getattr(self, name).merge(getattr(other, name))
         for state, seconds in other.time.items():
             self.time[state] += seconds
 
@@ -128,7 +135,7 @@ class FunctionMetrics:
             **{name: getattr(self, name) for name in (*self.SUMS, *self.PEAKS)},
             "errors": dict(self.errors),
             "examples": self.examples,
-            "latency": self.latency.to_plain(),
+            **{name: getattr(self, name).to_plain() for name in self.SKETCHES},
             "time": {state.name.lower(): seconds for state, seconds in self.time.items()},
         }
 
@@ -137,6 +144,7 @@ class FunctionMetrics:
         metrics = cls(**{name: plain[name] for name in (*cls.SUMS, *cls.PEAKS)})
         metrics.errors.update(plain["errors"])
         metrics.examples.update(plain["examples"])
-        metrics.latency = LatencySketch.from_plain(plain["latency"])
+        for name in cls.SKETCHES:
+            setattr(metrics, name, LatencySketch.from_plain(plain[name]))
         metrics.time.update({State[name.upper()]: seconds for name, seconds in plain["time"].items()})
         return metrics

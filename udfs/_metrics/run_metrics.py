@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from .function_metrics import FunctionMetrics
+from .latency_sketch import LatencySketch
 
 __all__ = ("COUNTS", "RunMetrics", "TaskAttempt")
 
@@ -185,7 +186,7 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
     sketch = metrics.latency
     return {
         "seconds": metrics.seconds,
-        "waited": metrics.waited,
+        **{name: getattr(metrics, name) for name in ("waited", "refused_seconds", "processor_seconds")},
         **{name: getattr(metrics, name) for name in COUNTS},
         "errors": dict(metrics.errors.most_common()),
         "examples": dict(metrics.examples),
@@ -198,7 +199,13 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
             "min": sketch.shortest if sketch.count else None,
             **{name: sketch.quantile(share) for name, share in QUANTILES.items()},
             "max": sketch.longest if sketch.count else None,
-            "histogram": [[seconds, count] for seconds, count in sketch.histogram()],
+            "histogram": _histogram(sketch),
+            "first": _histogram(metrics.first),
+            "last": _histogram(metrics.last),
         },
         "time": {state.name.lower(): seconds for state, seconds in metrics.time.items()},
     }
+
+
+def _histogram(sketch: LatencySketch) -> list[list[float]]:
+    return [[seconds, count] for seconds, count in sketch.histogram()]

@@ -30,16 +30,20 @@ class TimeAccount:
     Args:
         clock: seconds.
         spark_thread: tells of `INPUT` how much was `OUTPUT`.
+        waited: seconds that have passed before, without any input.
     """
 
     # sum of _seconds == _since - the start; _since <= clock(); _looked: what they were when `look` was called last
 
-    def __init__(self, clock: Callable[[], float], spark_thread: SparkThread | None = None) -> None:
+    def __init__(
+        self, clock: Callable[[], float], spark_thread: SparkThread | None = None, waited: float = 0.0
+    ) -> None:
         self._clock = clock
         self._spark_thread = spark_thread
         self._since = clock()
         self._away = 0.0  # how long Spark's thread had been by then
         self._seconds = dict.fromkeys(State, 0.0)
+        self._seconds[State.INPUT] = waited
         self._looked = dict(self._seconds)
         self.state = State.WINDING_DOWN
 

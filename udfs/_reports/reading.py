@@ -12,6 +12,11 @@ from .._metrics.time_account import State
 __all__ = ("Reading", "rounded_up")
 
 
+GENERATIONS = 5  # calls in each slot, from which on the first and the last are few
+QUICK = 0.75  # of half of the calls' time: clearly shorter
+STEADY = 0.9  # of it: about as long
+
+
 class Reading:
     """Answers what a verdict asks of the figures of one function of `run.metrics`; what is missing counts as none."""
 
@@ -34,14 +39,80 @@ class Reading:
 
     def latency_below(self, limit: float) -> float:
         """What 99% of the calls took at most that took less than the limit; 0 if none did."""
-        histogram = (self.plain.get("latency") or {}).get("histogram") or ()
-        buckets = [(seconds, number) for seconds, number in histogram if seconds < limit]
+        buckets = [(seconds, number) for seconds, number in self._histogram("histogram") if seconds < limit]
         missing = 0.99 * sum(number for _, number in buckets)
         for seconds, number in buckets:
             missing -= number
             if missing <= 0:
                 return float(seconds)
         return 0.0
+
+    # Whether calls were shorter while few were in flight, as they are when the service has others to answer first.
+    #
+    # The first to end are short ones, and the last long ones, also where the service takes any number: so what tells is
+    # that nearly all short calls came first, or that the last ones were short.
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether calls waited for each other: in the service, or in a client that has room for few."""
+        is_quick_at_last = 0 < self._quantile("last", 0.5) <= 0.85 * self.latency("p50")
+        return self._has_generations and (self.at_once > 0 or is_quick_at_last)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether calls took as long at all times."""
+        least = STEADY * self.latency("p50")
+        return self._has_generations and all(self._quantile(name, 0.5) >= least > 0 for name in ("first", "last"))
+
+    @property
+    def _has_generations(self) -> bool:
+        return self.calls_ended >= GENERATIONS * max(1, self.peak * self.tasks)
+
+    @property
+    def at_once(self) -> int:
+        """How many calls a saturated service takes at a time; 0 if the first calls do not tell."""
+        quick, slots = self._shorter("histogram"), self.slots or self.peak
+        if quick < 2 or self._shorter("first") < max(0.7 * quick, 0.1 * self._number("first")):
+            return 0
+        return max(1, round(slots * self._quantile("first", 0.1) / self.latency("p50")))
+
+    @property
+    def alone(self) -> float:
+        """Seconds of the calls that waited least for others."""
+        return self._quantile("first" if self.at_once else "last", 0.1)
+
+    def _histogram(self, name: str) -> Sequence[Sequence[float]]:
+        return (self.plain.get("latency") or {}).get(name) or ()
+
+    def _number(self, name: str) -> float:
+        return sum(number for _, number in self._histogram(name))
+
+    def _shorter(self, name: str) -> float:
+        return sum(number for seconds, number in self._histogram(name) if seconds < QUICK * self.latency("p50"))
+
+    def _quantile(self, name: str, share: float) -> float:
+        """What this share of them took at most; 0 without any."""
+        missing = share * self._number(name)
+        for seconds, number in self._histogram(name):
+            missing -= number
+            if missing <= 0:
+                return seconds
+        return 0.0
+
+    # Where the time went.
+
+    @property
+    def processor(self) -> float:
+        """Which part of the time the tasks' processes computed; of several threads together it may be more than 1."""
+        return self.count("processor_seconds") / self.seconds if self.seconds else 0.0
+
+    @property
+    def in_flight_when_busy(self) -> float:
+        """How many calls at most were in flight while all slots seemed to be."""
+        # Calls that were given up, or still go on, are in no latency: of these only the peak is known.
+        is_complete = not (self.plain.get("tasks") or {}).get("running") and not self.count("abandoned")
+        mean = self.in_flight / max(self.share(State.CALLS_BUSY), 1e-9)
+        return min(mean, self.peak) if is_complete else self.peak
 
     def share(self, state: State) -> float:
         """Which part of the tasks' time went to it."""
@@ -112,6 +183,11 @@ class Reading:
     @property
     def queued_peak(self) -> int:
         return (self.plain.get("queued") or {}).get("peak") or 0
+
+    @property
+    def lookups(self) -> int:
+        """Rows that a store was asked for."""
+        return self.count("store_hits") + self.count("store_misses")
 
     @property
     def rows_per_task(self) -> float:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from .._metrics.time_account import State
-from .._text.figures import count, seconds, share
-from .finding import Finding
-from .finding_calls import blocked_loop, calls_busy, head_of_line
-from .finding_tasks import failed_attempts, no_answers, skew, winding_down
-from .finding_waits import held_back, open_breaker, permits, waiting_for_input, waiting_for_store
+from .._text.figures import seconds, share, things
 from .reading import Reading
+from .rules import Finding, failed_attempts, finding, skew
 
 __all__ = ("verdict",)
 
@@ -23,18 +19,6 @@ LONG = 10  # times the longest call: few calls tell as much then
 MOST = 0.6  # of the time: one state alone is the answer
 LITTLE = 0.35  # of the time: no state is
 CLOSE = 0.8  # of what cost most: is named too
-
-FINDINGS: Mapping[State, Callable[[Reading], Finding]] = {
-    State.CALLS_BUSY: calls_busy,
-    State.HEAD_OF_LINE: head_of_line,
-    State.INPUT: waiting_for_input,
-    State.OUTPUT: held_back,
-    State.LIMIT: permits,
-    State.BREAKER: open_breaker,
-    State.STORE: waiting_for_store,
-    State.BLOCKED_LOOP: blocked_loop,
-    State.WINDING_DOWN: winding_down,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,59 +45,51 @@ class Verdict:
 def verdict(function: Mapping[str, Any]) -> Verdict:
     """The verdict on one function of `run.metrics`.
 
-    What a change would save is reckoned from the figures alone, and said with what they cannot tell ("if the service
-    can take it"):
+    What a change would save is reckoned from the figures alone, with the condition that they cannot tell:
 
-    - "about": with twice the slots `time * (1 - busy / 2)`, if Spark keeps up: rows that come just in time look as
-      those that come at once; without retries `time * (1 - busy * retried)`.
+    - "about": with twice the slots, where calls took as long at all times, `time * (1 - busy / 2)`; without failures
+      `time * (1 - busy * retried)`; with half as many partitions half of the time in which tasks start and end.
     - "at most": all of a state's time; never more than would leave the calls all slots busy all the time,
       `calls in flight / slots`, and where slow calls are the cause never more than would leave the longest call.
-    - half as many partitions: half of the time in which tasks start and end; nothing if all ran at the same time.
     - tasks of equal length: what the longest takes beyond the mean, of the time from the first to the last.
+
+    No number is given where the run does not tell: how many calls a service takes, and what blocked code would save.
     """
     reading = Reading(function)
+    failed = failed_attempts(reading)
     if not reading.seconds:
-        return _without_tasks(reading)
+        if failed is None:
+            told = "nothing ran: no task had a row for it, or none has told of itself yet"
+            return Verdict(None, 0.0, "not clear", told)
+        return Verdict(None, 0.0, "sure", f"nothing was completed: {failed.seen}; {failed.change}")
     first, second = reading.ranking[:2]
-    cost = reading.share(first)
-    if _is_too_short(reading):
-        failed = failed_attempts(reading)
-        if failed is not None and failed.gain >= LITTLE:
-            return Verdict(first.name.lower(), cost, "likely", f"{failed.seen}; {failed.change}")
-        calls = "1 call" if reading.calls_ended == 1 else f"{count(reading.calls_ended)} calls"
+    key, cost = first.name.lower(), reading.share(first)
+    is_short = _is_too_short(reading)
+    if is_short and failed is not None and failed.gain >= LITTLE:
+        return Verdict(key, cost, "likely", f"{failed.seen}; {failed.change}")
+    if is_short:
+        calls = things(reading.calls_ended, "call")
         told = f"too short to tell: {calls} in {seconds(reading.seconds)}, {share(cost)} of it {first.value}"
-        return Verdict(first.name.lower(), cost, "not clear", told)
-    finding, silence = FINDINGS[first](reading), no_answers(reading, first)
+        return Verdict(key, cost, "not clear", told)
+    found = finding(reading)
     is_close = reading.share(second) >= CLOSE * cost
     sureness: Literal["sure", "likely", "not clear"] = "likely"
     if cost < LITTLE:
         sureness = "not clear"
-    elif cost >= MOST and finding.is_sure and silence is None and not is_close:
+    elif cost >= MOST and found.is_sure and not is_close:
         sureness = "sure"
-    text = _text(reading, first, finding, silence)
-    if is_close:
-        text += f"; {second.value} took {share(reading.share(second))}"
-    return Verdict(first.name.lower(), cost, sureness, text)
+    others = (other for other in (failed, skew(reading)) if other is not None)
+    best: Finding = max(others, key=lambda other: other.gain, default=found)
+    of_all = share(cost).removeprefix(">")  # a line that begins with it would be a quotation
+    if best.gain > (found.gain or LITTLE):
+        text = f"{of_all} of the time went to {first.value}, but {best.seen}; {best.change}"
+    else:
+        text = f"{of_all} of the time {found.seen}; {found.change}"
+    return Verdict(
+        key, cost, sureness, text + (f"; {second.value} took {share(reading.share(second))}" if is_close else "")
+    )
 
 
 def _is_too_short(reading: Reading) -> bool:
     few = reading.calls_ended < FEW_CALLS and reading.seconds < LONG * reading.latency("max")
     return few or reading.seconds < SHORT
-
-
-def _text(reading: Reading, state: State, finding: Finding, silence: Finding | None) -> str:
-    """The state and its change, or another change that would save more."""
-    found = (silence,) if silence is not None else (skew(reading), failed_attempts(reading))
-    others = [other for other in found if other is not None]
-    best = max(others, key=lambda other: other.gain, default=finding)
-    cost = share(reading.share(state)).removeprefix(">")  # a line that begins with it would be a quotation
-    if best is silence or best.gain > finding.gain:
-        return f"{cost} of the time went to {state.value}, but {best.seen}; {best.change}"
-    return f"{cost} of the time {finding.seen}; {finding.change}"
-
-
-def _without_tasks(reading: Reading) -> Verdict:
-    failed = failed_attempts(reading)
-    if failed is None:
-        return Verdict(None, 0.0, "not clear", "nothing ran: no task had a row for it, or none has told of itself yet")
-    return Verdict(None, 0.0, "sure", f"nothing was completed: {failed.seen}; {failed.change}")

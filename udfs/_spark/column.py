@@ -56,7 +56,7 @@ class ColumnTask:
         with self._telling():
             yield from pipe(filter(_has_rows, batches), self._start, self._read)
 
-    def _start(self, first: Any) -> Bridge[Iterable[InputElement], pa.Array]:
+    def _start(self, first: Any, waited: float) -> Bridge[Iterable[InputElement], pa.Array]:
         columns, spec = _columns(first), self.function_plan.spec
         spec.check_column_count(len(columns))
         writer = ResultWriter(spec.name, self.function_plan.written)
@@ -70,6 +70,7 @@ class ColumnTask:
             arrow_types,
             rows,
             self._metering,
+            waited,
         )
 
     def _read(self, batch: Any) -> Iterable[InputElement]:

@@ -52,13 +52,13 @@ class ChainTask:
         """The Arrow type of a side output's rows."""
         return side_output_type(tag, self.timestamp)
 
-    def _start(self, first: pa.RecordBatch) -> Bridge[Any, pa.RecordBatch]:
+    def _start(self, first: pa.RecordBatch, waited: float) -> Bridge[Any, pa.RecordBatch]:
         def sinks_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowSinks:
             return ArrowSinks(self.results, emit, first.num_rows, loop, self.side_output_type)
 
         nothing = partial(without_rows, self.results, first.schema)
         side_types = SideOutputValidators(self.side_output_type, self.results)
-        return start_bridge(self.plan, sinks_of, nothing, self.metering, side_types)
+        return start_bridge(self.plan, sinks_of, nothing, self.metering, side_types, waited)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -144,7 +144,7 @@ class TaskReport:
     #
     # Spark's thread makes, begins and ends it; `looked` is called on the loop's thread between `watch` and the end.
 
-    def __init__(self, metering: Metering, plan: ChainPlan) -> None:
+    def __init__(self, metering: Metering, plan: ChainPlan, waited: float) -> None:
         self._metering = metering
         self._plan = plan
         self._chain: Chain | None = None
@@ -156,7 +156,7 @@ class TaskReport:
         self._beacon: Beacon | None = None
         with contextlib.suppress(Exception):
             self._exporters = [Exporter(one.spec.full_name, metering.entry_point) for one in plan.functions]
-            self._task, self._wish = _task(), _wish()
+            self._task, self._wish = _task(waited), _wish()
             if self._wish.address is not None and metering.ways is not None:
                 self._beacon = Beacon(self._wish.address, metering.ways.secret)
 
@@ -230,8 +230,8 @@ class TaskReport:
         return {"id": self._id, "runs": self._wish.runs, "task": task, "functions": functions}
 
 
-def _task() -> dict[str, Any]:
-    """Where and when this runs."""
+def _task(waited: float) -> dict[str, Any]:
+    """Where this runs, and since when: for so many seconds it has waited for its first rows."""
     context = TaskContext.get()
     where = {"stage": 0, "partition": 0, "attempt": 0, "batch": None}
     if context is not None:
@@ -242,7 +242,7 @@ def _task() -> dict[str, Any]:
             "attempt": context.attemptNumber(),
             "batch": int(batch) if batch else None,
         }
-    return {**where, "host": socket.gethostname(), "began": time.time()}
+    return {**where, "host": socket.gethostname(), "began": time.time() - waited}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,6 +40,7 @@ def start_bridge(
     nothing: Callable[[], Any],
     metering: Metering,
     side_types: SideTypes = lambda tag: None,
+    waited: float = 0.0,
 ) -> Bridge[Iterable[InputElement], Any]:
     """The chain of the Spark task that this runs in, on a loop of its own.
 
@@ -48,6 +49,7 @@ def start_bridge(
         nothing: makes what Spark gets of no rows.
         metering: tells what is done.
         side_types: as in `TaskEnvironment`.
+        waited: seconds for which the task has waited for its first rows.
     """
     # On Spark's thread, before there is another: warming up would block the loop, and all calls with it. No seed: with
     # the same random numbers all tasks would retry at the same moments, which is what jitter is to prevent.
@@ -56,7 +58,7 @@ def start_bridge(
     partition, attempt = (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
 
     own_loop = new_event_loop(plan.loop)
-    report, spark_thread = TaskReport(metering, plan), SparkThread(time.monotonic)
+    report, spark_thread = TaskReport(metering, plan, waited), SparkThread(time.monotonic)
 
     def build(loop: asyncio.AbstractEventLoop, request_batch: Callable[[], None], emit: Emit) -> Chain:
         environment = TaskEnvironment(
@@ -73,6 +75,8 @@ def start_bridge(
             stage=0 if task is None else task.stageId(),
             uses=_uses_of(task),
             spark_thread=spark_thread,
+            waited=waited,
+            processor=time.process_time,
         )
         chain = start_chain(plan, environment, sinks_of(loop, emit))
         report.watch(chain)
@@ -116,6 +120,7 @@ def start_function(
     arrow_types: Sequence[pa.DataType],
     rows: int,
     metering: Metering,
+    waited: float = 0.0,
 ) -> Bridge[Iterable[InputElement], Any]:
     """The function of a column or of a table in the Spark task that this runs in.
 
@@ -137,7 +142,8 @@ def start_function(
         )
         return OutputSink(writer)
 
-    return start_bridge(ChainPlan.of_function(plan, names, arrow_types), sinks_of, lambda: write([], []), metering)
+    chain = ChainPlan.of_function(plan, names, arrow_types)
+    return start_bridge(chain, sinks_of, lambda: write([], []), metering, waited=waited)
 
 
 def _weigher(plan: FunctionPlan) -> Callable[[Any, Any], int] | None:

@@ -1,0 +1,505 @@
+"""Jobs whose cause is known: the verdict tells it, and a second run that follows the advice bears it out."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pytest
+
+from asyncudf import AsyncStream, CircuitBreaker, Hedge, RateLimit, ResultStore, RetryStrategy, http
+from asyncudf._reports.verdict import verdict
+from tests.kit.engines import Engine
+from tests.kit.runs import figures_of, run_of_a_function, run_of_a_stream
+
+Figures = dict[str, Any]
+Call = Callable[[int], Any]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# Services, and functions that call them.
+
+
+def steady(seconds: float = 0.05) -> Call:
+    async def call(n: int) -> int:
+        await asyncio.sleep(seconds)
+        return n
+
+    return call
+
+
+def jittery() -> Call:
+    """It takes any number of calls, and 20 to 130 ms for one."""
+    rng = random.Random(3)
+
+    async def call(n: int) -> int:
+        await asyncio.sleep(0.05 * rng.lognormvariate(0, 0.35))
+        return n
+
+    return call
+
+
+def few_at_once(at_once: int, seconds: float = 0.05, jitter: float = 0.0) -> Call:
+    """A service with so many workers, or a client with so many connections: the others wait in line."""
+    free, rng = asyncio.Semaphore(at_once), random.Random(5)
+
+    async def call(n: int) -> int:
+        async with free:
+            await asyncio.sleep(seconds * rng.uniform(1 - jitter, 1 + jitter))
+        return n
+
+    return call
+
+
+def shared_processor(at_once: int, jitter: float = 0.3) -> Call:
+    """A service that answers all at the same time, each the slower the more there are."""
+    rng, flying = random.Random(7), 0
+
+    async def call(n: int) -> int:
+        nonlocal flying
+        flying += 1
+        work = 0.05 * rng.uniform(1 - jitter, 1 + jitter)
+        while work > 1e-9:
+            step = min(0.005, work * max(1.0, flying / at_once))
+            speed = min(1.0, at_once / flying)
+            await asyncio.sleep(step)
+            work -= step * speed
+        flying -= 1
+        return n
+
+    return call
+
+
+def slower_with_more(at_once: int) -> Call:
+    """Each call takes as long as those before it let it."""
+    flying = 0
+
+    async def call(n: int) -> int:
+        nonlocal flying
+        flying += 1
+        await asyncio.sleep(0.05 * max(1.0, flying / at_once))
+        flying -= 1
+        return n
+
+    return call
+
+
+def blocking(seconds: float, before: float = 0.0) -> Call:
+    async def call(n: int) -> int:
+        if before:
+            await asyncio.sleep(before)
+        asyncio.get_running_loop().block(seconds)  # type: ignore[attr-defined]
+        return n
+
+    return call
+
+
+def sometimes_slow(seconds: float = 5.0, every: int = 300, *, only_once: bool = False) -> Call:
+    tried = set[int]()
+
+    async def call(n: int) -> int:
+        is_slow = n % every == 1 and not (only_once and n in tried)
+        tried.add(n)
+        await asyncio.sleep(seconds if is_slow else 0.05)
+        return n
+
+    return call
+
+
+def refusing() -> Call:
+    """It takes 50 calls in each second."""
+    accepted = Counter[int]()
+
+    async def call(n: int) -> int:
+        second = int(now())
+        accepted[second] += 1
+        refused = accepted[second] > 50
+        await asyncio.sleep(0.05)
+        if refused:
+            raise http.ThrottledError(429, retry_after=max(0.01, second + 1 - now()))
+        return n
+
+    return call
+
+
+def dead_for_a_minute() -> Call:
+    async def call(n: int) -> int:
+        await asyncio.sleep(0.05)
+        if 1 < now() < 60:
+            raise ConnectionError("refused")
+        return n
+
+    return call
+
+
+def failing(times: int) -> Call:
+    """Each row fails so often before it has its result."""
+    tried = Counter[int]()
+
+    async def call(n: int) -> int:
+        await asyncio.sleep(0.05)
+        tried[n] += 1
+        if tried[n] <= times:
+            raise ConnectionError("refused")
+        return n
+
+    return call
+
+
+class Store(ResultStore):
+    """Has what was put, after a while."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.kept: dict[bytes, bytes] = {}
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        await asyncio.sleep(self.seconds)
+        return [self.kept.get(key) for key in keys]
+
+    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
+        self.kept.update(items)
+
+
+def run(call: Call, rows: int = 1000, capacity: int = 20, **options: Any) -> Figures:
+    return run_of_a_function(call, range(rows), capacity=capacity, **options)
+
+
+def from_store(seconds: float, every: float = 0.0) -> Figures:
+    """All of it is there, as it was called for before."""
+    store = Store(0.0)
+    run(steady(), store=store, version="1")
+    store.seconds = seconds
+    return run(steady(), store=store, version="1", every=every, batch=50)
+
+
+def chain(seconds: float) -> Figures:
+    def build(stream: AsyncStream) -> AsyncStream:
+        first, second = steady(0.01), steady(seconds)
+        return stream.ordered_wait(first, capacity=10, as_="a").ordered_wait(second, "n", capacity=10, as_="b")
+
+    return run_of_a_stream(build, [{"n": n} for n in range(3000)], "n int", capacity=10)[0]
+
+
+def advised(text: str, option: str) -> Any:
+    """What the verdict wants an option to be."""
+    return float(re.findall(rf"\b{option}=([\d_.]*\d)", text)[-1].replace("_", ""))
+
+
+RETRY, LATER = RetryStrategy.fixed_delay(attempts=3, delay=0.001), RetryStrategy.fixed_delay(attempts=2, delay=5.0)
+
+
+class Job(NamedTuple):
+    """A job, what its verdict has to tell, how sure it may be, and the run that follows the advice."""
+
+    run: Callable[[], Figures]
+    state: str
+    cause: str
+    sureness: str
+    follow: Callable[[str], Figures]
+    saves: float | None = None  # where the verdict gives no number: what following it saves
+
+
+JOBS = {
+    "too few slots": Job(
+        lambda: run(steady()),
+        "calls_busy",
+        "capacity is the limit; capacity=40 would about halve the time if the service takes so many at once",
+        "likely",
+        lambda text: run(steady(), capacity=int(advised(text, "capacity"))),
+    ),
+    "a service that takes any number, and not always as long": Job(
+        lambda: run(jittery()),
+        "calls_busy",
+        "the service or capacity is the limit; try capacity=40: if calls then take longer, the service is the limit",
+        "likely",
+        lambda text: run(jittery(), capacity=int(advised(text, "capacity"))),
+        0.5,
+    ),
+    "a service that takes 4 at once": Job(
+        lambda: run(few_at_once(4)),
+        "calls_busy",
+        "calls took 50 ms while few were in flight and 249 ms else: the service, or the client's own pool, takes about "
+        "4 at once",
+        "sure",
+        lambda text: run(few_at_once(4), capacity=int(advised(text, "capacity"))),
+        0.0,
+    ),
+    "a service that takes 4 at once, and not always as long": Job(
+        lambda: run(few_at_once(4, jitter=0.5)),
+        "calls_busy",
+        "the service, or the client's own pool, takes about",
+        "sure",
+        lambda text: run(few_at_once(4, jitter=0.5), capacity=40),
+        0.0,
+    ),
+    "a client with a pool of 4": Job(
+        lambda: run(few_at_once(4, 0.2)),
+        "calls_busy",
+        "the client's own pool, takes about 4 at once, and more capacity changes nothing; one that takes more",
+        "sure",
+        lambda text: run(few_at_once(20, 0.2)),
+        0.8,
+    ),
+    "a service that shares one processor": Job(
+        lambda: run(shared_processor(4)),
+        "calls_busy",
+        "is slower with more calls, and more capacity changes little",
+        "likely",
+        lambda text: run(shared_processor(4), capacity=10),
+        0.0,
+    ),
+    "a service that is slower the more calls there are": Job(
+        lambda: run(slower_with_more(4)),
+        "calls_busy",
+        "more capacity changes nothing",
+        "sure",
+        lambda text: run(slower_with_more(4), capacity=int(advised(text, "capacity"))),
+        0.0,
+    ),
+    "slow input": Job(
+        lambda: run(steady(), every=0.5, batch=20),
+        "input",
+        "Spark upstream is the limit",
+        "sure",
+        lambda text: run(steady()),
+    ),
+    "a slow reader": Job(
+        lambda: chain(0.5),
+        "output",
+        "the function behind, is the limit",
+        "sure",
+        lambda text: chain(0.01),
+    ),
+    "calls that block": Job(
+        lambda: run(blocking(0.06), 2000),
+        "blocked_loop",
+        "synchronous code kept the event loop from everything else",
+        "sure",
+        lambda text: run(steady(0.06), 2000),
+    ),
+    "calls that block for a moment": Job(
+        lambda: run(blocking(0.004), 2000),
+        "calls_busy",
+        "calls ran one after another, 4 ms each",
+        "sure",
+        lambda text: run(steady(0.004), 2000),
+    ),
+    "calls that wait, and then block": Job(
+        lambda: run(blocking(0.03, before=0.05)),
+        "blocked_loop",
+        "synchronous code kept the event loop from everything else",
+        "likely",
+        lambda text: run(steady(0.08)),
+        0.87,
+    ),
+    "a rate": Job(
+        lambda: run(steady(), rate_limit=RateLimit(50)),
+        "limit",
+        "calls waited for a permit: what you allow is the limit",
+        "sure",
+        lambda text: run(steady()),
+    ),
+    "a service that refuses calls": Job(
+        lambda: run(refusing()),
+        "limit",
+        "calls were held back because the service refused",
+        "sure",
+        lambda text: run(refusing(), rate_limit=RateLimit(49)),
+        0.0,
+    ),
+    "a service that refuses calls, though there is a rate": Job(
+        lambda: run(refusing(), rate_limit=RateLimit(500)),
+        "limit",
+        "calls were held back because the service refused",
+        "sure",
+        lambda text: run(refusing(), rate_limit=RateLimit(49)),
+        0.0,
+    ),
+    "a dead service": Job(
+        lambda: run(dead_for_a_minute(), breaker=CircuitBreaker()),
+        "breaker",
+        "the circuit breaker was open: the service failed too often (mostly ConnectionError)",
+        "sure",
+        lambda text: run(steady(), breaker=CircuitBreaker()),
+    ),
+    "a slow row at the head of a small queue": Job(
+        lambda: run(sometimes_slow(), 1200, queue_size=40),
+        "head_of_line",
+        "the queue was full behind a slow row",
+        "sure",
+        lambda text: run(sometimes_slow(), 1200, queue_size=int(advised(text, "queue_size"))),
+    ),
+    "rows in back-off at the head of a small queue": Job(
+        lambda: run(failing(1), 2500, queue_size=250, retry=LATER),
+        "head_of_line",
+        "the queue was full behind rows that waited to be tried again (mostly ConnectionError)",
+        "sure",
+        lambda text: run(
+            failing(1),
+            2500,
+            queue_size=int(advised(text, "queue_size")),
+            retry=LATER,
+        ),
+    ),
+    "stragglers": Job(
+        lambda: run(sometimes_slow(only_once=True), 905),
+        "winding_down",
+        "tasks waited for their last calls",
+        "likely",
+        lambda text: run(
+            sometimes_slow(only_once=True), 905, attempt_timeout=advised(text, "attempt_timeout"), retry=RETRY
+        ),
+    ),
+    "calls that time out": Job(
+        lambda: run(sometimes_slow(60.0, 5), timeout=5.0, on_error="null", queue_size=100_000),
+        "calls_busy",
+        "with calls that ran into timeout=5",
+        "sure",
+        lambda text: run(
+            sometimes_slow(60.0, 5), timeout=advised(text, "timeout"), on_error="null", queue_size=100_000
+        ),
+    ),
+    "calls that fail": Job(
+        lambda: run(failing(1), retry=RETRY),
+        "calls_busy",
+        "50% of the attempts were retries (mostly ConnectionError): what fails is the limit",
+        "likely",
+        lambda text: run(failing(0), retry=RETRY),
+    ),
+    "a queue of one batch": Job(
+        lambda: run(in_batches, rows=5000, queue_size=50, batch_size=25),
+        "head_of_line",
+        "2 calls filled the queue of 50 rows, with 20 slots for calls",
+        "likely",
+        lambda text: run(in_batches, rows=5000, queue_size=int(advised(text, "queue_size")), batch_size=25),
+    ),
+    "a slow store": Job(
+        lambda: from_store(0.3),
+        "store",
+        "rows waited for stored results: the store is the limit (1,000 of 1,000 rows were found there)",
+        "sure",
+        lambda text: from_store(0.001),
+    ),
+    "hits alone": Job(
+        lambda: from_store(0.0, every=0.1),
+        "input",
+        "nothing was called, as 1,000 of 1,000 rows were found in the store",
+        "sure",
+        lambda text: from_store(0.0, every=0.1),
+        0.0,
+    ),
+}
+
+
+async def in_batches(values: pd.Series) -> pd.Series:  # type: ignore[type-arg]
+    await asyncio.sleep(0.05)
+    return values
+
+
+def promise(text: str) -> float | None:
+    """The part of the time that the advice would save; None if there is no number."""
+    if "would change little" in text:
+        return 0.0
+    if "halve the time" in text:
+        return 0.5
+    if "save nearly all" in text:
+        return 1.0
+    found = re.search(r"save (?:about|at most) ([\d.]+)%", text)
+    return float(found[1]) / 100 if found else None
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_advice_keeps_its_promise(name: str) -> None:
+    """The cause is the one that the job was made with; following the advice saves what was told, to within a third."""
+    job = JOBS[name]
+    before = job.run()
+    found = verdict(before)
+    assert job.cause in found.text
+    assert (found.state, found.sureness) == (job.state, job.sureness), found.text
+    after = job.follow(found.text)
+    saved = 1 - after["seconds"] / before["seconds"]
+    told = promise(found.text)
+    assert (told is None) is (job.saves is not None), found.text
+    if told is None:
+        assert saved == pytest.approx(job.saves, abs=0.1)
+    else:
+        assert abs(saved - told) <= told / 3
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "observe.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["a service that takes 4 at once", "calls that wait, and then block"])
+def test_the_page_says_what_the_verdict_says(name: str) -> None:
+    """Word for word, but for line breaks; the page has more of them, see test_slow_jobs."""
+    quoted = " ".join(line.removeprefix("> ") for line in PAGE.splitlines())
+    assert verdict(JOBS[name].run()).text in quoted
+
+
+FAULTS: dict[str, Callable[[], Figures]] = {
+    "an outage": lambda: run(dead_for_a_minute(), capacity=10, breaker=CircuitBreaker()),
+    "an outage, and retries": lambda: run(
+        dead_for_a_minute(), breaker=CircuitBreaker(), retry=RetryStrategy.fixed_delay(attempts=5, delay=1.0)
+    ),
+    "an outage, and deadlines": lambda: run(
+        dead_for_a_minute(), breaker=CircuitBreaker(), retry=RETRY, timeout=3.0, on_error="null"
+    ),
+    "an outage, equal rows, and a store": lambda: run_of_a_function(
+        dead_for_a_minute(), [n % 50 for n in range(1000)], capacity=10, breaker=CircuitBreaker(), retry=RETRY,
+        store=Store(0.01), version="1",
+    ),
+    "refusals, retries and hedges": lambda: run(
+        refusing(), retry=RETRY, on_error="null", hedge=Hedge(after=0.06, budget=0.5), timeout=5.0
+    ),
+    "refusals that use up attempts": lambda: run(refusing(), throttle_counts=True, retry=RETRY, on_error="null"),
+    "back-off until the deadline": lambda: run(
+        failing(5), retry=RetryStrategy.fixed_delay(attempts=9, delay=1.0), timeout=3.0, on_error="null"
+    ),
+    "a rate, and an outage": lambda: run(dead_for_a_minute(), rate_limit=RateLimit(100), breaker=CircuitBreaker()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_figure_is_negative(fault: str) -> None:
+    """And there are never more calls in flight than slots: a pause of the service's is no time in which a call ran."""
+    figures = FAULTS[fault]()
+    assert [found for found in numbers_in(figures) if found < 0] == []
+    assert figures["in_flight"]["mean"] <= figures["in_flight"]["peak"] <= 20
+    assert figures["in_flight"]["mean"] > 0
+
+
+@pytest.mark.parametrize("until", [0.5, 1.5, 30.0, 59.9, 60.5])
+def test_no_figure_is_negative_while_a_task_runs(until: float) -> None:
+    """Nor when it is cut off in the middle of an outage."""
+    engine = Engine(dead_for_a_minute(), capacity=10, breaker=CircuitBreaker(), retry=RETRY)
+    engine.feed(range(1000))
+    seen: list[Any] = []
+    engine.loop.call_at(until - 0.1, lambda: (engine.look(), seen.append(engine.counted)))
+    engine.run(until=until)
+    for counted in (*seen, engine.counted):
+        (figures,) = figures_of([counted], {})
+        assert [found for found in numbers_in(figures) if found < -1e-9] == []
+        assert figures["in_flight"]["mean"] <= 10 + 1e-9
+
+
+def numbers_in(plain: Any) -> Iterator[float]:
+    if isinstance(plain, (int, float)):
+        yield plain
+    elif isinstance(plain, (dict, list)):
+        for one in plain.values() if isinstance(plain, dict) else plain:
+            yield from numbers_in(one)

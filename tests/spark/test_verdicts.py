@@ -1,0 +1,98 @@
+"""Verdicts on causes that only Spark has: the job is run, changed as its verdict says, and run again."""
+
+# ruff: noqa: A002 - parameters are called like the columns
+
+import asyncio
+import re
+import time
+
+import pytest
+
+from asyncudf import async_pandas_udf, monitor, ordered_wait
+
+pytestmark = pytest.mark.spark
+
+ROWS = 600
+
+
+@async_pandas_udf(capacity=10)
+async def call(id: int) -> int:
+    await asyncio.sleep(0.02)
+    return id
+
+
+def slowly(batches):
+    for batch in batches:
+        time.sleep(0.008 * len(batch))
+        yield batch
+
+
+def at_once(batches):
+    yield from batches
+
+
+def told(spark, df):
+    """The figures of a job of one task."""
+    with monitor(spark) as run:
+        df.write.format("noop").mode("overwrite").save()
+    (function,) = run.metrics["functions"]
+    return function
+
+
+@pytest.mark.parametrize("entry", ["column", "operator"])
+def test_a_slow_map_in_pandas_before_it(spark, entry):
+    """All of it comes at once, after seconds in which nothing has called the function: they count as well."""
+
+    def job(before):
+        df = spark.range(0, ROWS, 1, 1).mapInPandas(before, "id bigint")
+        return told(spark, df.select(call("id")) if entry == "column" else ordered_wait(df, call))
+
+    job(at_once)  # the workers are there
+    slow, verdict = (function := job(slowly)), function["verdict"]
+    assert verdict["state"] == "input"
+    assert "is the limit, and more capacity changes nothing; more partitions on more cores" in verdict["text"]
+    promised = int(re.search(r"save at most (\d+)%", verdict["text"])[1]) / 100
+    quick = job(at_once)
+    assert 1 - quick["seconds"] / slow["seconds"] == pytest.approx(promised, rel=1 / 3)
+    assert quick["time"]["input"] < slow["time"]["input"] / 2
+
+
+def test_time_sleep_in_a_call(spark):
+    """The advice is a plain def, which runs in threads."""
+
+    @async_pandas_udf(capacity=10)
+    async def asleep(id: int) -> int:
+        time.sleep(0.02)
+        return id
+
+    @async_pandas_udf(capacity=10)
+    def in_threads(id: int) -> int:
+        time.sleep(0.02)
+        return id
+
+    def job(function):
+        return told(spark, spark.range(0, 200, 1, 1).select(function("id")))
+
+    before = job(asleep)
+    assert before["verdict"]["state"] in ("calls_busy", "blocked_loop")
+    assert "a plain def (which runs in threads)" in before["verdict"]["text"]
+    promised = int(re.search(r"save at most (\d+)%", before["verdict"]["text"])[1]) / 100
+    assert 1 - job(in_threads)["seconds"] / before["seconds"] == pytest.approx(promised, rel=1 / 3)
+
+
+def test_a_plain_def_that_computes(spark):
+    """Threads of one process share a processor: neither capacity nor the service is named."""
+
+    @async_pandas_udf(capacity=10)
+    def computing(id: int) -> int:
+        end = time.thread_time() + 0.01
+        while time.thread_time() < end:
+            pass
+        return id
+
+    function = told(spark, spark.range(0, 200, 1, 1).select(computing("id")))
+    assert function["processor_seconds"] >= 200 * 0.01
+    if function["processor_seconds"] < 0.55 * function["seconds"]:
+        pytest.skip("others had the processor")
+    assert "processor is the limit, and more capacity changes nothing" in function["verdict"]["text"]
+    assert "more partitions on more cores" in function["verdict"]["text"]
