@@ -54,7 +54,7 @@ ONLY_THERE = {
     "pyspark": {"_spark"},
     "py4j": {"_spark"},
     "pyarrow": {"_arrow", "_chain", "_spark", "testing._stream"},
-    "pandas": {"_arrow.vectors"},
+    "pandas": {"_arrow.vectors", "_spark._compat"},
     "numpy": set(),
     "tenacity": {"_policies.retry"},
     "uvloop": {"_loop.event_loops"},

@@ -16,6 +16,7 @@ from asyncudf import (
     async_pandas_udf,
     ordered_wait,
 )
+from tests.kit.frames import from_ddl
 
 pytestmark = pytest.mark.spark
 UTC = datetime.UTC
@@ -137,4 +138,4 @@ def test_ddl_means_the_same_in_every_thread_of_the_driver(spark, conf, timestamp
     thread = threading.Thread(target=in_another_thread)
     thread.start()
     thread.join()
-    assert return_types == [call.returnType] == [spark_types.DataType.fromDDL(ddl)]
+    assert return_types == [call.returnType] == [from_ddl(ddl)]

@@ -22,7 +22,7 @@ from asyncudf import (
     async_pandas_udf,
     ordered_wait,
 )
-from tests.kit.frames import tuples
+from tests.kit.frames import from_ddl, tuples
 from tests.kit.spark_functions import LOG, TWICE, from_a_coroutine, halved, misfit, note
 
 pytestmark = pytest.mark.spark
@@ -225,9 +225,7 @@ def test_a_side_output_is_read_with_the_schema_that_it_was_written_with(spark, s
 def test_collect_reads_a_tag_by_its_name_too(spark, stream_of, spark_error, schema):
     stream = stream_of(spark.range(0, 4, 1, 1)).ordered_wait(from_a_coroutine)
     frames = AsyncStream.collect(main=stream, side=stream.side_output(OutputTag("log", schema)))
-    assert [field.dataType for field in frames["side"].schema] == [
-        field.dataType for field in st.StructType.fromDDL(schema)
-    ]
+    assert [field.dataType for field in frames["side"].schema] == [field.dataType for field in from_ddl(schema)]
     assert frames["side"].count() == 3
 
 

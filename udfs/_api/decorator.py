@@ -11,7 +11,8 @@ from .._functions.async_function import AsyncFunction
 from .._functions.parameters import is_coroutine_function
 from .._functions.signature import FunctionSpec, read_function
 from .._policies.options import FunctionOptions, Options, OutputMode
-from .._spark.column import COLUMN_EVAL_TYPE, ColumnTask, column
+from .._spark._compat import COLUMN_EVAL_TYPE, column_function
+from .._spark.column import ColumnTask, column
 from .._spark.planner import plan_function, result_keys
 from .._spark.table_function import register_table_function
 from .._text.safe import safe_repr
@@ -103,7 +104,8 @@ class AsyncUDF(Generic[P, R]):
     @property
     def func(self) -> Callable[..., Any]:
         self.spec.check_column_function(self.options)
-        return ColumnTask(plan_function(self.spec, self.options, self.returns)[0])
+        function_plan, data_type = plan_function(self.spec, self.options, self.returns)
+        return column_function(ColumnTask(function_plan), data_type)
 
     @property
     def returnType(self) -> DataType:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import operator
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -245,7 +245,9 @@ def _as_mapping(value: Any, names: Sequence[str], path: str) -> Mapping[str, Any
     if isinstance(value, Mapping):
         return _once_each(list(value.items()), value, path)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        # Not by `dataclasses.fields`, which knows no field of a class that Spark 3.5 has pickled by value.
+        fields: Iterable[Any] = value.__dataclass_fields__.values()
+        return {field.name: getattr(value, field.name) for field in fields if field._field_type.name == "_FIELD"}
     if isinstance(value, tuple):
         own = getattr(value, "_fields", None) or getattr(value, "__fields__", None)  # NamedTuple, pyspark's Row
         if own or len(value) == len(names):

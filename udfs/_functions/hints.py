@@ -48,7 +48,7 @@ def function_hints(function: Any) -> dict[str, Any]:
     target = function if inspect.isroutine(function) else type(function).__call__
     origin = inspect.unwrap(target)  # functools.wraps copies the annotations, but not the names in them
     origin = getattr(origin, "__func__", origin)
-    return _read(getattr(target, "__annotations__", {}), _closure(origin), getattr(origin, "__globals__", {}))
+    return _read(_annotations(target), _closure(origin), getattr(origin, "__globals__", {}))
 
 
 def class_hints(cls: type) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def class_hints(cls: type) -> dict[str, Any]:
     for base in reversed(cls.__mro__):
         module = vars(sys.modules[base.__module__]) if base.__module__ in sys.modules else {}
         # The module first: `date: date = None` speaks of the type, not of the default.
-        hints |= _read(vars(base).get("__annotations__", {}), module, vars(base))
+        hints |= _read(_annotations(base), module, vars(base))
     return hints
 
 
@@ -68,6 +68,15 @@ def without_none(hint: Any) -> Any:
         if len(others) == 1:
             return others[0]
     return hint
+
+
+def _annotations(owner: Any) -> Mapping[str, Any]:
+    """What is written there, also where a name in it means nothing yet: since Python 3.14 they are read when asked."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return annotationlib.get_annotations(owner, format=annotationlib.Format.FORWARDREF)
+    return inspect.get_annotations(owner)
 
 
 def _closure(function: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import itertools
@@ -10,6 +9,8 @@ import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
+
+from .._policies.checks import is_async_def
 
 __all__ = ("BY_POSITION", "behind_decorators", "bound", "called", "is_coroutine_function", "parameters_of")
 
@@ -53,7 +54,7 @@ def called(function: Any) -> Any:
 def is_coroutine_function(function: Any) -> bool:
     """Whether calling it gives a coroutine."""
     # An object may say so itself, as an AsyncMock does.
-    return any(map(asyncio.iscoroutinefunction, (_unwrapped(function), called(function))))
+    return any(map(is_async_def, (_unwrapped(function), called(function))))
 
 
 def _unwrapped(function: Any) -> Any:

@@ -9,6 +9,7 @@ import enum
 import functools
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
@@ -28,6 +29,7 @@ __all__ = (
     "discard",
     "flag",
     "instance",
+    "is_async_def",
     "is_plain",
     "optional",
     "positive_int",
@@ -74,11 +76,15 @@ def positive_int(value: int, name: str) -> int:
     return value
 
 
+# Before Python 3.12 inspect does not know what is marked as one, as mocks of an `async def` are.
+is_async_def = inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction
+
+
 def is_plain(function: Any) -> bool:
     """Whether it gives its answer when it is called: it is no `async def` and no generator, in whatever form."""
     while isinstance(function, functools.partial):
         function = function.func
-    kinds = (asyncio.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    kinds = (is_async_def, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
     forms = (function, type(function).__call__) if callable(function) else ()  # an object may be one by its __call__
     return bool(forms) and not any(is_kind(form) for is_kind in kinds for form in forms)
 

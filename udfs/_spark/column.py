@@ -10,8 +10,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Column
-from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.util import PythonEvalType
 
 from .._arrow.results import ResultWriter
 from .._arrow.rows import records_of, rows_of
@@ -22,17 +20,17 @@ from .._loop.bridge import Bridge, pipe
 from .._operators.input_buffer import InputElement
 from .._policies.options import Options
 from .._text.safe import safe_repr
+from ._compat import column_udf, condition_of
 from .errors import Telling
 from .metrics import Metering
 from .pickling import with_imports_told
 from .planner import plan_function
 from .worker import start_function
 
-__all__ = ("COLUMN_EVAL_TYPE", "ColumnTask", "column")
+__all__ = ("ColumnTask", "column")
 
 _ITSELF = "to call the function itself, as in a unit test: await f.__wrapped__(...)"
 FEW_ROWS = 1000  # of results, which are written together whatever Spark's input batches have
-COLUMN_EVAL_TYPE = PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
 
 
 class ColumnTask:
@@ -94,13 +92,13 @@ def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence
             raise FunctionError(
                 f"{spec.name} takes columns or their names, not {safe_repr(given)}, and makes a column; {_ITSELF}"
             )
-    native: Any = arrow_udf(ColumnTask(function_plan), data_type)  # type: ignore[call-overload]
+    native = column_udf(ColumnTask(function_plan), data_type)
     if not options.deterministic:
         native = native.asNondeterministic()
     try:
         result: Column = native(*columns)
     except PySparkRuntimeError as error:
-        if error.getCondition() != "SESSION_OR_CONTEXT_NOT_EXISTS":
+        if condition_of(error) != "SESSION_OR_CONTEXT_NOT_EXISTS":
             raise
         raise FunctionError(f"{spec.name}(...) makes a column, and there is no Spark session; {_ITSELF}") from error
     result.__class__ = _not_awaited(type(result))  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from pyspark.sql import types as spark
 from .._errors.exceptions import FunctionError, OptionError
 from .._policies.checks import unknown_name
 from .._text.safe import safe_repr
+from ._compat import VariantType
 from .lookup_names import ERROR, KEY, RESULT, is_case_sensitive, quoted
 
 __all__ = ("arguments_of", "called_rows", "check_ends", "key_of", "keys_of", "waves")
@@ -84,7 +85,7 @@ def _has_no_order(data_type: spark.DataType) -> bool:
             return _has_no_order(data_type.elementType)
         case spark.StructType():
             return any(_has_no_order(field.dataType) for field in data_type.fields)
-    return isinstance(data_type, (spark.MapType, spark.VariantType))
+    return isinstance(data_type, (spark.MapType, VariantType))
 
 
 def waves(spark: SparkSession, keys: DataFrame, count: int, size: int) -> Iterator[DataFrame]:

@@ -15,6 +15,7 @@ from pyspark.sql import types as spark
 
 from .._errors.exceptions import FunctionError, OptionError
 from .._text.safe import safe_repr
+from ._compat import condition_of
 from .lookup_names import WAVE, is_case_sensitive, quoted
 
 __all__ = ("Place", "place_of")
@@ -236,7 +237,7 @@ def _loaded(session: SparkSession, path: str, format: str, options: Mapping[str,
 
 def _condition(error: Exception) -> str:
     """The name that Spark has for what was wrong; of an error of Java's from its text."""
-    found = error.getCondition() if isinstance(error, PySparkException) else None
+    found = condition_of(error) if isinstance(error, PySparkException) else None
     if not found:
         named = re.search(r"\[([A-Z][A-Z0-9_.]+)\]", str(error))
         found = named[1] if named else ""

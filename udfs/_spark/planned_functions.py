@@ -64,6 +64,7 @@ def functions_of(name: str, command: bytes, *, width: int, analyzed: bytes | Non
     try:
         found = cloudpickle.loads(command)
         task = found[0] if isinstance(found, tuple) else found
+        task = getattr(task, "function", task)
         if isinstance(task, ColumnTask):
             return [PlannedFunction(task.function_plan.spec.name, "column", task.function_plan, tuple(range(width)))]
         if isinstance(task, ChainTask):

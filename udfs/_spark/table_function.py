@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark
 from pyspark.sql.functions import udtf
-from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from asyncudf.queues import StreamRecord
 
@@ -26,6 +25,7 @@ from .._loop.bridge import Bridge
 from .._operators.input_buffer import InputElement
 from .._policies.options import Options
 from .._text.safe import type_name
+from ._compat import AnalyzeArgument, AnalyzeResult, check_table_functions
 from .errors import Telling
 from .metrics import Metering
 from .planner import plan_function
@@ -210,6 +210,7 @@ def register_table_function(
     """Make a function callable in SQL as `name(TABLE(t), 'column', ...)`."""
     refuse_dead_letters(name, options)
     function_plan, data_type = plan_function(spec, options, returns)
+    check_table_functions(name)
     added = result_fields(function_plan, data_type)
     telling = Telling()
     body = {

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
-
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark
-from pyspark.sql.pandas.types import to_arrow_type
 
 from .._errors.exceptions import FunctionError, OptionError
 from .._functions.annotations import UnknownTypeError
 from .._functions.side_outputs import OutputTag
 from .._text.safe import safe_repr
+from ._compat import from_ddl, to_arrow
 from .ddl import to_json
 
 __all__ = ("arrow_type", "parsed", "parsed_offline", "side_output_type", "timestamp_type")
 
 
-# Up to PySpark 4.2 UTC is the default, since then it must be said.
-_IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
-
-
 def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:
     """Arrow's type for one of Spark's; raises FunctionError if there is none."""
     try:
-        return to_arrow_type(declared, **_IN_UTC)
+        return to_arrow(declared)
     except TypeError as error:
         raise FunctionError(f"{who} is declared as {declared}, which Arrow does not know") from error
 
@@ -42,12 +35,12 @@ def parsed(ddl: str) -> spark.DataType:
     if not isinstance(ddl, str):
         raise OptionError(f"a type is DDL such as 'temp double, sky string' or a DataType, not {safe_repr(ddl)}")
     if SparkSession.getActiveSession() is not None:
-        return spark.DataType.fromDDL(ddl)
+        return from_ddl(ddl)
     try:
         return parsed_offline(ddl, timestamp_type())
     except UnknownTypeError:
         if _session() is not None:
-            return spark.DataType.fromDDL(ddl)
+            return from_ddl(ddl)
     raise FunctionError(f"{ddl!r} is no type that can be read without a Spark session; make one first, or correct it")
 
 

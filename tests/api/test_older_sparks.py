@@ -1,0 +1,123 @@
+"""What older Sparks lack: a column that goes through a pandas UDF and stays exact, and clear errors for the rest."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as spark
+
+from asyncudf import AsyncUDFError, FunctionError, async_pandas_udf
+from asyncudf._spark import _compat
+from asyncudf._spark.column import ColumnTask
+from asyncudf._spark.planner import plan_function
+
+EXACT = [2**53 + 1, None, -1]
+
+
+class Serializer:
+    """As that of the Python worker of Spark 3.5 and 4.0: makes pandas of Arrow, and Arrow of pandas."""
+
+    def arrow_to_pandas(self, column: pa.ChunkedArray) -> Any:
+        return column.to_pandas()
+
+    def _create_batch(self, result: tuple[Any, pa.DataType]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.array(result[0], result[1], from_pandas=True)], ["_0"])
+
+    def dump(self, functions: list[Callable[..., Any]], tables: list[pa.Table], result_type: pa.DataType) -> list[Any]:
+        """What Spark gets; the functions are called one with the results of the other."""
+
+        def arguments() -> Iterator[Any]:
+            for table in tables:
+                columns = [self.arrow_to_pandas(column) for column in table.itercolumns()]
+                yield columns[0] if len(columns) < 2 else tuple(columns)
+
+        results: Any = arguments()
+        for function in functions:
+            results = function(results)
+        return [value for result in results for value in self._create_batch((result, result_type))[0].to_pylist()]
+
+
+@pytest.fixture(autouse=True)
+def _no_arrow_udf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compat, "arrow_udf", None)
+
+
+def through_pandas(function: Any, returns: str) -> Callable[..., Any]:
+    udf = async_pandas_udf(returns)(function)
+    plan, data_type = plan_function(udf.spec, udf.options, udf.returns)
+    return _compat.column_function(ColumnTask(plan), data_type)
+
+
+async def same(x: Any) -> Any:
+    return x
+
+
+async def both(x: Any, y: Any) -> Any:
+    return {"x": x, "y": y}
+
+
+def test_numbers_beside_nulls_stay_what_they_are() -> None:
+    tables = [pa.table({"x": EXACT}), pa.table({"x": [7]})]
+    function = through_pandas(same, "bigint")
+    assert Serializer().dump([function], tables, pa.int64()) == [*EXACT, 7]
+
+
+def test_structs_and_several_columns() -> None:
+    tables = [pa.table({"x": EXACT, "y": ["a", None, ""]})]
+    result_type = pa.struct([("x", pa.int64()), ("y", pa.string())])
+    found = Serializer().dump([through_pandas(both, "x bigint, y string")], tables, result_type)
+    assert found == [{"x": x, "y": y} for x, y in zip(EXACT, ["a", None, ""], strict=True)]
+
+
+def test_one_of_the_results_of_another_in_one_worker() -> None:
+    functions = [through_pandas(same, "bigint"), through_pandas(same, "bigint")]
+    assert Serializer().dump(functions, [pa.table({"x": EXACT})], pa.int64()) == EXACT
+
+
+def test_an_input_in_chunks() -> None:
+    table = pa.table({"x": pa.chunked_array([EXACT, [5]])})
+    assert Serializer().dump([through_pandas(same, "bigint")], [table], pa.int64()) == [*EXACT, 5]
+
+
+def test_a_call_without_columns_says_what_is_missing() -> None:
+    """The worker fails with an IndexError for it, which says nothing to anybody."""
+
+    def no_columns() -> Iterator[Any]:
+        yield from map([].__getitem__, [0])
+
+    class Calling(Serializer):
+        def dump(self, *functions: Any) -> Any:
+            return list(functions[0](no_columns()))
+
+    with pytest.raises(AsyncUDFError, match="both takes"):
+        Calling().dump(through_pandas(both, "x bigint, y string"))
+
+
+def test_a_worker_of_another_kind_is_refused() -> None:
+    with pytest.raises(AsyncUDFError, match=r"Python worker is not that of Spark 3\.5 or 4\.0.*ordered_wait"):
+        next(through_pandas(same, "bigint")(iter([pa.array([1])])))
+
+
+def test_what_spark_is_told_of_the_function_is_of_pandas() -> None:
+    function: Any = through_pandas(same, "bigint")
+    assert function.__annotations__ == {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}
+    assert function.__name__ == "same"
+
+
+def test_a_table_function_needs_spark_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compat, "HAS_ANALYZE", False)
+    with pytest.raises(FunctionError, match=r"from version 4\.0 on.*unordered_wait\(df, function, 'column'\)"):
+        _compat.check_table_functions("weather")
+
+
+def test_errors_and_types_are_read_in_the_old_way_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Old:
+        def getErrorClass(self) -> str:  # noqa: N802 - Spark's name
+            return "PATH_NOT_FOUND"
+
+    assert _compat.condition_of(Old()) == "PATH_NOT_FOUND"  # type: ignore[arg-type]
+    monkeypatch.setattr(spark, "DataType", type("DataType", (), {}))
+    monkeypatch.setattr(spark, "_parse_datatype_string", lambda ddl: f"parsed {ddl}")
+    assert _compat.from_ddl("a int") == "parsed a int"

@@ -1,0 +1,170 @@
+"""What differs between versions of Spark, found out by their features: the only place that knows."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_type
+
+from .._errors.exceptions import AsyncUDFError, FunctionError
+
+try:
+    from pyspark.sql.pandas.functions import arrow_udf
+except ImportError:  # before Spark 4.1
+    arrow_udf = None  # type: ignore[assignment]
+
+try:
+    from pyspark.util import PythonEvalType
+except ImportError:  # before Spark 4.0
+    from pyspark.rdd import PythonEvalType  # type: ignore[import-not-found,no-redef]
+
+# Before Spark 4.0 no value is one.
+VariantType: type = getattr(spark, "VariantType", type("VariantType", (), {}))
+
+try:
+    from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
+
+    HAS_ANALYZE = True
+except ImportError:  # before Spark 4.0: a table function has one schema for all its tables
+    AnalyzeArgument = AnalyzeResult = object  # type: ignore[assignment,misc]
+    HAS_ANALYZE = False
+
+__all__ = (
+    "COLUMN_EVAL_TYPE",
+    "AnalyzeArgument",
+    "AnalyzeResult",
+    "VariantType",
+    "check_table_functions",
+    "column_function",
+    "column_udf",
+    "condition_of",
+    "from_ddl",
+    "to_arrow",
+)
+
+Batches = Callable[[Iterator[Any]], Iterator[pa.Array]]
+
+COLUMN_EVAL_TYPE: int = (
+    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF if arrow_udf is None else PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
+)
+# Up to Spark 4.2 UTC is the default, since then it must be said.
+_IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+
+
+def to_arrow(declared: spark.DataType) -> pa.DataType:
+    """Arrow's type for one of Spark's, timestamps in UTC; TypeError if there is none."""
+    try:
+        return to_arrow_type(declared, **_IN_UTC)
+    except PySparkException as error:
+        raise TypeError(str(error)) from error
+
+
+def from_ddl(ddl: str) -> spark.DataType:
+    """The type that a text declares, read by Spark; needs a session."""
+    if hasattr(spark.DataType, "fromDDL"):
+        return spark.DataType.fromDDL(ddl)
+    return spark._parse_datatype_string(ddl)
+
+
+def condition_of(error: PySparkException) -> str | None:
+    """The name of an error of Spark's."""
+    return error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()
+
+
+def check_table_functions(function: str) -> None:
+    """Raise FunctionError where table functions cannot tell their schema from the table."""
+    if not HAS_ANALYZE:
+        raise FunctionError(
+            f"{function} would be a table function, whose columns are those of its table and its results; Spark finds "
+            "them out from version 4.0 on. Here, use the operator: asyncudf.unordered_wait(df, function, 'column'), "
+            "and createOrReplaceTempView of what it returns for SQL"
+        )
+
+
+def column_function(function: Batches, data_type: spark.DataType) -> Callable[..., Any]:
+    """The function as Spark takes it for `COLUMN_EVAL_TYPE`: from an iterator of Arrow arrays to another one."""
+    return function if arrow_udf is not None else _ThroughPandas(function, isinstance(data_type, spark.StructType))
+
+
+def column_udf(function: Batches, data_type: spark.DataType) -> Any:
+    """What makes a column of columns."""
+    given: Any = column_function(function, data_type)
+    if arrow_udf is not None:
+        return arrow_udf(given, data_type)  # type: ignore[call-overload]
+    return sf.pandas_udf(given, data_type)
+
+
+class _ThroughPandas:
+    """A function of Arrow arrays as Spark before 4.1 takes it: a pandas UDF, past whose conversions the arrays go.
+
+    Pandas has no exact form for many values: whole numbers beside a NULL become floats. But Spark only counts the
+    rows of what such a function yields, and its serializer, which makes Arrow of it, is found in the worker.
+    """
+
+    # _is_struct: Spark wants a DataFrame then, else a Series
+
+    def __init__(self, function: Batches, is_struct: bool) -> None:
+        self.__name__ = getattr(function, "__name__", "function")
+        self.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}
+        self.function = function
+        self._is_struct = is_struct
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        # The serializer is the worker's for this one function: Spark evaluates an iterator UDF by itself.
+        serializer = _serializer()
+        serializer.arrow_to_pandas = _whole
+        serializer._create_batch = _taken
+        for array in self.function(_unpacked(batches)):
+            yield _carrying(array, self._is_struct)
+
+
+def _serializer() -> Any:
+    """The object further up the stack that asks for the results and makes Arrow of them."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        found = frame.f_locals.get("self")
+        if hasattr(type(found), "arrow_to_pandas") and hasattr(type(found), "_create_batch"):
+            return found
+        frame = frame.f_back
+    raise AsyncUDFError(
+        "this Spark has no arrow_udf, as Spark 4.1 has, and its Python worker is not that of Spark 3.5 or 4.0: here a "
+        "column cannot be exact. Use the operator: asyncudf.ordered_wait(df, function, 'column')"
+    )
+
+
+def _unpacked(batches: Iterator[Any]) -> Iterator[Any]:
+    """The input as Arrow arrays, also where it is the output of such a function: Spark calls the one with the other."""
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except IndexError:  # the worker has taken the first column of a call without any
+            yield ()
+            return
+        yield batch.attrs["arrow"] if isinstance(batch, (pd.Series, pd.DataFrame)) else batch
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column of an input batch, which is one array."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _carrying(array: pa.Array, is_struct: bool) -> pd.Series[Any] | pd.DataFrame:
+    rows = pd.RangeIndex(len(array))
+    carrier: Any = pd.DataFrame(index=rows) if is_struct else pd.Series(index=rows, dtype="int8", data=0)
+    carrier.attrs["arrow"] = array
+    return carrier
+
+
+def _taken(result: Any) -> pa.RecordBatch:
+    """The batch of a result and its type, as Spark's worker has checked them."""
+    return pa.RecordBatch.from_arrays([result[0].attrs["arrow"]], ["_0"])
