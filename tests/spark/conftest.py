@@ -49,6 +49,9 @@ def pytest_runtest_call() -> Iterator[None]:
         raise
 
 
+pytest_runtest_setup = pytest_runtest_call
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     started_with = {

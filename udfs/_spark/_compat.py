@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
@@ -26,6 +28,7 @@ try:
 except ImportError:  # before Spark 4.0
     from pyspark.rdd import PythonEvalType  # type: ignore[import-not-found,no-redef]
 
+IS_SPLIT = find_spec("pyspark.sql.classic") is not None  # into classes for Spark Connect and others, from Spark 4.0 on
 # Before Spark 4.0 no value is one.
 VariantType: type = getattr(spark, "VariantType", type("VariantType", (), {}))
 
@@ -44,8 +47,10 @@ __all__ = (
     "VariantType",
     "check_table_functions",
     "column_function",
+    "column_of",
     "column_udf",
     "condition_of",
+    "frame_of",
     "from_ddl",
     "to_arrow",
 )
@@ -72,6 +77,23 @@ def from_ddl(ddl: str) -> spark.DataType:
     if hasattr(spark.DataType, "fromDDL"):
         return spark.DataType.fromDDL(ddl)
     return spark._parse_datatype_string(ddl)
+
+
+def frame_of(session: Any, logical: Any) -> DataFrame:
+    """The rows of one of Java's logical plans."""
+    sql = session._jvm.org.apache.spark.sql
+    made = sql.classic.Dataset if IS_SPLIT else sql.Dataset
+    return DataFrame(made.ofRows(session._jsparkSession, logical), session)
+
+
+def column_of(session: Any, expression: Any) -> Column:
+    """One of Java's expressions as a column."""
+    sql = session._jvm.org.apache.spark.sql
+    if not IS_SPLIT:
+        return Column(sql.Column(expression))
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    return ClassicColumn(sql.classic.ExpressionUtils.column(expression))
 
 
 def condition_of(error: PySparkException) -> str | None:

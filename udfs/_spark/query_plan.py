@@ -15,6 +15,7 @@ from pyspark.sql import functions as sf
 
 from .._errors.exceptions import OptionError
 from .._policies.planned_calls import Bounds, Reason
+from ._compat import column_of, frame_of
 from .planned_functions import ALL, ANY, HIDDEN, OURS, SOME, PlannedFunction, functions_of
 
 __all__ = ("Counting", "Place", "QueryPlan")
@@ -257,9 +258,8 @@ class QueryPlan:
         """The rows of an optimized plan; None if running it might call a function."""
         if logical is None:
             return None
-        made = self._session._jvm.org.apache.spark.sql.classic.Dataset.ofRows
         try:
-            frame = DataFrame(made(self._session._jsparkSession, logical), self._session)
+            frame = frame_of(self._session, logical)
             return None if self._may_call(frame._jdf.queryExecution().executedPlan()) else frame
         except Exception:  # Spark's own, of many types: part of an optimized plan need not be one that stands alone
             return None
@@ -268,10 +268,7 @@ class QueryPlan:
         """All arguments of a function as one column."""
         if not function.arguments:
             return None
-        from pyspark.sql.classic.column import Column as ClassicColumn
-
-        made = self._session._jvm.org.apache.spark.sql.classic.ExpressionUtils.column
-        given = [ClassicColumn(made(one)) for one in _items(expression.children())]
+        given = [column_of(self._session, one) for one in _items(expression.children())]
         # A table function gets the whole row as one struct.
         read = [given[at] if isinstance(at, int) else given[0].getField(at) for at in function.arguments]
         return sf.struct(*(column.alias(f"a{number}") for number, column in enumerate(read)))
