@@ -47,9 +47,10 @@ if (_argv := getattr(_sys, "argv", None) or [])[:1] == ["-m"] and _sys.orig_argv
 from importlib.util import find_spec as _find_spec
 
 if _find_spec("pyspark") is None:
-    raise ImportError(
+    raise ModuleNotFoundError(
         "asyncudf needs PySpark and brings none, for there are two: pip install 'asyncudf[spark]' for a Spark of your "
-        "own, or pip install databricks-connect for Databricks. Not both: each overwrites files of the other"
+        "own, or pip install databricks-connect for Databricks. Not both: each overwrites files of the other",
+        name="pyspark",
     )
 
 from asyncudf.queues._public import publish as _publish

@@ -106,8 +106,8 @@ print(sorted({{"pyspark", "py4j", "pandas", "pyarrow", "numpy", "tenacity", "aio
 
 
 def test_the_bounds_are_those_of_the_package(monkeypatch):
-    """pandas 3 and a Spark of another kind are refused, whatever is installed beside them."""
-    versions = {"asyncudf": "0.1.0", "pandas": "3.0.1", "pyspark": "3.5.9"}
+    """A pandas and a Spark that are too old are refused, whatever is installed beside them."""
+    versions = {"asyncudf": "0.1.0", "pandas": "1.5.3", "pyspark": "3.4.4", "databricks-connect": ""}
     monkeypatch.setattr(examination, "version_of", lambda package: versions.get(package, "99"))
     looked = {finding.name: finding.status for finding in islice(examine(Examination(environment={})), 7)}
     assert looked["pandas"] == looked["pyspark"] == "fail"

@@ -12,6 +12,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .findings import Finding, one_line
 from .install_check import (
@@ -40,6 +41,9 @@ from .machine_check import (
 )
 from .python_check import check_driver_python, check_python, python_settings, start_python
 from .requirements import as_line, required_of, version_of
+
+if TYPE_CHECKING:  # imported late
+    from packaging.requirements import Requirement
 
 __all__ = ("PACKAGE", "Examination", "examine", "guarded")
 
@@ -103,8 +107,13 @@ def _versions() -> Iterator[Finding]:
         return
     yield Finding(PACKAGE, "ok", version_of(PACKAGE))
     yield check_language(platform.python_version(), importlib.metadata.metadata(PACKAGE)["Requires-Python"] or "")
-    for required in required_of(PACKAGE):
+    for required in _required():
         yield check_package(required, version_of(required.name), sys.executable)
+
+
+def _required() -> list[Requirement]:
+    """What is needed in each Python: pyspark as well, unless it is that of databricks-connect."""
+    return [*([] if version_of("databricks-connect") else required_of(PACKAGE, "spark")), *required_of(PACKAGE)]
 
 
 def _spark(examination: Examination) -> Iterator[Finding]:
@@ -121,7 +130,7 @@ def _java(examination: Examination) -> Iterator[Finding]:
 
 
 def _pythons(examination: Examination) -> Iterator[Finding]:
-    requirements = [as_line(one) for one in required_of(PACKAGE)]
+    requirements = [as_line(one) for one in _required()]
     driver = start_python(sys.executable)
     yield check_driver_python(sys.executable, driver, requirements)
     for setting in python_settings(examination.environment, spark_folder(examination.environment)):
