@@ -14,7 +14,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from asyncudf import AsyncUDFError
+from asyncudf import AsyncUDFError, OptionError
 from asyncudf._stores import lmdb_files
 from asyncudf._stores.base import ResultStore
 from asyncudf._stores.local import LocalResults
@@ -106,6 +106,130 @@ def test_a_file_of_another_version_is_told(tmp_path: Path) -> None:
         transaction.put(lmdb_files.HEADER[0], b"results 99")
     with pytest.raises(AsyncUDFError, match="of another version of asyncudf; delete it"):
         asyncio.run(put(tmp_path))
+
+
+CUT_OFF = """
+import asyncio, os, sys
+from pathlib import Path
+from asyncudf import AsyncUDFError, ResultStore
+folder, ending, length = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+keys = [n.to_bytes(16, "big") for n in range(1000)]
+async def main():
+    async with ResultStore.disk(folder) as store:
+        await store.put_many(dict.fromkeys(keys, b"value"), None)
+        [file] = folder.glob("results-*" + ending)
+        os.truncate(file, length)
+        for step in (lambda: store.get_many(keys), lambda: store.put_many({keys[0]: b"again"}, None), store.info):
+            try:
+                print(await step())
+            except AsyncUDFError as error:
+                print(error)
+        for file in folder.glob("results-*"):
+            file.unlink()
+        await store.put_many({keys[0]: b"anew"}, None)
+        print(await store.get_many(keys[:2]))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("ending", "length"), [("[0-9]", 0), ("[0-9]", 9000), ("-lock", 0), ("-lock", 100)])
+def test_a_file_that_is_cut_off_while_open_ends_no_process(tmp_path: Path, ending: str, length: int) -> None:
+    """The system ended the process that read on behind the end (SIGBUS). Now it is told, and deleting it helps."""
+    told = subprocess.run(
+        [sys.executable, "-c", CUT_OFF, str(tmp_path), ending, str(length)], capture_output=True, text=True, check=False
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    *damaged, anew = told.stdout.splitlines()
+    assert len(damaged) == 3
+    assert all("is damaged: it is too short; delete it" in line for line in damaged)
+    assert anew == "[b'anew', None]"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs")
+@pytest.mark.parametrize("which", ["results-*[0-9]", "results-*-lock", "writer.lock"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "FIFO", "folder", "somebody's file"])
+def test_only_regular_files_of_ones_own_are_opened(
+    tmp_path: Path, which: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link had its target written over, and a task waited for ever at a FIFO."""
+    folder, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
+    asyncio.run(put(folder))
+    [file] = folder.glob(which)
+    file.rename(elsewhere)
+    if kind == "dangling link":
+        elsewhere.unlink()
+    before = elsewhere.read_bytes() if elsewhere.exists() else None
+    if kind == "FIFO":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    elif kind == "somebody's file":
+        elsewhere.rename(file)
+        as_of_another(file, monkeypatch)
+    else:
+        file.symlink_to(elsewhere)
+    with pytest.raises(AsyncUDFError, match=rf"{file} is no regular file of this user's.*; remove it"):
+        asyncio.run(put(folder))
+    if kind != "somebody's file":
+        assert (elsewhere.read_bytes() if elsewhere.exists() else None) == before
+
+
+def as_of_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a file were another user's."""
+    fstat = os.fstat
+
+    def owned(file: int) -> os.stat_result:
+        found = fstat(file)
+        if not os.path.samestat(found, os.stat(path)):
+            return found
+        return os.stat_result((*found[:4], found.st_uid + 1, *found[5:]))
+
+    monkeypatch.setattr(os, "fstat", owned)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="folders have no owner")
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can write to it can lead a task elsewhere; nothing is made in it."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    for mode in (0o777, 0o1777, 0o770, 0o702):
+        folder.chmod(mode)
+        with pytest.raises(AsyncUDFError, match=rf"others can write to the folder {folder}; chmod go-w it"):
+            asyncio.run(put(folder))
+    folder.chmod(0o755)
+    (tmp_path / "link").symlink_to(folder)
+    asyncio.run(put(tmp_path / "link"))  # one's own link to one's own folder
+    uid = os.geteuid()
+    for path in (folder, tmp_path / "link"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "geteuid", lambda: uid + 1)
+            with pytest.raises(AsyncUDFError, match=rf"the folder {path} belongs to another user \(uid {uid}\)"):
+                asyncio.run(put(path))
+
+
+def test_a_folder_that_others_can_write_loses_no_row(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is a store that fails, as `on_store_error` says: one warning, and the calls are made."""
+
+    async def double(x: int) -> int:
+        return 2 * x
+
+    tmp_path.chmod(0o777)
+    options = {"store": ResultStore.disk(tmp_path), "returnType": "bigint"}
+    assert run_rows(double, [1, 2], **options) == [2, 4]
+    [record] = caplog.records
+    assert "others can write to the folder" in record.getMessage()
+    with pytest.raises(AsyncUDFError, match="others can write to the folder"):
+        run_rows(double, [1, 2], on_store_error="fail", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_folder_is_refused_when_the_store_is_made(tmp_path: Path) -> None:
+    """The first task told it, as an error of the system."""
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "link"):
+        with pytest.raises(OptionError, match=rf"path must be that of a folder, but {tmp_path / name} is none"):
+            ResultStore.disk(tmp_path / name)
 
 
 @pytest.mark.parametrize("what", ["posix_fallocate", "DiskError"])

@@ -96,7 +96,8 @@ class ResultStore:
         """A store that all workers of a host share, in a folder that stays: the next run finds what this one has paid.
 
         Results survive that any of the processes is killed. After a power failure a file may be damaged: delete the
-        folder. It must be on a disk of the host, not on a network.
+        folder. It must be on a disk of the host, not on a network. It must belong to the user of the workers, and
+        nobody else may write to it: a task that opens another folder has a store that fails (`on_store_error`).
 
         Args:
             path: a folder; it is made if it is not there, for its owner alone. `~` is the home of the program's user.

@@ -75,7 +75,10 @@ def folder(path: Any) -> str:
         text = None
     if not isinstance(text, str) or not text or "\0" in text:
         raise OptionError(f"path must be that of a folder, a text, not {safe_repr(path)}")
-    return os.path.abspath(os.path.expanduser(text))
+    found = os.path.abspath(os.path.expanduser(text))
+    if os.path.lexists(found) and not os.path.isdir(found):
+        raise OptionError(f"path must be that of a folder, but {found} is none")
+    return found
 
 
 def size(max_bytes: int, smallest: int, largest: int) -> int:

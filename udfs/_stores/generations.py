@@ -8,7 +8,7 @@ import re
 import time
 from typing import Any
 
-from .lmdb_files import LOCK_BYTES, LmdbFile, lock_of, opened
+from .lmdb_files import LOCK_BYTES, LmdbFile, lock_of, opened, private_folder, regular_file
 
 __all__ = ("Generations",)
 
@@ -29,7 +29,7 @@ class Generations:
         max_bytes: of all files together.
 
     Raises:
-        AsyncUDFError, OSError: as `opened`.
+        AsyncUDFError, OSError: as `opened` and `private_folder`.
     """
 
     # What a folder lists is the truth, for all processes. Files are made, written to and deleted by who has the lock.
@@ -44,7 +44,7 @@ class Generations:
         self._size = max_bytes // KEPT - LOCK_BYTES
         self._files: dict[str, LmdbFile] = {}
         self._lock: int | None = None
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        private_folder(folder)
         try:
             self.current()
         except BaseException:
@@ -89,9 +89,9 @@ class Generations:
         fcntl = _fcntl()
         if fcntl is None:
             return True
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)  # somebody may have deleted it
+        private_folder(self.folder)  # somebody may have deleted it
         # Opened each time, so that it keeps other tasks of this process out too.
-        lock = os.open(os.path.join(self.folder, "writer.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        lock = regular_file(os.path.join(self.folder, "writer.lock"), create=True)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException as error:
