@@ -12,10 +12,8 @@ import sys
 from collections import OrderedDict, namedtuple
 from pathlib import Path
 from typing import Any
-from unittest import mock
 from zoneinfo import ZoneInfo
 
-import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,7 +22,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 from asyncudf import AsyncUDFError
-from asyncudf._stores.canonical import canonical, is_plain
+from asyncudf._stores.canonical import canonical
 from asyncudf._stores.keys import KEY_BYTES, ResultKeys
 from tests.kit.ids import shown
 
@@ -58,7 +56,7 @@ GOLDEN: list[tuple[tuple[Any, ...], str]] = [
     (("x" * 31, "x" * 32, "x" * 255, "x" * 256, "x" * 65536), "ef947ae570e9580b3a12bac1faf34b34"),
     ((b"",), "503490d681ebfbd414dcebe45f7d1a0e"),
     ((b"Oslo", bytes(256), bytes(65536)), "c7074df152f5a1e54ac81c1b36b99fbb"),
-    ((Decimal("1.00"), Decimal("1.0"), Decimal("-0E+3"), Decimal("1E-10")), "48b0d39bcea097b005024240c777906b"),
+    ((Decimal("1.00"), Decimal("1.0"), Decimal("-0E+3"), Decimal("1E-10")), "7d768f967031874d7b67deaceba4b5b9"),
     ((dt.date(1, 1, 1), dt.date(9999, 12, 31)), "e966168139eb94540cea692e87e03b8f"),
     ((dt.time(1, 2, 3, 4),), "dfd2fda0c1ca1e94e15053c3d409373f"),
     ((dt.datetime(2026, 3, 1, 12, 30, 0, 5),), "975b55aa6e55f4dc881c9485a9c02567"),
@@ -72,13 +70,13 @@ GOLDEN: list[tuple[tuple[Any, ...], str]] = [
     (([1, None, "a"], [[]], [[1], [2, 3]]), "6f1fc3f735b7cb7cd0ef0aee0c5d7372"),
     (([*range(15)], [*range(16)], [*range(70000)]), "4d42c651f12c490a2d9527d668a1900a"),
     (({},), "c4295fbb8372da2392a3bed1b99bd773"),
-    (({"city": "Oslo", "zip": 150},), "5146723cd7bb6b551a29c6a484cfdde4"),
+    (({"city": "Oslo", "zip": 150},), "91a23f809b43f2e564a5da11fd3cd128"),
     (({1: "a", 1.5: "b", "1": "c", None: "d", b"1": "e"},), "1f0bbf18909a75eae8ad18e15a618941"),
     (({"inner": {"b": [1, {"c": None}], "a": {}}},), "b2a2b27ad91b32cc57be7ee7d7e2c0f7"),
-    (({dt.date(2026, 1, 1): Decimal("1.5"), ("a", 1): dt.timedelta(0)},), "3b7a17401cd94861119b6dd889a9e6d9"),
+    (({dt.date(2026, 1, 1): Decimal("1.5"), ("a", 1): dt.timedelta(0)},), "99b633117d3eb88594abeed184e7fb9d"),
     (
         ("Oslo", 3, 59.9, None, True, [1], {"a": 1}, Decimal("2.50"), dt.date(2026, 1, 1)),
-        "9c34c99bd70ec6e9f6a78a8e77c9d13b",
+        "446f4717a04ba03212f19688ee981a16",
     ),
 ]
 
@@ -108,15 +106,6 @@ def test_keys_are_the_same_in_every_process() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert told.stdout.split() == [golden for _, golden in GOLDEN]
-
-
-@pytest.mark.parametrize(("arguments", "golden"), GOLDEN, ids=[str(number) for number in range(len(GOLDEN))])
-def test_keys_are_the_same_without_msgspec(
-    arguments: tuple[Any, ...], golden: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is not installed makes keys slower, not others."""
-    monkeypatch.setitem(sys.modules, "msgspec.msgpack", None)
-    assert keys().of(arguments).hex() == golden
 
 
 SCALARS = (
@@ -185,25 +174,6 @@ def test_many_keys_are_those_of_each_row(rows: list[Any]) -> None:
     assert keys().of_many(rows) == [keys().of(row) for row in rows]
     first = keys(key=lambda *values: values[:1])
     assert first.of_many(rows) == [first.of(row) for row in rows]
-
-
-@given(st.lists(VALUES, max_size=4))
-def test_the_quick_way_makes_the_same_keys(values: list[Any]) -> None:
-    """What msgspec encodes is what is encoded here, whatever its version."""
-    with mock.patch.dict(sys.modules, {"msgspec": None}):
-        slow = keys()
-    assert keys().of(values) == slow.of(values)
-
-
-@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(HASHABLE, inner), max_leaves=6))
-def test_plain_values_are_what_msgspec_writes(value: Any) -> None:
-    """Where a value counts as plain, and msgspec takes it and there is no nan in it, its bytes are ours."""
-    if is_plain(value):
-        try:
-            encoded = msgspec.msgpack.encode(value)
-        except (OverflowError, ValueError):
-            return
-        assert encoded == canonical(value) or "nan" in repr(value)
 
 
 @given(st.floats(allow_nan=True))

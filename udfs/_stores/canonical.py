@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
+import functools
+import itertools
 import math
 import numbers
 import operator
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .._errors.exceptions import AsyncUDFError
+from .._errors.exceptions import AsyncUDFError, OptionError
 from .._text.safe import type_name
 
-__all__ = ("PLAIN", "canonical", "is_plain")
+__all__ = ("canonical", "canonical_rows")
 
 
-PLAIN = frozenset((type(None), bool, int, float, str, bytes))  # classes of which MessagePack has each
+_PLAIN = frozenset((type(None), bool, int, float, str, bytes))  # classes of which MessagePack has each
+_ROWS = frozenset((tuple, list))
 
-# MessagePack, of which there is one form for each value, with what it lacks as extension types. It is written here by
-# hand, and not left to a library, because a library's next version may write the same value in another way.
+# MessagePack as msgspec writes it, with what it lacks as extension types. Of each value it has one shortest form; that
+# msgspec writes it, in all its versions, the keys in tests/stores/test_keys.py show.
 _BIG_INTEGER, _BROKEN_TEXT, _DECIMAL, _DATE, _TIME, _MOMENT, _LOCAL_MOMENT, _DURATION, _MAP, _RECORD = range(1, 11)
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _UTC_EPOCH = _EPOCH.replace(tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
-_NAN = b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00"
+
+
+@functools.cache
+def _encoder() -> Callable[[Any], bytes]:
+    try:
+        from msgspec.msgpack import Encoder
+    except ImportError as error:
+        raise OptionError('a store of results needs msgspec: pip install "asyncudf[store]"') from error
+    return Encoder().encode
 
 
 def canonical(value: Any) -> bytes:
@@ -39,24 +50,49 @@ def canonical(value: Any) -> bytes:
     Raises:
         AsyncUDFError: a value of a class that is not known here.
     """
-    encode = _ENCODERS.get(type(value)) or _encoder_of(value)
-    return encode(value)
+    if _is_plain(value):
+        with contextlib.suppress(OverflowError, ValueError):  # a number of more than 64 bits, text that is not Unicode
+            encoded = _encoder()(value)
+            if not _may_have_nan(encoded):
+                return encoded
+    return _encoder()(_plain(value))
 
 
-def is_plain(value: Any) -> bool:
-    """Whether any encoder of MessagePack writes the value as `canonical` does, unless it raises or meets a nan."""
+def canonical_rows(rows: Sequence[Any]) -> list[bytes]:
+    """The bytes of many rows, for less: `canonical` of each."""
+    # Asked of all values at once: row by row it would cost as much as to encode them.
+    if _ROWS.issuperset(map(type, rows)) and _PLAIN.issuperset(map(type, itertools.chain.from_iterable(rows))):
+        with contextlib.suppress(OverflowError, ValueError):
+            encoded = [*map(_encoder(), rows)]
+            if not _may_have_nan(b"".join(encoded)):
+                return encoded
+    # No `map` of what may be the user's: a StopIteration of theirs would end it.
+    return [canonical(row) for row in rows]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether MessagePack has the value as it is, unless its encoder raises or meets a nan."""
     kind = type(value)
-    if kind in PLAIN:
+    if kind in _PLAIN:
         return True
-    return kind in (list, tuple) and (PLAIN.issuperset(map(type, value)) or all(map(is_plain, value)))
+    return kind in _ROWS and (_PLAIN.issuperset(map(type, value)) or all(map(_is_plain, value)))
 
 
-def _encoder_of(value: Any) -> Callable[[Any], bytes]:
+def _may_have_nan(encoded: bytes) -> bool:
+    return b"\xcb\x7f" in encoded or b"\xcb\xff" in encoded  # the beginning of each nan, and of some others
+
+
+def _plain(value: Any) -> Any:
+    """The same of what MessagePack has, and of its extension types."""
+    return (_FORMS.get(type(value)) or _form_of(value))(value)
+
+
+def _form_of(value: Any) -> Callable[[Any], Any]:
     """For subclasses, such as those of an enum, and for what is a number or a mapping by its methods."""
     # Not for subclasses of moments: pandas' Timestamp has nanoseconds, and two that differ must not be one key.
     for base in (str, bytes, float, tuple, list, dict, decimal.Decimal):
         if isinstance(value, base):
-            return _ENCODERS[base]
+            return _FORMS[base]
     if isinstance(value, Mapping):
         return lambda mapping: _pairs(mapping.items())
     if isinstance(value, numbers.Integral) and hasattr(type(value), "__index__"):  # numpy's, IntEnum
@@ -71,28 +107,15 @@ def _unknown(value: Any, what: str = "") -> AsyncUDFError:
     )
 
 
-def _head(short: int, limit: int, markers: Sequence[int], length: int) -> bytes:
-    """How MessagePack begins what has a length: `short` for less than `limit`, else a marker for 1, 2 or 4 bytes."""
-    if length < limit:
-        return bytes((short | length,))
-    for marker, size in zip(markers, (1, 2, 4), strict=True):
-        if marker and length < 1 << 8 * size:
-            return bytes((marker,)) + length.to_bytes(size, "big")
-    raise AsyncUDFError(f"no key of a store can be made of a value of {length} bytes or items")
+def _extension(kind: int, content: bytes) -> Any:
+    from msgspec.msgpack import Ext
+
+    return Ext(kind, content)
 
 
-def _extension(kind: int, content: bytes) -> bytes:
-    return _head(0, 0, (0xC7, 0xC8, 0xC9), len(content)) + bytes((kind,)) + content
-
-
-def _integer(value: int) -> bytes:
-    if -32 <= value < 128:
-        return bytes((value & 0xFF,))
-    markers, signed = ((0xCC, 0xCD, 0xCE, 0xCF), False) if value > 0 else ((0xD0, 0xD1, 0xD2, 0xD3), True)
-    for marker, size in zip(markers, (1, 2, 4, 8), strict=True):
-        bits = 8 * size - signed
-        if -(1 << bits) <= value < 1 << bits:
-            return bytes((marker,)) + value.to_bytes(size, "big", signed=signed)
+def _integer(value: int) -> Any:
+    if -(2**63) <= value < 2**64:
+        return int(value)
     return _extension(_BIG_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
@@ -100,67 +123,59 @@ def _integer(value: int) -> bytes:
 # the base class are called.
 
 
-def _float(value: float) -> bytes:
-    return _NAN if math.isnan(value) else b"\xcb" + struct.pack(">d", value)  # a nan may have any sign and payload
+def _float(value: float) -> float:
+    return math.nan if math.isnan(value) else float.__float__(value)  # a nan may have any sign and payload
 
 
-def _text(value: str) -> bytes:
+def _text(value: str) -> Any:
     try:
-        content = str.encode(value)
+        return str.encode(value).decode()
     except UnicodeEncodeError:  # half an emoji, as JSON allows it
         return _extension(_BROKEN_TEXT, str.encode(value, "utf-8", "surrogatepass"))
-    return _head(0xA0, 32, (0xD9, 0xDA, 0xDB), len(content)) + content
 
 
-def _binary(value: bytes | bytearray | memoryview) -> bytes:
-    content = memoryview(value).tobytes()
-    return _head(0, 0, (0xC4, 0xC5, 0xC6), len(content)) + content
+def _list(value: list[Any]) -> Any:
+    return [_plain(item) for item in list.__getitem__(value, slice(None))]
 
 
-def _list(value: list[Any]) -> bytes:
-    return _array(list.__getitem__(value, slice(None)))
-
-
-def _tuple(value: tuple[Any, ...]) -> bytes:
-    items = _array(tuple.__getitem__(value, slice(None)))
-    if type(value) is tuple:
-        return items
+def _tuple(value: tuple[Any, ...]) -> Any:
+    items = [_plain(item) for item in tuple.__getitem__(value, slice(None))]
     # pyspark's Row, unless it was made without names; a named tuple
-    names = getattr(value, "__fields__", None) or getattr(value, "_fields", None)
-    return items if names is None else _extension(_RECORD, _array(tuple(names)) + items)
+    names = getattr(value, "__fields__", None) or getattr(value, "_fields", None) if type(value) is not tuple else None
+    return items if names is None else _extension(_RECORD, canonical(tuple(names)) + _encoder()(items))
 
 
-def _array(value: Sequence[Any]) -> bytes:
-    return _head(0x90, 16, (0, 0xDC, 0xDD), len(value)) + b"".join([canonical(item) for item in value])
-
-
-def _pairs(pairs: Iterable[tuple[Any, Any]]) -> bytes:
+def _pairs(pairs: Iterable[tuple[Any, Any]]) -> Any:
     # No form is the beginning of another, so that pairs sort by their keys alone.
     return _extension(_MAP, b"".join(sorted([canonical(key) + canonical(item) for key, item in pairs])))
 
 
-def _moment(value: datetime.datetime) -> bytes:
+def _moment(value: datetime.datetime) -> Any:
     is_aware = value.utcoffset() is not None
     if value.tzinfo is not None and not is_aware:
         raise _unknown(value, " with a time zone that does not tell how far it is from UTC")
     since = value - _UTC_EPOCH if is_aware else value.replace(tzinfo=None) - _EPOCH
-    return _extension(_MOMENT if is_aware else _LOCAL_MOMENT, _integer(since // _MICROSECOND))
+    return _extension(_MOMENT if is_aware else _LOCAL_MOMENT, canonical(since // _MICROSECOND))
 
 
-def _time(value: datetime.time) -> bytes:
+def _time(value: datetime.time) -> Any:
     if value.tzinfo is not None and value.utcoffset() is None:  # as in Oslo: it depends on the day
         raise _unknown(value, " with a time zone that does not tell how far it is from UTC")
     return _extension(_TIME, value.isoformat().encode())
 
 
-def _decimal(value: decimal.Decimal) -> bytes:
+def _decimal(value: decimal.Decimal) -> Any:
     # The decimal context says whether the E is a capital.
     return _extension(_DECIMAL, decimal.Decimal.__str__(value).upper().encode())
 
 
-_ENCODERS: dict[type, Callable[[Any], bytes]] = {
-    type(None): lambda _: b"\xc0",
-    bool: lambda value: b"\xc3" if value else b"\xc2",
+def _binary(value: bytes | bytearray | memoryview) -> bytes:
+    return memoryview(value).tobytes()
+
+
+_FORMS: dict[type, Callable[[Any], Any]] = {
+    type(None): lambda value: value,
+    bool: lambda value: value,
     int: _integer,
     float: _float,
     str: _text,
@@ -174,5 +189,5 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     datetime.datetime: _moment,
     datetime.date: lambda value: _extension(_DATE, value.isoformat().encode()),
     datetime.time: _time,
-    datetime.timedelta: lambda value: _extension(_DURATION, _integer(value // _MICROSECOND)),
+    datetime.timedelta: lambda value: _extension(_DURATION, canonical(value // _MICROSECOND)),
 }
