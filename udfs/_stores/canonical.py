@@ -29,6 +29,7 @@ _BIG_INTEGER, _BROKEN_TEXT, _DECIMAL, _DATE, _TIME, _MOMENT, _LOCAL_MOMENT, _DUR
 _EPOCH = datetime.datetime(1970, 1, 1)
 _UTC_EPOCH = _EPOCH.replace(tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
+_NAN = b"\xcb\x7f"
 
 
 @functools.cache
@@ -51,10 +52,12 @@ def canonical(value: Any) -> bytes:
         AsyncUDFError: a value of a class that is not known here.
     """
     if _is_plain(value):
-        with contextlib.suppress(OverflowError, ValueError):  # a number of more than 64 bits, text that is not Unicode
+        try:
             encoded = _encoder()(value)
-            if not _may_have_nan(encoded):
-                return encoded
+        except (OverflowError, ValueError):  # a number of more than 64 bits, text that is not Unicode
+            encoded = _NAN
+        if not _may_have_nan(encoded):
+            return encoded
     return _encoder()(_plain(value))
 
 
@@ -79,7 +82,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _may_have_nan(encoded: bytes) -> bool:
-    return b"\xcb\x7f" in encoded or b"\xcb\xff" in encoded  # the beginning of each nan, and of some others
+    return _NAN in encoded or b"\xcb\xff" in encoded  # the beginning of each nan, and of some others
 
 
 def _plain(value: Any) -> Any:
