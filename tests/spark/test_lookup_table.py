@@ -72,6 +72,18 @@ def test_nulls_are_arguments_like_others(spark, tmp_path, journal):
     assert found == ["None None", "None b", "a None", "a None"]
 
 
+def test_nulls_that_need_no_call_are_passed_over(spark, tmp_path, journal):
+    async def named(first: str, last: str) -> str:
+        journal.write("call", first, last)
+        return f"{first} {last}"
+
+    table = LookupTable(spark, str(tmp_path / "names"), named, on_null_input="null")
+    df = spark.createDataFrame([("a", None), (None, None), ("a", "b")], "first string, last string")
+    assert update(table, df) == (1, 0, 0)
+    assert update(table, df) == (0, 1, 0)
+    assert sorted(str(row.named) for row in table.join(df).collect()) == ["None", "None", "a b"]
+
+
 def test_before_the_first_update_there_is_nothing_to_join(spark, places):
     df = cities(spark, "Oslo")
     assert joined(places, df) == [(0, None)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from .._errors.exceptions import OptionError
 from .._functions.async_function import AsyncFunction
 from .._policies.checks import flag, optional, positive_int, seconds, text
-from .._policies.options import CallOptions
+from .._policies.options import CallOptions, OnNullInput
 from .._spark.lookup_keys import arguments_of, called_rows, check_ends, keys_of, waves
 from .._spark.lookup_names import free_name
 from .._spark.lookup_table import lookup_table
@@ -120,6 +120,8 @@ class LookupTable:
     def update(self, df: DataFrame, progress: bool = True) -> LookupUpdate:
         """Call the function for the arguments in `df` that the table has no result for, and add what it gives.
 
+        With `on_null_input="null"` rows with a NULL among the arguments are passed over: a join gives NULL for them.
+
         Args:
             df: has the columns of the arguments; rows may repeat. Not streaming: of a stream each batch, in
                 `foreachBatch`.
@@ -134,7 +136,7 @@ class LookupTable:
         """
         flag(progress, "progress")
         check_ends(df)
-        keys = keys_of(df, self._columns).persist()
+        keys = keys_of(df, self._columns, needs_all=self._udf.options.on_null_input is OnNullInput.NULL).persist()
         try:
             missing = self._table.missing(keys, self._ttl, self._error_ttl).persist()
             try:

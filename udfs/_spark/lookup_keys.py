@@ -31,8 +31,8 @@ def check_ends(df: DataFrame) -> None:
         )
 
 
-def keys_of(df: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """The arguments in these columns, each once.
+def keys_of(df: DataFrame, columns: Sequence[str], *, needs_all: bool = False) -> DataFrame:
+    """The arguments in these columns, each once; with `needs_all` without those of which one is NULL.
 
     Raises:
         OptionError: it is no DataFrame.
@@ -48,6 +48,8 @@ def keys_of(df: DataFrame, columns: Sequence[str]) -> DataFrame:
                 f"column {field.name!r}, a {field.dataType.simpleString()}, cannot be looked up: Spark compares "
                 "none; make it an array of structs, or a text with to_json(...)"
             )
+        if needs_all:
+            keys = keys.where(sf.col(KEY).getField(field.name).isNotNull())
     return keys.distinct()
 
 
