@@ -46,10 +46,8 @@ def values_of(column: pa.Array) -> list[Any]:
     # pyarrow alone needs microseconds for each date, and for each value of any type if it is asked for dicts.
     if pa.types.is_date32(arrow_type) or (pa.types.is_timestamp(arrow_type) and arrow_type.unit == "us"):
         return _moments(column)
-    maps = list(_maps_in(arrow_type))
-    if any(pa.types.is_nested(one.key_type) for one in maps):  # pyarrow makes dicts of structs, which are no keys
-        return list(map(_with_dicts(arrow_type), column.to_pylist()))
-    return column.to_pylist(maps_as_pydicts="strict") if maps else column.to_pylist()  # type: ignore[no-any-return]
+    values: list[Any] = column.to_pylist()
+    return list(map(_with_dicts(arrow_type), values)) if _has_maps(arrow_type) else values
 
 
 def _moments(column: pa.Array) -> list[Any]:
@@ -63,16 +61,13 @@ def _moments(column: pa.Array) -> list[Any]:
     return [value and value.replace(tzinfo=datetime.UTC) for value in values]
 
 
-def _maps_in(arrow_type: pa.DataType) -> Iterator[pa.DataType]:
-    """All maps in a type, however deep; not those in keys, which become tuples."""
-    if pa.types.is_map(arrow_type):
-        yield arrow_type
-        yield from _maps_in(arrow_type.item_type)
-    elif pa.types.is_struct(arrow_type):
-        for field in fields_of(arrow_type):
-            yield from _maps_in(field.type)
-    elif pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
-        yield from _maps_in(arrow_type.value_type)
+def _has_maps(arrow_type: pa.DataType) -> bool:
+    """Whether there is a map in a type, however deep."""
+    if pa.types.is_struct(arrow_type):
+        return any(_has_maps(field.type) for field in fields_of(arrow_type))
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        return _has_maps(arrow_type.value_type)
+    return bool(pa.types.is_map(arrow_type))
 
 
 def _with_dicts(arrow_type: pa.DataType) -> Callable[[Any], Any]:

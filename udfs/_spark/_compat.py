@@ -164,15 +164,7 @@ def _serializer() -> Any:
 
 def _unpacked(batches: Iterator[Any]) -> Iterator[Any]:
     """The input as Arrow arrays, also where it is the output of such a function: Spark calls the one with the other."""
-    while True:
-        try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        except IndexError:  # the worker has taken the first column of a call without any
-            yield ()
-            return
-        yield batch.attrs["arrow"] if isinstance(batch, (pd.Series, pd.DataFrame)) else batch
+    return (batch.attrs["arrow"] if isinstance(batch, (pd.Series, pd.DataFrame)) else batch for batch in batches)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

@@ -52,7 +52,7 @@ class ColumnTask:
 
     def __call__(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         with self._telling():
-            yield from pipe(filter(_has_rows, batches), self._start, self._read)
+            yield from pipe(filter(_has_rows, _given(batches)), self._start, self._read)
 
     def _start(self, first: Any, waited: float) -> Bridge[Iterable[InputElement], pa.Array]:
         columns, spec = _columns(first), self.function_plan.spec
@@ -73,6 +73,18 @@ class ColumnTask:
 
     def _read(self, batch: Any) -> Iterable[InputElement]:
         return records_of(rows_of(self.function_plan.spec.name, _columns(batch), None), repeat(None))
+
+
+def _given(batches: Iterator[Any]) -> Iterator[Any]:
+    """The input; without columns, of which Spark's worker up to 4.1 takes the first."""
+    while True:
+        try:
+            yield next(batches)
+        except StopIteration:
+            return
+        except IndexError:
+            yield ()
+            return
 
 
 def _has_rows(batch: Any) -> bool:

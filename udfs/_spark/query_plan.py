@@ -9,7 +9,6 @@ import pickle
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
@@ -38,7 +37,7 @@ SHELLS = {"AdaptiveSparkPlanExec", "InputAdapter", "ReusedExchangeExec", "Reused
 READ_AGAIN = {"FullOuter BuildLeft", "FullOuter BuildRight", "LeftOuter BuildLeft", "RightOuter BuildRight"}
 READ_WHOLE = {"BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec", "CartesianProductExec"}
 EVEN = 3  # of so many partitions, none has more than three times the mean: Spark's sort samples such a one again
-BROADCAST = b"pyspark.core.broadcast"  # a command above 1 MiB is a broadcast variable, and this what stands for it
+BROADCAST = b"_from_id"  # a command above 1 MiB is a broadcast variable, and this what stands for it
 PYTHON_SCOPES = ("ArrowEvalPython", "MapInArrow", "BatchEvalPythonUDTF")
 
 
@@ -250,7 +249,7 @@ class QueryPlan:
         counts = [sf.lit(None) if one is None else number(one) for one in arguments]
         try:
             rows, *distinct = frame.agg(sf.count(sf.lit(1)), *counts).collect()[0]
-        except AnalysisException:  # maps have no order
+        except Exception:  # maps have no order; Spark's own errors, of many types
             return frame.count(), unknown
         return rows, distinct
 
@@ -404,4 +403,4 @@ def _option(value: Any) -> Any:
 
 
 def _class(java: Any) -> str:
-    return str(java.getClass().getSimpleName())
+    return str(java.getClass().getSimpleName()).removeprefix("Python")  # PythonMapInArrowExec, before Spark 4.0
