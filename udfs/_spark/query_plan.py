@@ -38,7 +38,7 @@ READ_AGAIN = {"FullOuter BuildLeft", "FullOuter BuildRight", "LeftOuter BuildLef
 READ_WHOLE = {"BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec", "CartesianProductExec"}
 EVEN = 3  # of so many partitions, none has more than three times the mean: Spark's sort samples such a one again
 BROADCAST = b"_from_id"  # a command above 1 MiB is a broadcast variable, and this what stands for it
-PYTHON_SCOPES = ("ArrowEvalPython", "MapInArrow", "BatchEvalPythonUDTF")
+PYTHON_SCOPES = ("ArrowEvalPython", "MapInArrow", "PythonMapInArrow", "BatchEvalPythonUDTF")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
