@@ -54,14 +54,57 @@ def test_those_of_a_killed_process_end(tmp_path: Path) -> None:
         mine.close()
 
 
+def test_a_process_that_was_forked_off_keeps_none(tmp_path: Path) -> None:
+    """It may outlive the task, as those of a pool do when the task is killed."""
+    mine, other = leases_in(str(tmp_path)), leases_in(str(tmp_path))
+    assert isinstance(mine, FileLeases)
+    assert isinstance(other, FileLeases)
+    assert mine.take(OSLO)
+    is_done, tell = os.pipe()
+    is_ready, tell_ready = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(tell)
+        os.write(tell_ready, b"x")
+        os.read(is_done, 1)  # until the parent has closed its end
+        os._exit(0)
+    try:
+        assert os.read(is_ready, 1) == b"x"
+        assert not other.take(OSLO)
+        mine.close()
+        assert other.take(OSLO)
+    finally:
+        os.close(tell)
+        os.waitpid(child, 0)
+        for pipe in (is_done, is_ready, tell_ready):
+            os.close(pipe)
+        other.close()
+
+
+def test_many_leases_are_spread_over_files(tmp_path: Path) -> None:
+    """The system looks through all locks of a file for each that is taken."""
+    mine = FileLeases(str(tmp_path / "leases"))
+    keys = [number.to_bytes(2, "big") * 8 for number in range(0, 65536, 37)]
+    assert all(map(mine.take, keys))
+    files = {found.st_ino: 0 for found in map(os.stat, tmp_path.iterdir())}
+    for line in Path("/proc/locks").read_text().splitlines():
+        words = line.split()
+        inode = int(next(word for word in words if word.count(":") == 2).rpartition(":")[2])
+        if inode in files and words[1] == "OFDLCK":
+            files[inode] += 1
+    assert sum(files.values()) == len(keys)
+    assert max(files.values()) < len(keys) / 8
+    mine.close()
+
+
 def test_a_link_or_a_pipe_is_refused(tmp_path: Path) -> None:
     """A folder that others can write may have anything under the name."""
-    victim, name = tmp_path / "victim", tmp_path / "leases"
+    victim, name = tmp_path / "victim", tmp_path / "leases-0"
     name.symlink_to(victim)
-    with pytest.raises(AsyncUDFError, match="symbolic link, which a store does not follow; delete it"):
-        FileLeases(str(name))
+    with pytest.raises(AsyncUDFError, match="leases-0 is no regular file of this user's"):
+        FileLeases(str(tmp_path / "leases"))
     assert not victim.exists()
     name.unlink()
     os.mkfifo(name)
-    with pytest.raises(AsyncUDFError, match="no regular file; delete it"):
-        FileLeases(str(name))
+    with pytest.raises(AsyncUDFError, match="leases-0 is no regular file of this user's"):
+        FileLeases(str(tmp_path / "leases"))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 import struct
+import weakref
 from typing import Any, Protocol
 
-from .._errors.exceptions import AsyncUDFError
+from .lmdb_files import regular_file
 
 __all__ = ("FileLeases", "Leases", "leases_in")
+
+
+FILES = 16  # for ten thousand leases at once
 
 
 class Leases(Protocol):
@@ -28,26 +31,26 @@ class Leases(Protocol):
 
 
 class FileLeases:
-    """Leases as locks on single bytes of one empty file.
+    """Leases as locks on single bytes of a few empty files.
 
     The operating system ends the locks of a process that dies, however it dies. So a lease needs no clock, and may
     last as long as its call.
     """
 
     # "Open file description" locks: they belong to this object, and not to the process as other locks of fcntl do. Two
-    # operators of one task exclude each other too, and neither loses its locks when the other closes the file.
+    # operators of one task exclude each other too, and neither loses its locks when the other closes the files.
+    #
+    # For each lock that is taken the system looks through those that the file has: so there is more than one file.
 
     def __init__(self, path: str) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._files: list[int] = []
+        _open.add(self)
         try:
-            self._file = os.open(path, flags, 0o600)
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise AsyncUDFError(f"{path} is a symbolic link, which a store does not follow; delete it") from error
+            for number in range(FILES):
+                self._files.append(regular_file(f"{path}-{number}", create=True))
+        except BaseException:
+            self.close()
             raise
-        if not stat.S_ISREG(os.fstat(self._file).st_mode):
-            os.close(self._file)
-            raise AsyncUDFError(f"{path} is no regular file; delete it")
 
     def take(self, key: bytes) -> bool:
         try:
@@ -63,15 +66,30 @@ class FileLeases:
     def _lock(self, key: bytes, kind: int) -> None:
         fcntl = _fcntl()
         start = int.from_bytes(key[:8], "big") >> 2  # below 2**62, as a file's length must be
-        fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, 1, 0))
+        lock = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, 1, 0)
+        fcntl.fcntl(self._files[start % FILES], fcntl.F_OFD_SETLK, lock)
 
     def close(self) -> None:
-        os.close(self._file)
+        while self._files:
+            os.close(self._files.pop())
 
 
 def leases_in(folder: str) -> FileLeases | None:
     """The leases of a folder; None on a system that has no such locks."""
     return FileLeases(os.path.join(folder, "leases")) if hasattr(_fcntl(), "F_OFD_SETLK") else None
+
+
+_open: weakref.WeakSet[FileLeases] = weakref.WeakSet()
+
+
+def _close_after_fork() -> None:
+    """A process that is forked off a task may outlive it, and must not keep its leases."""
+    for leases in _open:
+        leases.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_after_fork)
 
 
 def _fcntl() -> Any:
