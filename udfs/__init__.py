@@ -74,6 +74,7 @@ from ._policies.rate_limit import RateLimit
 from ._policies.retry import RetryStrategy
 from ._policies.watermarks import WatermarkStrategy
 from ._reports.dry_run import DryRun
+from ._spark.shipping import ship
 from ._stores.base import ResultStore
 
 __all__ = (
@@ -108,6 +109,7 @@ __all__ = (
     "dry_run",
     "monitor",
     "ordered_wait",
+    "ship",
     "unordered_wait",
 )
 

@@ -56,9 +56,10 @@ def _loaded(pickled: bytes, driver: str) -> Any:
         kind, state = pickle.loads(pickled)  # what the driver has sent, as all that Spark's workers run
     except ImportError as error:
         raise ImportError(
-            f"{error}: Spark's workers run {sys.executable}, where it is not installed. Before the Spark session "
-            f"starts: export PYSPARK_PYTHON={driver} (on a cluster a Python of the executors that has it); "
-            "python -m asyncudf doctor looks at the rest. A module of your own: spark.addArtifact or --py-files"
+            f"{error}: Spark's workers run {sys.executable}, where it is not installed. Three ways to bring it: "
+            "asyncudf.ship(spark, 'my_module') before the query; an environment that has it, with --archives or "
+            f"spark.archives; or to install it there. On one machine, before the Spark session starts: export "
+            f"PYSPARK_PYTHON={driver}; python -m asyncudf doctor looks at the rest"
         ) from error
     task = kind.__new__(kind)
     vars(task).update(state)

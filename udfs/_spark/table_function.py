@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -211,6 +212,7 @@ def register_table_function(
     refuse_dead_letters(name, options)
     function_plan, data_type = plan_function(spec, options, returns)
     check_table_functions(name)
+    _check_python(session, name)
     added = result_fields(function_plan, data_type)
     telling = Telling()
     body = {
@@ -221,6 +223,17 @@ def register_table_function(
         "analyze": staticmethod(partial(_analyze, telling, function_plan, added)),
     }
     session.udtf.register(name, udtf(type(spec.name, (TableFunction,), body), useArrow=False))  # type: ignore[arg-type]
+
+
+def _check_python(session: SparkSession, name: str) -> None:
+    """Spark runs `analyze` on the driver with the executors' Python, whose path may lead nowhere here."""
+    python = session.sparkContext.pythonExec if hasattr(session, "_jsparkSession") else ""
+    if os.path.dirname(python) and not os.path.exists(python):
+        raise FunctionError(
+            f"{name} would be a table function: Spark plans those on the driver, with the Python of the executors, "
+            f"and here is no {python}. Unpack the environment of --archives where the driver starts, so that this "
+            "path leads to it, or use the operator: asyncudf.unordered_wait(df, function, 'column')"
+        )
 
 
 def _in_utc(naive: datetime.datetime) -> datetime.datetime:

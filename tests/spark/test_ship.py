@@ -1,0 +1,110 @@
+"""Executors without this library, and `ship`, which brings it."""
+
+import contextlib
+import json
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from asyncudf import FunctionError, OptionError, async_pandas_udf, ship
+from tests.kit.drivers import EXECUTORS_FOLDER, SharedDriver
+
+DECLARED = """
+import json
+@async_pandas_udf("string")
+async def shout(word: str) -> str:
+    return word.upper()
+
+words = spark.createDataFrame([("oslo",), ("bergen",)], "word string").repartition(2)
+"""
+
+TRY = """
+def failure(attempt):
+    try:
+        attempt()
+    except Exception as error:
+        return str(error)
+
+"""
+
+ENTRY_POINTS = """
+shout.register(spark, "shout")
+words.createOrReplaceTempView("words")
+found = [
+    [row[0] for row in words.select(shout("word")).collect()],
+    [row[0] for row in spark.sql("SELECT shout(word) FROM words").collect()],
+    [row[1] for row in unordered_wait(words, shout, "word").collect()],
+    [row[1] for row in AsyncStream(words).ordered_wait(shout, "word").to_df().collect()],
+]
+print(json.dumps([sorted(one) for one in found]))
+"""
+
+
+@pytest.fixture(scope="module")
+def lean_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python that has all packages but this one and tenacity."""
+    folder = tmp_path_factory.mktemp("lean")
+    packages = folder / "packages"
+    packages.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.startswith(("tenacity", "asyncudf", "__editable__")) and path.suffix != ".pth":
+            (packages / path.name).symlink_to(path)
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys._base_executable} -s "$@"\n')  # type: ignore[attr-defined]
+    python.chmod(0o755)
+    return str(python)
+
+
+@pytest.fixture(scope="module")
+def lean_cluster(lean_python: str) -> Iterator[SharedDriver]:
+    builder = 'SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.driver.host", "127.0.0.1")'
+    with contextlib.closing(SharedDriver(builder, PYSPARK_PYTHON=lean_python)) as driver:
+        folder = driver.run(EXECUTORS_FOLDER).strip()
+        yield driver
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_executors_without_the_library_say_so_and_ship_brings_it(lean_cluster: SharedDriver) -> None:
+    """In this order, as what has been shipped stays."""
+    missing = lean_cluster.run(DECLARED + TRY + 'print(failure(words.select(shout("word")).collect))')
+    assert "No module named 'asyncudf'" in missing
+    assert "asyncudf.ship(spark" in missing
+    assert "--archives" in missing
+    assert "install it there" in missing
+
+    lacking = lean_cluster.run(TRY + "print(failure(lambda: asyncudf.ship(spark)))")
+    assert "lacks tenacity>=9 (not installed)" in lacking
+
+    found = lean_cluster.run(DECLARED + 'asyncudf.ship(spark, "tenacity")\n' + ENTRY_POINTS)
+    assert json.loads(found) == [["BERGEN", "OSLO"]] * 4
+
+
+def test_ship_with_spark_connect(connect: SharedDriver) -> None:
+    found = connect.run(DECLARED + "asyncudf.ship(spark)\nasyncudf.ship(spark)\n" + ENTRY_POINTS)
+    assert json.loads(found) == [["BERGEN", "OSLO"]] * 4
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [("no_such_module", "cannot"), ("pyarrow", "compiled parts"), ("sys", "not made of files"), (7, "7 cannot")],
+)
+def test_modules_that_cannot_be_shipped(spark: SparkSession, module: str, why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        ship(spark, module)
+
+
+def test_a_table_function_says_that_the_executors_python_is_not_on_the_driver(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @async_pandas_udf("string", output_mode="unordered")
+    async def shout(word: str) -> str:
+        return word.upper()
+
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "./environment/bin/python")
+    with pytest.raises(FunctionError, match=r"here is no \./environment/bin/python"):
+        shout.register(spark, "shout")

@@ -1,0 +1,165 @@
+"""`ship`: brings this library and modules of the user to executors that lack them."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import importlib.metadata
+import importlib.util
+import io
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from packaging.requirements import Requirement
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from .._errors.exceptions import AsyncUDFError, OptionError
+from .._text.safe import safe_repr
+
+__all__ = ("ship",)
+
+LIBRARY = "asyncudf"
+OURS = (LIBRARY, f"{LIBRARY}.queues")  # an editable installation has them in two folders
+_ENVIRONMENT = "bring it with an environment: --archives environment.tar.gz#environment, or install it there"
+
+
+def ship(spark: SparkSession, *modules: str | ModuleType) -> None:
+    """Bring asyncudf, and modules of yours, to executors that do not have them installed; then see what they lack yet.
+
+    The modules go as one zip: by `addPyFile` in a classic session, by `addArtifacts` with Spark Connect. Executors use
+    them rather than what they have installed, for all queries of the session from now on. A small job then looks at
+    the executors: which Python they run, and whether they have what asyncudf needs.
+
+    Args:
+        modules: names of modules or packages that can be imported here, or the modules. Only those of pure Python: one
+            with compiled parts fits one machine, and needs an environment.
+
+    Raises:
+        OptionError: a module cannot be found, or cannot go as a zip.
+        AsyncUDFError: Spark does not take the zip, or the executors lack something; the message says what.
+
+    Example:
+        >>> asyncudf.ship(spark, "tenacity", "my_clients")  # doctest: +SKIP
+    """
+    names = [module.__name__ if isinstance(module, ModuleType) else module for module in modules]
+    content = _zipped([*OURS, *names])
+    folder = tempfile.mkdtemp(prefix="asyncudf-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors may ask for it as long as the driver lives
+    # Named by what is in it: Spark takes a name once.
+    path = os.path.join(folder, f"{LIBRARY}_{hashlib.sha256(content).hexdigest()[:16]}.zip")
+    Path(path).write_bytes(content)
+    try:
+        if hasattr(spark, "_jsparkSession"):
+            spark.sparkContext.addPyFile(path)
+        else:
+            spark.addArtifacts(path, pyfile=True)
+    except Exception as error:
+        raise AsyncUDFError(
+            f"this Spark session does not take modules ({type(error).__name__}: {error}); {_ENVIRONMENT}"
+        ) from error
+    _check_executors(spark, names)
+
+
+def _zipped(names: Sequence[str]) -> bytes:
+    """The files of modules, the same bytes for the same files."""
+    files = {inside: path for name in names for inside, path in _files_of(name)}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for inside, path in sorted(files.items()):
+            archive.writestr(zipfile.ZipInfo(inside), path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def _files_of(name: str) -> Iterator[tuple[str, Path]]:
+    """Where each file of a module or package goes in the zip, and where it is now."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, AttributeError, TypeError, ValueError):  # a parent that is none, not a name, no spec
+        spec = None
+    if spec is None:
+        raise OptionError(f"ship takes modules that can be imported here, and {safe_repr(name)} cannot")
+    inside = name.replace(".", "/")
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    found = [
+        (f"{inside}/{path.relative_to(folder).as_posix()}", path)
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+    if not folders and spec.has_location and spec.origin is not None:
+        found = [(inside + Path(spec.origin).name.removeprefix(name.rpartition(".")[2]), Path(spec.origin))]
+    compiled = [path.name for _, path in found if path.name.endswith(tuple(EXTENSION_SUFFIXES))]
+    if compiled or not found or not all(path.is_file() for _, path in found):
+        why = f"has compiled parts ({compiled[0]})" if compiled else "is not made of files"
+        raise OptionError(f"module {name!r} {why} and cannot be shipped; {_ENVIRONMENT}")
+    yield from found
+
+
+def _needed(shipped: Sequence[str]) -> list[Requirement]:
+    try:
+        lines = importlib.metadata.requires(LIBRARY) or []
+    except importlib.metadata.PackageNotFoundError:  # the driver has a zip itself
+        return []
+    all_needed = map(Requirement, lines)
+    return [one for one in all_needed if one.marker is None and one.name not in shipped]
+
+
+def _check_executors(spark: SparkSession, shipped: Sequence[str]) -> None:
+    needed = _needed(shipped)
+    look = sf.udf(_looker([one.name for one in needed]), "string", useArrow=False)
+    tasks = spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else 2
+    try:
+        told = spark.range(0, tasks, 1, tasks).select(look("id").alias("seen")).distinct().collect()
+    except Exception as error:
+        # Spark's own words: that Python has another minor version there, or that it cannot be started.
+        raise AsyncUDFError(f"the executors cannot run Python for this session: {error}") from error
+    for seen in (json.loads(row.seen) for row in told):
+        lacks = [f"{what} ({has})" for one in needed if (what := str(one)) and (has := _misfit(one, seen["versions"]))]
+        if seen["error"]:
+            lacks.append(f"asyncudf cannot be imported: {seen['error']}")
+        if lacks:
+            raise AsyncUDFError(
+                f"on {seen['host']} Spark's workers run {seen['python']}, which lacks {', '.join(lacks)}. Modules of "
+                f"pure Python go with ship(spark, 'tenacity'); of others, {_ENVIRONMENT}"
+            )
+
+
+def _misfit(required: Requirement, versions: dict[str, str | None]) -> str | None:
+    version = versions[required.name]
+    if version is None:
+        return "not installed"
+    return None if required.specifier.contains(version, prereleases=True) else f"it has {version}"
+
+
+def _looker(packages: Sequence[str]) -> Any:
+    def look(number: int) -> str:
+        import contextlib
+        import importlib
+        import importlib.metadata
+        import json
+        import socket
+        import sys
+
+        versions: dict[str, str | None] = dict.fromkeys(packages)
+        for package in packages:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                versions[package] = importlib.metadata.version(package)
+        error = ""
+        try:
+            importlib.import_module("asyncudf")
+        except Exception as why:
+            error = f"{type(why).__name__}: {why}"
+        host = socket.gethostname()
+        return json.dumps({"host": host, "python": sys.executable, "versions": versions, "error": error})
+
+    look.__module__ = "__main__"  # then it travels by value: there may be nothing of ours
+    return look
