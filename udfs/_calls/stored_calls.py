@@ -23,8 +23,8 @@ from .._policies.options import Options
 from .._policies.retry import Attempt
 from .._stores.values import StoredFailure
 from .answers import Validate
-from .attempts import Calls
 from .call import Call, CallHooks
+from .calls import Calls
 from .claims import Claims
 from .coalescing import LandedResults, SingleFlight
 from .copies import copied

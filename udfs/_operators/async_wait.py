@@ -11,8 +11,8 @@ from typing import Any
 
 from asyncudf.queues import Entry, StreamElement, StreamRecord
 
-from .._calls.attempts import Calls
 from .._calls.call import Call, CallHooks
+from .._calls.calls import Calls
 from .._calls.costs import Costs
 from .._calls.invokers import BatchCodec, invoker_of
 from .._calls.micro_batch import MicroBatch

@@ -8,7 +8,7 @@ from typing import Any
 
 from asyncudf.queues import StreamElementQueue, StreamRecord
 
-from .._calls.attempts import Calls
+from .._calls.calls import Calls
 from .._calls.slots import CallSlot, SlotPool, notify_on_suspend
 from .._functions.async_function import Results
 from .._limits.admission import Admission

@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncudf.queues import Entry, StreamElement, StreamElementQueue, StreamRecord
 
-from .._calls.attempts import Calls
+from .._calls.calls import Calls
 from .._calls.looked_up import Answered, plain
 from .._calls.micro_batch import MicroBatch
 from .fast_path import BURST
