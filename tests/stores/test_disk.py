@@ -14,6 +14,7 @@ import pytest
 
 from asyncudf import AsyncUDFError, ResultStore
 from asyncudf._stores.generations import Generations
+from asyncudf._stores.leases import FILES
 from asyncudf._stores.local import SMALLEST, LocalResults
 from tests.kit.stores import begin_another_file
 from tests.kit.thorough import times
@@ -256,5 +257,5 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
     asyncio.run(main())
     folder = tmp_path / "new"
     files = [folder, *folder.iterdir()]
-    assert len(files) == 5  # the folder, results, LMDB's lock, ours, and that of leases
+    assert len(files) == 4 + FILES  # the folder, results, LMDB's lock, ours, and those of leases
     assert {one.stat().st_mode & 0o077 for one in files} == {0}

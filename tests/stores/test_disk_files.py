@@ -28,7 +28,11 @@ def key(number: int) -> bytes:
 
 async def put(folder: Path, count: int = 1000) -> None:
     """Put results into a folder."""
-    async with ResultStore.disk(folder) as store:
+    await put_into(ResultStore.disk(folder), count)
+
+
+async def put_into(store: ResultStore, count: int = 1000) -> None:
+    async with store:
         await store.put_many({key(n): b"%d" % n for n in range(count)}, None)
 
 
@@ -193,9 +197,13 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: 
     folder = tmp_path / "store"
     folder.mkdir()
     for mode in (0o777, 0o1777, 0o770, 0o702):
+        folder.chmod(0o755)
+        store = ResultStore.disk(folder)
         folder.chmod(mode)
+        with pytest.raises(OptionError, match=rf"which others cannot write to; chmod go-w {folder}"):
+            ResultStore.disk(folder)
         with pytest.raises(AsyncUDFError, match=rf"others can write to the folder {folder}; chmod go-w it"):
-            asyncio.run(put(folder))
+            asyncio.run(put_into(store))
     folder.chmod(0o755)
     (tmp_path / "link").symlink_to(folder)
     asyncio.run(put(tmp_path / "link"))  # one's own link to one's own folder
@@ -213,8 +221,8 @@ def test_a_folder_that_others_can_write_loses_no_row(tmp_path: Path, caplog: pyt
     async def double(x: int) -> int:
         return 2 * x
 
-    tmp_path.chmod(0o777)
     options = {"store": ResultStore.disk(tmp_path), "returnType": "bigint"}
+    tmp_path.chmod(0o777)
     assert run_rows(double, [1, 2], **options) == [2, 4]
     [record] = caplog.records
     assert "others can write to the folder" in record.getMessage()

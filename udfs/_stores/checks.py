@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import math
 import os
+import stat
 from datetime import timedelta
 from typing import Any
 
@@ -78,6 +79,11 @@ def folder(path: Any) -> str:
     found = os.path.abspath(os.path.expanduser(text))
     if os.path.lexists(found) and not os.path.isdir(found):
         raise OptionError(f"path must be that of a folder, but {found} is none")
+    # Of another user's the tasks say so: theirs may be another one. Without it they would call for each row, and warn.
+    if os.path.isdir(found) and hasattr(os, "geteuid"):
+        status = os.stat(found)
+        if status.st_uid == os.geteuid() and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OptionError(f"path must be that of a folder which others cannot write to; chmod go-w {found}")
     return found
 
 

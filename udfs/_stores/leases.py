@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from .lmdb_files import regular_file
 
-__all__ = ("FileLeases", "Leases", "leases_in")
+__all__ = ("FILES", "FileLeases", "Leases", "leases_in")
 
 
 FILES = 16  # for ten thousand leases at once
