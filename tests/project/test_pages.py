@@ -51,12 +51,21 @@ def test_no_example_is_left_out() -> None:
     assert sum(len(test.examples) for name in MODULES for test in examples_of(name)) == written
 
 
+def headings(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub makes them of its headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_what_a_page_leads_to_is_there(page: Path) -> None:
     """Other pages and pictures, by their relative paths; a picture is not too large to be sent."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text) + re.findall(r'src(?:set)?="([^":]+)"', text)
     assert [link for link in links if not (page.parent / link).exists()] == []
+    anchors = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text)
+    assert [one for one in anchors if one[1] not in headings(page.parent / one[0] if one[0] else page)] == []
     assert [
         link for link in links if link.endswith(".png") and (page.parent / link).stat().st_size > PICTURE_LIMIT
     ] == []

@@ -13,7 +13,7 @@ from asyncudf import ResultStore, async_pandas_udf, ordered_wait
 pytestmark = pytest.mark.spark
 
 ROWS = 100
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "calls.md"
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_as_many_calls_as_rows_under(spark, called, journal, query):
     assert sorted(journal.lines) == sorted(f"called {i}" for i in range(ROWS))
 
 
-# The table of the README: query, calls for 100 rows, and with deterministic=True.
+# The table of docs/calls.md: query, calls for 100 rows, and with deterministic=True.
 MENTIONS = {
     "SELECT f(id).a, f(id).b FROM t": (200, 100),
     "SELECT f(id).a FROM t WHERE f(id).b > 0": (190, 190),
@@ -94,7 +94,7 @@ def test_with_a_store_only_the_first_mention_is_a_call(spark, journal, query, de
 
 
 def test_the_readme_has_the_table_of_mentions():
-    found = [line.split("|")[1:4] for line in README.read_text().splitlines() if re.match(r"\| `SELECT", line)]
+    found = [line.split("|")[1:4] for line in PAGE.read_text().splitlines() if re.match(r"\| `SELECT", line)]
     told = {query.strip(" `"): (int(calls), int(also)) for query, calls, also in found}
     assert told == MENTIONS
 
