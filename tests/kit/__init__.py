@@ -1,1 +1,1 @@
-"""What tests of several rooms use."""
+"""What tests of several packages use."""
