@@ -88,7 +88,7 @@ def dry_run(
 def _mention(place: Place, label: str, is_copied: bool, latency: float | None, price: float | None) -> Mention:
     plan = place.function.function_plan
     options = None if plan is None else plan.options
-    calls, reasons = place.rows * place.evaluations, [*place.reasons]
+    calls = place.rows * place.evaluations
     batch = 1 if plan is None else batch_rows(plan.spec, plan.options)
     if batch > 1:
         calls = Bounds(math.ceil(calls.at_least / batch), calls.at_most)
@@ -97,7 +97,7 @@ def _mention(place: Place, label: str, is_copied: bool, latency: float | None, p
         "nulls": options is not None and options.on_null_input is OnNullInput.NULL,
         "stored": options is not None and options.store is not None,
     }
-    reasons += [reason for reason, is_so in fewer.items() if is_so]
+    reasons: list[Reason] = [*place.reasons, *(reason for reason, is_so in fewer.items() if is_so)]
     if fewer["nulls"] or fewer["stored"]:
         calls = Bounds(0, calls.at_most)
 

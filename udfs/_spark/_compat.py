@@ -121,7 +121,8 @@ def column_udf(function: Batches, data_type: spark.DataType) -> Any:
     given: Any = column_function(function, data_type)
     if arrow_udf is not None:
         return arrow_udf(given, data_type)  # type: ignore[call-overload]
-    return sf.pandas_udf(given, data_type)
+    made: Any = sf.pandas_udf
+    return made(given, data_type)
 
 
 class _ThroughPandas:
@@ -172,7 +173,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _carrying(array: pa.Array, is_struct: bool) -> pd.Series[Any] | pd.DataFrame:
+def _carrying(array: pa.Array, is_struct: bool) -> Any:
     rows = pd.RangeIndex(len(array))
     carrier: Any = pd.DataFrame(index=rows) if is_struct else pd.Series(index=rows, dtype="int8", data=0)
     carrier.attrs["arrow"] = array

@@ -144,12 +144,12 @@ class JobWatch:
         found: set[TaskAttempt] = set()
         with contextlib.suppress(Exception):  # the session has ended, or another Spark has other names for this
             if stages:
-                context = self._spark.sparkContext
+                context: Any = self._spark.sparkContext
                 # Not the status tracker: it has how many have failed, and not which.
                 java, jvm = context._jsc.sc(), context._jvm
                 java.listenerBus().waitUntilEmpty(LISTENER_PATIENCE)  # by which the store hears of tasks
-                store, v1 = java.statusStore(), jvm.org.apache.spark.status.api.v1  # type: ignore[union-attr]
-                failed = jvm.java.util.List.of(v1.TaskStatus.FAILED)  # type: ignore[union-attr]
+                store, v1 = java.statusStore(), jvm.org.apache.spark.status.api.v1
+                failed = jvm.java.util.List.of(v1.TaskStatus.FAILED)
                 for stage in stages:
                     for attempt in range(store.lastStageAttempt(stage).attemptId() + 1):
                         tasks = store.taskList(stage, attempt, 0, MOST_FAILED, v1.TaskSorting.ID, failed)

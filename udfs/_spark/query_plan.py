@@ -177,8 +177,9 @@ class QueryPlan:
         tasks = max(1, min(self._partitions(child) or self._cores, self._cores))
         unsure: Reason = "results" if self._may_call(child) else "uncounted"
         for (function, expression), known in zip(calls, distinct, strict=True):
-            reasons = [*above.reasons, *([] if rows.is_exact else [unsure])]
-            reasons += ["operators"] if function.gets != ALL else []
+            reasons: list[Reason] = [*above.reasons, *([] if rows.is_exact else [unsure])]
+            if function.gets != ALL:
+                reasons.append("operators")
             use = None if expression is None else (expression.resultId().id(), function.number)
             own, columns = rows * function.gets, _columns(function, expression)
             yield Place(function, columns, own, above.times, known, tasks, tuple(dict.fromkeys(reasons)), use)
@@ -258,7 +259,7 @@ class QueryPlan:
         if logical is None:
             return None
         try:
-            frame = frame_of(self._session, logical)
+            frame: Any = frame_of(self._session, logical)
             return None if self._may_call(frame._jdf.queryExecution().executedPlan()) else frame
         except Exception:  # Spark's own, of many types: part of an optimized plan need not be one that stands alone
             return None

@@ -22,6 +22,7 @@ class Leases(Protocol):
 
     def take(self, key: bytes) -> bool:
         """Lease a key, unless somebody else has it; True as well for one that is leased already by this object."""
+        ...
 
     def give_back(self, key: bytes) -> None:
         """End the lease of a key; nothing happens if there is none."""

@@ -184,7 +184,7 @@ def checked_url(url: str, option: str = "url") -> str:
         is_url = parts.scheme in SCHEMES and parts.port != 0 and bool(parts.path if is_unix else parts.hostname)
         is_url = is_url and (is_unix or "@" not in url[url.index(parts.netloc) + len(parts.netloc) :])
     except ValueError:  # a port that is no number, which a password with a slash in it looks like
-        is_url = False
+        parts, is_unix, is_url = urlsplit(""), False, False
     if not is_url:
         raise OptionError(
             f"{option} must begin with redis://, rediss:// or unix://, and name a host; in a password "
