@@ -41,7 +41,7 @@ class Claims:
 
     # Tasks cannot wait for each other in a circle: who has a lease has a call that needs nothing but a slot to begin,
     # and slots are held by calls. That is why a lease is taken last: when the row has its place in the queue, and its
-    # micro-batch is full. Whoever waits for a lease holds none for the same row, and no slot.
+    # micro-batch is full. A row that waits for a lease holds neither another one nor a slot.
     #
     # A call is in one place: _undecided, in the lookup of _task, or (a row each, by its key, with the time when its
     # patience ends) in _held.

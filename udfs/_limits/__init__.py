@@ -1,1 +1,1 @@
-"""What holds the calls of a function back: the health of its service, budgets, shares and rates. Knows no queue."""
+"""When an attempt may begin: the health of the service, budgets, shares of the job's calls, rate limits."""

@@ -1,4 +1,4 @@
-"""What a call asks before each of its attempts begins: whether the limits of the function have room for it."""
+"""What a call asks before each of its attempts begins: whether the limits of the function allow it."""
 
 from __future__ import annotations
 
