@@ -15,7 +15,7 @@ from asyncudf._coordination.identity import CoordinatorConfig
 from asyncudf._loop.bridge import Bridge
 from asyncudf._spark import worker
 from asyncudf._spark.column import ColumnTask
-from asyncudf._spark.metrics import Metering
+from asyncudf._spark.metrics import TaskReportSpec
 from asyncudf._spark.planner import plan_function_offline
 from asyncudf._spark.worker import start_function
 
@@ -50,8 +50,8 @@ def start(
     udf = async_pandas_udf(function, **options)
     plan, names = plan_function_offline(udf.spec, udf.options, None), udf.spec.parameters
     plan = dataclasses.replace(plan, coordinator=coordinator)
-    with mock.patch.object(worker, "settler", return_value=settle):
-        return start_function(plan, write, names, [None] * len(names), 100, Metering("column"))
+    with mock.patch.object(worker, "flusher", return_value=settle):
+        return start_function(plan, write, names, [None] * len(names), 100, TaskReportSpec("column"))
 
 
 def begin_to_close(bridge: Bridge[Any, Any]) -> None:

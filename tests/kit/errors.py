@@ -12,7 +12,7 @@ from asyncudf import AsyncUDFError
 from asyncudf._errors.exceptions import FatalError
 from asyncudf._errors.http import refusal_of, retry_after, status_of
 from asyncudf._policies.service_signs import sign_of
-from asyncudf._spark.errors import Telling
+from asyncudf._spark.errors import ErrorReporting
 
 
 class Raises:
@@ -73,4 +73,4 @@ def in_a_worker(*, full: bool | None = None) -> AbstractContextManager[None]:
     Args:
         full: with all frames; None reads the environment now, as where a query is planned.
     """
-    return (Telling() if full is None else Telling(full))()
+    return (ErrorReporting() if full is None else ErrorReporting(full))()

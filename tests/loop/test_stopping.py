@@ -14,7 +14,7 @@ import pytest
 
 from asyncudf._loop import bridge as bridge_module
 from asyncudf._loop.bridge import Bridge, Reader
-from asyncudf._spark.connection import settler
+from asyncudf._spark.connection import flusher
 from tests.kit.bridges import batch, start
 from tests.kit.threads import loop_threads
 
@@ -56,14 +56,14 @@ def worker() -> Iterator[Worker]:
 
 
 def test_what_was_written_reaches_spark(worker: Worker) -> None:
-    settle = worker.run(settler)
+    settle = worker.run(flusher)
     worker.outfile.write(b"rows")
     settle()
     assert worker.spark.recv(100) == b"rows"
 
 
 def test_an_end_that_spark_has_closed_is_seen_without_a_write(worker: Worker) -> None:
-    settle = worker.run(settler)
+    settle = worker.run(flusher)
     settle()
     worker.spark.close()
     with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
@@ -71,7 +71,7 @@ def test_an_end_that_spark_has_closed_is_seen_without_a_write(worker: Worker) ->
 
 
 def test_an_end_that_spark_has_closed_is_seen_though_its_input_is_not_read(worker: Worker) -> None:
-    settle = worker.run(settler)
+    settle = worker.run(flusher)
     worker.spark.sendall(b"input")
     settle()
     worker.spark.close()
@@ -80,7 +80,7 @@ def test_an_end_that_spark_has_closed_is_seen_though_its_input_is_not_read(worke
 
 
 def test_an_end_that_spark_has_closed_is_seen_though_a_subprocess_holds_ours(worker: Worker) -> None:
-    settle = worker.run(settler)
+    settle = worker.run(flusher)
     held = socket.fromfd(worker.outfile.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         worker.spark.close()
@@ -94,7 +94,7 @@ def test_an_end_that_spark_has_closed_is_seen_though_a_subprocess_holds_ours(wor
 def test_both_kinds_of_sockets_are_watched(family: int) -> None:
     ours, spark = socket.socketpair() if family == socket.AF_UNIX else _tcp_pair()
     with ours, ours.makefile("wb") as outfile:
-        settle = _as_pyspark("pyspark")(outfile, settler)
+        settle = _as_pyspark("pyspark")(outfile, flusher)
         spark.close()
         with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
             settle()
@@ -107,7 +107,7 @@ def _tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def test_the_frames_of_others_are_not_searched(worker: Worker) -> None:
-    settle = worker.run(settler, package="users_code")
+    settle = worker.run(flusher, package="users_code")
     worker.outfile.write(b"rows")
     worker.spark.close()
     settle()
@@ -118,12 +118,12 @@ def test_the_frames_of_others_are_not_searched(worker: Worker) -> None:
 
 @pytest.mark.parametrize("outfile", [None, 3, "a path", object()])
 def test_a_worker_whose_outfile_is_something_else_runs_as_ever(outfile: Any) -> None:
-    _as_pyspark("pyspark")(outfile, settler)()
+    _as_pyspark("pyspark")(outfile, flusher)()
 
 
 def test_a_stream_that_is_no_socket_is_flushed_only(tmp_path: Any) -> None:
     with open(tmp_path / "out", "wb") as outfile:
-        settle = _as_pyspark("pyspark")(outfile, settler)
+        settle = _as_pyspark("pyspark")(outfile, flusher)
         outfile.write(b"rows")
         settle()
         assert (tmp_path / "out").read_bytes() == b"rows"
@@ -133,7 +133,7 @@ def test_a_pair_of_streams_is_flushed_only() -> None:
     """Spark without its daemon has one file for both ways, which has no number."""
     written = io.BytesIO()
     pair = io.BufferedRWPair(io.BytesIO(), written)  # type: ignore[arg-type]
-    settle = _as_pyspark("pyspark")(pair, settler)
+    settle = _as_pyspark("pyspark")(pair, flusher)
     pair.write(b"rows")
     settle()
     assert written.getvalue() == b"rows"
@@ -141,7 +141,7 @@ def test_a_pair_of_streams_is_flushed_only() -> None:
 
 def test_a_system_without_poll_flushes_only(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("select.poll")
-    settle = worker.run(settler)
+    settle = worker.run(flusher)
     worker.outfile.write(b"rows")
     settle()
     assert worker.spark.recv(100) == b"rows"
@@ -277,7 +277,7 @@ def test_the_calls_end_when_spark_leaves_while_its_thread_is_reading(worker: Wor
         worker.spark.close()
 
     def task() -> None:
-        list(start(call, settle=settler()).pipe(source()))
+        list(start(call, settle=flusher()).pipe(source()))
 
     with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
         worker.run(task)
@@ -296,7 +296,7 @@ def test_the_calls_end_when_spark_leaves_while_its_thread_is_writing(worker: Wor
         return x
 
     def task() -> None:
-        out = start(call, settle=settler()).pipe(iter([batch(0, 1)]))
+        out = start(call, settle=flusher()).pipe(iter([batch(0, 1)]))
         try:
             assert next(out) == [0]
             threading.Thread(target=leave).start()

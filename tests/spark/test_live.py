@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from asyncudf._spark.live import LARGEST, NONCE, TAG, Beacon, LiveServer
-from asyncudf._spark.metrics import HUB, Metering, Wish, _Ways
+from asyncudf._spark.live import LARGEST, NONCE, TAG, LiveReporter, LiveServer
+from asyncudf._spark.metrics import REGISTRY, Channels, MonitorRequest, TaskReportSpec
 
 SECRET = b"s" * 32
 WAIT = 10.0  # seconds; only a failure takes so long
@@ -39,34 +39,34 @@ def driver() -> Iterator[Driver]:
 @pytest.fixture(autouse=True)
 def _all_reachable() -> Iterator[None]:
     yield
-    Beacon._unreachable.clear()
+    LiveReporter._unreachable.clear()
 
 
 def test_messages_arrive_in_their_order(driver: Driver) -> None:
     """What a task tells is heard, the last word before `close` returns."""
-    beacon = Beacon(driver.address, SECRET)
+    reporter = LiveReporter(driver.address, SECRET)
     for number in range(3):
-        beacon.send({"n": number})
+        reporter.send({"n": number})
         assert driver.heard.get(timeout=WAIT) == {"n": number}
-    beacon.close({"n": "last"})
+    reporter.close({"n": "last"})
     assert driver.heard.get_nowait() == {"n": "last"}
     assert driver.lost.get(timeout=WAIT) == {"n": "last"}
 
 
 def test_a_message_may_be_large(driver: Driver) -> None:
     """What the socket does not take at once follows with the next words."""
-    beacon = Beacon(driver.address, SECRET)
-    beacon.send({"text": "x" * 3_000_000})
-    beacon.close({"text": "y" * 3_000_000})
+    reporter = LiveReporter(driver.address, SECRET)
+    reporter.send({"text": "x" * 3_000_000})
+    reporter.close({"text": "y" * 3_000_000})
     heard = [driver.heard.get(timeout=WAIT)["text"][0] for _ in "xy"]
     assert heard == ["x", "y"]
 
 
 def test_who_does_not_know_the_secret_is_not_heard(driver: Driver) -> None:
     """A message with another tag ends its connection, and is delivered to nobody."""
-    beacon = Beacon(driver.address, b"x" * 32)
-    beacon.close({"n": 1})
-    good = Beacon(driver.address, SECRET)
+    reporter = LiveReporter(driver.address, b"x" * 32)
+    reporter.close({"n": 1})
+    good = LiveReporter(driver.address, SECRET)
     good.close({"n": 2})
     assert driver.heard.get(timeout=WAIT) == {"n": 2}
     assert driver.heard.empty()
@@ -76,7 +76,7 @@ def recorded(driver: Driver) -> tuple[bytes, Callable[[], socket.socket]]:
     """A true message as it goes over the wire, and how to connect anew."""
     sent = []
 
-    class Tapped(Beacon):
+    class Tapped(LiveReporter):
         def _framed(self, message: Any) -> bytes:
             sent.append(super()._framed(message))
             return sent[-1]
@@ -103,7 +103,7 @@ def test_a_message_that_was_overheard_is_worth_nothing(driver: Driver) -> None:
 )
 def test_garbage_ends_its_connection_alone(driver: Driver, garbage: bytes) -> None:
     """Whatever comes in, the server goes on."""
-    other = Beacon(driver.address, SECRET)
+    other = LiveReporter(driver.address, SECRET)
     with socket.create_connection(driver.address, timeout=WAIT) as stranger:
         stranger.recv(NONCE, socket.MSG_WAITALL)
         stranger.sendall(garbage)
@@ -119,12 +119,12 @@ def test_a_driver_that_cannot_be_reached_is_tried_once() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         address = bound.getsockname()
-    beacon = Beacon(address, SECRET)
-    beacon.send({"n": 1})
-    beacon.close({"n": 2})
+    reporter = LiveReporter(address, SECRET)
+    reporter.send({"n": 1})
+    reporter.close({"n": 2})
     with socket.create_server(address) as server:
         server.settimeout(0)
-        Beacon(address, SECRET).close({"n": 3})
+        LiveReporter(address, SECRET).close({"n": 3})
         with pytest.raises(BlockingIOError):
             server.accept()
 
@@ -143,13 +143,13 @@ def test_a_driver_that_does_not_read_holds_up_nobody() -> None:
 
         thread = threading.Thread(target=accept)
         thread.start()
-        beacon = Beacon(address, SECRET)
+        reporter = LiveReporter(address, SECRET)
         thread.join()
         began = time.monotonic()
         for _ in range(20):
-            beacon.send({"text": "x" * 1_000_000})
+            reporter.send({"text": "x" * 1_000_000})
         assert time.monotonic() - began < 1
-        beacon.close({"text": "x" * 10_000_000})
+        reporter.close({"text": "x" * 10_000_000})
         assert time.monotonic() - began < 5
         accepted[0].close()
 
@@ -170,23 +170,23 @@ def test_a_server_that_cannot_be_started_says_so(monkeypatch: pytest.MonkeyPatch
 
 def test_the_driver_closes_while_tasks_go_on(driver: Driver) -> None:
     """A monitor that has ended is no fault of the task."""
-    beacon = Beacon(driver.address, SECRET)
-    beacon.send({"n": 1})
+    reporter = LiveReporter(driver.address, SECRET)
+    reporter.send({"n": 1})
     assert driver.heard.get(timeout=WAIT) == {"n": 1}
     closing = LiveServer("127.0.0.1", SECRET, driver.heard.put, driver.lost.put)
-    other = Beacon(("127.0.0.1", closing.port), SECRET)
+    other = LiveReporter(("127.0.0.1", closing.port), SECRET)
     closing.close()
     for _ in range(3):
         other.send({"n": 2})
     other.close({"n": 3})
     assert driver.heard.empty()
-    beacon.close({"n": 4})
+    reporter.close({"n": 4})
     assert driver.heard.get(timeout=WAIT) == {"n": 4}
 
 
 def test_the_secret_is_in_no_message_and_no_property() -> None:
     """What travels in the open, or is shown, says nothing of it."""
-    metering = Metering("column", ways=_Ways(b"accumulator", HUB.secret))
-    shown = repr(metering) + str(metering) + Wish(["run"], ("127.0.0.1", 1)).dumped()
-    assert repr(HUB.secret)[2:-1] not in shown
-    assert HUB.secret.hex() not in shown
+    report_spec = TaskReportSpec("column", channels=Channels(b"accumulator", REGISTRY.secret))
+    shown = repr(report_spec) + str(report_spec) + MonitorRequest(["run"], ("127.0.0.1", 1)).dumped()
+    assert repr(REGISTRY.secret)[2:-1] not in shown
+    assert REGISTRY.secret.hex() not in shown

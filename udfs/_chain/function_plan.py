@@ -69,7 +69,7 @@ class FunctionPlan:
         """How many calls may want a thread at the same time."""
         return self.options.slots
 
-    def told_options(self) -> dict[str, Any]:
+    def public_options(self) -> dict[str, Any]:
         """The options as people are shown them, with what a call has by default."""
         told = self.options.to_plain()
         return {**told, "batch_size": batch_rows(self.spec, self.options)} if self.spec.vectorized else told

@@ -21,9 +21,9 @@ from .._operators.input_buffer import InputElement
 from .._policies.options import Options
 from .._text.safe import safe_repr
 from ._compat import column_udf, condition_of
-from .errors import Telling
-from .metrics import Metering
-from .pickling import with_imports_told
+from .errors import ErrorReporting
+from .metrics import TaskReportSpec
+from .pickling import with_import_help
 from .planner import plan_function
 from .worker import start_function
 
@@ -44,14 +44,14 @@ class ColumnTask:
         self.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
         self.__name__ = function_plan.spec.name
         self.function_plan = function_plan
-        self._telling = Telling()
-        self._metering = Metering("column")
+        self._error_reporting = ErrorReporting()
+        self._report_spec = TaskReportSpec("column")
 
     def __reduce__(self) -> Any:
-        return with_imports_told(self)
+        return with_import_help(self)
 
     def __call__(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        with self._telling():
+        with self._error_reporting():
             yield from pipe(filter(_has_rows, _given(batches)), self._start, self._read)
 
     def _start(self, first: Any, waited: float) -> Bridge[Iterable[InputElement], pa.Array]:
@@ -67,7 +67,7 @@ class ColumnTask:
             spec.parameters,
             arrow_types,
             rows,
-            self._metering,
+            self._report_spec,
             waited,
         )
 

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ("settler",)
+__all__ = ("flusher",)
 
 
 # Linux tells that the other end is closed while ours is open; the other systems tell a writer.
 _IS_CLOSED = getattr(select, "POLLRDHUP", 0)
 
 
-def settler() -> Callable[[], None]:
+def flusher() -> Callable[[], None]:
     """A function that brings what Spark's thread has handed over to Spark, out of the buffer of 64 KB on the way.
 
     It raises an OSError once Spark has closed its end: after a LIMIT, a cancelled job, a failed neighbour. Make and

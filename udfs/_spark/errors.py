@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from .._errors.exceptions import AsyncUDFError
 from .._errors.traces import trace_of
 
-__all__ = ("Telling",)
+__all__ = ("ErrorReporting",)
 
 
 def _is_full() -> bool:
@@ -18,7 +18,7 @@ def _is_full() -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Telling:
+class ErrorReporting:
     """Goes around what runs in one of Spark's Python workers, and travels there.
 
     Args:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-__all__ = ("Address", "Beacon", "LiveServer")
+__all__ = ("Address", "LiveReporter", "LiveServer")
 
 
 Address = tuple[str, int]
@@ -32,7 +32,7 @@ def _tag(secret: bytes, nonce: bytes, number: int, body: bytes) -> bytes:
     return hmac.digest(secret, nonce + struct.pack("!Q", number) + body, "sha256")
 
 
-class Beacon:
+class LiveReporter:
     """The worker's end: sends messages as far as they can be sent, and never makes anybody wait.
 
     Opened and closed by Spark's thread; in between `send` is called by the loop's.

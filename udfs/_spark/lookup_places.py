@@ -18,7 +18,7 @@ from .._text.safe import safe_repr
 from ._compat import condition_of
 from .lookup_names import WAVE, is_case_sensitive, quoted
 
-__all__ = ("Place", "place_of")
+__all__ = ("TableStorage", "storage_of")
 
 
 FILE_FORMATS = ("parquet", "orc", "avro")  # of folders of files, without transactions
@@ -29,7 +29,7 @@ _PART = r"(?:\w+|`(?:[^`]|``)+`)"
 _NAME = re.compile(rf"{_PART}(?:\.{_PART})*")
 
 
-class Place(Protocol):
+class TableStorage(Protocol):
     """Where rows are added to, and read from."""
 
     def read(self) -> DataFrame | None:
@@ -46,7 +46,7 @@ class Place(Protocol):
         """Add rows, as the wave of this name."""
 
 
-def place_of(session: SparkSession, where: str, format: str) -> Place:  # noqa: A002 - as DataFrameWriter calls it
+def storage_of(session: SparkSession, where: str, format: str) -> TableStorage:  # noqa: A002 - as DataFrameWriter calls it
     """The place that a path, or the name of a table in the catalog, stands for; nothing is asked of Spark yet.
 
     Raises:
@@ -67,7 +67,7 @@ def place_of(session: SparkSession, where: str, format: str) -> Place:  # noqa: 
     )
 
 
-def _by_path(session: SparkSession, path: str, format: str) -> Place:  # noqa: A002
+def _by_path(session: SparkSession, path: str, format: str) -> TableStorage:  # noqa: A002
     kind = _Folder if format.lower() in FILE_FORMATS else _FormatTable
     return kind(session, path, format)
 

@@ -28,9 +28,9 @@ from .lookup_names import (
     free_name,
     is_case_sensitive,
 )
-from .lookup_places import Place, place_of
+from .lookup_places import TableStorage, storage_of
 from .planner import plan_function
-from .schemas import joined_schema, loosened, result_fields
+from .schemas import as_nullable, joined_schema, result_fields
 
 __all__ = ("lookup_table",)
 
@@ -61,13 +61,13 @@ def lookup_table(
         raise FunctionError(
             f"{spec.name} gives 0..n results: a LookupTable keeps one for each arguments; make it a list"
         )
-    place = place_of(session, where, format)
+    storage = storage_of(session, where, format)
     plan, captured = plan_function(spec, options, returns)
     result, error = captured["value"].dataType, captured["error"].dataType  # type: ignore[index]
     fields = result_fields(plan, result)
     _check_names([*columns, *(field.name for field in fields), ERROR, CALLED_AT], spec.name)
     name, version = key_name(spec.function), options.version or "1"
-    return ResultTable(session, place, where, name, version, tuple(columns), result, error, tuple(fields))
+    return ResultTable(session, storage, where, name, version, tuple(columns), result, error, tuple(fields))
 
 
 def _check_names(names: Sequence[str], who: str) -> None:
@@ -85,7 +85,7 @@ class ResultTable:
     """A table of results, which rows are only ever added to.
 
     Args:
-        place, where: where it is, and what the user calls that.
+        storage, where: where it is, and what the user calls that.
         function, version: rows of others do not count.
         columns: the names of the arguments.
         result, error: the types of these columns.
@@ -93,7 +93,7 @@ class ResultTable:
     """
 
     session: SparkSession
-    place: Place
+    storage: TableStorage
     where: str
     function: str
     version: str
@@ -108,13 +108,13 @@ class ResultTable:
         Raises:
             FunctionError: it is another kind of table, or one of results of another type.
         """
-        rows = self.place.read()
+        rows = self.storage.read()
         if rows is None:
             return None
         found = {field.name: field.dataType for field in rows.schema.fields}
         if missing := [name for name in COLUMNS if name not in found]:
             raise FunctionError(f"{self.where} is not a table of a LookupTable: it has no column {missing[0]!r}")
-        if loosened(found[RESULT]) != loosened(self.result):
+        if as_nullable(found[RESULT]) != as_nullable(self.result):
             raise FunctionError(
                 f"{self.where} has results of the type {found[RESULT].simpleString()}, and the function gives "
                 f"{self.result.simpleString()}; take another table for it"
@@ -161,7 +161,7 @@ class ResultTable:
         rows = self.read()
         if rows is None:
             return keys
-        self.place.adopt(rows.schema)
+        self.storage.adopt(rows.schema)
         known = self._newest(rows)
         self._check_arguments(keys.schema[KEY].dataType, known)
         counts = sf.col(SUCCEEDED_AT).isNotNull() if ttl is None else sf.col(SUCCEEDED_AT) > _before(ttl)
@@ -211,7 +211,7 @@ class ResultTable:
     def _check_arguments(self, given: spark.DataType, known: DataFrame) -> None:
         """Raises FunctionError if arguments of this type cannot be found in the table."""
         kept = known.schema[KEY].dataType
-        if loosened(given) != loosened(kept):
+        if as_nullable(given) != as_nullable(kept):
             raise FunctionError(
                 f"{self.where} has arguments of the type {kept.simpleString()}, not {given.simpleString()}; cast the "
                 "columns, or take another table"
@@ -228,7 +228,7 @@ class ResultTable:
             sf.lit(self.function).alias(FUNCTION),
             sf.lit(self.version).alias(VERSION),
         )
-        self.place.append(rows, f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex}")
+        self.storage.append(rows, f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex}")
         counted = seen.get
         return counted["rows"], counted["errors"]
 

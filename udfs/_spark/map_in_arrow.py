@@ -19,9 +19,9 @@ from .._chain.sinks import ArrowSinks, without_rows
 from .._chain.source import SourceReader
 from .._functions.side_outputs import OutputTag
 from .._loop.bridge import Bridge, pipe
-from .errors import Telling
-from .metrics import Metering
-from .pickling import with_imports_told
+from .errors import ErrorReporting
+from .metrics import TaskReportSpec
+from .pickling import with_import_help
 from .types import arrow_type, side_output_type, timestamp_type
 from .worker import start_bridge
 
@@ -36,16 +36,16 @@ class ChainTask:
     results: tuple[ResultPlan, ...]
     timestamp: str  # what that word means in the DDL of side outputs that nobody has asked for yet
     token: str  # makes each evaluation one of its own: of equal ones Spark would keep a single one for both
-    telling: Telling = dataclasses.field(default_factory=Telling)
-    metering: Metering = dataclasses.field(default_factory=lambda: Metering("operator"))
+    error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
+    report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("operator"))
 
     def __reduce__(self) -> Any:
-        return with_imports_told(self)
+        return with_import_help(self)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Another chain's sign of life comes as a batch without rows; as the first it would say how large batches are.
         filled = (batch for batch in batches if batch.num_rows)
-        with self.telling():
+        with self.error_reporting():
             yield from pipe(filled, self._start, SourceReader(self.plan))
 
     def side_output_type(self, tag: OutputTag) -> Any:
@@ -58,7 +58,7 @@ class ChainTask:
 
         nothing = partial(without_rows, self.results, first.schema)
         side_types = SideOutputValidators(self.side_output_type, self.results)
-        return start_bridge(self.plan, sinks_of, nothing, self.metering, side_types, waited)
+        return start_bridge(self.plan, sinks_of, nothing, self.report_spec, side_types, waited)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a task tells of itself, and on which ways: the worker's side of `asyncudf.monitor`."""
+"""What a task tells of itself, and on which channels: the worker's side of `asyncudf.monitor`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,17 @@ from .._chain.chain import Chain
 from .._chain.plan import ChainPlan
 from .._metrics.export import Exporter
 from .._metrics.words import task_line
-from .live import Address, Beacon
+from .live import Address, LiveReporter
 
-__all__ = ("HUB", "METRICS_LOGGER", "SESSION_CONF", "THREAD_PROPERTY", "Metering", "TaskReport", "Wish")
+__all__ = (
+    "METRICS_LOGGER",
+    "REGISTRY",
+    "SESSION_CONF",
+    "THREAD_PROPERTY",
+    "MonitorRequest",
+    "TaskReport",
+    "TaskReportSpec",
+)
 
 
 # Which monitors want to know of a job, and where they listen: said for the thread that runs it, else for its session.
@@ -58,8 +66,8 @@ class _Messages(AccumulatorParam[list[Any]]):
         return _Messages, ()  # who gets them is the driver's business
 
 
-class Hub:
-    """The driver's end of all ways: hands each message to the monitors that it is for.
+class MonitorRegistry:
+    """The driver's end of all channels: hands each message to the monitors that it is for.
 
     There is one, since a function is planned before anybody knows which monitor its job will run in.
     """
@@ -95,11 +103,11 @@ class Hub:
         return self._accumulators[context]
 
 
-HUB = Hub()
+REGISTRY = MonitorRegistry()
 
 
 @dataclasses.dataclass(frozen=True)
-class _Ways:
+class Channels:
     """How a task may tell the driver of itself; travels with what the task runs, and with nothing that is shown."""
 
     accumulator: bytes
@@ -107,7 +115,7 @@ class _Ways:
 
 
 @dataclasses.dataclass(frozen=True)
-class Metering:
+class TaskReportSpec:
     """Goes with what runs in one of Spark's Python workers, and has it tell what it did.
 
     Args:
@@ -119,17 +127,17 @@ class Metering:
     entry_point: str
     use: int = dataclasses.field(default_factory=itertools.count(1).__next__)
     mention: str = ""
-    ways: _Ways | None = dataclasses.field(default=None, repr=False, compare=False)
+    channels: Channels | None = dataclasses.field(default=None, repr=False, compare=False)
 
-    # The ways are found when Spark pickles a function, not when it is planned: it may be planned without a session.
+    # The channels are found when Spark pickles a function, not when it is planned: it may be planned without a session.
     # The accumulator is unpickled only where a monitor wants to know: Spark would send it back with every task.
 
     def __reduce__(self) -> Any:
-        ways, context = self.ways, SparkContext._active_spark_context
-        if ways is None and context is not None:
+        channels, context = self.channels, SparkContext._active_spark_context
+        if channels is None and context is not None:
             with contextlib.suppress(Exception):  # a context that is just being stopped: no job fails for it
-                ways = _Ways(HUB.accumulator(context), HUB.secret)
-        return Metering, (self.entry_point, self.use, self.mention, ways)
+                channels = Channels(REGISTRY.accumulator(context), REGISTRY.secret)
+        return TaskReportSpec, (self.entry_point, self.use, self.mention, channels)
 
 
 class TaskReport:
@@ -144,21 +152,21 @@ class TaskReport:
     #
     # Spark's thread makes, begins and ends it; `looked` is called on the loop's thread between `watch` and the end.
 
-    def __init__(self, metering: Metering, plan: ChainPlan, waited: float) -> None:
-        self._metering = metering
+    def __init__(self, report_spec: TaskReportSpec, plan: ChainPlan, waited: float) -> None:
+        self._report_spec = report_spec
         self._plan = plan
         self._chain: Chain | None = None
         self._id = uuid.uuid4().hex
         self._told = -INTERVAL
         self._exporters: list[Exporter] = []
         self._task: dict[str, Any] = {}
-        self._wish = Wish()
-        self._beacon: Beacon | None = None
+        self._request = MonitorRequest()
+        self._reporter: LiveReporter | None = None
         with contextlib.suppress(Exception):
-            self._exporters = [Exporter(one.spec.full_name, metering.entry_point) for one in plan.functions]
-            self._task, self._wish = _task(waited), _wish()
-            if self._wish.address is not None and metering.ways is not None:
-                self._beacon = Beacon(self._wish.address, metering.ways.secret)
+            self._exporters = [Exporter(one.spec.full_name, report_spec.entry_point) for one in plan.functions]
+            self._task, self._request = _task(waited), _request()
+            if self._request.address is not None and report_spec.channels is not None:
+                self._reporter = LiveReporter(self._request.address, report_spec.channels.secret)
 
     def watch(self, chain: Chain) -> None:
         """Tell of this chain."""
@@ -172,8 +180,8 @@ class TaskReport:
             self._told = now
             with contextlib.suppress(Exception):
                 self._export(is_over=False)
-                if self._beacon is not None:
-                    self._beacon.send(self._message("running"))
+                if self._reporter is not None:
+                    self._reporter.send(self._message("running"))
 
     def _export(self, *, is_over: bool) -> None:
         operators = () if self._chain is None else self._chain.counted.values()
@@ -186,26 +194,28 @@ class TaskReport:
         with contextlib.suppress(Exception):
             if self._chain is not None:
                 self._tell_last(status, self._chain)
-        if self._beacon is not None:
-            self._beacon.drop()
+        if self._reporter is not None:
+            self._reporter.drop()
 
     def _tell_last(self, status: str, chain: Chain) -> None:
         self._export(is_over=True)
-        if not self._wish.runs:
+        if not self._request.runs:
             if logger.isEnabledFor(logging.INFO):
                 for name, operator in chain.counted.items():
                     logger.info("%s", task_line(name, operator.counters.totals))
             return
         message = self._message(status)
-        is_proven = self._metering.ways is not None and not self._wish.is_logged and status == "succeeded"
-        if self._beacon is not None:
-            self._beacon.close({**message, "awaits_proof": is_proven})
-        if self._wish.is_logged:
+        is_proven = self._report_spec.channels is not None and not self._request.is_logged and status == "succeeded"
+        if self._reporter is not None:
+            self._reporter.close({**message, "awaits_proof": is_proven})
+        if self._request.is_logged:
             told = logging.getLogger(METRICS_LOGGER)
             told.setLevel(logging.INFO)
             told.info("%s", json.dumps(message))
-        elif is_proven and self._metering.ways is not None:  # else Spark drops it, as it does if the task fails yet
-            cloudpickle.loads(self._metering.ways.accumulator).add([message])
+        elif (
+            is_proven and self._report_spec.channels is not None
+        ):  # else Spark drops it, as it does if the task fails yet
+            cloudpickle.loads(self._report_spec.channels.accumulator).add([message])
 
     def _message(self, status: str) -> dict[str, Any]:
         assert self._chain is not None
@@ -215,19 +225,19 @@ class TaskReport:
                 operator.gauges.count_open()
         counted = zip(self._plan.functions, self._chain.counted.items(), strict=True)
         for position, (plan, (name, operator)) in enumerate(counted):
-            order = [self._metering.use, self._metering.mention, position]
+            order = [self._report_spec.use, self._report_spec.mention, position]
             functions[":".join(map(str, order))] = {
                 "about": {
                     "name": name,
-                    "entry_point": self._metering.entry_point,
+                    "entry_point": self._report_spec.entry_point,
                     "order": order,
-                    "options": plan.told_options(),
+                    "options": plan.public_options(),
                 },
                 "metrics": operator.counters.totals.to_plain(),
                 "timeline": operator.counters.timeline,
             }
         task = {**self._task, "status": status}
-        return {"id": self._id, "runs": self._wish.runs, "task": task, "functions": functions}
+        return {"id": self._id, "runs": self._request.runs, "task": task, "functions": functions}
 
 
 def _task(waited: float) -> dict[str, Any]:
@@ -246,7 +256,7 @@ def _task(waited: float) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
+class MonitorRequest:
     """Which monitors want to know of a job, and how.
 
     Args:
@@ -264,7 +274,7 @@ class Wish:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def loaded(cls, text: str | None) -> Wish:
+    def loaded(cls, text: str | None) -> MonitorRequest:
         """Of the value of a property; nobody wants to know if it is none of ours."""
         with contextlib.suppress(ValueError, TypeError, KeyError, IndexError):
             found = json.loads(text or "")
@@ -273,9 +283,9 @@ class Wish:
         return cls()
 
 
-def _wish() -> Wish:
+def _request() -> MonitorRequest:
     context = TaskContext.get()
     if context is None:
-        return Wish()
-    own = Wish.loaded(context.getLocalProperty(THREAD_PROPERTY))
-    return own if own.runs else Wish.loaded(context.getLocalProperty(SESSION_CONF))
+        return MonitorRequest()
+    own = MonitorRequest.loaded(context.getLocalProperty(THREAD_PROPERTY))
+    return own if own.runs else MonitorRequest.loaded(context.getLocalProperty(SESSION_CONF))

@@ -17,7 +17,7 @@ from .._errors.records import error_text
 from .._metrics.run_metrics import TaskAttempt
 from .driver import driver_host
 from .live import Address, LiveServer
-from .metrics import HUB, METRICS_LOGGER, SESSION_CONF, THREAD_PROPERTY, Wish
+from .metrics import METRICS_LOGGER, REGISTRY, SESSION_CONF, THREAD_PROPERTY, MonitorRequest
 
 __all__ = ("JobWatch",)
 
@@ -63,7 +63,7 @@ class JobWatch:
             OptionError: the session cannot be asked; it has been stopped.
         """
         self._open.append(self)
-        HUB.open(self.run, self._messages.put)
+        REGISTRY.open(self.run, self._messages.put)
         try:
             if self._is_classic:
                 self._listen()
@@ -83,7 +83,7 @@ class JobWatch:
     def close(self) -> None:
         """Jobs that begin from now on tell nothing; those that run go on without."""
         self._open.remove(self)
-        HUB.close(self.run)
+        REGISTRY.close(self.run)
         with contextlib.suppress(Exception):  # the session has ended
             self._tell_session()
             if self._is_classic:
@@ -96,17 +96,17 @@ class JobWatch:
     def _listen(self) -> None:
         host = driver_host(self._spark.sparkContext)
         with contextlib.suppress(OSError, RuntimeError):  # no port, no thread: without figures of running tasks, then
-            self._server = LiveServer(host, HUB.secret, HUB.deliver, HUB.lose)
+            self._server = LiveServer(host, REGISTRY.secret, REGISTRY.deliver, REGISTRY.lose)
             self._address = (host, self._server.port)
 
     def _told_thread(self) -> list[str]:
         """The monitors that this thread's jobs tell, without those that were closed, perhaps in another thread."""
-        told = Wish.loaded(self._spark.sparkContext.getLocalProperty(THREAD_PROPERTY)).runs
+        told = MonitorRequest.loaded(self._spark.sparkContext.getLocalProperty(THREAD_PROPERTY)).runs
         return [run for run in told if run in {watch.run for watch in self._open}]
 
     def _tell_thread(self, runs: list[str]) -> None:
         last = next((watch for watch in self._open if runs and watch.run == runs[-1]), None)
-        told = None if last is None else Wish(runs, last._address).dumped()
+        told = None if last is None else MonitorRequest(runs, last._address).dumped()
         self._spark.sparkContext.setLocalProperty(THREAD_PROPERTY, told)  # type: ignore[arg-type]
 
     def _of_session(self) -> list[JobWatch]:
@@ -115,7 +115,7 @@ class JobWatch:
     def _tell_session(self) -> None:
         watches = self._of_session()
         runs = [watch.run for watch in watches]
-        told = Wish(runs, watches[-1]._address, not self._is_classic).dumped() if watches else None
+        told = MonitorRequest(runs, watches[-1]._address, not self._is_classic).dumped() if watches else None
         _set(self._spark, SESSION_CONF, told)
 
     def messages(self, timeout: float | None = None) -> Iterator[Mapping[str, Any]]:

@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import FunctionError
 
-__all__ = ("check_function_picklable", "check_picklable", "with_imports_told")
+__all__ = ("check_function_picklable", "check_picklable", "with_import_help")
 
 
 _dumps: Callable[[Any], bytes] = cloudpickle.dumps
@@ -43,7 +43,7 @@ def check_function_picklable(name: str, function: Any) -> None:
         ) from error
 
 
-def with_imports_told(task: Any) -> tuple[Any, ...]:
+def with_import_help(task: Any) -> tuple[Any, ...]:
     """What the `__reduce__` of a task returns, so that a worker which cannot import something says what to do."""
     return _loaded, (_dumps((type(task), vars(task))), sys.executable)
 

@@ -33,14 +33,14 @@ from .pickling import check_function_picklable, check_picklable
 from .schemas import (
     arguments,
     arrow_type_or_none,
+    as_nullable,
     check_columns,
     check_names,
     check_readable,
     joined_schema,
-    loosened,
-    mark_position,
     result_fields,
     rows_type,
+    watermark_position,
 )
 from .types import arrow_type, parsed, parsed_offline
 
@@ -178,7 +178,7 @@ def wait_node(
 
 
 def _watermark_column_node(parent: StreamNode, strategy: WatermarkStrategy, name: str) -> StreamNode:
-    position = mark_position(strategy, parent.schema.fields)
+    position = watermark_position(strategy, parent.schema.fields)
     ntz = position is not None and isinstance(parent.schema.fields[position].dataType, spark.TimestampNTZType)
     data_type = spark.TimestampNTZType() if ntz else spark.TimestampType()
     schema = joined_schema(parent.schema.fields, [spark.StructField(name, data_type, True)], "with_watermark_column")
@@ -188,7 +188,7 @@ def _watermark_column_node(parent: StreamNode, strategy: WatermarkStrategy, name
 
 def assign_node(parent: StreamNode, strategy: WatermarkStrategy) -> StreamNode:
     """The same rows with event times and watermarks."""
-    position = mark_position(strategy, parent.schema.fields)
+    position = watermark_position(strategy, parent.schema.fields)
     if strategy.source is WatermarkSource.NOTHING and not parent.layout.is_source:
         raise FunctionError(
             "WatermarkStrategy.per_batch() follows the batches of the DataFrame; assign it before the first operator"
@@ -223,9 +223,9 @@ def union_node(parents: Sequence[StreamNode]) -> StreamNode:
     """The rows of several streams of the same columns."""
     # By name, type and place: to put columns of another order into place would be one more rule to know, and `map` does
     # it where it is meant.
-    wanted = [(field.name, loosened(field.dataType)) for field in parents[0].schema.fields]
+    wanted = [(field.name, as_nullable(field.dataType)) for field in parents[0].schema.fields]
     for parent in parents[1:]:
-        if (found := [(field.name, loosened(field.dataType)) for field in parent.schema.fields]) != wanted:
+        if (found := [(field.name, as_nullable(field.dataType)) for field in parent.schema.fields]) != wanted:
             one, other = (
                 ", ".join(f"{name} {data_type.simpleString()}" for name, data_type in c) for c in (wanted, found)
             )

@@ -15,7 +15,7 @@ from .._chain.plan import StreamNode
 from .._chain.result_plan import ResultPlan
 from .._errors.exceptions import FunctionError
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
-from .errors import Telling
+from .errors import ErrorReporting
 from .schemas import arrow_type_or_none, rows_type
 
 __all__ = ("result_frame", "result_plan", "unpacked")
@@ -78,12 +78,12 @@ class Unpack:
 
     name: str
     arrow_types: tuple[Any, ...]
-    telling: Telling = dataclasses.field(default_factory=Telling)
+    error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for packed in batch.column(0):
-                with self.telling(), pa.ipc.open_stream(packed.as_py()) as stream:
+                with self.error_reporting(), pa.ipc.open_stream(packed.as_py()) as stream:
                     if tuple(stream.schema.types) != self.arrow_types:
                         raise FunctionError(
                             f"the side output {self.name!r} was written as ({_spoken(stream.schema.types)}) and is "

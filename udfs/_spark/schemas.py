@@ -19,14 +19,14 @@ from .types import arrow_type, parsed
 __all__ = (
     "arguments",
     "arrow_type_or_none",
+    "as_nullable",
     "check_columns",
     "check_names",
     "check_readable",
     "joined_schema",
-    "loosened",
-    "mark_position",
     "result_fields",
     "rows_type",
+    "watermark_position",
 )
 
 
@@ -89,16 +89,18 @@ def rows_type(declared: Any, name: str) -> tuple[spark.StructType, ColumnGroup]:
     return spark.StructType([spark.StructField("value", declared, True)]), group
 
 
-def loosened(data_type: spark.DataType) -> spark.DataType:
+def as_nullable(data_type: spark.DataType) -> spark.DataType:
     """The type with nulls allowed everywhere inside."""
     # What is declared "not null" in one input of a union may be null in the other.
     match data_type:
         case spark.ArrayType():
-            return spark.ArrayType(loosened(data_type.elementType), True)
+            return spark.ArrayType(as_nullable(data_type.elementType), True)
         case spark.MapType():
-            return spark.MapType(loosened(data_type.keyType), loosened(data_type.valueType), True)
+            return spark.MapType(as_nullable(data_type.keyType), as_nullable(data_type.valueType), True)
         case spark.StructType():
-            return spark.StructType([spark.StructField(f.name, loosened(f.dataType), True) for f in data_type.fields])
+            return spark.StructType(
+                [spark.StructField(f.name, as_nullable(f.dataType), True) for f in data_type.fields]
+            )
     return data_type
 
 
@@ -176,14 +178,14 @@ def _position(column: Any, names: Sequence[str]) -> int:
     return found[0]
 
 
-_MARK_TYPES: Mapping[WatermarkSource, tuple[type[spark.DataType], ...]] = {
+_WATERMARK_TYPES: Mapping[WatermarkSource, tuple[type[spark.DataType], ...]] = {
     WatermarkSource.TIMES: (spark.TimestampType, spark.TimestampNTZType, spark.DateType, spark.LongType),
     WatermarkSource.PUNCTUATION: (spark.BooleanType, spark.TimestampType, spark.TimestampNTZType, spark.LongType),
     WatermarkSource.WATERMARKS: (spark.TimestampType, spark.TimestampNTZType, spark.LongType),
 }
 
 
-def mark_position(strategy: WatermarkStrategy | None, fields: Sequence[spark.StructField]) -> int | None:
+def watermark_position(strategy: WatermarkStrategy | None, fields: Sequence[spark.StructField]) -> int | None:
     """The position of a strategy's column; None if it reads none.
 
     Raises:
@@ -193,7 +195,7 @@ def mark_position(strategy: WatermarkStrategy | None, fields: Sequence[spark.Str
         return None
     position = _position(strategy.column, [field.name for field in fields])
     data_type = fields[position].dataType
-    allowed = _MARK_TYPES[strategy.source]
+    allowed = _WATERMARK_TYPES[strategy.source]
     if not isinstance(data_type, allowed):
         names = ", ".join(t.typeName() for t in allowed)
         raise FunctionError(

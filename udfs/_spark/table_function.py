@@ -27,8 +27,8 @@ from .._operators.input_buffer import InputElement
 from .._policies.options import Options
 from .._text.safe import type_name
 from ._compat import AnalyzeArgument, AnalyzeResult, check_table_functions
-from .errors import Telling
-from .metrics import Metering
+from .errors import ErrorReporting
+from .metrics import TaskReportSpec
 from .planner import plan_function
 from .schemas import arguments, check_columns, joined_schema, result_fields
 from .types import arrow_type
@@ -57,14 +57,14 @@ def table_arguments(analyzed: Any) -> tuple[str, ...] | None:
 
 
 def _analyze(
-    telling: Telling,
+    error_reporting: ErrorReporting,
     function_plan: FunctionPlan,
     added: Sequence[spark.StructField],
     table: AnalyzeArgument | None = None,
     *columns: Any,
     **named: Any,
 ) -> _Analyzed:
-    with telling():
+    with error_reporting():
         return _analyzed(function_plan, added, table, columns, named)
 
 
@@ -110,8 +110,8 @@ class TableFunction:
     # _rows: taken and not yet handed over; _bridge: None before the first time, so a table without rows opens nothing
 
     function_plan: ClassVar[FunctionPlan]
-    telling: ClassVar[Telling]
-    metering: ClassVar[Metering]
+    error_reporting: ClassVar[ErrorReporting]
+    report_spec: ClassVar[TaskReportSpec]
     width: ClassVar[int | None]  # how many columns a struct makes; None: the result is one column, not a struct
 
     def __init__(self, analyzed: _Analyzed) -> None:
@@ -137,7 +137,7 @@ class TableFunction:
         if self._rows:
             yield from chain.from_iterable(self._hand_over())
         if self._bridge is not None:
-            with self.telling():
+            with self.error_reporting():
                 yield from chain.from_iterable(self._bridge.finish())
 
     def cleanup(self) -> None:
@@ -151,11 +151,11 @@ class TableFunction:
             arrow_types = [
                 arrow_type(self._analyzed.data_types[i], self.function_plan.spec.name) for i in self._analyzed.arguments
             ]
-            metering = dataclasses.replace(self.metering, mention=self._analyzed.mention)
+            report_spec = dataclasses.replace(self.report_spec, mention=self._analyzed.mention)
             self._bridge = start_function(
-                self._function_plan, self._write, self._analyzed.names, arrow_types, TABLE_ROWS, metering
+                self._function_plan, self._write, self._analyzed.names, arrow_types, TABLE_ROWS, report_spec
             )
-        with self.telling():
+        with self.error_reporting():
             yield from self._bridge.until_wanted()
             rows, self._rows = self._rows, []
             self._bridge.feed([self._record(row) for row in rows])
@@ -214,13 +214,13 @@ def register_table_function(
     check_table_functions(name)
     _check_python(session, name)
     added = result_fields(function_plan, data_type)
-    telling = Telling()
+    error_reporting = ErrorReporting()
     body = {
         "function_plan": function_plan,
-        "telling": telling,
-        "metering": Metering("table function"),
+        "error_reporting": error_reporting,
+        "report_spec": TaskReportSpec("table function"),
         "width": len(added) if isinstance(data_type, spark.StructType) else None,
-        "analyze": staticmethod(partial(_analyze, telling, function_plan, added)),
+        "analyze": staticmethod(partial(_analyze, error_reporting, function_plan, added)),
     }
     session.udtf.register(name, udtf(type(spec.name, (TableFunction,), body), useArrow=False))  # type: ignore[arg-type]
 

@@ -26,8 +26,8 @@ from .._loop.event_loops import new_event_loop
 from .._metrics.spark_thread import SparkThread
 from .._operators.input_buffer import InputElement
 from .._operators.writer import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
-from .connection import settler
-from .metrics import Metering, TaskReport
+from .connection import flusher
+from .metrics import TaskReport, TaskReportSpec
 
 __all__ = ("start_bridge", "start_function")
 
@@ -38,7 +38,7 @@ def start_bridge(
     plan: ChainPlan,
     sinks_of: Callable[[asyncio.AbstractEventLoop, Emit], Sinks],
     nothing: Callable[[], Any],
-    metering: Metering,
+    report_spec: TaskReportSpec,
     side_types: SideTypes = lambda tag: None,
     waited: float = 0.0,
 ) -> Bridge[Iterable[InputElement], Any]:
@@ -47,7 +47,7 @@ def start_bridge(
     Args:
         sinks_of: makes what writes the results; its `emit` takes what Spark gets.
         nothing: makes what Spark gets of no rows.
-        metering: tells what is done.
+        report_spec: tells what is done.
         side_types: as in `TaskEnvironment`.
         waited: seconds for which the task has waited for its first rows.
     """
@@ -58,7 +58,7 @@ def start_bridge(
     partition, attempt = (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
 
     own_loop = new_event_loop(plan.loop)
-    report, spark_thread = TaskReport(metering, plan, waited), SparkThread(time.monotonic)
+    report, spark_thread = TaskReport(report_spec, plan, waited), SparkThread(time.monotonic)
 
     def build(loop: asyncio.AbstractEventLoop, request_batch: Callable[[], None], emit: Emit) -> Chain:
         environment = TaskEnvironment(
@@ -82,7 +82,7 @@ def start_bridge(
         report.watch(chain)
         return chain
 
-    reader = Reader(settler(), nothing, spark_thread, report.end)
+    reader = Reader(flusher(), nothing, spark_thread, report.end)
     return Bridge(build, plan.threads, own_loop, reader)
 
 
@@ -119,7 +119,7 @@ def start_function(
     names: Sequence[str],
     arrow_types: Sequence[pa.DataType],
     rows: int,
-    metering: Metering,
+    report_spec: TaskReportSpec,
     waited: float = 0.0,
 ) -> Bridge[Iterable[InputElement], Any]:
     """The function of a column or of a table in the Spark task that this runs in.
@@ -143,7 +143,7 @@ def start_function(
         return OutputSink(writer)
 
     chain = ChainPlan.of_function(plan, names, arrow_types)
-    return start_bridge(chain, sinks_of, lambda: write([], []), metering, waited=waited)
+    return start_bridge(chain, sinks_of, lambda: write([], []), report_spec, waited=waited)
 
 
 def _weigher(plan: FunctionPlan) -> Callable[[Any, Any], int] | None:
