@@ -15,8 +15,8 @@ from asyncudf._coordination.failures import SharedFailures
 from asyncudf._coordination.health import SharedHealth
 from asyncudf._coordination.scripts import SPEND
 from asyncudf._coordination.spending import SharedSpending
+from asyncudf._policies.call_outcome import CallOutcome
 from asyncudf._policies.error_budget import ErrorBudget, Failures
-from asyncudf._policies.service_signs import ServiceSign
 from tests.kit.coordinators import CutOff, Scripts, Server, coordinator, fail, space_of_its_own, time_to_live
 
 pytestmark = pytest.mark.services
@@ -88,11 +88,11 @@ def test_what_was_seen_of_a_service_and_cut_off_is_told_again(server: Server, mo
         options = CircuitBreaker(window=2)
         async with CutOff(server) as connection:
             one = SharedHealth(connection, "x", "one", options, lambda: None, fail)
-            one.ended(0, ServiceSign.DOWN, 0.0)
+            one.ended(0, CallOutcome.DOWN, 0.0)
             one.pause(connection.clock() + 100.0)
             while not connection.asked:
                 await asyncio.sleep(0)
-            one.ended(0, ServiceSign.DOWN, 0.0)
+            one.ended(0, CallOutcome.DOWN, 0.0)
             await one.close()
             woken = asyncio.Event()
             other = SharedHealth(connection, "x", "other", options, woken.set, fail)

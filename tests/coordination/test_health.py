@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from asyncudf import CircuitBreaker
 from asyncudf._coordination.health import SharedHealth
 from asyncudf._coordination.scripts import HEALTH
+from asyncudf._policies.call_outcome import CallOutcome
 from asyncudf._policies.circuit_breaker import Breaker
-from asyncudf._policies.service_signs import ServiceSign
 from tests.kit.coordinators import OnGivenTime, Scripts, Server, fail, run_on_given_time, space_of_its_own
 
 pytestmark = pytest.mark.services
 
-UP, DOWN, NOTHING = ServiceSign.ANSWERED, ServiceSign.DOWN, ServiceSign.NOTHING
+UP, DOWN, NOTHING = CallOutcome.ANSWERED, CallOutcome.DOWN, CallOutcome.NOTHING
 LEASE = 4.0
 
 
@@ -108,7 +108,7 @@ STEPS = st.lists(st.tuples(st.floats(0, 8), st.sampled_from([UP, DOWN, NOTHING])
 
 @given(STEPS, st.sampled_from([1, 3, 8]))
 def test_it_decides_as_the_breaker_of_one_task(
-    server: Server, steps: list[tuple[float, ServiceSign]], window: int
+    server: Server, steps: list[tuple[float, CallOutcome]], window: int
 ) -> None:
     """Call by call: open at the same times, with probes at the same times."""
     scripts = Scripts(server)

@@ -93,7 +93,7 @@ def test_what_reads_errors_of_all_clients_sees_the_same(
         asked(url, use)
     ours, theirs = error_of(as_asked, f"/{status}", params=headers), caught.value
     assert (facts_of(ours), is_retryable(ours)) == (facts_of(theirs), is_retryable(theirs))
-    assert (facts_of(ours).sign == "throttled") == (kind is ThrottledError)
+    assert (facts_of(ours).outcome == "throttled") == (kind is ThrottledError)
     assert is_retryable(ours) == (kind is not PermanentError)
 
 

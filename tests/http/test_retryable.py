@@ -196,5 +196,5 @@ def test_a_message_that_is_not_whole_is_no_answer(sent: bytes) -> None:
 
     error = asyncio.run(ask())
     assert error is not None
-    assert (facts_of(error).status, facts_of(error).sign) == (None, "down")
+    assert (facts_of(error).status, facts_of(error).outcome) == (None, "down")
     assert is_retryable(error)

@@ -11,7 +11,7 @@ import pytest
 from asyncudf import AsyncUDFError
 from asyncudf._errors.exceptions import FatalError
 from asyncudf._errors.http import refusal_of, retry_after, status_of
-from asyncudf._policies.service_signs import sign_of
+from asyncudf._policies.call_outcome import outcome_of
 from asyncudf._spark.errors import ErrorReporting
 
 
@@ -50,13 +50,13 @@ class Facts(NamedTuple):
     Attributes:
         status: the HTTP status.
         retry_after: seconds after which the service wants to be asked again.
-        sign: of the service: "answered", "throttled", "down" or "nothing".
+        outcome: of the service: "answered", "throttled", "down" or "nothing".
         pause: seconds for which all calls wait.
     """
 
     status: int | None
     retry_after: float | None
-    sign: str
+    outcome: str
     pause: float | None
 
 
@@ -64,7 +64,7 @@ def facts_of(error: BaseException) -> Facts:
     """What limits, retries and figures go by; an error of a call, whichever client raised it."""
     refusal = refusal_of(error)
     pause = None if refusal is None else refusal.seconds
-    return Facts(status_of(error), retry_after(error), sign_of(error).value, pause)
+    return Facts(status_of(error), retry_after(error), outcome_of(error).value, pause)
 
 
 def in_a_worker(*, full: bool | None = None) -> AbstractContextManager[None]:

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from asyncudf._policies.service_signs import ServiceSign
+from asyncudf._policies.call_outcome import CallOutcome
 
 __all__ = ("Fixed", "Phase", "Policy", "Run", "Service", "simulate", "simulate_tasks")
 
@@ -20,7 +20,7 @@ class Policy(Protocol):
     @property
     def limit(self) -> int: ...
 
-    def ended(self, sign: ServiceSign, latency: float, in_flight: int, now: float) -> None: ...
+    def ended(self, outcome: CallOutcome, latency: float, in_flight: int, now: float) -> None: ...
 
 
 @dataclasses.dataclass
@@ -94,25 +94,25 @@ class _State:
         self._tokens, self._since = 0.0, 0.0
         self._shift = -(service.spread**2) / 2  # of the logarithm, so that the mean is `latency`
 
-    def call(self, now: float, in_flight: int) -> tuple[float, ServiceSign]:
+    def call(self, now: float, in_flight: int) -> tuple[float, CallOutcome]:
         """When a call ends that begins now, and with what."""
         service = self._service
         phase = max(
             (one for one in service.phases if one.begins <= now), default=Phase(0.0), key=lambda one: one.begins
         )
         if phase.refuses:
-            return now + 0.001, ServiceSign.DOWN
+            return now + 0.001, CallOutcome.DOWN
         if phase.is_dead:
-            return now + service.timeout, ServiceSign.DOWN
+            return now + service.timeout, CallOutcome.DOWN
         if not self._has_token(now):
-            return now + 0.02, ServiceSign.THROTTLED
+            return now + 0.02, CallOutcome.THROTTLED
         seconds = service.latency * math.exp(self._rng.gauss(self._shift, service.spread)) * phase.slower
         seconds *= 1 + service.thrash * max(0, in_flight - service.workers)
         begins = max(now, self._free_at[0])
         if begins + seconds > now + service.timeout:
-            return now + service.timeout, ServiceSign.DOWN
+            return now + service.timeout, CallOutcome.DOWN
         heapq.heapreplace(self._free_at, begins + seconds)
-        return begins + seconds, ServiceSign.ANSWERED
+        return begins + seconds, CallOutcome.ANSWERED
 
     def _has_token(self, now: float) -> bool:
         if self._service.rate == math.inf:
@@ -142,23 +142,23 @@ def simulate_tasks(
     """Several tasks, each with a policy of its own and the time when it begins; limits are those of all together."""
     state, run = _State(service, random.Random(seed)), Run()
     now, number, next_look = 0.0, 0, 0.0
-    flight: list[tuple[float, int, float, ServiceSign, int]] = []
+    flight: list[tuple[float, int, float, CallOutcome, int]] = []
     in_flight = [0] * len(tasks)
     while now < seconds:
         for task, (begins, policy) in enumerate(tasks):
             while begins <= now and in_flight[task] < min(policy.limit, demand(now)):
                 number += 1
-                end, sign = state.call(now, len(flight))
-                heapq.heappush(flight, (end, number, now, sign, task))
+                end, outcome = state.call(now, len(flight))
+                heapq.heappush(flight, (end, number, now, outcome, task))
                 in_flight[task] += 1
-        end, _, began, sign, task = heapq.heappop(flight)
+        end, _, began, outcome, task = heapq.heappop(flight)
         while next_look <= end:
             run.limits.append((next_look, sum(policy.limit for begins, policy in tasks if begins <= next_look)))
             next_look += 0.5
         now = end
-        tasks[task][1].ended(sign, now - began, in_flight[task], now)
+        tasks[task][1].ended(outcome, now - began, in_flight[task], now)
         in_flight[task] -= 1
-        if sign is ServiceSign.ANSWERED:
+        if outcome is CallOutcome.ANSWERED:
             run.answered.append((now, now - began))
         else:
             run.others += 1

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import AdaptiveCapacity, OptionError
+from asyncudf._policies.call_outcome import CallOutcome
 from asyncudf._policies.capacity import CapacityPolicy
-from asyncudf._policies.service_signs import ServiceSign
 from tests.kit.thorough import times
 
 from .services import Fixed, Phase, Run, Service, simulate, simulate_tasks
@@ -139,25 +139,25 @@ def test_errors_of_rows_do_not_count() -> None:
     """A thousand rows that fail at once, by themselves, tell nothing of the service."""
     policy = CapacityPolicy(RANGE)
     for _ in range(100):
-        policy.ended(ServiceSign.ANSWERED, 0.1, policy.limit, 1.0)
+        policy.ended(CallOutcome.ANSWERED, 0.1, policy.limit, 1.0)
     found = policy.limit
     for _ in range(1000):
-        policy.ended(ServiceSign.NOTHING, 0.001, policy.limit, 2.0)
-    policy.ended(ServiceSign.ANSWERED, 0.4, policy.limit, 2.0)  # one slow call is no round
+        policy.ended(CallOutcome.NOTHING, 0.001, policy.limit, 2.0)
+    policy.ended(CallOutcome.ANSWERED, 0.4, policy.limit, 2.0)  # one slow call is no round
     for _ in range(1000):
-        policy.ended(ServiceSign.NOTHING, 0.001, policy.limit, 2.0)
+        policy.ended(CallOutcome.NOTHING, 0.001, policy.limit, 2.0)
     assert policy.limit == found > RANGE.minimum
 
 
 @given(
     st.integers(1, 50),
     st.integers(0, 200),
-    st.lists(st.tuples(st.sampled_from([*ServiceSign]), st.floats(0, 10), st.integers(1, 500)), max_size=300),
+    st.lists(st.tuples(st.sampled_from([*CallOutcome]), st.floats(0, 10), st.integers(1, 500)), max_size=300),
 )
-def test_never_outside_of_its_range(low: int, width: int, calls: list[tuple[ServiceSign, float, int]]) -> None:
+def test_never_outside_of_its_range(low: int, width: int, calls: list[tuple[CallOutcome, float, int]]) -> None:
     """Whatever comes back: at least the minimum, at most the maximum."""
     policy, now = CapacityPolicy(AdaptiveCapacity(low, low + width)), 0.0
-    for sign, latency, in_flight in calls:
+    for outcome, latency, in_flight in calls:
         now += latency / 10
-        policy.ended(sign, latency, in_flight, now)
+        policy.ended(outcome, latency, in_flight, now)
         assert low <= policy.limit <= low + width

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from asyncudf import AsyncTimeoutError, CircuitBreaker, OptionError, ResultError
 from asyncudf._errors.http import refusal_of
+from asyncudf._policies.call_outcome import CallOutcome, outcome_of
 from asyncudf._policies.circuit_breaker import Breaker
-from asyncudf._policies.service_signs import ServiceSign, sign_of
 
-UP, DOWN, NOTHING, THROTTLED = ServiceSign.ANSWERED, ServiceSign.DOWN, ServiceSign.NOTHING, ServiceSign.THROTTLED
+UP, DOWN, NOTHING, THROTTLED = CallOutcome.ANSWERED, CallOutcome.DOWN, CallOutcome.NOTHING, CallOutcome.THROTTLED
 
 
 class StatusError(Exception):
@@ -41,7 +41,7 @@ def wrapped(cause: BaseException) -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("error", "sign"),
+    ("error", "outcome"),
     [
         (None, UP),
         (ResultError("not a number"), UP),
@@ -67,9 +67,9 @@ def wrapped(cause: BaseException) -> Exception:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
-def test_what_a_call_tells_of_its_service(error: BaseException | None, sign: ServiceSign) -> None:
-    """No answer and answers of 500 and more are signs of death; a refusal is an answer; a bug tells nothing."""
-    assert sign_of(error) is sign
+def test_what_a_call_tells_of_its_service(error: BaseException | None, outcome: CallOutcome) -> None:
+    """No answer and answers of 500 and more say that it is dead; a refusal is an answer; a bug tells nothing."""
+    assert outcome_of(error) is outcome
 
 
 @pytest.mark.parametrize(
@@ -97,15 +97,15 @@ def test_what_is_a_refusal_and_how_long_its_row_waits(error: BaseException | Non
 
 
 def test_users_may_say_what_a_failure_is() -> None:
-    """By types or by a predicate; then no other error counts, and a result or a refusal is a sign of life."""
+    """By types or by a predicate; then no other error counts, and a result or a refusal shows that it lives."""
     for failure_on in (KeyError, (KeyError, OSError), lambda error: isinstance(error, KeyError)):
         breaker = CircuitBreaker(failure_on=failure_on)  # type: ignore[arg-type]
-        assert breaker.sign_of(KeyError()) is DOWN
-        assert breaker.sign_of(AsyncTimeoutError()) is (DOWN if failure_on == (KeyError, OSError) else NOTHING)
-        assert breaker.sign_of(None) is UP
-        assert breaker.sign_of(StatusError(404)) is UP
-        assert breaker.sign_of(StatusError(429)) is THROTTLED
-        assert breaker.sign_of(StatusError(500)) is NOTHING
+        assert breaker.outcome_of(KeyError()) is DOWN
+        assert breaker.outcome_of(AsyncTimeoutError()) is (DOWN if failure_on == (KeyError, OSError) else NOTHING)
+        assert breaker.outcome_of(None) is UP
+        assert breaker.outcome_of(StatusError(404)) is UP
+        assert breaker.outcome_of(StatusError(429)) is THROTTLED
+        assert breaker.outcome_of(StatusError(500)) is NOTHING
 
 
 async def asked(error: BaseException) -> bool:
@@ -160,7 +160,7 @@ def opened(options: CircuitBreaker, now: float = 0.0) -> Breaker:
 
 
 @pytest.mark.parametrize(
-    ("signs", "opens"),
+    ("outcomes", "opens"),
     [
         ([DOWN] * 3, False),
         ([DOWN] * 4, True),
@@ -171,11 +171,11 @@ def opened(options: CircuitBreaker, now: float = 0.0) -> Breaker:
         ([DOWN, NOTHING, DOWN, THROTTLED, UP, UP], True),
     ],
 )
-def test_it_opens_by_the_share_of_failures_among_the_last_calls(signs: list[ServiceSign], opens: bool) -> None:
+def test_it_opens_by_the_share_of_failures_among_the_last_calls(outcomes: list[CallOutcome], opens: bool) -> None:
     """Of a full window; calls that tell nothing of the service are not among them."""
     breaker = Breaker(CircuitBreaker(window=4))
-    for sign in signs:
-        breaker.ended(admitted(breaker), sign, 7.0)
+    for outcome in outcomes:
+        breaker.ended(admitted(breaker), outcome, 7.0)
     assert (breaker.open_since == 7.0) is opens
 
 
@@ -207,8 +207,8 @@ def test_a_probe_that_is_answered_closes_it() -> None:
 def test_failures_that_may_be_chance_are_tried_again_at_once() -> None:
     """Half of the last calls have failed, here and there; each probe that fails makes chance less likely."""
     breaker, now = Breaker(CircuitBreaker()), 0.0
-    for sign in [UP, DOWN] * 10:
-        breaker.ended(admitted(breaker, now), sign, now)
+    for outcome in [UP, DOWN] * 10:
+        breaker.ended(admitted(breaker, now), outcome, now)
     assert (breaker.open_since, breaker.wait(now)) == (0.0, 0.0)
     probes = 0
     while breaker.wait(now) == 0.0:
@@ -221,8 +221,8 @@ def test_failures_that_may_be_chance_are_tried_again_at_once() -> None:
 def test_failures_one_after_another_are_not_chance() -> None:
     """A service that has died is not tried before `open_for` is over, however well it worked before."""
     breaker = Breaker(CircuitBreaker())
-    for sign in [UP] * 10 + [DOWN] * 10:
-        breaker.ended(admitted(breaker, 0.0), sign, 0.0)
+    for outcome in [UP] * 10 + [DOWN] * 10:
+        breaker.ended(admitted(breaker, 0.0), outcome, 0.0)
     assert (breaker.open_since, breaker.wait(0.0)) == (0.0, 10.0)
 
 
@@ -235,7 +235,7 @@ def test_a_probe_of_a_bad_row_lets_the_next_row_try() -> None:
 
 
 @pytest.mark.parametrize("late", [UP, DOWN])
-def test_calls_that_began_before_it_opened_change_nothing(late: ServiceSign) -> None:
+def test_calls_that_began_before_it_opened_change_nothing(late: CallOutcome) -> None:
     """They end while it is open, or while the probe is out, and neither close it nor take the probe's place."""
     breaker = Breaker(CircuitBreaker(window=2))
     early = [admitted(breaker) for _ in range(4)]
@@ -259,19 +259,19 @@ def test_it_gives_up_after_max_open() -> None:
     assert not breaker.has_given_up(99.0)
 
 
-@given(st.lists(st.tuples(st.floats(0, 20), st.sampled_from([*ServiceSign]), st.booleans()), max_size=80))
-def test_never_two_calls_while_it_is_open(steps: list[tuple[float, ServiceSign, bool]]) -> None:
+@given(st.lists(st.tuples(st.floats(0, 20), st.sampled_from([*CallOutcome]), st.booleans()), max_size=80))
+def test_never_two_calls_while_it_is_open(steps: list[tuple[float, CallOutcome, bool]]) -> None:
     """Whatever ends when and how: of the calls that began while it was open at most one is out."""
     breaker, now = Breaker(CircuitBreaker(window=3)), 0.0
     early: list[int] = []
     probes: list[int] = []
-    for passed, sign, begins in steps:
+    for passed, outcome, begins in steps:
         now += passed
         if begins:
             is_open = breaker.open_since is not None
             if (ticket := breaker.admit(now)) is not None:
                 (probes if is_open else early).append(ticket)
         elif out := probes or early:
-            breaker.ended(out.pop(0), sign, now)
+            breaker.ended(out.pop(0), outcome, now)
         assert len(probes) <= 1
         assert breaker.open_since is not None or not probes

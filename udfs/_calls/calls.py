@@ -28,15 +28,13 @@ from .._functions.async_function import Results
 from .._functions.context import RuntimeContext
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
-from .._limits.admission import Admission
-from .._limits.failure_budget import FailureBudget
 from .._limits.gates import NOT_NEEDED
-from .._limits.service_health import ServiceHealth
+from .._limits.limits import Limits
 from .._metrics.counters import TaskCounters
+from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.lasting_errors import is_lasting
 from .._policies.options import Options
 from .._policies.retry import Attempt
-from .._policies.service_signs import ServiceSign, sign_of
 from .answers import Answers, Validate
 from .call import Call, CallHooks
 from .copies import copied, with_own_arguments
@@ -87,8 +85,7 @@ class Calls:
         pool: SlotPool,
         counters: TaskCounters,
         costs: Costs,
-        health: ServiceHealth,
-        admission: Admission,
+        limits: Limits,
         hooks: CallHooks,
     ) -> None:
         self._invoker: Invoker
@@ -99,12 +96,10 @@ class Calls:
         self._clock = counters.clock
         self._pool = pool
         self._latencies = counters.latencies
-        self._costs, self._health, self._admission = costs, health, admission
+        self._costs, self._failures = costs, limits.failures
+        self._health, self._admission = limits.health, limits.admission
         self._answers = Answers(validate)
         self._hooks = hooks
-        self.failures: FailureBudget | None = None
-        if options.max_failures is not None:
-            self.failures = FailureBudget(options, spec.name, counters, hooks.failed)
         is_even = not (spec.many_results or spec.has_context or spec.vectorized)
         self.counts = CallCounts(counters, options.redact, self._begun, is_even=is_even)
         self.ready: deque[Call] = deque()  # whose back-off is over
@@ -175,7 +170,7 @@ class Calls:
 
     def _start(self, slot: CallSlot, entry: Entry) -> float | None:
         """Begin the first attempt of a row that has its place, if the limits let it; else it is the next in line."""
-        now = self._clock() if self._admission.is_open else self._admission.admits(slot)
+        now = self._clock() if self._admission.is_open else self._admission.begin_nowait(slot)
         if now is None:
             self.ready.appendleft(self.open((entry.element,), (entry,)))  # type: ignore[arg-type]
         else:
@@ -369,7 +364,7 @@ class Calls:
 
     def _is_answer(self, error: BaseException) -> bool:
         """Whether a second call would end in the same way: the service has answered, with a 404 for example."""
-        lasts = sign_of(error) is ServiceSign.ANSWERED and is_lasting(error, self._options.retry)
+        lasts = outcome_of(error) is CallOutcome.ANSWERED and is_lasting(error, self._options.retry)
         return lasts or is_fatal(error)
 
     def _tell_end(self, slot: CallSlot, error: BaseException | None) -> None:
@@ -516,8 +511,8 @@ class Calls:
                 completed.append((result,))
             else:
                 completed.append(outcome)
-        if self.failures is not None:
-            self.failures.note(failed, len(call.records))
+        if self._failures is not None:
+            self._failures.note(failed, len(call.records))
         self._complete(call, completed, self._clock())
 
     def _complete(self, call: Call, completed: Sequence[Results], now: float) -> None:

@@ -15,8 +15,7 @@ from asyncudf.queues import Entry, StreamElement
 from .._functions.async_function import Results
 from .._functions.context import RuntimeContext
 from .._functions.signature import FunctionSpec
-from .._limits.admission import Admission
-from .._limits.service_health import ServiceHealth
+from .._limits.limits import Limits
 from .._metrics.counters import TaskCounters
 from .._policies.lasting_errors import is_lasting
 from .._policies.options import Options
@@ -76,8 +75,7 @@ class StoredCalls(Calls):
         pool: SlotPool,
         counters: TaskCounters,
         costs: Costs,
-        health: ServiceHealth,
-        admission: Admission,
+        limits: Limits,
         hooks: CallHooks,
         *,
         stored: StoredResults,
@@ -86,9 +84,7 @@ class StoredCalls(Calls):
         weighed: Weighed | None,
     ) -> None:
         hooks = dataclasses.replace(hooks, complete=self._keep)
-        super().__init__(
-            spec, options, validate, may_edit, context, rng, loop, pool, counters, costs, health, admission, hooks
-        )
+        super().__init__(spec, options, validate, may_edit, context, rng, loop, pool, counters, costs, limits, hooks)
         self._stored = stored
         self._counters = counters
         self._flights = SingleFlight[Entry]()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 
+from .._policies.call_outcome import CallOutcome
 from .._policies.circuit_breaker import CircuitBreaker
-from .._policies.service_signs import ServiceSign
 from .client import Coordinator
 from .periodic import PeriodicTask
 from .scripts import HEALTH
@@ -18,7 +18,7 @@ BEAT = 0.25  # seconds until a task hears of what others have seen
 LEASE = 4.0  # seconds that a probe is waited for whose task says nothing
 PROBE = -1  # the ticket of a probe
 ENDS = ("s", "f", "n")  # of a probe
-_TOLD = {ServiceSign.ANSWERED: "s", ServiceSign.DOWN: "f"}
+_TOLD = {CallOutcome.ANSWERED: "s", CallOutcome.DOWN: "f"}
 
 
 class SharedHealth(PeriodicTask):
@@ -79,16 +79,16 @@ class SharedHealth(PeriodicTask):
         """0.0 if a call may begin now; None if `wake` tells when."""
         return 0.0 if self.open_since is None or (self._is_prober and not self._is_probing) else None
 
-    def ended(self, ticket: int, sign: ServiceSign, now: float) -> None:
+    def ended(self, ticket: int, outcome: CallOutcome, now: float) -> None:
         """A call is over; each that was admitted must come here, also one that was cancelled (`NOTHING`)."""
         if ticket == PROBE:
-            answered = sign in (ServiceSign.ANSWERED, ServiceSign.THROTTLED)
-            self._probe_end = "s" if answered else _TOLD.get(sign, "n")
+            answered = outcome in (CallOutcome.ANSWERED, CallOutcome.THROTTLED)
+            self._probe_end = "s" if answered else _TOLD.get(outcome, "n")
             self._is_prober = self._is_probing = False
             self._poke()
-        elif self._has_breaker and ticket == self._ticket and sign in _TOLD:
-            self._outcomes = (self._outcomes + _TOLD[sign])[-self._options.window :]
-            if sign is ServiceSign.DOWN:
+        elif self._has_breaker and ticket == self._ticket and outcome in _TOLD:
+            self._outcomes = (self._outcomes + _TOLD[outcome])[-self._options.window :]
+            if outcome is CallOutcome.DOWN:
                 self._poke()
 
     def is_in_doubt(self) -> bool:

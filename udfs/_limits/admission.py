@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
 from .._policies.rate_limit import ROUNDING
-from .gates import Gate, PendingCall, Pool, Slot
+from .gates import Gate, LimitedOperator, PendingCall, Pool, Slot
 from .service_health import ServiceHealth
 
 __all__ = ("Admission",)
@@ -30,35 +30,32 @@ class Admission:
 
     Args:
         costs: of each attempt, in permits of each rate limit; None if each call has costs of its own.
-        begins_to_wait: called when a call does; it is in `waiting` then.
     """
 
     # One call waits at the gates, in the slot that has pulled it; the others wait where they are, in the input or in
     # `Calls.ready`. So rows begin in their order, and the slot that waits counts as the one that pulls.
     #
-    # is_open: no gate has to be asked, so that calls may begin without a word
-    # lets_in: no call waits, and none was turned away since the last one passed, so that `admits` may be asked
+    # is_open: no gate has to be asked before an attempt begins
+    # may_begin_nowait: no call waits, and none was turned away since the last one passed, so `begin_nowait` may succeed
     # waiting: the call that waits
     # failed: attempts that have ended with an error, all of them
     # _answers: that had come, of calls which did not have to ask, when that was counted last
 
     def __init__(
         self,
+        operator: LimitedOperator,
         pool: Pool,
-        counters: TaskCounters,
-        loop: asyncio.AbstractEventLoop,
         health: ServiceHealth,
         costs: Sequence[float] | None,
-        begins_to_wait: Callable[[], None],
     ) -> None:
+        self._operator = operator
         self._pool = pool
+        counters: TaskCounters = operator.counters
         self._counters = counters
         self._account = counters.account
         self._clock = counters.clock
-        self._loop = loop
         self._health = health
         self._newcomer = _Newcomer(costs)
-        self._begins_to_wait = begins_to_wait
         self._answers = self.failed = 0
         self._woken: asyncio.Future[None] | None = None
         self.waiting: Any = None
@@ -71,15 +68,15 @@ class Admission:
         self._told_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
         self._has_limits = bool(gates) or self._health.has_limits
         self.is_open = not self._has_limits
-        self.lets_in = self._newcomer.costs is not None
+        self.may_begin_nowait = self._newcomer.costs is not None
 
-    def admits(self, slot: Slot) -> float | None:
-        """Begin the first attempt of a row in this slot, and tell when that was; None if it has to wait."""
+    def begin_nowait(self, slot: Slot) -> float | None:
+        """Begin the first attempt of a row in this slot; returns when it began, or None if it has to wait."""
         self._pool.pulls(slot)
         call, now = self._newcomer, self._clock()
         for gate in self._gates:
             if gate.wait(call, now) != 0.0:
-                self.lets_in = False
+                self.may_begin_nowait = False
                 return None
         slot.admitted = now
         for began in self._told_begin:
@@ -102,9 +99,9 @@ class Admission:
                     self._account.enter(State.CALLS_BUSY)
                 if not (self.is_open or self._has_limits) and self._health.throttle.is_free(now):
                     self.is_open, self._answers = True, self._counters.calls_answered
-                self.lets_in = self.is_open or (self._has_limits and self._newcomer.costs is not None)
+                self.may_begin_nowait = self.is_open or (self._has_limits and self._newcomer.costs is not None)
                 return True
-            has_waited, self.lets_in = True, False
+            has_waited, self.may_begin_nowait = True, False
             gate, wait = closed
             self._account.enter(gate.state)
             await self._wait(call, wait)
@@ -120,10 +117,11 @@ class Admission:
         return None
 
     async def _wait(self, call: PendingCall, seconds: float | None) -> None:
-        woken = self._woken = self._loop.create_future()
-        timer = None if seconds is None else self._loop.call_later(max(seconds, ROUNDING), self.wake)
+        loop = asyncio.get_running_loop()
+        woken = self._woken = loop.create_future()
+        timer = None if seconds is None else loop.call_later(max(seconds, ROUNDING), self.wake)
         self.waiting = call
-        self._begins_to_wait()
+        self._operator.call_waits()
         try:
             await woken
         finally:
@@ -143,11 +141,11 @@ class Admission:
         if slot.admitted is None:
             if self.is_open and self._health.refusal_of(error) is not None:  # so far none had to ask before it began
                 answers, self._answers = self._counters.calls_answered - self._answers, self._counters.calls_answered
-                self.is_open = self.lets_in = self._health.refused(slot, error, max(0, answers), now)
+                self.is_open = self.may_begin_nowait = self._health.refused(slot, error, max(0, answers), now)
             return
-        sign = self._health.sign_of(error)
+        outcome = self._health.outcome_of(error)
         for ended in self._told_end:
-            ended(slot, sign, error, now)
+            ended(slot, outcome, error, now)
         slot.admitted = None
         self._health.attempts += slot.counts_for_breaker
         self.wake()

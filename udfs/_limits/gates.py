@@ -8,12 +8,24 @@ from typing import Any, Protocol
 
 from .._coordination.permits import SharedPermits
 from .._errors.exceptions import FatalError
+from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
+from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import CapacityPolicy
 from .._policies.rate_limit import Permits, take
-from .._policies.service_signs import ServiceSign, sign_of
 
-__all__ = ("NOT_NEEDED", "AdaptiveGate", "Gate", "PendingCall", "PermitGate", "Pool", "ShareGate", "Slot", "SpendGate")
+__all__ = (
+    "NOT_NEEDED",
+    "AdaptiveGate",
+    "Gate",
+    "LimitedOperator",
+    "PendingCall",
+    "PermitGate",
+    "Pool",
+    "ShareGate",
+    "Slot",
+    "SpendGate",
+)
 
 
 NOT_NEEDED = asyncio.CancelledError()  # how an attempt has ended that we have cancelled: it tells nobody anything
@@ -24,7 +36,7 @@ class PendingCall(Protocol):
 
     Attributes:
         costs: of the attempt, in permits of each rate limit.
-        is_excused: an outage has excused its failures; later ones are no sign of another.
+        is_excused: an outage has excused its failures; later ones do not show another.
         is_held: it has failed, and waits among the `HeldFailures`.
         undecided: the slots in which an answer to it is waited for already.
     """
@@ -50,6 +62,30 @@ class Slot(Protocol):
     admitted: float | None
     ticket: int
     counts_for_breaker: bool
+
+
+class LimitedOperator(Protocol):
+    """The operator whose calls are limited.
+
+    Attributes:
+        name: of its function.
+        counters: of its calls; their clock is the operator's.
+    """
+
+    name: str
+    counters: TaskCounters
+
+    def wanted_calls(self) -> int:
+        """How many calls would be in flight if limits allowed them."""
+
+    def call_waits(self) -> None:
+        """A call begins to wait for a limit, and no other may begin; it is `Admission.waiting`."""
+
+    def health_changed(self) -> None:
+        """The coordinator has said what the tasks of the job know of the service."""
+
+    def fail(self, error: BaseException) -> None:
+        """The task must end with this error."""
 
 
 class Pool(Protocol):
@@ -81,7 +117,7 @@ class Gate:
     def began(self, slot: Slot, call: PendingCall, now: float) -> None:
         """An attempt of the call begins in this slot."""
 
-    def ended(self, slot: Slot, sign: ServiceSign, error: BaseException | None, now: float) -> None:
+    def ended(self, slot: Slot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
         """The attempt is over; called once for each that began."""
 
 
@@ -107,9 +143,9 @@ class AdaptiveGate(Gate):
     def wait(self, call: PendingCall, now: float) -> float | None:
         return 0.0 if self._pool.in_flight < self._policy.limit else None
 
-    def ended(self, slot: Slot, sign: ServiceSign, error: BaseException | None, now: float) -> None:
+    def ended(self, slot: Slot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
         assert slot.admitted is not None
-        self._policy.ended(sign_of(error), now - slot.admitted, self._pool.in_flight, self._clock())
+        self._policy.ended(outcome_of(error), now - slot.admitted, self._pool.in_flight, self._clock())
         self._pool.resize(self._policy.limit)
 
 

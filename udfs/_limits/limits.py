@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 from .._coordination.client import Coordinator
@@ -22,7 +21,7 @@ from .._policies.options import Options
 from .._policies.rate_limit import Bucket, RateLimit, Scope
 from .admission import Admission
 from .failure_budget import FailureBudget
-from .gates import AdaptiveGate, Gate, PermitGate, Pool, ShareGate, SpendGate
+from .gates import AdaptiveGate, Gate, LimitedOperator, PermitGate, Pool, ShareGate, SpendGate
 from .service_health import ServiceHealth
 
 __all__ = ("Limits",)
@@ -31,31 +30,33 @@ __all__ = ("Limits",)
 Kept = TypeVar("Kept", bound=PeriodicTask)
 
 
-@dataclasses.dataclass(frozen=True)
 class Limits:
-    """What the limits of one function need of its operator.
+    """The limits of one function in one task: what its attempts ask before they begin, and are reported to.
 
     Args:
+        costs: of each attempt, in permits of each rate limit; None if each call has costs of its own.
         identity: this task among those of the job; None: this task is the whole job.
-        wanted: how many calls would be in flight if nothing but rows were missing.
-        heard: called when the tasks of the job know something new of the service.
-        fail: ends the task.
-        clock: seconds, of the task.
-        shared_clock: seconds, of a clock that all tasks share to within a tenth of a second.
+        shared_clock: seconds, of a clock that all tasks share to within a tenth of a second; the task's if left out.
     """
 
-    function: str
-    options: Options
-    identity: TaskIdentity | None
-    health: ServiceHealth
-    admission: Admission
-    pool: Pool
-    failures: FailureBudget | None
-    wanted: Callable[[], int]
-    heard: Callable[[], None]
-    fail: Callable[[BaseException], None]
-    clock: Callable[[], float]
-    shared_clock: Callable[[], float]
+    def __init__(
+        self,
+        operator: LimitedOperator,
+        options: Options,
+        pool: Pool,
+        costs: Sequence[float] | None,
+        *,
+        identity: TaskIdentity | None = None,
+        shared_clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._operator = operator
+        self._options = options
+        self._pool = pool
+        self._identity = identity
+        self._shared_clock = shared_clock or operator.counters.clock
+        self.health = ServiceHealth(operator, options, pool)
+        self.admission = Admission(operator, pool, self.health, costs)
+        self.failures = None if options.max_failures is None else FailureBudget(operator, options)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -65,20 +66,20 @@ class Limits:
             FatalError: at the end, when all rows are done and too many have failed.
         """
         async with contextlib.AsyncExitStack() as stack:
-            if self.identity is None:
+            if self._identity is None:
                 gates = self._own_gates()
             else:
-                config = self.identity.config
-                coordinator = Coordinator(config.url, config.namespace, clock=self.clock)
+                config = self._identity.config
+                coordinator = Coordinator(config.url, config.namespace, clock=self._operator.counters.clock)
                 await stack.enter_async_context(coordinator)
-                gates = self._shared_gates(self.identity, coordinator, stack)
+                gates = self._shared_gates(self._identity, coordinator, stack)
             adaptive: list[Gate] = []
-            if isinstance(self.options.capacity, AdaptiveCapacity):
-                adaptive.append(AdaptiveGate(CapacityPolicy(self.options.capacity), self.pool, self.shared_clock))
+            if isinstance(self._options.capacity, AdaptiveCapacity):
+                adaptive.append(AdaptiveGate(CapacityPolicy(self._options.capacity), self._pool, self._shared_clock))
             self.admission.use([*adaptive, *gates])
             yield
             if self.failures is not None:
-                self.failures.settle()
+                self.failures.finish()
         if self.failures is not None and self.failures.error is not None:
             raise self.failures.error
 
@@ -86,11 +87,11 @@ class Limits:
 
     def _own_gates(self) -> list[Gate]:
         """Of a task that is the whole job."""
-        options, gates = self.options, list[Gate]()
+        options, gates = self._options, list[Gate]()
         if (total := options.job_capacity) is not None:
-            gates.append(ShareGate(self.pool, lambda: total, lambda: None))
+            gates.append(ShareGate(self._pool, lambda: total, lambda: None))
         if options.max_calls is not None:
-            gates.append(SpendGate(_TaskSpending(options.max_calls), options.max_calls, self.function))
+            gates.append(SpendGate(_TaskSpending(options.max_calls), options.max_calls, self._operator.name))
         if options.rate_limit:
             gates.append(
                 PermitGate([(place, _bucket_of(limit)) for place, limit in enumerate(options.rate_limit)], None)
@@ -107,18 +108,18 @@ class Limits:
             return shared
 
         def heard() -> None:
-            self.heard()
+            self._operator.health_changed()
             wake()
 
-        options, wake, fail, gates = self.options, self.admission.wake, self.fail, list[Gate]()
-        query, task, function = identity.query, identity.task, self.function
+        options, wake, fail, gates = self._options, self.admission.wake, self._operator.fail, list[Gate]()
+        query, task, function = identity.query, identity.task, self._operator.name
         # What one query has given up, another tries.
         self.health.share(kept(SharedHealth(coordinator, query, task, options.breaker, heard, fail)))
         if (total := options.job_capacity) is not None:
-            demand = lambda: (self.pool.in_flight, self.wanted())  # noqa: E731
+            demand = lambda: (self._pool.in_flight, self._operator.wanted_calls())  # noqa: E731
             name = identity.config.share(total)
             share = kept(CapacityShare(coordinator, name, task, total, demand, wake, fail))
-            gates.append(ShareGate(self.pool, lambda: share.limit, share.poke))
+            gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
         if (most := options.max_calls) is not None:
             spending = kept(SharedSpending(coordinator, query, task, most, wake, fail))
             gates.append(SpendGate(spending, most, function))

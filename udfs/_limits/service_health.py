@@ -14,12 +14,12 @@ from .._errors.exceptions import FatalError
 from .._errors.http import Refusal, refusal_of
 from .._errors.records import error_text, is_fatal
 from .._metrics.time_account import State
+from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.circuit_breaker import Breaker, CircuitBreaker
 from .._policies.options import Options
 from .._policies.rate_limit import ROUNDING
-from .._policies.service_signs import ServiceSign, sign_of
 from .._policies.throttle import Throttle
-from .gates import NOT_NEEDED, Gate, PendingCall, Pool, Slot
+from .gates import NOT_NEEDED, Gate, LimitedOperator, PendingCall, Pool, Slot
 
 __all__ = ("ServiceHealth",)
 
@@ -53,10 +53,10 @@ class RefusalGate(Gate):
     def began(self, slot: Slot, call: PendingCall, now: float) -> None:
         self.throttle.began(now)
 
-    def ended(self, slot: Slot, sign: ServiceSign, error: BaseException | None, now: float) -> None:
+    def ended(self, slot: Slot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
         # A call that did not ask has begun while there was no limit.
         began = now if slot.admitted is None else slot.admitted
-        if sign is ServiceSign.NOTHING:
+        if outcome is CallOutcome.NOTHING:
             self.throttle.gave_up(began)
         elif (refusal := self.refusal_of(error)) is None:
             self.throttle.answered(1, began, now)
@@ -88,7 +88,7 @@ class BreakerGate(Gate):
         self._function = function
         self._told = told
         self._last: str | None = None
-        self._last_sign: ServiceSign | None = None
+        self._last_outcome: CallOutcome | None = None
         self._probe: int | None = None  # the ticket of the last call that has tried a dead service
 
     def wait(self, call: PendingCall, now: float) -> float | None:
@@ -104,7 +104,7 @@ class BreakerGate(Gate):
         return end if wait is None else min(wait, end)
 
     def _given_up(self) -> str:
-        if self._last_sign is ServiceSign.NOTHING:
+        if self._last_outcome is CallOutcome.NOTHING:
             return (
                 f"the circuit breaker of {self._function} has been open for {self._max_open:g} s, its max_open, and no "
                 f"call has shown that the service is back: the last that tried it ended with {self._last}, which tells "
@@ -126,31 +126,24 @@ class BreakerGate(Gate):
         if is_open:
             self._probe = ticket
 
-    def ended(self, slot: Slot, sign: ServiceSign, error: BaseException | None, now: float) -> None:
-        if sign is ServiceSign.DOWN and not slot.counts_for_breaker:
-            sign = ServiceSign.NOTHING
+    def ended(self, slot: Slot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
+        if outcome is CallOutcome.DOWN and not slot.counts_for_breaker:
+            outcome = CallOutcome.NOTHING
         has_tried = slot.ticket == self._probe and error is not NOT_NEEDED
-        if error is not None and (sign is ServiceSign.DOWN or has_tried):
-            self._last, self._last_sign = self._told(error), sign
-        self.breaker.ended(slot.ticket, sign, now)
+        if error is not None and (outcome is CallOutcome.DOWN or has_tried):
+            self._last, self._last_outcome = self._told(error), outcome
+        self.breaker.ended(slot.ticket, outcome, now)
 
 
 class ServiceHealth:
-    """All that a task knows of a service: the gates of refusals and breaker, and the failures that wait for a verdict.
-
-    Args:
-        fail: ends the task, where the user's own `failure_on` cannot tell.
-    """
+    """What a task knows of its service: the gates of refusals and breaker, and the failed calls that wait for it."""
 
     # attempts: that have ended, of those that tell of the service
 
-    def __init__(
-        self, pool: Pool, options: Options, function: str, now: float, fail: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, operator: LimitedOperator, options: Options, pool: Pool) -> None:
+        self._operator = operator
         self._options = options
-        self._function = function
-        self._fail = fail
-        self._refusals = RefusalGate(pool, options.longest_wait, now)
+        self._refusals = RefusalGate(pool, options.longest_wait, operator.counters.clock())
         self.throttle = self._refusals.throttle
         self.refusal_of = self._refusals.refusal_of
         self.attempts = 0
@@ -159,7 +152,7 @@ class ServiceHealth:
         self._breaker: BreakerGate | None = None
         if options.breaker is not None:
             self.held = HeldFailures(options.breaker.window, self)
-            self._breaker = BreakerGate(options.breaker, function, partial(error_text, redact=options.redact))
+            self._breaker = BreakerGate(options.breaker, operator.name, partial(error_text, redact=options.redact))
             self.gates.append(self._breaker)
 
     def share(self, shared: SharedHealth) -> None:
@@ -191,26 +184,26 @@ class ServiceHealth:
     def refused(self, slot: Slot, error: BaseException | None, answers: int, now: float) -> bool:
         """The service has refused an attempt that had not to ask, after so many answers; False if they must ask now."""
         self.throttle.answered(answers, now, now)
-        self._refusals.ended(slot, ServiceSign.THROTTLED, error, now)
+        self._refusals.ended(slot, CallOutcome.THROTTLED, error, now)
         return self.throttle.is_free(now)
 
-    def sign_of(self, error: BaseException | None) -> ServiceSign:
+    def outcome_of(self, error: BaseException | None) -> CallOutcome:
         """What tells of the service how an attempt has ended; never raises."""
         breaker = self._options.breaker
         if error is NOT_NEEDED:
-            return ServiceSign.NOTHING
+            return CallOutcome.NOTHING
         if breaker is None or breaker.failure_on is None:
-            return sign_of(error)
+            return outcome_of(error)
         try:
-            return breaker.sign_of(error)
+            return breaker.outcome_of(error)
         except BaseException as own:  # code of the user's
             fatal = FatalError(
-                f"failure_on of the circuit breaker of {self._function} must tell of any exception whether the service "
-                f"has failed, and raised {error_text(own, self._options.redact)}"
+                f"failure_on of the circuit breaker of {self._operator.name} must tell of any exception whether the "
+                f"service has failed, and raised {error_text(own, self._options.redact)}"
             )
             fatal.__cause__ = own
-            self._fail(fatal)
-            return ServiceSign.NOTHING
+            self._operator.fail(fatal)
+            return CallOutcome.NOTHING
 
 
 @dataclasses.dataclass
@@ -243,7 +236,7 @@ class HeldFailures:
         """Keep a call that has failed, if the service may be to blame; `cause`: why, if its outcomes do not say."""
         errors = [outcome for outcome in (*outcomes, cause) if isinstance(outcome, BaseException)]
         health = self._health
-        if any(map(is_fatal, errors)) or not any(health.sign_of(error) is ServiceSign.DOWN for error in errors):
+        if any(map(is_fatal, errors)) or not any(health.outcome_of(error) is CallOutcome.DOWN for error in errors):
             return False
         call.is_held = True
         self._held.append(_Held(call, outcomes, health.attempts, health.heard))

@@ -22,9 +22,7 @@ from .._coordination.identity import TaskIdentity
 from .._errors.exceptions import FatalError
 from .._functions.context import FAIL_TASK, RuntimeContext
 from .._functions.signature import FunctionSpec, batch_rows
-from .._limits.admission import Admission
 from .._limits.limits import Limits
-from .._limits.service_health import ServiceHealth
 from .._metrics.counters import TaskCounters
 from .._policies.options import Options
 from .bursts import BurstOperator
@@ -101,22 +99,15 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         self.gauges = Gauges(self.counters, self._pool, self._queue, self._bytes, self._input)
         batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake)
         costs = Costs(options.rate_limit or (), spec)
-        self._health = ServiceHealth(self._pool, options, self.name, self.counters.clock(), self._fail)
-        self._admission = Admission(
-            self._pool, self.counters, loop, self._health, costs.of_each, self._call_begins_to_wait
-        )
+        limits = Limits(self, options, self._pool, costs.of_each, identity=identity, shared_clock=shared_clock)
+        self._limits, self._health, self._admission = limits, limits.health, limits.admission
         complete: Callable[[Entry, Any], object] = self._complete
         if output.leaves_chain:  # no code runs there that could complete a row, or see the variables of a call
             complete = partial(self._queue.complete_and_emit, self._output)
         has_rows = lambda: self._intake.has_call  # noqa: E731
         hooks = CallHooks(self._push, complete, self._fail, self._look_past_slots, has_rows)
-        own = (self._pool, self.counters, costs, self._health, self._admission, hooks)
+        own = (self._pool, self.counters, costs, limits, hooks)
         self._calls = self._new_calls(spec, options, validate, may_edit, context, rng, loop, *own)
-        self._limits = Limits(
-            self.name, options, identity, self._health, self._admission, self._pool, self._calls.failures,
-            self._wanted_calls, self._calls.settle, self._fail, self.counters.clock,
-            shared_clock or self.counters.clock,
-        )  # fmt: skip
         self._intake = self._new_intake(self._input, self._queue, batch, self._push)
         self._admit = self._calls.admitting(self._queue.put_record, self._immediate.records, self._take_immediate)
         self._looks_past_slots = self._is_bounded or self._intake.passes_slots
@@ -137,14 +128,22 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         """How many rows may be handed over one by one: what the call slots can start at once, less what waits."""
         return self._wanted_rows - self._input.waiting
 
-    def _wanted_calls(self) -> int:
+    def wanted_calls(self) -> int:
         """How many calls would be in flight if limits allowed it."""
         waiting = len(self._calls.ready) + (self._admission.waiting is not None)
         rows = min(self._input.known_rows, self._queue.places)
         return min(self._pool.capacity, self._pool.in_flight + waiting + rows)
 
-    def _call_begins_to_wait(self) -> None:
-        """A call waits for a limit, and no other may begin."""
+    def call_waits(self) -> None:
+        """A call begins to wait for a limit, and no other may begin."""
+
+    def health_changed(self) -> None:
+        """The coordinator has said what the tasks of the job know of the service."""
+        self._calls.settle()
+
+    def fail(self, error: BaseException) -> None:
+        """A limit ends the task."""
+        self._fail(error)
 
     def process(self, element: StreamElement) -> None:
         """Hand over one row, or a marker at its place behind the rows so far."""
@@ -250,7 +249,7 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
                 is_broken = not self._admission.is_open and self._health.is_broken
                 is_new = is_broken and self._intake.has_call and not self._calls.has_new
                 call = None if is_new else self._calls.next_ready()
-                if call is None and self._fast_path is not None and self._admission.lets_in and not is_broken:
+                if call is None and self._fast_path is not None and self._admission.may_begin_nowait and not is_broken:
                     try:
                         has_more = await self._fast_path(slot)
                     finally:

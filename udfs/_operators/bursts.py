@@ -66,7 +66,7 @@ class BurstOperator(BufferedOperator):
         is_simple = self._bytes is None and not self._is_bounded
 
         def may_go_on() -> bool:
-            return is_simple and admission.lets_in and has_places(BURST) and not (ready or is_over())
+            return is_simple and admission.may_begin_nowait and has_places(BURST) and not (ready or is_over())
 
         run = partial(
             run_fast_path,
@@ -91,7 +91,11 @@ class BurstOperator(BufferedOperator):
         # is not there. What a single row may change, such as a context variable, the loop asks itself.
         self._take_immediate()  # or their places would be given twice
         places = self._queue.places
-        if self._calls.ready or self._finished.done() or not (self._admission.lets_in and self._calls.takes_more):
+        if (
+            self._calls.ready
+            or self._finished.done()
+            or not (self._admission.may_begin_nowait and self._calls.takes_more)
+        ):
             return 0
         if slot.is_contaminated():
             return 0

@@ -89,7 +89,7 @@ class UncalledWaitOperator(AsyncWaitOperator):
         self._look_soon()
         await super()._run_call(slot, call)
 
-    def _call_begins_to_wait(self) -> None:
+    def call_waits(self) -> None:
         self._look_soon()
 
     def admit_marker(self, marker: Any) -> None:

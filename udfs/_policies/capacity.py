@@ -7,9 +7,9 @@ import math
 from typing import Any
 
 from .._errors.exceptions import OptionError
+from .call_outcome import CallOutcome
 from .checks import positive_int
 from .numbers import is_unlikely
-from .service_signs import ServiceSign
 
 __all__ = ("AdaptiveCapacity", "CapacityPolicy")
 
@@ -70,16 +70,16 @@ class _Round:
         self.good_seconds = self.bad_seconds = 0.0
         self.peak = 0  # calls in flight
 
-    def note(self, sign: ServiceSign, latency: float, in_flight: int) -> None:
+    def note(self, outcome: CallOutcome, latency: float, in_flight: int) -> None:
         self.calls += 1
         self.peak = max(self.peak, in_flight)
-        if sign is ServiceSign.ANSWERED:
+        if outcome is CallOutcome.ANSWERED:
             self.answered += 1
             self.good_seconds += latency
             self.logarithms += math.log(latency + TINY)
         else:
-            self.throttled += sign is ServiceSign.THROTTLED
-            self.down += sign is ServiceSign.DOWN
+            self.throttled += outcome is CallOutcome.THROTTLED
+            self.down += outcome is CallOutcome.DOWN
             self.bad_seconds += latency
 
     @property
@@ -140,7 +140,7 @@ class CapacityPolicy:
         """How many calls may be in flight."""
         return int(self._limit)
 
-    def ended(self, sign: ServiceSign, latency: float, in_flight: int, now: float) -> None:
+    def ended(self, outcome: CallOutcome, latency: float, in_flight: int, now: float) -> None:
         """An attempt is over.
 
         Args:
@@ -148,14 +148,14 @@ class CapacityPolicy:
             in_flight: attempts under way with it.
             now: seconds, of a clock that all tasks which call the service share to within a tenth of a second.
         """
-        if sign is ServiceSign.NOTHING:
+        if outcome is CallOutcome.NOTHING:
             return
         if self._passed_over > 0 or now < self._passed_until:
             self._passed_over -= 1
             return
-        if sign is ServiceSign.DOWN and now - latency < self._lowered_at:
+        if outcome is CallOutcome.DOWN and now - latency < self._lowered_at:
             return
-        self._round.note(sign, latency, in_flight)
+        self._round.note(outcome, latency, in_flight)
         full = max(self._limit, self._fast_round if self._is_fast else ROUND)
         if self._round.calls >= full or self._round.troubles >= max(4.0, self._limit / 2):
             before = self._limit

@@ -12,9 +12,9 @@ from typing import Any
 
 from .._errors.exceptions import OptionError
 from .._text.safe import safe_repr, type_name
+from .call_outcome import CallOutcome, outcome_of
 from .checks import discard, is_plain, positive_int, seconds
 from .numbers import is_unlikely, share
-from .service_signs import ServiceSign, sign_of
 
 __all__ = ("BY_CHANCE", "KNOWN", "RARE", "Breaker", "CircuitBreaker")
 
@@ -63,17 +63,17 @@ class CircuitBreaker:
         object.__setattr__(self, "max_open", max_open)
         _check_failure_on(self.failure_on)
 
-    def sign_of(self, error: BaseException | None) -> ServiceSign:
+    def outcome_of(self, error: BaseException | None) -> CallOutcome:
         """What an attempt has told of the service: only `DOWN` counts as a failure, only `ANSWERED` as a success.
 
         Raises:
             TypeError: `failure_on` is a function that has to be awaited; and whatever it raises itself.
         """
         if error is not None and self.failure_on is not None and self._is_failure(error):
-            return ServiceSign.DOWN
-        sign = sign_of(error)
+            return CallOutcome.DOWN
+        outcome = outcome_of(error)
         # What `failure_on` does not name opens nothing; but answers stay answers, and show that the service lives.
-        return ServiceSign.NOTHING if sign is ServiceSign.DOWN and self.failure_on is not None else sign
+        return CallOutcome.NOTHING if outcome is CallOutcome.DOWN and self.failure_on is not None else outcome
 
     def _is_failure(self, error: BaseException) -> bool:
         if isinstance(self.failure_on, (type, tuple)):
@@ -146,21 +146,21 @@ class Breaker:
             return 0.0
         return None if self._is_probing else max(0.0, self._probe_at - now)
 
-    def ended(self, ticket: int, sign: ServiceSign, now: float) -> None:
+    def ended(self, ticket: int, outcome: CallOutcome, now: float) -> None:
         """A call is over; each that was admitted must come here, also one that was cancelled (`NOTHING`)."""
         if ticket != self._ticket:
             return
         if self._is_probing:
             self._is_probing = False
-            if sign in (ServiceSign.ANSWERED, ServiceSign.THROTTLED):
+            if outcome in (CallOutcome.ANSWERED, CallOutcome.THROTTLED):
                 self._known.append(False)
                 self._close()
-            elif sign is ServiceSign.DOWN:
+            elif outcome is CallOutcome.DOWN:
                 self._known.append(True)
                 self._try_later(now)
-        elif sign in (ServiceSign.ANSWERED, ServiceSign.DOWN):
-            self._ended.append(sign is ServiceSign.DOWN)
-            self._known.append(sign is ServiceSign.DOWN)
+        elif outcome in (CallOutcome.ANSWERED, CallOutcome.DOWN):
+            self._ended.append(outcome is CallOutcome.DOWN)
+            self._known.append(outcome is CallOutcome.DOWN)
             if self.open_since is None and self._options.has_tripped(sum(self._ended), len(self._ended)):
                 self._open(now)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._errors.causes import leaves, related
 from .._errors.http import refusal_of, retry_after, status_of
 from .._errors.records import is_fatal
-from .._policies.service_signs import ServiceSign, sign_of
+from .._policies.call_outcome import CallOutcome, outcome_of
 from .._text.safe import type_name
 from ._errors import is_retryable_status
 
@@ -49,4 +49,4 @@ def is_retryable(error: BaseException) -> bool:
     names = {type_name(one) for one in related(error)}
     if _WRONG_SERVER in names:
         return False
-    return _BROKEN in names or sign_of(error) is ServiceSign.DOWN
+    return _BROKEN in names or outcome_of(error) is CallOutcome.DOWN

@@ -13,7 +13,7 @@ from .._errors.causes import related
 from .._errors.exceptions import ResultError
 from .._errors.http import is_of_a_broken_message, refusal_of, status_of
 
-__all__ = ("ServiceSign", "sign_of")
+__all__ = ("CallOutcome", "outcome_of")
 
 
 # An OSError tells of the network by its class or its number; others are of files and data, as gzip's and Pillow's are.
@@ -48,7 +48,7 @@ _OF_PYTHON = (
 _GRPC_DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
-class ServiceSign(enum.Enum):
+class CallOutcome(enum.Enum):
     """What a call has told of its service."""
 
     ANSWERED = "answered"  # also with a refusal of this one request
@@ -57,7 +57,7 @@ class ServiceSign(enum.Enum):
     NOTHING = "nothing"  # the function failed before or after the call, or was cancelled
 
 
-def sign_of(error: BaseException | None) -> ServiceSign:
+def outcome_of(error: BaseException | None) -> CallOutcome:
     """What an attempt tells that ended with this error; None for one with a result.
 
     A refusal (`refusal_of`) is `THROTTLED`; 408 and 500 or more, timeouts and failures of connections are `DOWN`; every
@@ -65,15 +65,15 @@ def sign_of(error: BaseException | None) -> ServiceSign:
     as do those of files and data, which are OSErrors too.
     """
     if error is None:
-        return ServiceSign.ANSWERED
+        return CallOutcome.ANSWERED
     if isinstance(error, ResultError):  # a result that does not fit is one
-        return ServiceSign.ANSWERED
+        return CallOutcome.ANSWERED
     if refusal_of(error) is not None:
-        return ServiceSign.THROTTLED
+        return CallOutcome.THROTTLED
     status = status_of(error)
     if status is not None:
-        return ServiceSign.DOWN if status >= 500 or status == _REQUEST_TIMEOUT else ServiceSign.ANSWERED
-    return ServiceSign.DOWN if any(map(_is_of_the_connection, related(error))) else ServiceSign.NOTHING
+        return CallOutcome.DOWN if status >= 500 or status == _REQUEST_TIMEOUT else CallOutcome.ANSWERED
+    return CallOutcome.DOWN if any(map(_is_of_the_connection, related(error))) else CallOutcome.NOTHING
 
 
 def _is_of_the_connection(error: BaseException) -> bool:

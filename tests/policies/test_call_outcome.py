@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from asyncudf._policies.service_signs import ServiceSign, sign_of
+from asyncudf._policies.call_outcome import CallOutcome, outcome_of
 from asyncudf.http import is_retryable
 
-UP, DOWN, NOTHING, THROTTLED = ServiceSign.ANSWERED, ServiceSign.DOWN, ServiceSign.NOTHING, ServiceSign.THROTTLED
+UP, DOWN, NOTHING, THROTTLED = CallOutcome.ANSWERED, CallOutcome.DOWN, CallOutcome.NOTHING, CallOutcome.THROTTLED
 
 
 def of_client(line: str, *args: Any, **attributes: Any) -> Exception:
@@ -133,15 +133,15 @@ CLIENTS = {
 @pytest.mark.parametrize("client", CLIENTS)
 def test_what_clients_raise(client: str) -> None:
     """None of them is imported: what is read are statuses, codes, the numbers of OSErrors, and words of names."""
-    for error, sign in CLIENTS[client]:
-        assert sign_of(error) is sign, [kind.__name__ for kind in type(error).__mro__]
+    for error, outcome in CLIENTS[client]:
+        assert outcome_of(error) is outcome, [kind.__name__ for kind in type(error).__mro__]
 
 
 SEVERAL = "Multiple exceptions: [Errno {0}] Connect call failed ('::1', 1, 0, 0), [Errno {0}] Connect call failed"
 
 
 @pytest.mark.parametrize(
-    ("error", "sign"),
+    ("error", "outcome"),
     [
         (ConnectionResetError(), DOWN),
         (OSError(errno.ENETUNREACH, "Network is unreachable"), DOWN),
@@ -162,10 +162,10 @@ SEVERAL = "Multiple exceptions: [Errno {0}] Connect call failed ('::1', 1, 0, 0)
     ],
     ids=lambda value: repr(value) if isinstance(value, BaseException) else None,
 )
-def test_of_pythons_own_oserrors_only_those_of_the_network(error: BaseException, sign: ServiceSign) -> None:
+def test_of_pythons_own_oserrors_only_those_of_the_network(error: BaseException, outcome: CallOutcome) -> None:
     """A row with a broken file opened the breaker, and was tried again and again."""
-    assert sign_of(error) is sign
-    assert is_retryable(error) is (sign is DOWN)
+    assert outcome_of(error) is outcome
+    assert is_retryable(error) is (outcome is DOWN)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_of_pythons_own_oserrors_only_those_of_the_network(error: BaseException,
     ],
 )
 def test_names_of_rows_that_only_sound_like_it(line: str) -> None:
-    assert sign_of(of_client(line)) is NOTHING
+    assert outcome_of(of_client(line)) is NOTHING
 
 
 def test_an_error_whose_own_code_fails_tells_nothing() -> None:
@@ -196,4 +196,4 @@ def test_an_error_whose_own_code_fails_tells_nothing() -> None:
         def reason(self) -> Any:
             raise ValueError("no reason")
 
-    assert sign_of(RpcError()) is NOTHING
+    assert outcome_of(RpcError()) is NOTHING
