@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import decimal
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any
 
@@ -17,20 +17,25 @@ from asyncudf.queues import Entry
 
 from .._functions.context import CURRENT_CALL, CallState
 from .._loop import shutdown
-from .._loop.shutdown import end_tasks
+from .._loop.shutdown import driving, end_tasks
 from .._metrics.time_account import State, TimeAccount
 
 __all__ = ("CallSlot", "SlotPool", "notify_on_suspend")
 
 
-@coroutine
 def notify_on_suspend(
     running: Coroutine[Any, Any, bool], slot: CallSlot, suspended: Callable[[CallSlot], None]
+) -> Awaitable[bool]:
+    """Run a loop of calls; `suspended` is called with the slot when a call suspends for the first time."""
+    return driving(_notify_on_suspend(running, slot, suspended), running)
+
+
+@coroutine
+def _notify_on_suspend(
+    running: Coroutine[Any, Any, bool], slot: CallSlot, suspended: Callable[[CallSlot], None]
 ) -> Generator[Any, Any, bool]:
-    """Run a loop of calls; `suspended` is told of each call when it gives way for the first time."""
-    # Only from outside can be seen whether an `await` gives way. So the loop of calls is driven here, between itself
+    # Only from outside can be seen whether an `await` suspends. So the loop of calls is driven here, between itself
     # and its task: a call that returns at once costs no future, no callback and no turn of the event loop.
-    # `shutdown.forget` finds what is driven by the name of the variable, `running`.
     send = running.send
     go_on: Callable[[Any], Any] = send
     given: Any = None  # what came in at the last yield: it belongs to the call that waits

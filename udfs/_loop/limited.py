@@ -14,7 +14,7 @@ from types import coroutine
 from typing import Any, TypeVar
 
 from . import shutdown
-from .shutdown import forget, pauses
+from .shutdown import driving, forget, pauses
 
 __all__ = ("within",)
 
@@ -43,7 +43,7 @@ async def within(limit: float, step: Coroutine[Any, Any, Value], *, to_its_end: 
     """
     reminder = _Reminder(limit, to_its_end)
     try:
-        value = await _driven(step, reminder)
+        value = await driving(_driven(step, reminder), step)
     except asyncio.CancelledError:
         if reminder.cancelled and not reminder.is_cancelled_by_others:
             raise reminder.overdue() from None
@@ -132,7 +132,6 @@ def _driven(running: Coroutine[Any, Any, Value], reminder: _Reminder) -> Generat
     """Run a coroutine as its task would, but drop it when the reminder gives up."""
     # The task waits for a gate in place of the coroutine's own future. So a cancellation comes here even where that
     # future would swallow it, and is handed on to it, as a task would do, or makes an end.
-    # `shutdown.forget` finds what is driven by the name of the variable, `running`.
     error: BaseException | None = None
     while True:
         try:

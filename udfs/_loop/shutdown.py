@@ -7,10 +7,14 @@ import contextlib
 import ctypes
 import gc
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import weakref
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
-__all__ = ("GRACE", "discard", "end_tasks", "forget", "pauses")
+__all__ = ("GRACE", "discard", "driving", "end_tasks", "forget", "pauses")
+
+
+Driver = TypeVar("Driver", bound=Awaitable[Any])
 
 
 GRACE = 5.0  # seconds that a cancelled coroutine has to clean up
@@ -71,16 +75,25 @@ def _awaited(coroutine: Any) -> Iterator[Any]:
             getattr(coroutine, "cr_await", None)
             or getattr(coroutine, "gi_yieldfrom", None)
             or getattr(coroutine, "ag_await", None)
-            or _driven(coroutine)
+            or _driven_by(coroutine)
             or _stepped(coroutine)
         )
 
 
-def _driven(coroutine: Any) -> Any:
-    """What is driven by hand, under this name."""
-    # A generator that drives another by `send` awaits nothing that Python could tell of: see the users of @coroutine.
-    frame = getattr(coroutine, "gi_frame", None)
-    return frame.f_locals.get("running") if frame is not None else None
+# The coroutine of each generator that drives one by `send`: Python does not show that the generator waits in it. Both
+# sides are weak, as a coroutine leads back to its driver through its task.
+_driven: weakref.WeakKeyDictionary[Any, weakref.ref[Coroutine[Any, Any, Any]]] = weakref.WeakKeyDictionary()
+
+
+def driving(driver: Driver, coroutine: Coroutine[Any, Any, Any]) -> Driver:
+    """Note that a generator drives a coroutine by `send`: `forget` of the one then also closes the other."""
+    _driven[driver] = weakref.ref(coroutine)
+    return driver
+
+
+def _driven_by(coroutine: Any) -> Any:
+    noted = _driven.get(coroutine) if inspect.isgenerator(coroutine) else None
+    return None if noted is None else noted()
 
 
 def _stepped(step: Any) -> Any:
