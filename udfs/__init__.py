@@ -37,9 +37,10 @@ and `help("asyncudf.testing")`.
 
 import sys as _sys
 
-# A program that Python is embedded in may have no `argv`, and others set their own.
+# Python sets `argv[0]` to "-m" while it looks for the module. A program that embeds Python may have no `argv`.
 if (_argv := getattr(_sys, "argv", None) or [])[:1] == ["-m"] and _sys.orig_argv[-len(_argv) :][:1] == [__name__]:
-    # `python -m asyncudf` comes by here first, and the doctor is for installations in which what follows fails.
+    # For `python -m asyncudf` Python imports this package before `__main__`. The doctor is for installations in which
+    # the imports below fail, so it runs before them.
     from .__main__ import main as _main
 
     raise SystemExit(_main(_argv[1:]))

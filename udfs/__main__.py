@@ -1,4 +1,4 @@
-"""`python -m asyncudf doctor`: is everything here that asyncudf needs? One line for each thing, and what mends it."""
+"""The command line, `python -m asyncudf doctor`: a line for each thing that asyncudf needs, and what mends it."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ._doctor.examination import PACKAGE, Examination, examine
 from ._doctor.findings import as_text, exit_status
-from ._doctor.requirements import version_of
+from ._doctor.packages import PACKAGE, version_of
+from ._doctor.probes import Examination, examine
 from ._text.safe import safe_repr
 
 __all__ = ("main",)
 
-DIGITS = 9  # of a number of calls or tasks: a longer one is a slip
+DIGITS = 9  # of a number of calls or tasks: a longer one is a typing error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says, and return the exit status: 0 if all is right, warnings allowed; 1 if not."""
+    """Run the command and return the exit status: 0 if all is right, warnings allowed; 1 if not."""
     try:
         try:
             return _do(arguments)
         finally:
-            _write("")  # what is not written yet
+            _write("")  # flushes what argparse has written
     except KeyboardInterrupt:
         return 130
     except OSError as error:
-        if not isinstance(error, BrokenPipeError) and sys.stderr is not None:  # `| head` has read enough
+        if not isinstance(error, BrokenPipeError) and sys.stderr is not None:  # `| head` closes the pipe
             sys.stderr.write(f"python -m asyncudf: cannot write what was found: {error.strerror or error}\n")
         with contextlib.suppress(OSError):  # what Python writes at its end must not fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -44,16 +44,16 @@ def _do(arguments: Sequence[str] | None) -> int:
     if options.command is None:
         _write(parser.format_help())
         return 0
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a path with letters that the terminal does not know is shown as well
+    if isinstance(sys.stdout, io.TextIOWrapper):  # also show a path with letters that the terminal cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")
     return _doctor(options)
 
 
 def _write(text: str) -> None:
-    # There is none in a program without a terminal; then the exit status tells.
+    # A program without a terminal may have no stdout: then the exit status alone says it.
     if sys.stdout is not None and not sys.stdout.closed:
         sys.stdout.write(text)
-        sys.stdout.flush()  # the next one may take a while
+        sys.stdout.flush()  # the next finding may take a while
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ import pytest
 import asyncudf
 from asyncudf.__main__ import main
 from asyncudf._doctor.findings import Finding
-from asyncudf._doctor.requirements import version_of
+from asyncudf._doctor.packages import version_of
 
 
 def findings_of(*findings: Finding):

@@ -15,13 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 import asyncudf
-from asyncudf._doctor import examination, machine_check
-from asyncudf._doctor.examination import Examination, examine, guarded
+from asyncudf._doctor import machine, packages, programs
 from asyncudf._doctor.findings import Finding, clear, export
-from asyncudf._doctor.install_check import spark_folder, spark_in
-from asyncudf._doctor.java_check import Java, install_line, java_settings, start_java
-from asyncudf._doctor.job_check import TinyJob, run_job
-from asyncudf._doctor.machine_check import (
+from asyncudf._doctor.machine import (
     check_folder,
     check_host,
     open_file_limits,
@@ -29,7 +25,20 @@ from asyncudf._doctor.machine_check import (
     read_folders,
     read_hosts,
 )
-from asyncudf._doctor.python_check import Python, WorkerPython, python_settings, start_python
+from asyncudf._doctor.packages import spark_folder, spark_in
+from asyncudf._doctor.probes import PROBES, Examination, examine, guarded
+from asyncudf._doctor.programs import (
+    Java,
+    Python,
+    TinyJob,
+    WorkerPython,
+    install_line,
+    java_settings,
+    python_settings,
+    run_job,
+    start_java,
+    start_python,
+)
 
 OWN_VERSION = "{}.{}".format(*sys.version_info)
 posix_only = pytest.mark.skipif(os.name != "posix", reason="a script that stands for a program")
@@ -52,11 +61,11 @@ def program(tmp_path):
 def test_a_check_that_fails_itself_is_a_line():
     """What it found before stays, and the others go on."""
 
-    def look():
+    def probe(asked):
         yield Finding("java", "ok", "17")
         raise OSError(5, "Input/output error")
 
-    first, second = guarded("java", look)
+    first, second = guarded("java", probe, Examination())
     assert first.status == "ok"
     assert (second.name, second.status) == ("java", "fail")
     assert "OSError: [Errno 5] Input/output error" in second.found
@@ -72,22 +81,28 @@ def test_a_look_that_lacks_a_package_names_the_line_that_installs_it(monkeypatch
     assert {one.mend for one in found} == {f"{sys.executable} -m pip install packaging"}
 
 
-READINGS = (
-    *("version_of", "spark_folder", "spark_in", "java_settings", "start_python", "read_extras", "open_file_limits"),
-    *("port_count", "read_hosts", "read_folders", "run_job"),
-)
+READINGS = {
+    packages: ("version_of", "spark_folder", "spark_in", "read_extras"),
+    programs: ("java_settings", "start_python", "run_job"),
+    machine: ("open_file_limits", "port_count", "read_hosts", "read_folders"),
+}
 
 
-def test_every_look_may_fail(monkeypatch):
+def replace_readings(monkeypatch, reading):
+    for module, names in READINGS.items():
+        for name in names:
+            monkeypatch.setattr(module, name, reading)
+
+
+def test_every_probe_may_fail(monkeypatch):
     """However broken the machine is, each thing has its line."""
 
     def broken(*arguments, **options):
         raise RuntimeError("broken")
 
-    for reading in READINGS:
-        monkeypatch.setattr(examination, reading, broken)
+    replace_readings(monkeypatch, broken)
     found = list(examine(Examination(environment={})))
-    assert len(found) == 10
+    assert [finding.name for finding in found] == [name for name in PROBES if name != "SPARK_REMOTE"]
     assert {finding.status for finding in found} == {"fail"}
     assert all("RuntimeError: broken" in finding.found for finding in found)
 
@@ -108,7 +123,7 @@ print(sorted({{"pyspark", "py4j", "pandas", "pyarrow", "numpy", "tenacity", "aio
 def test_the_bounds_are_those_of_the_package(monkeypatch):
     """A pandas and a Spark that are too old are refused, whatever is installed beside them."""
     versions = {"asyncudf": "0.1.0", "pandas": "1.5.3", "pyspark": "3.4.4", "databricks-connect": ""}
-    monkeypatch.setattr(examination, "version_of", lambda package: versions.get(package, "99"))
+    monkeypatch.setattr(packages, "version_of", lambda package: versions.get(package, "99"))
     looked = {finding.name: finding.status for finding in islice(examine(Examination(environment={})), 7)}
     assert looked["pandas"] == looked["pyspark"] == "fail"
     assert looked["Python"] == looked["pyarrow"] == looked["aiohttp"] == looked["tenacity"] == "ok"
@@ -116,7 +131,7 @@ def test_the_bounds_are_those_of_the_package(monkeypatch):
 
 def test_an_asyncudf_that_is_not_installed(monkeypatch):
     """As in a folder of sources: there are no bounds, and that is told."""
-    monkeypatch.setattr(examination, "version_of", lambda package: "")
+    monkeypatch.setattr(packages, "version_of", lambda package: "")
     first, second = islice(examine(Examination(environment={})), 2)
     assert (first.name, first.status) == ("asyncudf", "fail")
     assert second.name not in {"Python", "pyspark", "pandas", "pyarrow", "aiohttp", "tenacity"}
@@ -185,15 +200,15 @@ def test_a_program_that_is_no_python(program, script, problem):
 
 
 @posix_only
-@pytest.mark.parametrize("start", [start_java, start_python])
-def test_a_program_that_hangs_is_ended_with_what_it_has_started(program, tmp_path, monkeypatch, start):
+@pytest.mark.parametrize(("start", "limit"), [(start_java, "JAVA_LIMIT"), (start_python, "PYTHON_LIMIT")])
+def test_a_program_that_hangs_is_ended_with_what_it_has_started(program, tmp_path, monkeypatch, start, limit):
     """As a shim that waits for the real one: nothing of it is left."""
     # Who holds the other end of a named pipe is still running; without anybody it reads as ended.
     alive = tmp_path / "alive"
     os.mkfifo(alive)
     with os.fdopen(os.open(alive, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as reader:
         script = program("shim", f"exec 9>{alive}\necho begun >&9\n(sleep 100; true)\ntrue")
-        monkeypatch.setattr(f"{start.__module__}.LIMIT", 1.0)
+        monkeypatch.setattr(programs, limit, 1.0)
         assert start(script).problem == "no answer in 1 s"
         assert reader.read(100) == b"begun\n"
         assert select.select([reader], [], [], 5.0)[0]
@@ -282,9 +297,8 @@ def test_a_good_address_hides_no_bad_name():
 def test_a_job_without_a_host_is_mended_by_the_setting_that_counts(monkeypatch, environment, mend):
     """The tiny job says the same as the look at the name itself."""
     job = TinyJob(error="Caused by: java.net.UnknownHostException: laptop")
-    for reading in READINGS:
-        monkeypatch.setattr(examination, reading, lambda *arguments, **options: 1 / 0)
-    monkeypatch.setattr(examination, "run_job", lambda environment: job)
+    replace_readings(monkeypatch, lambda *arguments, **options: 1 / 0)
+    monkeypatch.setattr(programs, "run_job", lambda environment: job)
     *_, last = examine(Examination(environment=environment))
     assert last.mend == mend
 
@@ -298,7 +312,7 @@ def test_a_name_that_nobody_answers_for(monkeypatch):
         raise OSError(-3, "Temporary failure in name resolution")
 
     monkeypatch.setattr("socket.getaddrinfo", unanswered)
-    monkeypatch.setattr(machine_check, "LIMIT", 0.01)
+    monkeypatch.setattr(machine, "LIMIT", 0.01)
     assert read_hosts({})[0].problem == "not resolved in 0.01 s"
     answer.set()
 
@@ -340,8 +354,7 @@ def test_a_job_that_never_ends_is_ended():
     """With what it has started, and what it has said is kept."""
     code = "import threading; print('begun', flush=True); threading.Event().wait()"
     job = run_job(os.environ, [sys.executable, "-c", code], limit=1.0)
-    assert not job.is_over
-    assert job.rows is None
+    assert (job.error, job.rows) == ("no answer in 1 s", None)
     assert job.output in ("begun\n", "")
 
 
@@ -349,7 +362,7 @@ def test_the_words_of_a_job():
     """Its last line is its answer, and what it was told of another Spark is not passed on."""
     code = "import os; print('log {'); print('{\"rows\": [1], \"error\": \"%s\"}' % os.environ.get('SPARK_REMOTE'))"
     job = run_job({**os.environ, "SPARK_REMOTE": "sc://elsewhere"}, [sys.executable, "-c", code])
-    assert (job.rows, job.error, job.is_over) == ([1], "None", True)
+    assert (job.rows, job.error) == ([1], "None")
     job = run_job(os.environ, [sys.executable, "-c", "print('{broken')"])
     assert job == TinyJob(output="{broken\n", seconds=job.seconds)
     job = run_job(os.environ, [sys.executable, "-c", "print('no http://me:secret@host/')"])

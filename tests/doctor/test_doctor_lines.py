@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+
 import pytest
 from packaging.requirements import Requirement
 
+from asyncudf._doctor import programs
 from asyncudf._doctor.findings import Finding, as_text, clear, exit_status, export, one_line
-from asyncudf._doctor.install_check import (
-    check_extras,
-    check_language,
-    check_package,
-    check_remote,
-    check_spark_home,
+from asyncudf._doctor.machine import Folder, Host, check_folder, check_host, check_open_files, check_ports
+from asyncudf._doctor.packages import as_line, check_extras, check_package, check_remote, check_spark_home
+from asyncudf._doctor.programs import (
+    Java,
+    JavaSettings,
+    Python,
+    TinyJob,
+    WorkerPython,
+    check_driver_python,
+    check_java,
+    check_job,
+    check_python,
 )
-from asyncudf._doctor.java_check import Java, JavaSettings, check_java
-from asyncudf._doctor.job_check import TinyJob, check_job
-from asyncudf._doctor.machine_check import Folder, Host, check_folder, check_host, check_open_files, check_ports
-from asyncudf._doctor.python_check import Python, WorkerPython, check_driver_python, check_python
-from asyncudf._doctor.requirements import as_line
 
 GIB = 1024**3
 HOME = JavaSettings(home="/jdk", in_home="/jdk/bin/java")
@@ -77,7 +82,7 @@ def test_java(settings, javas, spark, status, found, mend):
     assert bool(finding.mend) == (status != "ok")
 
 
-OWN = "/venv/bin/python"
+OWN = sys.executable
 SET = WorkerPython("PYSPARK_PYTHON", "/usr/bin/python3")
 UNSET = WorkerPython("PYSPARK_PYTHON", "")
 DRIVERS = WorkerPython("PYSPARK_DRIVER_PYTHON", "/usr/bin/python3")
@@ -105,7 +110,7 @@ GONE = Python(problem="there is no such program")
 def test_python_of_the_workers(setting, worker, status, found, mend):
     """It starts, has the driver's minor version, and asyncudf; if not, the driver's own is one line away."""
     started = []
-    finding = check_python(setting, Python("3.12"), OWN, lambda program: started.append(program) or worker)
+    finding = check_python(setting, Python("3.12"), lambda program: started.append(program) or worker)
     assert (finding.name, finding.status, finding.mend) == (setting.setting, status, mend)
     assert found in finding.found
     assert started == ([] if setting is NOTEBOOK else [setting.program or "python3"])
@@ -113,7 +118,7 @@ def test_python_of_the_workers(setting, worker, status, found, mend):
 
 def test_python_of_the_workers_is_not_to_blame_for_the_drivers():
     """If neither can import asyncudf, another setting would not help."""
-    assert check_python(SET, LACKING, OWN, lambda program: LACKING).mend == "mend the driver's Python first"
+    assert check_python(SET, LACKING, lambda program: LACKING).mend == "mend the driver's Python first"
 
 
 @pytest.mark.parametrize(
@@ -124,12 +129,15 @@ def test_python_of_the_workers_is_not_to_blame_for_the_drivers():
         (Python(problem="no answer in 60 s"), "fail", "no answer"),
     ],
 )
-def test_python_of_the_driver(driver, status, found):
+def test_python_of_the_driver(monkeypatch, driver, status, found):
     """What is installed may be broken all the same: the imports themselves are tried."""
-    finding = check_driver_python(OWN, driver, ["pandas>=2.2,<3"])
+    monkeypatch.setattr(programs, "packages_needed", lambda: [Requirement("pandas<3,>=2.2")])
+    finding = check_driver_python(driver)
     assert finding.status == status
     assert found in finding.found
-    assert finding.mend == ("" if status == "ok" else f"{OWN} -m pip install --force-reinstall 'pandas>=2.2,<3'")
+    assert finding.mend == (
+        "" if status == "ok" else f"{shlex.quote(OWN)} -m pip install --force-reinstall 'pandas>=2.2,<3'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,17 +159,19 @@ def test_python_of_the_driver(driver, status, found):
 def test_versions_of_packages(line, version, status, found):
     """Each package against the bounds of the installed asyncudf; pip mends it."""
     required = Requirement(line)
-    finding = check_package(required, version, OWN)
+    finding = check_package(required, version)
     assert (finding.name, finding.status, finding.found) == (required.name, status, found)
-    assert finding.mend in ("", f"{OWN} -m pip install '{as_line(required)}'")
+    assert finding.mend in ("", f"{shlex.quote(OWN)} -m pip install '{as_line(required)}'")
     assert bool(finding.mend) == (status != "ok")
 
 
 def test_version_of_python():
     """The driver's own Python against what asyncudf asks for."""
-    assert check_language("3.11.7", ">=3.11").status == "ok"
-    assert check_language("3.10.2", ">=3.11").status == "fail"
-    assert "3.10.2, and asyncudf needs >=3.11" in check_language("3.10.2", ">=3.11").found
+    required = Requirement("Python>=3.11")
+    assert check_package(required, "3.11.7").status == "ok"
+    finding = check_package(required, "3.10.2")
+    assert (finding.status, finding.found) == ("fail", "3.10.2, and asyncudf needs >=3.11")
+    assert finding.mend.startswith("make a virtual environment")
 
 
 @pytest.mark.parametrize(
@@ -312,11 +322,11 @@ NO_HOST = "Caused by: java.net.UnknownHostException: laptop: Name or service not
             export("SPARK_LOCAL_IP", "127.0.0.1"),
         ),
         (TinyJob(output="A: b\nImportError: c\nbye"), "fail", "ImportError: c", "mend what fails above"),
-        (TinyJob(), "fail", "it ends without a word", "mend what fails above"),
+        (TinyJob(), "fail", "it ends without an error message", "mend what fails above"),
         (
-            TinyJob(output=NO_HOST, seconds=120.4, is_over=False),
+            TinyJob(error="no answer in 120 s", output=NO_HOST, seconds=120.4),
             "fail",
-            "no result in 120",
+            "no answer in 120 s",
             export("SPARK_LOCAL_IP", "127"),
         ),
         (TinyJob(error="E: No space left on device"), "fail", "No space left", export("SPARK_LOCAL_DIRS", "/a/folder")),
@@ -324,7 +334,7 @@ NO_HOST = "Caused by: java.net.UnknownHostException: laptop: Name or service not
 )
 def test_tiny_job(job, status, found, mend):
     """Its error is told in one line, and all that it printed is kept for `--json`."""
-    finding = check_job(job, OWN, export("SPARK_LOCAL_IP", "127.0.0.1"))
+    finding = check_job(job, export("SPARK_LOCAL_IP", "127.0.0.1"))
     assert finding.status == status
     assert found in finding.found
     assert "\n" not in finding.found

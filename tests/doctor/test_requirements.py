@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from asyncudf._doctor.install_check import read_extras
-from asyncudf._doctor.requirements import _counts, as_line, fits, missing_for, required_of, version_of
+from asyncudf._doctor.packages import _counts, as_line, fits, missing_for, read_extras, required_of, version_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,7 +83,7 @@ def test_an_extra_needs_what_its_extras_need():
 def test_the_extras_are_those_of_the_package():
     """None is listed by hand."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert read_extras("asyncudf").keys() == project["optional-dependencies"].keys()
+    assert read_extras().keys() == project["optional-dependencies"].keys()
 
 
 def test_a_package_that_is_not_there():

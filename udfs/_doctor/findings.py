@@ -1,4 +1,4 @@
-"""What the doctor says: a line for each thing that it looks at, and where something is wrong the line that mends it."""
+"""What the doctor says of each thing that it looks at: a line with what is there, and a line that mends it."""
 
 from __future__ import annotations
 
@@ -12,29 +12,19 @@ from .._text.safe import printable
 
 __all__ = ("Finding", "as_text", "clear", "exit_status", "export", "one_line")
 
-Status = Literal["ok", "warn", "fail"]
-
 ON_WINDOWS = sys.platform == "win32"
-LONGEST = 220  # characters of a foreign message: the next line of the report must be seen too
+LONGEST = 220  # characters of another program's message, so that the next line of the report stays in sight
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one look has shown.
+    """What the doctor found out about one thing; with these names in `--json`."""
 
-    Attributes:
-        name: what was looked at.
-        status: "ok"; "warn" if work can go on, "fail" if it cannot.
-        found: what is there.
-        mend: the one line that mends it, if something is wrong.
-        detail: all that a failed program has printed; too long for people, so only `--json` shows it.
-    """
-
-    name: str
-    status: Status
-    found: str
-    mend: str = ""
-    detail: str = ""
+    name: str  # what was looked at
+    status: Literal["ok", "warn", "fail"]  # "warn" if work can go on, "fail" if it cannot
+    found: str  # what is there
+    mend: str = ""  # the line that mends it; empty if nothing is wrong
+    detail: str = ""  # all that a failed program printed; only `--json` shows it
 
 
 def as_text(finding: Finding) -> str:
@@ -44,7 +34,7 @@ def as_text(finding: Finding) -> str:
 
 
 def _visible(text: str) -> str:
-    """A text that may hold a path with a line break in it, or what a terminal takes for a command."""
+    # A path may hold a line break, or a terminal's control sequence.
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
@@ -54,12 +44,12 @@ def exit_status(findings: Iterable[Finding]) -> int:
 
 
 def export(name: str, value: str, *, windows: bool = ON_WINDOWS) -> str:
-    """The line for a shell that sets a variable of the environment."""
+    """The shell's line that sets an environment variable."""
     return f'set "{name}={value}"' if windows else f"export {name}={shlex.quote(value)}"
 
 
 def clear(name: str, *, windows: bool = ON_WINDOWS) -> str:
-    """The line for a shell that takes a variable out of the environment."""
+    """The shell's line that removes an environment variable."""
     return f"set {name}=" if windows else f"unset {name}"
 
 

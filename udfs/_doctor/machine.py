@@ -1,4 +1,4 @@
-"""Does this machine let Spark and many calls work: open files, ports, its own name, room for Spark's files?"""
+"""What this machine allows: open files, ports, its own name, and the folders that Spark writes to."""
 
 from __future__ import annotations
 
@@ -23,15 +23,13 @@ __all__ = (
     "check_host",
     "check_open_files",
     "check_ports",
-    "host_mend",
-    "host_settings",
     "open_file_limits",
     "port_count",
     "read_folders",
     "read_hosts",
 )
 
-OWN_FILES = 64  # what a worker has open besides its calls: libraries, pipes, its connections to Spark
+OWN_FILES = 64  # open in a worker besides its calls: libraries, pipes, its connections to Spark
 LITTLE = 1024**3  # bytes that a shuffle soon fills
 TOO_LITTLE = 64 * 1024**2
 SLOW = 5.0  # seconds: Java asks for the name several times before a first job
@@ -43,59 +41,38 @@ HOST_NAME, ADDRESS = "SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP"
 
 @dataclass(frozen=True)
 class Host:
-    """What is known of the name of this machine.
+    """A name of this machine, and what it resolves to."""
 
-    Attributes:
-        name: what Spark asks for.
-        setting: the variable that says so; empty if it is the machine's own name.
-        address: what it resolves to; empty if it does not.
-        problem: why it does not, or why nothing can listen there.
-        seconds: how long that took.
-    """
-
-    name: str
-    setting: str = ""
-    address: str = ""
-    problem: str = ""
-    seconds: float = 0.0
+    name: str  # what Spark asks for
+    setting: str = ""  # the variable that says so; empty for the machine's own name
+    address: str = ""  # what it resolves to; empty if it does not
+    problem: str = ""  # why it does not, or why nothing can listen there
+    seconds: float = 0.0  # how long that took
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder that Spark writes to.
-
-    Attributes:
-        path: of it.
-        setting: the variable that may name another one.
-        problem: why nothing can be written there.
-        free: bytes.
-        runs_code: libraries in it can be loaded, if Java loads any from there.
-    """
+    """A folder that Spark writes to."""
 
     path: str
-    setting: str
-    problem: str = ""
-    free: int = LITTLE
-    runs_code: bool = True
+    setting: str  # the variable that can name another folder
+    problem: str = ""  # why nothing can be written there
+    free: int = LITTLE  # bytes
+    runs_code: bool = True  # libraries in it can be loaded, if Java loads any from there
 
 
 def check_open_files(limits: tuple[float, float] | None, capacity: int) -> Finding:
-    """The limit of open files against the calls of one task.
+    """The soft and the hard limit of open files (None: no limits) against `capacity` calls of one task.
 
-    Each task has a worker process of its own, and the limit is each process's own too.
-
-    Args:
-        limits: the one that counts and the one that it may be raised to; None where there are none.
-        capacity: calls in flight in each task.
+    Each task has a worker process of its own, and the limit counts for each process.
     """
     if limits is None:
         return Finding("open files", "ok", "no limit is known here")
     soft, hard = limits
     need = capacity + OWN_FILES
     if soft >= need:
-        return Finding(
-            "open files", "ok", f"{_files(soft)} in a process; {capacity:,} calls in a task need about {need:,}"
-        )
+        found = f"{_files(soft)} in a process; {capacity:,} calls in a task need about {need:,}"
+        return Finding("open files", "ok", found)
     if hard >= need:
         # Java raises its own limit as far as it may when it starts, and Spark's workers inherit that.
         there = f"{_files(soft)} in a process, more in Spark's workers"
@@ -113,18 +90,17 @@ def _files(limit: float) -> str:
 def check_ports(ports: int | None, capacity: int, tasks: int) -> Finding:
     """The ports of this machine against the calls of all its tasks: each call to one address may need one."""
     total = capacity * tasks
+    calls = f"{capacity:,} calls in each of {tasks:,} tasks"
     if ports is None:
-        return Finding(
-            "ports", "ok", f"{capacity:,} calls in each of {tasks:,} tasks are {total:,}; no limit is known here"
-        )
-    found = f"{ports:,} to one address; {capacity:,} calls in each of {tasks:,} tasks need {total:,}"
+        return Finding("ports", "ok", f"{calls} are {total:,}; no limit is known here")
+    found = f"{ports:,} to one address; {calls} need {total:,}"
     if total <= ports:
         return Finding("ports", "ok", found)
     return Finding("ports", "warn", found, f"capacity={max(1, ports // tasks)}, or fewer tasks on each machine")
 
 
 def check_host(host: Host) -> Finding:
-    """Does the name of this machine lead to it? If not, Spark hangs or fails when it starts."""
+    """Whether the name of this machine leads to it. If not, Spark hangs or fails when it starts."""
     mend = host_mend(host.setting)
     shown = f"{host.setting} {host.name}" if host.setting else host.name
     if host.problem:
@@ -134,14 +110,14 @@ def check_host(host: Host) -> Finding:
     return Finding("host name", "ok", f"{shown} is {host.address}")
 
 
-def host_mend(setting: str) -> str:
-    """The line that mends a bad name, by the variable that says it; empty if it is the machine's own."""
-    # With a host name set Spark does not ask for the address: another address beside it would mend nothing.
+def host_mend(setting: str = "") -> str:
+    """The line that mends a bad name: by the variable that sets it, or of the machine's own name."""
+    # Spark ignores the address if a host name is set: then another address mends nothing.
     return clear(HOST_NAME) if setting == HOST_NAME else export(ADDRESS, "127.0.0.1")
 
 
 def check_folder(folder: Folder) -> Finding:
-    """Can Spark write its files?"""
+    """Whether Spark can write its files, has room for them, and Java can load the libraries that it unpacks."""
     name = f"folder {folder.path}"
     value = "/a/folder/with/space"
     other = export(folder.setting, f"{JAVA_FOLDER}{value}" if folder.setting == JAVA_OPTIONS else value)
@@ -158,7 +134,7 @@ def check_folder(folder: Folder) -> Finding:
 
 
 def open_file_limits() -> tuple[float, float] | None:
-    """How many files a process may have open: now, and at most; None where there is no such limit, as on Windows."""
+    """The soft and the hard limit of open files in a process; None without such limits, as on Windows."""
     try:
         import resource
     except ImportError:
@@ -169,7 +145,7 @@ def open_file_limits() -> tuple[float, float] | None:
 
 
 def port_count() -> int | None:
-    """How many connections this machine may have to one address; None where that is not known."""
+    """How many connections this machine may have to one address; None if unknown."""
     try:
         first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
         return int(last) - int(first) + 1
@@ -178,12 +154,12 @@ def port_count() -> int | None:
 
 
 def host_settings(environment: Mapping[str, str]) -> list[str]:
-    """The variables that tell Spark a name of this machine: the first counts, and its web page takes the address."""
+    """The variables that give Spark a name of this machine: the first counts; Spark's web page takes the address."""
     return [name for name in (HOST_NAME, ADDRESS) if environment.get(name)]
 
 
 def read_hosts(environment: Mapping[str, str]) -> list[Host]:
-    """Resolve each name that Spark will ask for, and listen there for a moment."""
+    """Resolve each name that Spark asks for, and listen there for a moment."""
     settings = host_settings(environment)
     return [_read_host(environment[name], name) for name in settings] or [_read_host(socket.gethostname(), "")]
 
@@ -191,7 +167,7 @@ def read_hosts(environment: Mapping[str, str]) -> list[Host]:
 def _read_host(name: str, setting: str) -> Host:
     found: list[Host] = []
     begin = time.monotonic()
-    # In a thread, since nothing else can put an end to it.
+    # In a thread, since nothing else can end a look-up.
     thread = threading.Thread(target=lambda: found.append(_resolved(name, setting, begin)), daemon=True)
     thread.start()
     thread.join(LIMIT)
@@ -214,10 +190,10 @@ def _resolved(name: str, setting: str, begin: float) -> Host:
 
 
 def read_folders(environment: Mapping[str, str]) -> list[Folder]:
-    """Each folder that Spark writes to: those it is told, Java's for temporary files, and Python's."""
+    """Each folder that Spark writes to: those in SPARK_LOCAL_DIRS, and the temporary ones of Java and Python."""
     local = [path.strip() for path in environment.get(LOCAL_DIRS, "").split(",") if path.strip()]
     of_java = _java_folder(environment)
-    # Where Spark is told no folder, its shuffles go to Java's.
+    # Without SPARK_LOCAL_DIRS shuffles go to Java's folder.
     settings = {
         tempfile.gettempdir(): "TMPDIR",
         of_java: JAVA_OPTIONS if local else LOCAL_DIRS,
@@ -230,14 +206,14 @@ def _java_folder(environment: Mapping[str, str]) -> str:
     """Java's folder for temporary files: on Linux it does not read TMPDIR."""
     # In the order in which Java reads them: the last one counts.
     options = " ".join(environment.get(name, "") for name in ("JAVA_TOOL_OPTIONS", JAVA_OPTIONS, "_JAVA_OPTIONS"))
-    told = re.findall(rf"(?:^|\s)[\"']?{re.escape(JAVA_FOLDER)}[\"']?([^\s\"']+)", options)
-    if told:
-        return str(told[-1])
+    set_to = re.findall(rf"(?:^|\s)[\"']?{re.escape(JAVA_FOLDER)}[\"']?([^\s\"']+)", options)
+    if set_to:
+        return str(set_to[-1])
     return tempfile.gettempdir() if sys.platform in ("win32", "darwin") else "/tmp"
 
 
 def _folder(path: str, setting: str, *, loads_code: bool) -> Folder:
-    # Spark makes a folder of its own that is missing, if it may.
+    # Spark makes a folder that is missing, if it may.
     above = path
     while not os.path.exists(above) and os.path.dirname(above) != above:
         above = os.path.dirname(above)

@@ -1,0 +1,202 @@
+"""Versions: of Python, of the packages that asyncudf asks for, of its extras, and of the Spark in SPARK_HOME."""
+
+from __future__ import annotations
+
+import glob
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .findings import Finding, clear
+
+if TYPE_CHECKING:  # imported late: without `packaging` the doctor says so, and looks at everything else
+    from packaging.requirements import Requirement
+
+__all__ = (
+    "PACKAGE",
+    "as_line",
+    "check_extras",
+    "check_package",
+    "check_remote",
+    "check_spark_home",
+    "fits",
+    "missing_for",
+    "packages_needed",
+    "read_extras",
+    "required_of",
+    "spark_folder",
+    "spark_in",
+    "version_of",
+)
+
+PACKAGE = "asyncudf"
+WHY = {"pandas": "PySpark does not fully support pandas 3"}  # an upper bound that people ask about
+
+
+def check_package(required: Requirement, version: str) -> Finding:
+    """The installed version of Python, asyncudf or a package, within the bounds; empty if it is not installed."""
+    name, bounds = required.name, bounds_of(required)
+    if name == PACKAGE and version:
+        return Finding(name, "ok", version)
+    if version and fits(version, bounds):
+        return Finding(name, "ok", f"{version} ({bounds or 'any'})")
+    why = f": {WHY[name]}" if version and name in WHY and "<" in bounds else ""
+    found = f"{version or 'not installed'}, and asyncudf needs {bounds or 'it'}{why}"
+    mend = shlex.join([sys.executable, "-m", "pip", "install", as_line(required)])
+    if name == PACKAGE:
+        found = "is not installed, so the versions that it needs are not known"
+    elif name == "Python":
+        mend = "make a virtual environment with another Python, and install asyncudf there"
+    return Finding(name, "fail", found, mend)
+
+
+def read_versions() -> Iterator[tuple[Requirement, str]]:
+    """What is needed and its installed version: asyncudf, then what its metadata asks for."""
+    from packaging.requirements import Requirement
+
+    version = version_of(PACKAGE)
+    yield Requirement(PACKAGE), version
+    if version:
+        bounds = importlib.metadata.metadata(PACKAGE)["Requires-Python"] or ""
+        yield Requirement(f"Python{bounds}"), platform.python_version()
+        yield from ((required, version_of(required.name)) for required in packages_needed())
+
+
+def packages_needed() -> list[Requirement]:
+    """The packages that each Python needs: pyspark as well, unless databricks-connect brings it."""
+    return [*([] if version_of("databricks-connect") else required_of(PACKAGE, "spark")), *required_of(PACKAGE)]
+
+
+def required_of(package: str, extra: str = "") -> list[Requirement]:
+    """What an installed package asks for on this platform: always, or what one of its extras adds to that."""
+    from packaging.requirements import Requirement
+
+    try:
+        lines = importlib.metadata.requires(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return [required for required in map(Requirement, lines) if _counts(required, extra)]
+
+
+def _counts(required: Requirement, extra: str) -> bool:
+    marker = required.marker
+    always = marker is None or marker.evaluate({"extra": ""})
+    return bool(marker and not always and marker.evaluate({"extra": extra})) if extra else always
+
+
+def bounds_of(required: Requirement) -> str:
+    """The bounds as people write them, the lower one first: ">=2.2,<3"."""
+    return ",".join(sorted(map(str, required.specifier), reverse=True))
+
+
+def as_line(required: Requirement) -> str:
+    """The requirement as an argument for pip, without its marker."""
+    extras = f"[{','.join(sorted(required.extras))}]" if required.extras else ""
+    return f"{required.name}{extras}{bounds_of(required)}"
+
+
+def fits(version: str, bounds: str) -> bool:
+    """Whether a version is within bounds. A pre-release such as 3.0rc1 counts as 3.0: it brings what 3.0 will."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return SpecifierSet(bounds).contains(Version(version).base_version)
+    except InvalidVersion:
+        return False
+
+
+def version_of(package: str) -> str:
+    """The installed version of a package; empty if it is not installed."""
+    try:
+        return importlib.metadata.version(package) or ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def check_extras(missing: Mapping[str, list[str]]) -> Finding:
+    """Which extras are installed; none has to be. `missing` is what each extra lacks."""
+    there = ", ".join(extra for extra, lacking in missing.items() if not lacking) or "none"
+    absent = ", ".join(
+        f"{extra} (lacks {', '.join(lacking[:3])}{', ...' if len(lacking) > 3 else ''})"
+        for extra, lacking in missing.items()
+        if lacking
+    )
+    return Finding("extras", "ok", f"installed: {there}" + (f"; not installed: {absent}" if absent else ""))
+
+
+def read_extras() -> dict[str, list[str]]:
+    """For each extra of asyncudf the requirements that are not installed."""
+    names = importlib.metadata.metadata(PACKAGE).get_all("Provides-Extra") or []
+    return {name: missing_for(PACKAGE, name) for name in names}
+
+
+def missing_for(
+    package: str,
+    extra: str,
+    required: Callable[[str, str], list[Requirement]] = required_of,
+    installed: Callable[[str], str] = version_of,
+) -> list[str]:
+    """The requirements of an extra that are not installed, those of the extras that it names included."""
+    seen: set[tuple[str, str]] = set()
+
+    def missing(package: str, extra: str) -> Iterator[str]:
+        if (package, extra) in seen:
+            return
+        seen.add((package, extra))
+        for one in required(package, extra):
+            version = installed(one.name)
+            if not version or not fits(version, str(one.specifier)):
+                yield as_line(one)
+            for inner in one.extras:
+                yield from missing(one.name, inner)
+
+    return sorted(set(missing(package, extra)))
+
+
+def check_remote(url: str) -> list[Finding]:
+    """Whether sessions run on another machine, over Spark Connect. The URL is not shown: it may hold a token."""
+    found = "is set: your sessions run on another machine, and what follows is about this one"
+    return [Finding("SPARK_REMOTE", "ok", found)] if url else []
+
+
+def check_spark_home(home: str, there: str, installed: str) -> Finding:
+    """Whether the Spark in SPARK_HOME, of version `there` (empty without one), fits the `installed` PySpark."""
+    if not home:
+        return Finding("SPARK_HOME", "ok", "not set: Spark is the one in the package pyspark")
+    if not there:
+        return Finding("SPARK_HOME", "fail", f"{home} has no Spark in it", clear("SPARK_HOME"))
+    if there.split(".")[:2] != installed.split(".")[:2] and installed:
+        found = f"{home} is Spark {there}, and the package pyspark is {installed}"
+        return Finding("SPARK_HOME", "fail", found, clear("SPARK_HOME"))
+    if there != installed and installed:
+        found = f"{home} is Spark {there}, nearly the {installed} of the package pyspark"
+        return Finding("SPARK_HOME", "warn", found, clear("SPARK_HOME"))
+    return Finding("SPARK_HOME", "ok", f"{home} is Spark {there}")
+
+
+def spark_folder(environment: Mapping[str, str]) -> str:
+    """The folder of the Spark that is used; empty if there is none."""
+    if environment.get("SPARK_HOME"):
+        return environment["SPARK_HOME"]
+    # `find_spec` does not import: a broken pyspark is found too.
+    found = importlib.util.find_spec("pyspark")
+    return os.path.dirname(found.origin) if found and found.origin else ""
+
+
+def spark_in(home: str) -> str:
+    """The version of the Spark in a folder; empty if the folder has none, or there is no folder."""
+    for jar in glob.glob(os.path.join(glob.escape(home), "jars", "spark-core_*.jar")) if home else ():
+        found = re.search(r"spark-core_[\d.]+-(.+)\.jar$", jar)
+        if found:
+            return found[1]
+    release = Path(home, "RELEASE")
+    found = re.search(r"Spark (\d\S*)", release.read_text(errors="replace")) if home and release.is_file() else None
+    return found[1] if found else ""
