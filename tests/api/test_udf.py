@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from pyspark import cloudpickle
@@ -159,7 +160,7 @@ except ImportError as error:
 """
 
 
-@pytest.mark.parametrize("entry_point", ["column", "operator"])
+@pytest.mark.parametrize("entry_point", ["column", "operator", "table function", "planned table function"])
 def test_a_worker_that_cannot_import_says_which_line_mends_it(entry_point: str) -> None:
     """It was a bare "No module named 'asyncudf'"."""
     udf = async_pandas_udf("int")(doubled)
@@ -168,11 +169,17 @@ def test_a_worker_that_cannot_import_says_which_line_mends_it(entry_point: str) 
         source = StreamSource.of(None, False, None, False)
         stream = AsyncStream._at(source, rows_node(StructType().add("x", IntegerType()))).ordered_wait(udf)
         task = source.plan([stream._ref.result]).task
-    ran = subprocess.run(
-        [sys.executable, "-c", IN_ANOTHER_PYTHON], input=cloudpickle.dumps(task), capture_output=True, check=True
-    )
+    elif "table function" in entry_point:
+        pytest.importorskip("pyspark.sql.worker.analyze_udtf")  # from Spark 4.0 on
+        session = mock.Mock(spec=["udtf"])
+        udf.with_options(output_mode="unordered").register(session, "doubled")
+        task = session.udtf.register.call_args.args[1].func
+        if entry_point.startswith("planned"):
+            task = task.analyze(mock.Mock(isTable=True, dataType=StructType().add("x", IntegerType())))
+    dumps: Callable[[Any], bytes] = pickle.dumps if entry_point.startswith("planned") else cloudpickle.dumps
+    ran = subprocess.run([sys.executable, "-c", IN_ANOTHER_PYTHON], input=dumps(task), capture_output=True, check=True)
     assert f"export PYSPARK_PYTHON={sys.executable}".encode() in ran.stdout
     assert b"python -m asyncudf doctor" in ran.stdout
-    same = pickle.loads(cloudpickle.dumps(task))
+    same = pickle.loads(dumps(task))
     assert type(same) is type(task)
     assert vars(same).keys() == vars(task).keys()

@@ -32,6 +32,15 @@ def failure(attempt):
 
 """
 
+MISSING = """
+shout.with_options(output_mode="unordered").register(spark, "shout_rows")
+words.createOrReplaceTempView("words")
+print(json.dumps([
+    failure(words.select(shout("word")).collect),
+    failure(lambda: spark.sql("SELECT * FROM shout_rows(TABLE(words), 'word')").collect()),
+]))
+"""
+
 ENTRY_POINTS = """
 shout.register(spark, "shout")
 words.createOrReplaceTempView("words")
@@ -71,11 +80,11 @@ def lean_cluster(lean_python: str) -> Iterator[SharedDriver]:
 
 def test_executors_without_the_library_say_so_and_ship_brings_it(lean_cluster: SharedDriver) -> None:
     """In this order, as what has been shipped stays."""
-    missing = lean_cluster.run(DECLARED + TRY + 'print(failure(words.select(shout("word")).collect))')
-    assert "No module named 'asyncudf'" in missing
-    assert "asyncudf.ship(spark" in missing
-    assert "--archives" in missing
-    assert "install it there" in missing
+    for missing in json.loads(lean_cluster.run(DECLARED + TRY + MISSING)):
+        assert "No module named 'asyncudf'" in missing
+        assert "asyncudf.ship(spark" in missing
+        assert "--archives" in missing
+        assert "install it there" in missing
 
     lacking = lean_cluster.run(TRY + "print(failure(lambda: asyncudf.ship(spark)))")
     assert "lacks tenacity>=9 (not installed)" in lacking

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,8 +45,21 @@ def check_function_picklable(name: str, function: Any) -> None:
 
 
 def with_import_help(task: Any) -> tuple[Any, ...]:
-    """What the `__reduce__` of a task returns, so that a worker which cannot import something says what to do."""
-    return _loaded, (_dumps((type(task), vars(task))), sys.executable)
+    """What the `__reduce__` of a task returns, so that a worker which cannot import something says what to do.
+
+    It works with the `pickle` of the standard library, too, with which Spark sends what a table function has planned.
+    """
+    return pickle.loads, (_dumps(_Loading(_dumps((type(task), vars(task))))),)
+
+
+class _Loading:
+    """Loads a task that was pickled."""
+
+    def __init__(self, pickled: bytes) -> None:
+        self._pickled = pickled
+
+    def __reduce__(self) -> Any:
+        return _loaded, (self._pickled, sys.executable)
 
 
 def _loaded(pickled: bytes, driver: str) -> Any:

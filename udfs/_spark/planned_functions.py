@@ -17,7 +17,7 @@ from .._policies.options import OnError
 from .._policies.planned_calls import Bounds
 from .column import ColumnTask
 from .map_in_arrow import ChainTask
-from .table_function import TableFunction, table_arguments
+from .table_function import TableTask, table_arguments
 
 __all__ = ("ALL", "ANY", "HIDDEN", "OURS", "SOME", "PlannedFunction", "functions_of")
 
@@ -64,13 +64,13 @@ def functions_of(name: str, command: bytes, *, width: int, analyzed: bytes | Non
     try:
         found = cloudpickle.loads(command)
         task = found[0] if isinstance(found, tuple) else found
-        task = getattr(task, "function", task)
+        task = getattr(task, "function", getattr(task, "table_task", task))
         if isinstance(task, ColumnTask):
             return [PlannedFunction(task.function_plan.spec.name, "column", task.function_plan, tuple(range(width)))]
         if isinstance(task, ChainTask):
             is_stream = len(task.results) == 1 and task.results[0].tag is None
             return list(_of_chain(task.plan, _flow_to(task.results[0].node) if is_stream else ANY))
-        if isinstance(task, type) and issubclass(task, TableFunction):
+        if isinstance(task, TableTask):
             names = None if analyzed is None else table_arguments(pickle.loads(analyzed))
             plan = task.function_plan
             return [PlannedFunction(plan.spec.name, "table function", plan, names, gives=ANY)]

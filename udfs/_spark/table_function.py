@@ -7,9 +7,8 @@ import datetime
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark
@@ -29,20 +28,21 @@ from .._text.safe import type_name
 from ._compat import AnalyzeArgument, AnalyzeResult, check_table_functions
 from .errors import ErrorReporting
 from .metrics import TaskReportSpec
+from .pickling import with_import_help
 from .planner import plan_function
 from .schemas import arguments, check_columns, joined_schema, result_fields
 from .types import arrow_type
 from .worker import start_function
 
-__all__ = ("TableFunction", "register_table_function", "table_arguments")
+__all__ = ("TableTask", "register_table_function", "table_arguments")
 
 
-TABLE_ROWS = 1000  # rows come one by one; so many are handed over together
+TABLE_ROWS = 1000  # rows come one by one; fed in lots of so many
 
 
 @dataclasses.dataclass
-class _Analyzed(AnalyzeResult):
-    """What a table function's planning tells its execution."""
+class Analyzed(AnalyzeResult):
+    """The result of a table function's planning, which Spark passes to its execution."""
 
     parameters: tuple[str, ...] = ()  # those that columns fill
     arguments: tuple[int, ...] = ()
@@ -50,47 +50,85 @@ class _Analyzed(AnalyzeResult):
     data_types: tuple[spark.DataType, ...] = ()  # the Spark types of all columns of the table
     mention: str = ""  # tells this mention of the function from all others
 
+    def __reduce__(self) -> Any:
+        return with_import_help(self)  # a worker reads this before it reads the function
+
+
+@dataclasses.dataclass(frozen=True)
+class TableTask:
+    """A table function as it travels: its planning on the driver, for each query, and its execution in the worker.
+
+    Args:
+        added: the columns that a result makes.
+        is_struct: whether the fields of a result are these columns; else the result is the one column.
+    """
+
+    function_plan: FunctionPlan
+    added: Sequence[spark.StructField]
+    is_struct: bool
+    error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
+    report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("table function"))
+
+    def __reduce__(self) -> Any:
+        return with_import_help(self)
+
+    def analyze(self, table: AnalyzeArgument | None, columns: Sequence[Any], named: dict[str, Any]) -> Analyzed:
+        """Plan one mention in a query: here alone the columns of the table are known."""
+        spec = self.function_plan.spec
+        with self.error_reporting():
+            if table is None or not table.isTable or not isinstance(table.dataType, spark.StructType):
+                raise FunctionError(
+                    f"the first argument of {spec.name} is a table: {spec.name}(TABLE(t), 'column', ...)"
+                )
+            check_columns(table.dataType, "the table")
+            spec, given = spec.placed(columns, named)
+            fields = table.dataType.fields
+            spec, positions = arguments(spec, fields, [_column_name(column, spec) for column in given])
+            return Analyzed(
+                schema=joined_schema(fields, self.added, spec.name),
+                parameters=spec.parameters,
+                arguments=positions,
+                names=tuple(fields[i].name for i in positions),
+                data_types=tuple(field.dataType for field in fields),
+                mention=uuid.uuid4().hex,
+            )
+
+    def handler(self) -> type:
+        """The class that Spark takes for a table function."""
+        task = self
+
+        # cloudpickle sends a nested class by value. So a worker without this library can read it up to the task,
+        # whose loading says what to do.
+        class Handler:
+            table_task = task
+
+            def __init__(self, analyzed: Any) -> None:
+                self.run = task.run(analyzed)
+
+            @staticmethod
+            def analyze(table: Any = None, *columns: Any, **named: Any) -> Any:
+                return task.analyze(table, columns, named)
+
+            def eval(self, row: Any, *columns: Any, **named: Any) -> Any:
+                return self.run.eval(row)
+
+            def terminate(self) -> Any:
+                return self.run.terminate()
+
+            def cleanup(self) -> None:
+                self.run.cleanup()
+
+        Handler.__name__ = Handler.__qualname__ = self.function_plan.spec.name
+        return Handler
+
+    def run(self, analyzed: Analyzed) -> TableRun:
+        """Begin to work on the rows of a partition."""
+        return TableRun(self, analyzed)
+
 
 def table_arguments(analyzed: Any) -> tuple[str, ...] | None:
-    """The names of the columns that a mention reads, of what its planning has told; None if it was another's."""
-    return analyzed.names if isinstance(analyzed, _Analyzed) else None
-
-
-def _analyze(
-    error_reporting: ErrorReporting,
-    function_plan: FunctionPlan,
-    added: Sequence[spark.StructField],
-    table: AnalyzeArgument | None = None,
-    *columns: Any,
-    **named: Any,
-) -> _Analyzed:
-    with error_reporting():
-        return _analyzed(function_plan, added, table, columns, named)
-
-
-def _analyzed(
-    function_plan: FunctionPlan,
-    added: Sequence[spark.StructField],
-    table: AnalyzeArgument | None,
-    columns: Sequence[Any],
-    named: dict[str, Any],
-) -> _Analyzed:
-    # On the driver, for each query: here alone the columns of the table are known.
-    spec = function_plan.spec
-    if table is None or not table.isTable or not isinstance(table.dataType, spark.StructType):
-        raise FunctionError(f"the first argument of {spec.name} is a table: {spec.name}(TABLE(t), 'column', ...)")
-    check_columns(table.dataType, "the table")
-    spec, given = spec.placed(columns, named)
-    fields = table.dataType.fields
-    spec, positions = arguments(spec, fields, [_column_name(column, spec) for column in given])
-    return _Analyzed(
-        schema=joined_schema(fields, added, spec.name),
-        parameters=spec.parameters,
-        arguments=positions,
-        names=tuple(fields[i].name for i in positions),
-        data_types=tuple(field.dataType for field in fields),
-        mention=uuid.uuid4().hex,
-    )
+    """The names of the columns that a mention reads, by the result of its planning; None if it was another's."""
+    return analyzed.names if isinstance(analyzed, Analyzed) else None
 
 
 def _column_name(argument: AnalyzeArgument, spec: FunctionSpec) -> str:
@@ -101,24 +139,20 @@ def _column_name(argument: AnalyzeArgument, spec: FunctionSpec) -> str:
     return argument.value
 
 
-class TableFunction:
-    """The worker's side of a SQL table function; a subclass for each registered function holds its plan."""
+class TableRun:
+    """The rows of one partition on their way through a table function."""
 
     # Spark calls `eval` for each row and `terminate` at the end, and takes what they yield: results can leave only
-    # while one of them runs. So rows are gathered and handed over together, and results leave when the next rows come.
+    # while one of them runs. So rows are gathered and fed together, and results leave when the next rows come.
     #
-    # _rows: taken and not yet handed over; _bridge: None before the first time, so a table without rows opens nothing
+    # _rows: taken and not yet fed; _bridge: None before the first time, so a table without rows opens nothing
 
-    function_plan: ClassVar[FunctionPlan]
-    error_reporting: ClassVar[ErrorReporting]
-    report_spec: ClassVar[TaskReportSpec]
-    width: ClassVar[int | None]  # how many columns a struct makes; None: the result is one column, not a struct
-
-    def __init__(self, analyzed: _Analyzed) -> None:
+    def __init__(self, task: TableTask, analyzed: Analyzed) -> None:
+        self._task = task
         self._analyzed = analyzed
-        self._function_plan = dataclasses.replace(
-            self.function_plan, spec=self.function_plan.spec.reading(analyzed.parameters)
-        )
+        plan = task.function_plan
+        self._function_plan = dataclasses.replace(plan, spec=plan.spec.reading(analyzed.parameters))
+        self._writer = ResultWriter(plan.spec.name, plan.written)
         self._from_pickled = [_from_pickled(data_type) for data_type in analyzed.data_types]
         self._rows: list[Any] = []
         self._bridge: Bridge[Iterable[InputElement], list[tuple[Any, ...]]] | None = None
@@ -127,7 +161,7 @@ class TableFunction:
         """Take one row; give the results that are ready now and then."""
         self._rows.append(row)
         if len(self._rows) >= TABLE_ROWS:
-            for results in self._hand_over():
+            for results in self._feed():
                 yield from results
                 if len(self._rows) < 2 * TABLE_ROWS:
                     return  # Spark gets them when this ends, not before
@@ -135,9 +169,9 @@ class TableFunction:
     def terminate(self) -> Iterator[tuple[Any, ...]]:
         """The table has ended; give the rest."""
         if self._rows:
-            yield from chain.from_iterable(self._hand_over())
+            yield from chain.from_iterable(self._feed())
         if self._bridge is not None:
-            with self.error_reporting():
+            with self._task.error_reporting():
                 yield from chain.from_iterable(self._bridge.finish())
 
     def cleanup(self) -> None:
@@ -145,17 +179,18 @@ class TableFunction:
         if self._bridge is not None:
             self._bridge.close()
 
-    def _hand_over(self) -> Iterator[list[tuple[Any, ...]]]:
+    def _feed(self) -> Iterator[list[tuple[Any, ...]]]:
         """Give the rows to the function once it wants them; yields the results that are ready until then."""
         if self._bridge is None:
             arrow_types = [
-                arrow_type(self._analyzed.data_types[i], self.function_plan.spec.name) for i in self._analyzed.arguments
+                arrow_type(self._analyzed.data_types[i], self._function_plan.spec.name)
+                for i in self._analyzed.arguments
             ]
-            report_spec = dataclasses.replace(self.report_spec, mention=self._analyzed.mention)
+            report_spec = dataclasses.replace(self._task.report_spec, mention=self._analyzed.mention)
             self._bridge = start_function(
                 self._function_plan, self._write, self._analyzed.names, arrow_types, TABLE_ROWS, report_spec
             )
-        with self.error_reporting():
+        with self._task.error_reporting():
             yield from self._bridge.until_wanted()
             rows, self._rows = self._rows, []
             self._bridge.feed([self._record(row) for row in rows])
@@ -166,23 +201,20 @@ class TableFunction:
             row = tuple(convert(value) for convert, value in zip(self._from_pickled, row, strict=True))
         except (TypeError, ValueError, OverflowError) as error:
             raise AsyncUDFError(
-                f"a row of the table of {self.function_plan.spec.name} has no Python form ({type_name(error)}): it has "
-                "a moment that is not in the years 1 to 9999"
+                f"a row of the table of {self._function_plan.spec.name} has no Python form ({type_name(error)}): it "
+                "has a moment that is not in the years 1 to 9999"
             ) from None
         values = tuple(row[i] for i in self._analyzed.arguments)
-        if self.function_plan.spec.takes_mapping:
+        if self._function_plan.spec.takes_mapping:
             return StreamRecord(dict(zip(self._analyzed.names, values, strict=True)), None, row)
         return StreamRecord(values, None, row)
 
     def _write(self, values: Any, origins: Any) -> list[tuple[Any, ...]]:
         # By way of Arrow: Spark's pickled rows make null of a whole number for a decimal, and worse of a StrEnum.
-        values = read_back(
-            self.function_plan.spec.name,
-            ResultWriter(self.function_plan.spec.name, self.function_plan.written).array(values),
-        )
-        if self.width is None:
+        values = read_back(self._function_plan.spec.name, self._writer.array(values))
+        if not self._task.is_struct:
             return [(*row, value) for row, value in zip(origins, values, strict=True)]
-        nulls = (None,) * self.width
+        nulls = (None,) * len(self._task.added)
         return [(*row, *(nulls if v is None else v.values())) for row, v in zip(origins, values, strict=True)]
 
 
@@ -213,16 +245,9 @@ def register_table_function(
     function_plan, data_type = plan_function(spec, options, returns)
     check_table_functions(name)
     _check_python(session, name)
-    added = result_fields(function_plan, data_type)
-    error_reporting = ErrorReporting()
-    body = {
-        "function_plan": function_plan,
-        "error_reporting": error_reporting,
-        "report_spec": TaskReportSpec("table function"),
-        "width": len(added) if isinstance(data_type, spark.StructType) else None,
-        "analyze": staticmethod(partial(_analyze, error_reporting, function_plan, added)),
-    }
-    session.udtf.register(name, udtf(type(spec.name, (TableFunction,), body), useArrow=False))  # type: ignore[arg-type]
+    added = tuple(result_fields(function_plan, data_type))
+    task = TableTask(function_plan, added, isinstance(data_type, spark.StructType))
+    session.udtf.register(name, udtf(task.handler(), useArrow=False))  # type: ignore[arg-type]
 
 
 def _check_python(session: SparkSession, name: str) -> None:
