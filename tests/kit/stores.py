@@ -109,6 +109,5 @@ class Counting:
 
 def begin_another_file(store: Any) -> None:
     """As if a store on disk had filled its file: what is put from now on goes to a new one."""
-    store._files.lock()
-    store._files.begin()
-    store._files.unlock()
+    with store._files.writing():
+        store._files.begin()

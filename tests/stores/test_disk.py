@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, ResultStore
-from asyncudf._stores.generations import Generations
 from asyncudf._stores.leases import FILES
+from asyncudf._stores.lmdb_files import RotatingFiles
 from asyncudf._stores.local import SMALLEST, LocalResults
 from tests.kit.stores import begin_another_file
 from tests.kit.thorough import times
@@ -191,10 +191,10 @@ def _last(pipe: Any) -> int:
 
 def hold(folder: str, ready: Any, go: Any) -> None:
     """A process that writes for as long as it is told to."""
-    files = Generations(folder, SMALLEST)
-    assert files.lock()
-    ready.set()
-    go.wait()
+    with RotatingFiles(folder, SMALLEST).writing() as is_ours:
+        assert is_ours
+        ready.set()
+        go.wait()
 
 
 def test_waiting_for_another_writer_blocks_nothing(tmp_path: Path) -> None:

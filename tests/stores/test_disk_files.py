@@ -17,7 +17,6 @@ import pytest
 from asyncudf import AsyncUDFError, OptionError
 from asyncudf._stores import lmdb_files
 from asyncudf._stores.base import ResultStore
-from asyncudf._stores.local import LocalResults
 from asyncudf.testing import run_rows
 
 
@@ -312,7 +311,7 @@ def test_counts_that_cannot_be_written_are_no_error(tmp_path: Path, monkeypatch:
     def fail(*_: Any) -> bool:
         raise AsyncUDFError("the disk is full")
 
-    monkeypatch.setattr(LocalResults, "_written", fail)
+    monkeypatch.setattr(lmdb_files.LmdbFile, "put", fail)
     assert run_rows(double, [1, 2], **options) == [2, 4]
 
 

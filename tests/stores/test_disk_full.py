@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from asyncudf._stores.base import ResultStore
-from asyncudf._stores.generations import Generations
+from asyncudf._stores.lmdb_files import RotatingFiles
 from asyncudf._stores.local import SMALLEST, LocalResults
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -141,7 +141,7 @@ def test_who_reads_for_long_holds_up_nobody(tmp_path: Path) -> None:
     async def main() -> None:
         store = LocalResults(str(tmp_path), SMALLEST)
         await fill(store, 0, 2000)
-        with store._files.current()[0].begin():  # holds all pages that are in use now
+        with store._files.current()[0].transaction():  # holds all pages that are in use now
             other = LocalResults(str(tmp_path), SMALLEST)
             assert await fill(other, 2000, 28_000) == 28_000
             await other.delete([key(29_999)])
@@ -156,7 +156,7 @@ def test_who_reads_for_long_holds_up_nobody(tmp_path: Path) -> None:
 
 def read_forever(folder: str, ready: Any) -> None:
     """A process that reads, until it is killed."""
-    with Generations(folder, SMALLEST).current()[0].begin():
+    with RotatingFiles(folder, SMALLEST).current()[0].transaction():
         ready.set()
         signal.pause()
 

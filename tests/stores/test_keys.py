@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 from asyncudf import AsyncUDFError
-from asyncudf._stores.canonical import canonical
-from asyncudf._stores.keys import KEY_BYTES, ResultKeys
+from asyncudf._stores.keys import KEY_BYTES, ResultKeys, canonical
 from tests.kit.ids import shown
 
 UTC = dt.UTC

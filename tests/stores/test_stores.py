@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, OptionError, ResultStore
-from asyncudf._stores.base import placed
-from asyncudf._stores.checks import check_attributes
+from asyncudf._stores.base import check_attributes, placed
 from asyncudf.testing import MemoryStore
 
 
@@ -87,6 +86,7 @@ class BytesPath:
         (lambda: ResultStore.executor(ttl=0), "ttl must be more than 0 seconds, or a timedelta, not 0"),
         (lambda: ResultStore.executor(ttl=float("nan")), "ttl must be more than 0 seconds"),
         (lambda: ResultStore.executor(ttl=float("inf")), "None: no limit"),
+        (lambda: ResultStore.executor(ttl=10**400), "ttl must be more than 0 seconds"),  # too large for a float
         (lambda: ResultStore.executor(ttl="1h"), "ttl must be .* not '1h'"),  # type: ignore[arg-type]
         (lambda: ResultStore.disk("x", error_ttl=-1), "error_ttl must be more than 0 seconds"),
         (lambda: ResultStore.disk("x", error_ttl=timedelta(0)), "error_ttl must be more than 0 seconds"),
@@ -109,7 +109,11 @@ def test_a_value_that_cannot_work_is_told(make: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, value) for name in ("ttl", "error_ttl") for value in (True, "1h", float("nan"), 0, -1, float("inf"))),
+        *(
+            (name, value)
+            for name in ("ttl", "error_ttl")
+            for value in (True, "1h", float("nan"), 0, -1, float("inf"), 10**400)
+        ),
         ("ttl", timedelta(hours=1)),
         ("key", coroutine),
         ("key", AsyncKey()),

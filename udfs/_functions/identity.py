@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .._errors.exceptions import OptionError
-from .._stores.canonical import canonical
+from .._stores.keys import canonical
 from .async_function import AsyncFunction
 
 __all__ = ("check_key_name", "defaults_of", "key_name")

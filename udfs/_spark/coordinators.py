@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from .._coordination.server import OTHER_WAYS, CoordinatorServer
 from .._errors.exceptions import OptionError
-from .._stores.checks import need
+from .._stores.base import need
 from .._stores.redis import checked_url
 from .._text.urls import SecretUrl, without_secrets
 from .driver import driver_host, is_local

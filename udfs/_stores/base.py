@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib.util
+import inspect
 import os
+import stat
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Protocol, Self
 
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import error_text
 from .._text.safe import safe_repr
-from .checks import Seconds, folder, need, plain_function, size, span
 from .leases import Leases
 from .local import LARGEST, SMALLEST, LocalFolder
 from .redis import RedisServer, checked_url
 
-__all__ = ("Key", "ResultStore", "of_task", "placed")
+__all__ = ("Key", "ResultStore", "check_attributes", "need", "of_task", "placed")
 
 
 Key = Callable[..., Any]
+Seconds = float | timedelta
 
 
 class ResultStore:
@@ -82,7 +87,7 @@ class ResultStore:
             OptionError: a value that cannot work, or lmdb or msgspec is not installed.
         """
         need("ResultStore.executor", "store", "lmdb", "msgspec")
-        return _Connected(LocalFolder(None, size(max_bytes, SMALLEST, LARGEST)), ttl, error_ttl, key)
+        return _Connected(LocalFolder(None, _size(max_bytes)), ttl, error_ttl, key)
 
     @classmethod
     def disk(
@@ -108,7 +113,7 @@ class ResultStore:
             OptionError: a value that cannot work, or lmdb or msgspec is not installed.
         """
         need("ResultStore.disk", "store", "lmdb", "msgspec")
-        return _Connected(LocalFolder(folder(path), size(max_bytes, SMALLEST, LARGEST)), ttl, error_ttl, key)
+        return _Connected(LocalFolder(_folder(path), _size(max_bytes)), ttl, error_ttl, key)
 
     @classmethod
     def redis(
@@ -195,9 +200,9 @@ class _Connected(ResultStore):
     is_shared: bool = True
 
     def __init__(self, place: Place, ttl: Seconds | None, error_ttl: Seconds | None, key: Key | None) -> None:
-        plain_function(key)
-        self.ttl = span(ttl, "ttl")
-        self.error_ttl = span(error_ttl, "error_ttl")
+        _check_key(key)
+        self.ttl = _span(ttl, "ttl")
+        self.error_ttl = _span(error_ttl, "error_ttl")
         self.key = key
         self.place = place
         self._connection: Connection | None = None
@@ -274,3 +279,81 @@ def placed(store: ResultStore, folder: str) -> ResultStore:
         return store
     place = dataclasses.replace(place, path=f"{folder}-{place.max_bytes}")
     return _Connected(place, store.ttl, store.error_ttl, store.key)
+
+
+def need(what: str, extra: str, *libraries: str) -> None:
+    """See that libraries are installed, without importing them."""
+    missing = [name for name in libraries if importlib.util.find_spec(name) is None]
+    if missing:
+        raise OptionError(f'{what} needs {" and ".join(missing)}: pip install "asyncudf[{extra}]"')
+
+
+def _span(value: Seconds | None, name: str) -> float | None:
+    """A time span in seconds, more than zero, or none."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if seconds is None:
+        return None
+    if not _is_span(seconds):
+        raise OptionError(f"{name} must be more than 0 seconds, or a timedelta, not {safe_repr(value)}; None: no limit")
+    return float(seconds)
+
+
+def _is_span(seconds: object) -> bool:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        return False
+    return 0 < seconds <= sys.float_info.max
+
+
+def _check_key(key: Any) -> None:
+    """What stands for the arguments in a key: nothing, or a function that is not `async`."""
+    if key is None:
+        return
+    if not callable(key) or any(map(_is_async, (key, type(key).__call__))):
+        raise OptionError(f"key must be a plain function of the arguments, not {safe_repr(key)}; None: all of them")
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def check_attributes(store: Any) -> None:
+    """See that a store, also one of a user's class, has a `ttl`, an `error_ttl` and a `key` that can work.
+
+    Raises:
+        OptionError: one cannot. The message names it, its value, and what it must be.
+    """
+    for name in ("ttl", "error_ttl"):
+        value = getattr(store, name)
+        if isinstance(value, timedelta):  # what the library's own take, and turn into a number
+            seconds = value.total_seconds()
+            raise OptionError(f"{name} of a store must be a number of seconds: {name} = {seconds!r}, not a timedelta")
+        if value is not None and not _is_span(value):
+            raise OptionError(f"{name} of a store must be more than 0 seconds, or None, not {safe_repr(value)}")
+    _check_key(store.key)
+
+
+def _folder(path: Any) -> str:
+    """The absolute path of a folder."""
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise OptionError(f"path must be that of a folder, a text, not {safe_repr(path)}")
+    found = os.path.abspath(os.path.expanduser(text))
+    if os.path.lexists(found) and not os.path.isdir(found):
+        raise OptionError(f"path must be that of a folder, but {found} is none")
+    # Of another user's the tasks say so: theirs may be another one. Without it they would call for each row, and warn.
+    if os.path.isdir(found) and hasattr(os, "geteuid"):
+        status = os.stat(found)
+        if status.st_uid == os.geteuid() and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OptionError(f"path must be that of a folder which others cannot write to; chmod go-w {found}")
+    return found
+
+
+def _size(max_bytes: int) -> int:
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not SMALLEST <= max_bytes <= LARGEST:
+        raise OptionError(
+            f"max_bytes must be a whole number of at least {SMALLEST} and at most {LARGEST}, not {safe_repr(max_bytes)}"
+        )
+    return max_bytes

@@ -1,4 +1,4 @@
-"""LMDB files that are open in this process: each once, as LMDB asks for."""
+"""The LMDB files of a folder: each is open once in this process, and the oldest goes when the youngest is full."""
 
 from __future__ import annotations
 
@@ -6,21 +6,293 @@ import atexit
 import contextlib
 import errno
 import os
+import re
 import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from .._errors.exceptions import AsyncUDFError
 
-__all__ = ("HEADER", "LOCK_BYTES", "LmdbFile", "lock_of", "opened", "own_folder", "private_folder", "regular_file")
+__all__ = ("HEADER", "LmdbFile", "RotatingFiles", "own_folder", "regular_file")
 
 
 READERS = 1000  # at once, in all processes of the host
 LOCK_BYTES = 2**16  # LMDB's own lock file, which has room for so many
 HEADER = (b"asyncudf", b"results 1")  # in each file that is ours; another value for another layout
+NAME = re.compile(r"results-\d{20}-\d+")  # its number, which grows, and its size in bytes
+KEPT = 2  # files
+
+
+class RotatingFiles:
+    """The two youngest files of a folder. New results go into the youngest, which is read first.
+
+    When it is full, a new file is begun and the oldest is deleted. So a full folder holds the newest half of what it
+    may hold, or more. Neither fragmentation nor a long read takes room away from new results.
+
+    Args:
+        folder: it is made if it is not there.
+        max_bytes: of all files together.
+
+    Raises:
+        AsyncUDFError: the folder or a file is somebody else's, is damaged, or was open when this process was forked;
+            the disk is full.
+        OSError: the folder cannot be made, or a file cannot be read and written.
+    """
+
+    # What a folder lists is the truth, for all processes. Only the process that has the writer's lock makes, writes and
+    # deletes files. Only the youngest is written to. A size is in a file's name because all must open it with the same.
+    #
+    # _files: those of the folder when it was last listed, by name, the youngest first
+
+    def __init__(self, folder: str, max_bytes: int) -> None:
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self._size = max_bytes // KEPT - LOCK_BYTES
+        self._files: dict[str, LmdbFile] = {}
+        _make_private(folder)
+        try:
+            self.current()
+        except BaseException:
+            self.close()
+            raise
+
+    def current(self) -> list[LmdbFile]:
+        """The files, the youngest first; none if nothing was put yet."""
+        names = self._listed()[:KEPT]
+        if names != list(self._files):
+            self._follow(names)
+        return list(self._files.values())
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[bool]:
+        """A block that has the writer's lock, unless it is told that another has it.
+
+        The system takes the lock back from a process that is killed.
+        """
+        try:
+            import fcntl
+        except ImportError:  # Windows: LMDB alone sees to it that there is one writer
+            yield True
+            return
+        _make_private(self.folder)  # somebody may have deleted it
+        # Opened each time, so that the lock keeps other tasks of this process out too.
+        lock = regular_file(os.path.join(self.folder, "writer.lock"), create=True)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)  # to close it is not enough: a process just forked has it open too
+        finally:
+            os.close(lock)
+
+    def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write entries to the youngest file, or to a new one if that is full; for the one that has the writer's lock.
+
+        Raises:
+            AsyncUDFError: they do not fit into an empty file, or a file cannot be written.
+        """
+        files = self.current()
+        if files and not self._is_too_large(files[0]) and files[0].put(entries):
+            return
+        if not self.begin().put(entries):
+            raise AsyncUDFError(f"the store in {self.folder} is full, also when it begins anew")
+
+    def begin(self) -> LmdbFile:
+        """Begin a new file, and delete all but the one before; for the one that has the writer's lock."""
+        names = self._listed()
+        last = int(names[0].split("-")[1]) if names else 0
+        # Not the next number: a file that was deleted, and is open somewhere, must not be taken for the new one.
+        name = f"results-{max(last + 1, time.time_ns()):020}-{self._size}"
+        path = os.path.join(self.folder, name)
+        try:
+            file = _opened(path, self._size, create=True)
+        except BaseException:
+            _remove(path)
+            raise
+        try:
+            self._delete(keep={name, *names[: KEPT - 1]})
+            return self.current()[0]
+        finally:
+            file.close()
+
+    def clear(self) -> None:
+        """Delete all files, which needs no room; for the one that has the writer's lock."""
+        self._delete(keep=set())
+        self.current()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._follow([])
+
+    def _is_too_large(self, file: LmdbFile) -> bool:
+        """Whether a store with more `max_bytes` has made the file larger than ours may be."""
+        return file.size > self._size and file.used_bytes() > self._size
+
+    def _listed(self) -> list[str]:
+        try:
+            return sorted(filter(NAME.fullmatch, os.listdir(self.folder)), reverse=True)
+        except FileNotFoundError:  # somebody has deleted the folder: so it is empty
+            return []
+
+    def _follow(self, names: Sequence[str]) -> None:
+        before, self._files = self._files, {}
+        try:
+            for name in names:
+                file = before.pop(name, None)
+                if file is None:
+                    with contextlib.suppress(FileNotFoundError):  # it was deleted a moment ago
+                        file = _opened(os.path.join(self.folder, name), int(name.split("-")[2]))
+                if file is not None:
+                    self._files[name] = file
+        finally:
+            for file in before.values():
+                file.close()
+
+    def _delete(self, keep: set[str]) -> None:
+        for name in os.listdir(self.folder):
+            if (result := name.removesuffix("-lock")) not in keep and NAME.fullmatch(result):
+                _remove(os.path.join(self.folder, result))
+
+
+def _remove(path: str) -> None:
+    for one in (path, _lock_of(path)):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(one)
+
+
+class LmdbFile:
+    """One file of entries under keys. Its methods wait for nobody, if those who write agree on one of them.
+
+    Args:
+        size: bytes that it may grow to; the same for all who open it, in whatever process.
+    """
+
+    # _data, _lock: the same files, open to see how long they are. The lock file is closed after LMDB has closed it: the
+    # system would take LMDB's locks back.
+    # users: of this process, see `_opened`
+
+    def __init__(self, path: str, size: int, *, create: bool) -> None:
+        import lmdb
+
+        self._lmdb: Any = lmdb
+        self._pid = os.getpid()
+        self.users = 0
+        self.path = path
+        self.size = size
+        with contextlib.ExitStack() as undo, self._explained():
+            # LMDB would make one that is not there.
+            undo.callback(os.close, data := regular_file(path, create=create))
+            undo.callback(os.close, lock := regular_file(_lock_of(path), create=True))
+            _allocate(lock)
+            # No fsync: what is written is in the system's hands, and outlives the process, but not a power failure.
+            self._env: Any = lmdb.open(path, map_size=size, subdir=False, max_readers=READERS, sync=False, mode=0o600)
+            undo.callback(self._env.close)
+            self._data, self._lock = data, lock
+            self._page, self._lock_bytes = self._env.stat()["psize"], os.fstat(lock).st_size
+            self._env.reader_check()  # what a killed process was reading can be written over
+            self._check_header()
+            self._close = undo.pop_all().close
+
+    @contextlib.contextmanager
+    def transaction(self, *, write: bool = False, buffers: bool = False) -> Iterator[Any]:
+        """A transaction, that counts unless an exception leaves the block.
+
+        Raises:
+            AsyncUDFError: the file cannot be read or written.
+        """
+        with self._explained():
+            self._check_length()
+            with self._env.begin(write=write, buffers=buffers) as transaction:
+                yield transaction
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The entry under each key."""
+        with self.transaction() as transaction:
+            return [*map(transaction.get, keys)]
+
+    def put(self, entries: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Write entries, all or none; whether there was room for them."""
+        try:
+            with self.transaction(write=True) as transaction:
+                transaction.put(*HEADER, overwrite=False)
+                transaction.cursor().putmulti(entries)
+        except self._lmdb.MapFullError:
+            return False
+        return True
+
+    def heads(self, start: bytes, count: int, length: int) -> list[tuple[bytes, bytes]]:
+        """The next keys from `start` on, each with the first bytes of its entry."""
+        with self.transaction(buffers=True) as transaction:
+            cursor = transaction.cursor()
+            found = islice(cursor.iternext(), count) if cursor.set_range(start) else ()
+            return [(bytes(key), bytes(entry[:length])) for key, entry in found]
+
+    def used_bytes(self) -> int:
+        """What its entries take of the file."""
+        with self.transaction() as transaction:
+            found = transaction.stat()
+        return int(found["psize"] * (found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]))
+
+    def close(self) -> None:
+        """One of those who have opened it needs it no more."""
+        with _registry:
+            self.users -= 1
+            if self.users or _open.get((self._pid, self.path)) is not self:
+                return
+            del _open[self._pid, self.path]
+            if not self._is_long(self._lock, self._lock_bytes):  # LMDB writes to it once more
+                os.ftruncate(self._lock, self._lock_bytes)
+            self._close()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A block whose errors say which file it is, and what to do."""
+        lmdb = self._lmdb
+        damages = lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.VersionMismatchError
+        try:
+            yield
+        except lmdb.MapFullError:
+            raise
+        except (lmdb.Error, OSError) as error:
+            if isinstance(error, damages):
+                raise AsyncUDFError(f"the store in {self.path} is damaged ({error}); delete it") from error
+            if isinstance(error, lmdb.DiskError) or getattr(error, "errno", 0) == errno.ENOSPC:
+                raise AsyncUDFError(f"the store in {self.path} cannot be written: the disk is full") from error
+            if isinstance(error, OSError):
+                raise
+            raise AsyncUDFError(f"the store in {self.path} fails: {error}") from error
+
+    def _check_length(self) -> None:
+        # LMDB would read on behind the end of a file that was cut off, and the system end the process for it. So they
+        # are looked at before each use, beginning with what LMDB needs to say which its last page is; and that is asked
+        # for before the length, as the file grows first.
+        is_long = self._is_long(self._lock, self._lock_bytes) and self._is_long(self._data, 2 * self._page)
+        if not is_long or not self._is_long(self._data, self._page * (self._env.info()["last_pgno"] + 1)):
+            raise AsyncUDFError(f"the store in {self.path} is damaged: it is too short; delete it")
+
+    @staticmethod
+    def _is_long(file: int, size: int) -> bool:
+        return os.fstat(file).st_size >= size
+
+    def _check_header(self) -> None:
+        with self.transaction() as transaction:
+            found = transaction.get(HEADER[0])
+            is_empty = not transaction.stat()["entries"]
+        if found is not None and found != HEADER[1]:
+            raise AsyncUDFError(f"the store in {self.path} is of another version of asyncudf; delete it")
+        if found is None and not is_empty:
+            raise AsyncUDFError(f"{self.path} is somebody else's, and no store of results; use another folder")
+
 
 # Keyed by process too: what was opened before a fork is the parent's, and the child must leave it alone.
 _open: dict[tuple[int, str], LmdbFile] = {}
@@ -28,43 +300,55 @@ _own_folders: dict[int, str] = {}
 _registry = threading.Lock()  # the chains of a notebook's tests run in threads; it is held for an open or a close
 
 
-def opened(path: str, size: int, *, create: bool = False) -> LmdbFile:
-    """The file, for one who will close it.
-
-    Args:
-        size: bytes that it may grow to; the same for all who open it, in whatever process.
-        create: whether it is made. Else it must be there.
+def _opened(path: str, size: int, *, create: bool = False) -> LmdbFile:
+    """The file, for one that will close it. A process must not open an LMDB file twice, so its users share it.
 
     Raises:
-        AsyncUDFError: it is somebody else's, or damaged, or was open when this process was forked; the disk is full.
-        FileNotFoundError: it is not there.
-        OSError: it cannot be read and written.
+        AsyncUDFError, OSError: as `RotatingFiles`.
+        FileNotFoundError: it is not there, and not to be made.
     """
+    folder, name = os.path.split(path)
+    path = os.path.join(os.path.realpath(folder), name)
     with _registry:
-        key = os.getpid(), os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        key = os.getpid(), path
         if key not in _open:
-            if any(other == key[1] for _, other in _open):
+            if any(other == path for _, other in _open):
                 raise AsyncUDFError(
-                    f"the store in {os.path.dirname(path)} was open when this process was forked, which LMDB forbids; "
+                    f"the store in {folder} was open when this process was forked, which LMDB forbids; "
                     "close it before, or start the process otherwise ('spawn')"
                 )
-            _open[key] = LmdbFile(key, size, create=create)
+            _open[key] = LmdbFile(path, size, create=create)
         _open[key].users += 1
         return _open[key]
 
 
-def private_folder(path: str) -> None:
+def own_folder() -> str:
+    """A temporary folder of this process, for a store that was not told where it lives."""
+    with _registry:
+        pid = os.getpid()
+        if pid not in _own_folders:
+            _own_folders[pid] = tempfile.mkdtemp(prefix="asyncudf-")
+            atexit.register(_remove_own, pid)
+        return _own_folders[pid]
+
+
+def _remove_own(pid: int) -> None:
+    if os.getpid() == pid:  # a forked child has inherited what is to happen at exit
+        shutil.rmtree(_own_folders[pid], ignore_errors=True)
+
+
+def _make_private(path: str) -> None:
     """See that a folder is this user's, and that nobody else can put anything into it; make it if it is not there.
 
-    LMDB opens a file by its name, and follows links. So whoever can write to the folder could have another file
-    overwritten, or make a task wait for ever at a FIFO.
+    LMDB opens a file by its name, and follows links. So another user who can write to the folder could have another
+    file overwritten, or make a task wait for ever at a FIFO.
 
     Raises:
         AsyncUDFError: it belongs to another user, or others can write to it.
         OSError: it cannot be made, or is no folder.
     """
     os.makedirs(path, mode=0o700, exist_ok=True)
-    if not hasattr(os, "geteuid"):  # Windows: who may write is said elsewhere
+    if not hasattr(os, "geteuid"):  # Windows has no such bits
         return
     for found in (os.lstat(path), os.stat(path)):  # a link counts too: its owner can lead it elsewhere
         if found.st_uid != os.geteuid():
@@ -95,130 +379,9 @@ def regular_file(path: str, *, create: bool = False) -> int:
     raise AsyncUDFError(refused)
 
 
-def lock_of(path: str) -> str:
+def _lock_of(path: str) -> str:
     """Where LMDB keeps who reads and writes a file."""
     return f"{path}-lock"
-
-
-def own_folder() -> str:
-    """A temporary folder of this process, for a store that was not told where it lives."""
-    with _registry:
-        pid = os.getpid()
-        if pid not in _own_folders:
-            _own_folders[pid] = tempfile.mkdtemp(prefix="asyncudf-")
-            atexit.register(_remove_own, pid)
-        return _own_folders[pid]
-
-
-def _remove_own(pid: int) -> None:
-    if os.getpid() == pid:  # a forked child has inherited what is to happen at exit
-        shutil.rmtree(_own_folders[pid], ignore_errors=True)
-
-
-class LmdbFile:
-    """One file of entries under keys. Its methods wait for nobody, if those who write agree on one of them."""
-
-    # _data, _lock: the same files, open to see how long they are. A lock file is closed after LMDB has closed it: the
-    # system would take LMDB's locks back.
-
-    def __init__(self, key: tuple[int, str], size: int, *, create: bool) -> None:
-        import lmdb
-
-        self._lmdb: Any = lmdb
-        self._key = key
-        self.users = 0
-        self.path = path = key[1]
-        self.size = size
-        with contextlib.ExitStack() as undo, self._telling():
-            # LMDB would make one that is not there.
-            undo.callback(os.close, data := regular_file(path, create=create))
-            undo.callback(os.close, lock := regular_file(lock_of(path), create=True))
-            _allocate(lock)
-            # No fsync: what is written is in the system's hands, and outlives the process, but not a power failure.
-            self._env: Any = lmdb.open(path, map_size=size, subdir=False, max_readers=READERS, sync=False, mode=0o600)
-            undo.callback(self._env.close)
-            self._data, self._lock = data, lock
-            self._page, self._lock_bytes = self._env.stat()["psize"], os.fstat(lock).st_size
-            self._env.reader_check()  # what a killed process was reading can be written over
-            self._check_owner()
-            self._close = undo.pop_all().close
-
-    @contextlib.contextmanager
-    def begin(self, *, write: bool = False, buffers: bool = False) -> Iterator[Any]:
-        """A transaction, that counts unless an exception leaves the block.
-
-        Raises:
-            AsyncUDFError: the file cannot be read or written.
-        """
-        with self._telling():
-            self._check_length()
-            with self._env.begin(write=write, buffers=buffers) as transaction:
-                yield transaction
-
-    @contextlib.contextmanager
-    def unless_full(self) -> Iterator[Callable[[], bool]]:
-        """Take the error of a full file away, and tell whether it has come."""
-        full: list[bool] = []
-        try:
-            yield lambda: bool(full)
-        except self._lmdb.MapFullError:
-            full.append(True)
-
-    def used_bytes(self) -> int:
-        """What its entries take of the file."""
-        with self.begin() as transaction:
-            found = transaction.stat()
-        return int(found["psize"] * (found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]))
-
-    def close(self) -> None:
-        """One of those who have opened it needs it no more."""
-        with _registry:
-            self.users -= 1
-            if self.users or _open.get(self._key) is not self:
-                return
-            del _open[self._key]
-            if not self._is_long(self._lock, self._lock_bytes):  # LMDB writes to it once more
-                os.ftruncate(self._lock, self._lock_bytes)
-            self._close()
-
-    @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
-        """A block whose errors say which file it is, and what to do."""
-        lmdb = self._lmdb
-        damages = lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.VersionMismatchError
-        try:
-            yield
-        except lmdb.MapFullError:
-            raise
-        except (lmdb.Error, OSError) as error:
-            if isinstance(error, damages):
-                raise AsyncUDFError(f"the store in {self.path} is damaged ({error}); delete it") from error
-            if isinstance(error, lmdb.DiskError) or getattr(error, "errno", 0) == errno.ENOSPC:
-                raise AsyncUDFError(f"the store in {self.path} cannot be written: the disk is full") from error
-            if isinstance(error, OSError):
-                raise
-            raise AsyncUDFError(f"the store in {self.path} fails: {error}") from error
-
-    def _check_length(self) -> None:
-        # LMDB would read on behind the end of a file that was cut off, and the system end the process for it. So they
-        # are looked at before each use, beginning with what LMDB needs to say which its last page is; and that is asked
-        # for before the length, as the file grows first.
-        is_long = self._is_long(self._lock, self._lock_bytes) and self._is_long(self._data, 2 * self._page)
-        if not is_long or not self._is_long(self._data, self._page * (self._env.info()["last_pgno"] + 1)):
-            raise AsyncUDFError(f"the store in {self.path} is damaged: it is too short; delete it")
-
-    @staticmethod
-    def _is_long(file: int, size: int) -> bool:
-        return os.fstat(file).st_size >= size
-
-    def _check_owner(self) -> None:
-        with self.begin() as transaction:
-            found = transaction.get(HEADER[0])
-            is_empty = not transaction.stat()["entries"]
-        if found is not None and found != HEADER[1]:
-            raise AsyncUDFError(f"the store in {self.path} is of another version of asyncudf; delete it")
-        if found is None and not is_empty:
-            raise AsyncUDFError(f"{self.path} is somebody else's, and no store of results; use another folder")
 
 
 def _allocate(lock: int) -> None:

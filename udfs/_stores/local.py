@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
-from .._errors.exceptions import AsyncUDFError
-from .generations import Generations
 from .leases import FileLeases, leases_in
-from .lmdb_files import HEADER, LmdbFile, own_folder
+from .lmdb_files import HEADER, LmdbFile, RotatingFiles, own_folder
 
 __all__ = ("LARGEST", "SMALLEST", "LocalFolder")
 
@@ -63,12 +61,11 @@ class LocalResults:
     # not the one in the older: that may be one that was replaced or, with an end of 0, deleted.
     # `COUNTS` has hits and misses so far, in the youngest file that has it.
     #
-    # Reading locks nothing. Of writers there is one at a time, in all processes: who is not it looks again after a
-    # pause, and so can be cancelled; waiting inside LMDB would block the loop. What the one does, it does without
-    # giving way.
+    # Reading locks nothing. There is one writer at a time, in all processes. Others look again after a pause, and so
+    # can be cancelled; waiting inside LMDB would block the loop. What the writer does, it does without an await.
 
     def __init__(self, folder: str, max_bytes: int, clock: Callable[[], float] = time.time) -> None:
-        self._files = Generations(folder, max_bytes)
+        self._files = RotatingFiles(folder, max_bytes)
         self._part = max_bytes // WRITTEN_SHARE
         self._clock = clock
         self._found = {"hits": 0, "misses": 0}  # not yet added to the counts
@@ -87,20 +84,53 @@ class LocalResults:
     def _read(self, keys: Sequence[bytes]) -> list[bytes | None]:
         now = self._ends(0.0)
         files = self._files.current()
-        entries: list[bytes | None] = _entries(files[0], keys) if files else [None] * len(keys)
+        entries: list[bytes | None] = files[0].get(keys) if files else [None] * len(keys)
         for older in files[1:]:
             missing = [at for at, entry in enumerate(entries) if entry is None]
-            for at, entry in zip(missing, _entries(older, [keys[at] for at in missing]), strict=True):
+            for at, entry in zip(missing, older.get([keys[at] for at in missing]), strict=True):
                 entries[at] = entry
         return [None if entry is None or entry[:8] <= now else entry[8:] for entry in entries]
 
     async def put_many(self, items: Mapping[bytes, bytes], ttl: float | None) -> None:
         await self._put_all(items, NEVER if ttl is None else self._ends(ttl))
 
+    async def delete(self, keys: Sequence[bytes]) -> None:
+        # Not taken out: that needs room in the file that has them, and this one gets everywhere.
+        await self._put_all(dict.fromkeys(keys, b""), GONE)
+
+    async def clear(self) -> None:
+        await self._writing(self._files.clear)
+        self._found = dict.fromkeys(self._found, 0)
+
+    async def info(self) -> dict[str, int]:
+        mine = RotatingFiles(self._files.folder, self._files.max_bytes)  # files that others delete while this waits
+        try:
+            files = mine.current()
+            entries = 0
+            for number, file in enumerate(files):
+                start = b"\0"
+                while heads := file.heads(start, COUNTED_AT_ONCE, 8):
+                    entries += self._count(heads, files[:number])
+                    start = heads[-1][0] + b"\0"
+                    await asyncio.sleep(0)
+            return {"entries": entries, "bytes": sum(file.used_bytes() for file in files), **self._counted(files)}
+        finally:
+            mine.close()
+
+    async def close(self) -> None:
+        try:
+            if any(self._found.values()):
+                with self._files.writing() as is_ours:
+                    if is_ours and (files := self._files.current()):
+                        files[0].put([self._counts()])
+        except Exception:  # these are figures for people: a disk that is full must not fail a task for them
+            pass
+        finally:
+            self._files.close()
+
     async def _put_all(self, items: Mapping[bytes, bytes], ends: bytes) -> None:
         for part in self._parts(items, ends):
-            async with self._writing():
-                self._put(part)
+            await self._writing(partial(self._put, part))
 
     def _parts(self, items: Mapping[bytes, bytes], ends: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         """The entries that are written in a transaction each; without what would push out too much else."""
@@ -118,109 +148,39 @@ class LocalResults:
             yield part
 
     def _put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        files = self._files.current()
-        if files and not self._files.is_over(files[0]) and self._written(files, entries):
-            return
-        files = self._files.begin()
-        if not self._written(files, entries):
-            raise AsyncUDFError(f"the store in {self._files.folder} is full, also when it begins anew")
-
-    def _written(self, files: Sequence[LmdbFile], entries: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Write to the youngest file, unless it is full."""
-        counts = self._counted(files)
-        with files[0].unless_full() as is_full, files[0].begin(write=True) as transaction:
-            transaction.put(*HEADER, overwrite=False)
-            transaction.put(COUNTS, struct.pack(">2Q", *counts.values()))
-            transaction.cursor().putmulti(entries)
-        if is_full():
-            return False
+        self._files.put([self._counts(), *entries])
         self._found = dict.fromkeys(self._found, 0)
-        return True
+
+    def _counts(self) -> tuple[bytes, bytes]:
+        """The entry of hits and misses."""
+        return COUNTS, struct.pack(">2Q", *self._counted(self._files.current()).values())
+
+    async def _writing(self, step: Callable[[], None]) -> None:
+        """Take a step as the one that writes, once no other does."""
+        while True:
+            with self._files.writing() as is_ours:
+                if is_ours:
+                    step()
+                    return
+            await asyncio.sleep(PAUSE)
 
     def _counted(self, files: Sequence[LmdbFile]) -> dict[str, int]:
         """Hits and misses, also those that are not written yet."""
         for file in files:
-            with file.begin() as transaction:
-                found = transaction.get(COUNTS)
+            (found,) = file.get([COUNTS])
             if found is not None:
                 before = zip(self._found.items(), struct.unpack(">2Q", found), strict=True)
                 return {name: new + old for (name, new), old in before}
         return dict(self._found)
 
-    async def close(self) -> None:
-        try:
-            if any(self._found.values()) and self._files.lock():
-                try:
-                    if files := self._files.current():
-                        self._written(files, [])
-                finally:
-                    self._files.unlock()
-        except Exception:  # these are figures for people: a disk that is full must not fail a task for them
-            pass
-        finally:
-            self._files.close()
-
-    async def info(self) -> dict[str, int]:
-        mine = Generations(self._files.folder, self._files.max_bytes)  # files that others delete while this waits
-        try:
-            files = mine.current()
-            entries = 0
-            for number, file in enumerate(files):
-                start: bytes | None = b"\0"
-                while start is not None:
-                    count, start = self._count(file, files[:number], start)
-                    entries += count
-                    await asyncio.sleep(0)
-            return {"entries": entries, "bytes": sum(file.used_bytes() for file in files), **self._counted(files)}
-        finally:
-            mine.close()
-
-    def _count(self, file: LmdbFile, younger: Sequence[LmdbFile], start: bytes) -> tuple[int, bytes | None]:
-        """How many of the next entries count, and where to go on; None at the end."""
+    def _count(self, heads: Sequence[tuple[bytes, bytes]], younger: Sequence[LmdbFile]) -> int:
+        """How many of these entries are results that count."""
         now = self._ends(0.0)
-        found: list[bytes] = []
-        last: bytes | None = None
-        with file.begin(buffers=True) as transaction:
-            cursor = transaction.cursor()
-            left = COUNTED_AT_ONCE if cursor.set_range(start) else 0
-            for key, entry in cursor.iternext() if left else ():
-                last = bytes(key)
-                if bytes(entry[:8]) > now and last not in NO_RESULTS:
-                    found.append(last)
-                left -= 1
-                if not left:
-                    break
-            else:
-                last = None
-        for one in younger:
-            with one.begin() as transaction:
-                found = [key for key in found if transaction.get(key) is None]
-        return len(found), None if last is None else last + b"\0"
-
-    async def delete(self, keys: Sequence[bytes]) -> None:
-        # Not taken out: that needs room in the file that has them, and this one gets everywhere.
-        await self._put_all(dict.fromkeys(keys, b""), GONE)
-
-    async def clear(self) -> None:
-        async with self._writing():
-            self._files.clear()
-        self._found = dict.fromkeys(self._found, 0)
-
-    @contextlib.asynccontextmanager
-    async def _writing(self) -> AsyncIterator[None]:
-        """Be the one that writes."""
-        while not self._files.lock():
-            await asyncio.sleep(PAUSE)
-        try:
-            yield
-        finally:
-            self._files.unlock()
+        found = [key for key, ends in heads if ends > now and key not in NO_RESULTS]
+        for file in younger:
+            found = [key for key, entry in zip(found, file.get(found), strict=True) if entry is None]
+        return len(found)
 
     def _ends(self, seconds: float) -> bytes:
         """The moment in so many seconds; of two, the later one sorts behind."""
         return int(min((self._clock() + seconds) * 1000, 2.0**63)).to_bytes(8, "big")
-
-
-def _entries(file: LmdbFile, keys: Sequence[bytes]) -> list[bytes | None]:
-    with file.begin() as transaction:
-        return [*map(transaction.get, keys)]

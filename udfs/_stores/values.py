@@ -66,38 +66,29 @@ class ResultCodec:
             from msgspec.msgpack import Decoder, Encoder
         except ImportError as error:
             raise OptionError('a store of results needs msgspec: pip install "asyncudf[store]"') from error
-        self._encode = Encoder(enc_hook=_plain).encode
+        self._encode: Callable[[Any], bytes] = Encoder(enc_hook=_plain).encode
         one = Annotated[list[annotation | None], Meta(min_length=1, max_length=1)]
         self._decode: Any = Decoder(list[annotation | None] if many else one).decode
         self._decode_failure = Decoder(StoredFailure).decode
         self._ttl, self._error_ttl, self._clock = ttl, error_ttl, clock
         self.expired = 0
 
-    def encode(self, key: bytes, results: Sequence[Any]) -> bytes | None:
-        """The results of a row, of which there may be none or many; None if one has no such form."""
-        content = self._content(results)
-        return None if content is None else self._sealed(_RESULTS, key, content)
-
     def kept(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
-        """What `encode` gives, and what `decode` will give for that; None if either is nothing."""
-        content = self._content(results)
-        if content is None:
-            return None
+        """The results of a row as bytes, and as they are read back, of which there may be none or many.
+
+        None if they have no such form, or are of another type than was declared.
+        """
         try:
+            content = self._encoded(results)
             return self._sealed(_RESULTS, key, content), self._decode(content)
-        except Exception:  # it is of another type than was declared
+        except Exception:  # the result is good all the same: it is only not kept
             return None
 
-    def _content(self, results: Sequence[Any]) -> bytes | None:
+    def _encoded(self, results: Sequence[Any]) -> bytes:
         try:
             return self._encode(results)
         except OverflowError:  # a decimal's whole number of more than 64 bits
-            try:
-                return self._encode(_with_decimals(results))
-            except Exception:
-                return None
-        except Exception:  # the result is good all the same: it is only not kept
-            return None
+            return self._encode(_with_decimals(results))
 
     def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
         """What is kept of a row that failed."""
@@ -106,14 +97,10 @@ class ResultCodec:
     def _sealed(self, head: bytes, key: bytes, content: bytes) -> bytes:
         return sealed(head + _stamp(self._clock()), key, content)
 
-    def decode(self, key: bytes, data: bytes) -> list[Any] | StoredFailure | None:
-        """What `encode` or `encode_failure` was given under this key; None for bytes that neither has made."""
-        return self.decode_many([key], [data])[0]
-
     def decode_many(
         self, keys: Sequence[bytes], values: Sequence[bytes | None]
     ) -> list[list[Any] | StoredFailure | None]:
-        """The same for many, of which some are missing: None too."""
+        """What was encoded under each key; None for a value that is missing, too old, damaged or of something else."""
         found: list[Any] = []
         decode, now = self._decode, self._clock()
         results_since = _ALWAYS if self._ttl is None else _stamp(now - self._ttl)
