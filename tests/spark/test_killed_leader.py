@@ -1,0 +1,112 @@
+"""A Python worker is killed while it calls for keys that a worker beside it waits for: the other one calls for them.
+
+All tasks are of one host, and their store has leases. A call hangs until the test has killed its worker. So the kill
+comes while the calls of one worker are in flight and rows of the other wait for them.
+"""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.kit.drivers import SharedDriver
+
+from .conftest import until
+
+pytestmark = pytest.mark.spark
+
+SHARED, OWN = 6, 20  # rows that both tasks have, and rows of each alone
+PROMPT = 5.0  # seconds on a busy machine; a lease is looked at each 0.05 s, and a row waits for one for 180 s
+
+# Each task has the shared rows first. So when its own rows have left, their results are in the store, and the task has
+# asked for the leases of the shared ones.
+PROGRAM = """
+import uuid
+from pyspark.sql import functions as sf
+
+def noted(*words):
+    file = os.open(JOURNAL, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+    os.write(file, (" ".join(map(str, words)) + "\\n").encode())
+    os.close(file)
+
+@async_pandas_udf(store=STORE, version=uuid.uuid4().hex, capacity=10)
+async def squared(n: int) -> int:
+    noted("call", n, os.getpid(), time.time())
+    if n < SHARED:
+        while not os.path.exists(KILLED):
+            await asyncio.sleep(0.01)
+    return n * n
+
+def left(row):
+    noted("left", row["n"], os.getpid(), time.time())
+    return row
+
+rows = spark.range(0, 2 * (SHARED + OWN), 1, 2)
+number, task = sf.col("id") % (SHARED + OWN), sf.floor(sf.col("id") / (SHARED + OWN))
+numbers = rows.select(sf.when(number < SHARED, number).otherwise(number + task * OWN).alias("n"))
+print(sorted(row.squared for row in AsyncStream(numbers).unordered_wait(squared).map(left).to_df().collect()))
+"""
+
+
+class Calls:
+    """What the workers have noted: of each call and each row that has left its number, the process and the time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def noted(self, what: str) -> list[tuple[int, int, float]]:
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        return [(int(n), int(pid), float(at)) for kind, n, pid, at in map(str.split, lines) if kind == what]
+
+    def are_waited_for(self) -> bool:
+        """The rows of each task alone have left, and each shared one is called for by one of the two."""
+        return len(self.noted("left")) == 2 * OWN and len(self.noted("call")) == 2 * OWN + SHARED
+
+
+def assert_the_other_calls(driver: SharedDriver, store: str, folder: Path) -> None:
+    journal, killed = folder / "journal", folder / "killed"
+    constants = f"JOURNAL, KILLED, SHARED, OWN = {str(journal)!r}, {str(killed)!r}, {SHARED}, {OWN}"
+    driver.begin(f"{constants}\n{PROGRAM.replace('STORE', store)}")
+    calls = Calls(journal)
+    until(calls.are_waited_for, "each task waits for the calls of the other, or has them in flight")
+    before = calls.noted("call")
+    assert max(Counter(n for n, _, _ in before).values()) == 1, "each key has one call, whoever makes it"
+    assert len({pid for _, pid, _ in before}) == 2
+    leader = Counter(pid for n, pid, _ in before if n < SHARED).most_common(1)[0][0]
+    in_flight = {n for n, pid, _ in before if pid == leader and n < SHARED}
+
+    os.kill(leader, signal.SIGKILL)
+    killed_at = time.time()
+    until(lambda: in_flight <= {n for n, _, _ in calls.noted("call")[len(before) :]}, "the other worker calls")
+    again = calls.noted("call")[len(before) :]
+    assert max(at for _, _, at in again) - killed_at < PROMPT
+    killed.touch()
+
+    expected = [n * n for n in range(SHARED)] * 2 + [n * n for n in range(SHARED, SHARED + 2 * OWN)]
+    assert driver.finish().strip() == str(sorted(expected))
+    assert len(calls.noted("call")) <= SHARED + 2 * OWN + len(in_flight)
+
+
+def test_of_two_executors_of_a_host(cluster: SharedDriver, tmp_path: Path) -> None:
+    """The killed task runs again, on whichever executor."""
+    assert_the_other_calls(cluster, f"ResultStore.disk({str(tmp_path / 'store')!r})", tmp_path)
+
+
+def test_of_two_tasks_of_a_local_job(retrying: SharedDriver, tmp_path: Path) -> None:
+    """Spark tries the killed task again, beside the one that has taken its leases."""
+    for store in (f"ResultStore.disk({str(tmp_path / 'store')!r})", "ResultStore.executor()"):
+        folder = tmp_path / str(len(store))
+        folder.mkdir()
+        assert_the_other_calls(retrying, store, folder)
+
+
+@pytest.fixture
+def retrying() -> Iterator[SharedDriver]:
+    """A driver whose tasks are tried four times."""
+    with closing(SharedDriver('SparkSession.builder.master("local[2,4]")')) as driver:
+        yield driver
