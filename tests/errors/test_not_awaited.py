@@ -12,6 +12,7 @@ import pytest
 
 from asyncudf import AsyncFunction, AsyncUDFError, ResultError, RetryStrategy, RuntimeContext
 from asyncudf.testing import run_rows
+from tests.kit.costs import python_calls
 from tests.kit.errors import raised
 
 
@@ -100,6 +101,37 @@ def test_coroutines_in_a_result_that_fails_for_another_reason_do_not_complain() 
         got = run_rows(wrong, [1], returnType="a int", on_error="capture")
         gc.collect()
     assert "missing field 'a'" in got[0]["error"]["message"]
+
+
+def test_a_class_that_is_not_awaitable_passes_whatever_its_metaclass_does() -> None:
+    class Hostile(type):
+        def __getattribute__(cls, name: str) -> Any:
+            raise RuntimeError(name)
+
+    class Plain(metaclass=Hostile):
+        pass
+
+    class Disabled(Awaitable):
+        __await__ = None  # type: ignore[assignment]
+
+    values = [Plain(), Disabled()]
+
+    async def gives(x: int) -> Any:
+        return [values[x]]
+
+    assert run_rows(gives, [0, 1]) == [[value] for value in values]
+
+
+def test_to_look_for_a_missing_await_costs_a_row_a_few_calls() -> None:
+    """As `inspect.getattr_static` does not: it makes a dozen for each value."""
+
+    async def untyped(x):  # type: ignore[no-untyped-def]
+        return x
+
+    def calls(function: Any) -> int:
+        return python_calls(lambda: run_rows(function, range(300))) - python_calls(lambda: run_rows(function, [0]))
+
+    assert calls(untyped) - calls(fetch) <= 5 * 300
 
 
 def test_a_task_as_a_result_was_not_awaited_either() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .._errors.misfits import MisfitError
+from .._errors.type_mismatch import TypeMismatchError
 
 __all__ = ("Fit", "is_bool", "is_missing", "plain_fit")
 
@@ -21,7 +21,7 @@ Fit = Callable[[Any], Any]
 
 
 def plain_fit(arrow_type: pa.DataType, path: str) -> Fit:
-    """A function that gives back a value that is not made of others, as one that Arrow takes; it raises MisfitError."""
+    """A function that turns a value of a type without parts into one that Arrow takes, or raises TypeMismatchError."""
     for matches, accepts, convert in _PLAIN:
         if matches(arrow_type):
             return _fit(arrow_type, path, accepts, convert)
@@ -34,13 +34,13 @@ def _fit(arrow_type: pa.DataType, path: str, accepts: Callable[[Any], bool], con
 
     def fit(value: Any) -> Any:
         if not accepts(value):
-            raise MisfitError(path, value, f"declared {_spoken(arrow_type)}")
+            raise TypeMismatchError(path, value, f"declared {_spoken(arrow_type)}")
         try:
             exact = convert(value)
             if type(exact) not in exact_types:
                 pa.scalar(exact, type=arrow_type)  # decimals that do not fit, long durations, types of the future
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise MisfitError(path, value, f"declared {_spoken(arrow_type)}", f": {error}") from None
+            raise TypeMismatchError(path, value, f"declared {_spoken(arrow_type)}", f": {error}") from None
         return exact
 
     return fit

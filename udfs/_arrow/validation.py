@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .._errors.misfits import MisfitError, fields_misfit, told_misfit, unchecked
+from .._errors.type_mismatch import TypeMismatchError, fields_mismatch, mismatch_error, uncheckable
 from .._policies.options import ExtraFields
 from .plain_values import Fit, is_bool, is_missing, plain_fit
 
@@ -40,10 +40,10 @@ def validator(
     def checked(value: Any) -> Any:
         try:
             return fit(value)
-        except MisfitError as misfit:
-            raise told_misfit(function, misfit, value) from None
+        except TypeMismatchError as mismatch:
+            raise mismatch_error(function, mismatch, value) from None
         except Exception as error:  # of code of the value's own, such as __index__ or items
-            raise told_misfit(function, unchecked(value, arrow_type, error), value) from error
+            raise mismatch_error(function, uncheckable(value, arrow_type, error), value) from error
 
     return _quick(arrow_type, checked)
 
@@ -69,12 +69,12 @@ def _nullable(fit: Fit, arrow_type: pa.DataType, path: str, nullable: bool) -> F
         if value is not None:
             try:
                 return fit(value)
-            except MisfitError:
+            except TypeMismatchError:
                 if not is_missing(value):
                     raise
         if nullable:
             return None
-        raise MisfitError(path, None, f"declared {arrow_type}, not null" if path else NO_ROW)
+        raise TypeMismatchError(path, None, f"declared {arrow_type}, not null" if path else NO_ROW)
 
     return _quick(arrow_type, checked)
 
@@ -105,7 +105,7 @@ def _integer(arrow_type: pa.DataType, path: str) -> Fit:
             value = _as_int(value, arrow_type, path)
         if low <= value <= high:
             return value  # type: ignore[no-any-return]
-        raise MisfitError(path, value, f"declared {arrow_type}, which ends at {high}")
+        raise TypeMismatchError(path, value, f"declared {arrow_type}, which ends at {high}")
 
     return fit
 
@@ -117,7 +117,7 @@ def _as_int(value: Any, arrow_type: pa.DataType, path: str) -> int:
             return operator.index(value)  # numpy's integers, IntEnum
         except TypeError:
             pass
-    raise MisfitError(path, value, f"declared {arrow_type}")
+    raise TypeMismatchError(path, value, f"declared {arrow_type}")
 
 
 # From here on a number becomes infinity: half a step beyond the largest that there is.
@@ -133,10 +133,10 @@ def _float(arrow_type: pa.DataType, path: str) -> Fit:
             number = float(value)
             if -limit < number < limit or not abs(value) < math.inf:  # a nan, or infinity itself
                 return number
-            raise MisfitError(path, value, f"declared {arrow_type}, which is infinity from {limit:g} on")
+            raise TypeMismatchError(path, value, f"declared {arrow_type}, which is infinity from {limit:g} on")
         number = _as_int(value, arrow_type, path)
         if abs(number) > exact:
-            raise MisfitError(
+            raise TypeMismatchError(
                 path, value, f"declared {arrow_type}, which keeps whole numbers exactly up to {exact} only"
             )
         return float(number)
@@ -147,13 +147,13 @@ def _float(arrow_type: pa.DataType, path: str) -> Fit:
 def _string(arrow_type: pa.DataType, path: str) -> Fit:
     def fit(value: Any) -> str:
         if not issubclass(type(value), str):
-            raise MisfitError(path, value, "declared string")
+            raise TypeMismatchError(path, value, "declared string")
         text = value if type(value) is str else str.__str__(value)  # methods of a subclass may do anything
         if not text.isascii():
             try:
                 text.encode()
             except UnicodeEncodeError as error:
-                raise MisfitError(path, value, f"no Unicode text: {error.reason}") from None
+                raise TypeMismatchError(path, value, f"no Unicode text: {error.reason}") from None
         return text
 
     return fit
@@ -174,7 +174,7 @@ def _list(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
             is_finer = value.dtype.kind in "mM" and isinstance(items, list) and int in map(type, items)
             value = list(value) if is_finer else items
         if not isinstance(value, (list, tuple)):
-            raise MisfitError(path, value, "declared array (give a list)")
+            raise TypeMismatchError(path, value, "declared array (give a list)")
         # An embedding: nothing to look at one by one. No number is larger than the length of the vector.
         if floats and set(map(type, value)) == {float} and (limit == math.inf or math.hypot(*value) < limit):
             return list(value)
@@ -195,7 +195,7 @@ def _map(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
 
     def fit(value: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise MisfitError(path, value, "declared map (give a dict)")
+            raise TypeMismatchError(path, value, "declared map (give a dict)")
         items = [(fit_key(key), fit_item(item)) for key, item in value.items()]
         return _once_each(items, value, path) if is_hashable else items
 
@@ -218,7 +218,7 @@ def _as_stored(fit: Fit, arrow_type: pa.DataType) -> Fit:
 def _once_each(items: Sequence[tuple[Any, Any]], value: Any, path: str) -> dict[Any, Any]:
     found = dict(items)
     if len(found) < len(items):  # some mappings repeat keys, and so does a Row of a join
-        raise MisfitError(path, value, "it has a key more than once; give one value for each")
+        raise TypeMismatchError(path, value, "it has a key more than once; give one value for each")
     return found
 
 
@@ -234,7 +234,7 @@ def _struct(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fi
     def fit(value: Any) -> dict[str, Any]:
         given = value if type(value) is dict else _as_mapping(value, names, path)
         if given.keys() != known and not (drops and given.keys() > known):
-            raise fields_misfit(path, value, given.keys(), names, may_drop=extra is ExtraFields.ERROR)
+            raise fields_mismatch(path, value, given.keys(), names, may_drop=extra is ExtraFields.ERROR)
         return {name: fit_field(given[name]) for name, fit_field in fits.items()}
 
     return fit
@@ -252,4 +252,6 @@ def _as_mapping(value: Any, names: Sequence[str], path: str) -> Mapping[str, Any
         own = getattr(value, "_fields", None) or getattr(value, "__fields__", None)  # NamedTuple, pyspark's Row
         if own or len(value) == len(names):
             return _once_each(list(zip(own or names, value, strict=True)), value, path)
-    raise MisfitError(path, value, f"declared struct<{', '.join(names)}> (give a dict, a dataclass or a NamedTuple)")
+    raise TypeMismatchError(
+        path, value, f"declared struct<{', '.join(names)}> (give a dict, a dataclass or a NamedTuple)"
+    )

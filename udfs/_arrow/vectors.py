@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from .._errors.exceptions import ResultError
-from .._errors.misfits import check_awaited
+from .._errors.type_mismatch import check_awaited
 from .._functions.vector_hints import Vector
 from .._text.safe import safe_repr
 from .rows import fields_of, normalized, read_back

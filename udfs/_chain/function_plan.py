@@ -13,7 +13,7 @@ from .._arrow.stored_results import StoredResultCodec, type_text
 from .._arrow.validation import validator
 from .._calls.copies import with_own_arguments
 from .._coordination.identity import CoordinatorConfig
-from .._errors.misfits import check_awaited
+from .._errors.type_mismatch import check_awaited
 from .._functions.identity import check_key_name, defaults_of, key_name
 from .._functions.signature import FunctionSpec, batch_rows
 from .._policies.options import ExtraFields, OnError, Options

@@ -1,1 +1,1 @@
-"""What went wrong, and how it is told."""
+"""The exceptions of the library, and the messages, records and tracebacks that are made of errors."""

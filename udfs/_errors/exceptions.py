@@ -1,4 +1,4 @@
-"""The exceptions of the library: one root, one class for each thing that a user can react to."""
+"""The exceptions of the library: one root, and one class for each thing that a user can react to."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class AsyncUDFError(Exception):
     the attempts made, the partition and the input, and `__cause__` is the exception of the function.
 
     Attributes:
-        is_located: whether the message says where it failed, and for which input.
-        is_redacted: whether results that do not fit are kept out of what is shown with it.
-        without_value: the message without what may repeat an input, for functions with `redact=`; None if it shows
-            nothing of the kind.
+        is_located: whether the message names the function, the partition and the input.
+        is_redacted: whether the traceback leaves out results that do not fit, which may repeat an input.
+        without_value: the message without what may repeat an input, for functions with `redact=`; None if the message
+            shows no such value.
     """
 
     is_located = False
@@ -28,7 +28,7 @@ class OptionError(AsyncUDFError, ValueError):
 
 
 class FunctionError(AsyncUDFError, TypeError):
-    """A function, a resource or a set of columns that do not fit together; seen before anything runs."""
+    """A function, a resource or a set of columns that do not fit together; raised before anything runs."""
 
 
 class AsyncTimeoutError(AsyncUDFError, TimeoutError):
@@ -36,11 +36,11 @@ class AsyncTimeoutError(AsyncUDFError, TimeoutError):
 
 
 class ResultError(AsyncUDFError):
-    """A result that does not fit: of another type than declared, or not a list where a list is due."""
+    """A result that does not fit: of another type than declared, or not a list where a list is needed."""
 
 
 class FatalError(AsyncUDFError):
-    """Fails the task under every policy and is not tried again, since no other row would fare better."""
+    """Fails the task under every policy and is not retried: every other row would fail in the same way."""
 
 
 FatalError.__module__ = "asyncudf"  # Spark shows it before the message

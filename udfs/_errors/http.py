@@ -1,4 +1,4 @@
-"""What an exception or a result says of an HTTP response, whichever client it is from."""
+"""The HTTP status, the refusal and the wait in an exception or a response, of whichever client."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from .causes import related
+from .traces import related
 
 __all__ = ("Refusal", "is_of_a_broken_message", "limit_headers", "refusal_of", "retry_after", "status_of")
 
 
-# By the names of attributes and not by classes: no client has to be imported, and unknown ones are read as well.
+# Clients are read by the names of attributes, not by their classes: none has to be imported, and unknown ones work too.
 
 TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN = 429, 503, 403
-SHORT_WAIT = 1.0  # seconds: "at once" is what a server with another clock seems to say, and would be asked without end
+SHORT_WAIT = (
+    1.0  # seconds instead of 0: a server whose clock differs seems to say "at once", and would be called without end
+)
 LONGEST_WAIT = 1e9  # seconds; a larger number is a time since 1970
 LONGEST_TEXT = 1000  # characters of a header that are read
-# Each has the header that says how much is left until then.
+# Each header of a reset with the header of what is left until then.
 RESETS = {
     "x-ratelimit-reset-after": "x-ratelimit-remaining",
     "x-ratelimit-reset": "x-ratelimit-remaining",
@@ -30,13 +32,14 @@ RESETS = {
 }
 MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 NAMES = {*MILLISECONDS, *RESETS, *RESETS.values(), "retry-after", "date", "x-should-retry"}
-# Of botocore, whose services say so with a 400 as well; a LimitExceededException is of a quota, and stays.
+# Codes of botocore, whose services send them with a 400 too. LimitExceededException is not among them: it is a quota's,
+# and lasts.
 THROTTLING_CODES = {
     "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException",
     "TooManyRequestsException", "ProvisionedThroughputExceededException", "RequestLimitExceeded",
     "BandwidthLimitExceeded", "SlowDown", "EC2ThrottledException", "PriorRequestNotComplete",
 }  # fmt: skip
-TOO_MANY_ANSWERS = re.compile(r"too many ([45]\d\d) error responses")  # of urllib3, which has repeated it
+TOO_MANY_RESPONSES = re.compile(r"too many ([45]\d\d) error responses")  # urllib3, after its own retries
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 PART = re.compile(r"([0-9]+(?:\.[0-9]*)?)(ms|[smhd])")
 DURATION = re.compile(f"(?:{PART.pattern})+")
@@ -44,11 +47,11 @@ DURATION = re.compile(f"(?:{PART.pattern})+")
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """A service's answer that it wants fewer calls.
+    """A service's response that it wants fewer calls.
 
     Attributes:
-        wait: the seconds until it wants to be called again, more than 0 and at most 10^9; None if it does not say.
-        may_retry: False if it says that the same request will be refused again.
+        wait: the seconds until the service wants to be called again, above 0 and at most 10^9; None if it does not say.
+        may_retry: False if the service says that it will refuse the same request again.
     """
 
     wait: float | None
@@ -61,14 +64,14 @@ class Refusal:
 
 
 def refusal_of(outcome: Any) -> Refusal | None:
-    """The refusal in an exception, or in a response; None if it is none.
+    """The refusal in an exception or a response; None if there is none.
 
     A refusal is a 429; a code of botocore's for it, with any status; a 503 that says when to call again; a 403 that
-    says so, or whose `x-ratelimit-remaining` is 0; and an exception without a status that has a `retry_after`. Of an
-    exception also those that it was raised from.
+    says so, or whose `x-ratelimit-remaining` is 0; and an exception without a status that has a `retry_after`. The
+    exceptions that an exception was raised from count too.
 
-    The wait is what `retry_after` reads, else the time of `x-ratelimit-reset`, `-reset-after`, `-reset-requests` or
-    `-reset-tokens`: of a limit that has nothing left, else the longest.
+    The wait is what `retry_after` reads, else the time in `x-ratelimit-reset`, `-reset-after`, `-reset-requests` or
+    `-reset-tokens`: that of a limit with nothing left, else the longest.
     """
     status = TOO_MANY_REQUESTS if any(map(_is_throttling, _outcomes(outcome))) else status_of(outcome)
     if status not in (None, TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN):
@@ -76,7 +79,7 @@ def refusal_of(outcome: Any) -> Refusal | None:
     headers = [found for one in _outcomes(outcome) for found in _headers(one)]
     asked = wait = _asked(outcome)
     if wait is None and status is not None:
-        # Many gateways send these with each response: a 503 is a refusal only if nothing is known to be left.
+        # Many gateways send these headers with each response: a 503 is a refusal only if one says that nothing is left.
         resets = (_reset(found, may_have_left=status == TOO_MANY_REQUESTS) for found in headers)
         wait = next((reset for reset in resets if reset is not None), None)
     if status == FORBIDDEN:
@@ -90,10 +93,10 @@ def refusal_of(outcome: Any) -> Refusal | None:
 
 
 def status_of(outcome: Any) -> int | None:
-    """The HTTP status of a response, or of an exception, of one that it was raised from, or of one in a group.
+    """The HTTP status of a response, or of an exception, its causes and the exceptions in its group.
 
     Reads `status` (aiohttp), `status_code`, `code` (urllib) and `response` (httpx, requests, botocore). None if there
-    is no status. An exception of aiohttp for a message that is incomplete has none, though it says 400.
+    is no status. An exception of aiohttp for an incomplete message has none, though its `status` is 400.
     """
     outcomes = _outcomes(outcome)
     if any(map(is_of_a_broken_message, outcomes)):
@@ -116,9 +119,9 @@ def retry_after(outcome: Any) -> float | None:
 
     Reads the attribute `retry_after`, then of the headers of `outcome` (aiohttp, urllib) and of its `response` (httpx,
     requests, botocore) `retry-after-ms`, `x-ms-retry-after-ms` and `Retry-After`, which has seconds or an HTTP date; of
-    a refusal also when its limit is reset. Of an exception also those that it was raised from, as `status_of` does.
+    a refusal also when its limit is reset. The exceptions that an exception was raised from count, as in `status_of`.
 
-    Never negative, nor NaN, and 0 for a time that is over; but as long as a server may say, `inf` included.
+    Never negative nor NaN; 0 for a time in the past; without an upper bound, so `inf` is possible.
     """
     wait = _asked(outcome)
     if wait is None and (refusal := refusal_of(outcome)) is not None:
@@ -127,7 +130,7 @@ def retry_after(outcome: Any) -> float | None:
 
 
 def limit_headers(response: Any) -> dict[str, str]:
-    """The headers of a response that `retry_after` and `refusal_of` read; no other, as of cookies."""
+    """The headers of a response that `retry_after` and `refusal_of` read, and no others, such as cookies."""
     return next(_headers(response), {})
 
 
@@ -143,9 +146,9 @@ def _asked(outcome: Any) -> float | None:
 def _statuses(holder: Any) -> Iterator[Any]:
     yield from (_attribute(holder, name) for name in ("status", "status_code", "code"))
     yield _metadata(holder).get("HTTPStatusCode")
-    # requests wraps urllib3's error for a request that has used up its retries, which has no response.
+    # requests wraps urllib3's error for a request that has used up its retries; that error has no response.
     for error in (holder, _tried(lambda: holder.args[0])):
-        said = TOO_MANY_ANSWERS.fullmatch(_tried(lambda: str(error.reason)) or "")  # noqa: B023 - called here
+        said = TOO_MANY_RESPONSES.fullmatch(_tried(lambda: str(error.reason)) or "")  # noqa: B023 - called here
         yield None if said is None else int(said[1])
 
 
@@ -158,7 +161,7 @@ def _waits(outcome: Any) -> Iterator[float | None]:
 
 
 def _headers(outcome: Any) -> Iterator[dict[str, Any]]:
-    """The headers that say when to call again, by their names in lower case."""
+    """The headers that say when to call again, by name in lower case; of each holder that has any."""
     for holder in (outcome, _attribute(outcome, "response")):
         for headers in (_attribute(holder, "headers"), _metadata(holder).get("HTTPHeaders")):
             found = _tried(lambda: _of_limits(headers))  # noqa: B023 - called here
@@ -167,7 +170,7 @@ def _headers(outcome: Any) -> Iterator[dict[str, Any]]:
 
 
 def _of_limits(headers: Any) -> dict[str, Any]:
-    # Not every client's headers are a Mapping (urllib has an email's), and not all take a name in any case.
+    # Not every client's headers are a Mapping (urllib has an email's), and some tell upper from lower case.
     found: dict[str, Any] = {}
     for name, value in headers.items():
         if issubclass(type(name), str) and type(value) in (str, int, float) and (lower := name.lower()) in NAMES:
@@ -176,7 +179,7 @@ def _of_limits(headers: Any) -> dict[str, Any]:
 
 
 def _seconds(value: Any, headers: Mapping[str, Any]) -> float | None:
-    """The wait of a number of seconds, or of an HTTP date."""
+    """The wait in seconds that a number, a timedelta or an HTTP date says."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     number = _number(value)
@@ -194,7 +197,7 @@ def _reset(headers: Mapping[str, Any], *, may_have_left: bool) -> float | None:
 
 
 def _until(value: Any, headers: Mapping[str, Any]) -> float | None:
-    """The seconds until a limit is reset: it has seconds, a time since 1970 in seconds or milliseconds, or `6m0s`."""
+    """The seconds until a limit is reset, from seconds, a time since 1970 in seconds or milliseconds, or `6m0s`."""
     number = _number(value)
     if number is None:
         text = value.strip() if type(value) is str and len(value) <= LONGEST_TEXT else ""
@@ -222,14 +225,14 @@ def _number(value: Any) -> float | None:
 
 
 def _now(headers: Mapping[str, Any]) -> float:
-    """By the server's own clock, if it says: the two may differ by more than the wait."""
+    """The time by the server's clock, if it sends one: two clocks may differ by more than the wait."""
     sent = _tried(lambda: _date(headers.get("date")))
     return (sent or datetime.now(UTC)).timestamp()
 
 
 def _date(text: Any) -> datetime:
     date = email.utils.parsedate_to_datetime(text[:LONGEST_TEXT])
-    return date if date.tzinfo is not None else date.replace(tzinfo=UTC)  # of C's asctime, which HTTP allows
+    return date if date.tzinfo is not None else date.replace(tzinfo=UTC)  # asctime of C has none, and HTTP allows it
 
 
 def _attribute(holder: Any, name: str) -> Any:
@@ -241,14 +244,14 @@ def _is_throttling(error: Any) -> bool:
 
 
 def _metadata(response: Any) -> Mapping[str, Any]:
-    """What botocore, whose responses are dicts, says of HTTP."""
+    """The part about HTTP in a response of botocore, which is a dict."""
     found = _tried(lambda: response["ResponseMetadata"])
     return found if type(found) is dict else {}
 
 
 def _tried(read: Callable[[], Any]) -> Any:
-    """What it gives, None if it raises: reading an error must not make another one of it."""
+    """What `read` returns; None if it raises: reading an error must not raise another one."""
     try:
         return read()
-    except BaseException:  # of the user's own classes, or of one that is no such thing
+    except BaseException:  # attributes of a user's class may raise anything
         return None

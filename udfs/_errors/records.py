@@ -1,4 +1,4 @@
-"""What is said of a row that failed."""
+"""Messages and records of rows that failed, with and without their inputs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import islice
 from typing import Any
 
 from .._text.safe import safe_repr, safe_str, shortened, type_name
-from .causes import leaves
 from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from .http import status_of
+from .traces import leaves
 
 __all__ = (
     "ERROR_FIELDS",
@@ -21,7 +21,6 @@ __all__ = (
     "error_record",
     "error_text",
     "is_fatal",
-    "misfit_error",
     "only_types",
     "shown_input",
     "task_error",
@@ -31,35 +30,28 @@ __all__ = (
 # The record of an error under `on_error="capture"`, and that of a dead letter: names and types, in their order.
 ERROR_FIELDS = {"type": "string", "message": "string", "attempts": "integer", "elapsed": "double", "status": "integer"}
 LETTER_FIELDS = {**ERROR_FIELDS, "function": "string", "partition": "integer"}
-SHOWN_ROWS = 8  # of a call of many
-SHOWN_ERRORS = 8  # of a group of many
+SHOWN_ROWS = 8  # of a micro-batch
+SHOWN_ERRORS = 8  # of a group
 
-Redact = Callable[[Any], Any]  # what may be shown of an input
+Redact = Callable[[Any], Any]  # from an input to what messages may show of it
 
 
 def is_fatal(error: BaseException | None) -> bool:
     """SystemExit, KeyboardInterrupt and their like fail the task under every policy, as does a `FatalError`."""
-    # A CancelledError is none of them, though it is no Exception either: a call whose own task group or timeout lets
-    # one out has failed like others. (issubclass of the type: isinstance would ask a class of the user's own.)
+    # A CancelledError is not fatal, though it is no Exception either: a call whose own task group or timeout raises one
+    # has failed like others. (issubclass of the type: isinstance would run code of the user's class.)
     if error is None:
         return False
     return issubclass(type(error), FatalError) or not issubclass(type(error), (Exception, asyncio.CancelledError))
 
 
 def as_exception(error: BaseException) -> Exception:
-    """The error itself, or what tells of one that would end whoever gets it, or that a future makes another of."""
+    """The error itself; wrapped if it would exit the process, or is a StopIteration, which no future can hold."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     substitute = AsyncUDFError(f"{type_name(error)}: {safe_str(error)}")
     substitute.__cause__ = error
     return substitute
-
-
-def misfit_error(before: str, value: Any, after: str, detail: str = "") -> ResultError:
-    """The error of a result that does not fit; `detail` may quote it."""
-    error = ResultError(f"{before} {safe_repr(value)} ({type_name(value)}){after}{detail}")
-    error.without_value = f"{before} a {type_name(value)}{after}"
-    return error
 
 
 def task_error(error: BaseException, where: str, redact: Redact | None = None) -> AsyncUDFError:
@@ -76,7 +68,7 @@ def task_error(error: BaseException, where: str, redact: Redact | None = None) -
 
 
 def error_record(error: BaseException, attempts: int, elapsed: float, redact: Redact | None = None) -> dict[str, Any]:
-    """The error as a struct, for a policy that goes on."""
+    """The error as a struct, for `on_error="capture"` and for dead letters."""
     values = (type_name(error), error_message(error, redact), attempts, elapsed, status_of(error))
     return dict(zip(ERROR_FIELDS, values, strict=True))
 
@@ -87,9 +79,9 @@ def error_text(error: BaseException, redact: Redact | None = None) -> str:
 
 
 def error_message(error: BaseException, redact: Redact | None = None) -> str:
-    """The message of an error; of a group also those of what is in it.
+    """The message of an error; of a group also the messages of its exceptions.
 
-    Where inputs are redacted it is without a result that does not fit and a service's answer, which may repeat them.
+    With `redact` it leaves out a result that does not fit and a service's response: they may repeat the input.
     """
     if issubclass(type(error), BaseExceptionGroup):
         inside = [error_text(leaf, redact) for leaf in islice(leaves(error), SHOWN_ERRORS + 1)]
@@ -100,7 +92,7 @@ def error_message(error: BaseException, redact: Redact | None = None) -> str:
 
 
 def shown_input(rows: Sequence[Any], redact: Redact | None = None) -> str:
-    """The input of a call, as far as it may be seen: of one row or, in a micro-batch, of several."""
+    """The input of a call as messages show it: of one row or, in a micro-batch, of several."""
     if redact is None:
         return safe_repr(rows[0] if len(rows) == 1 else list(rows))
     if len(rows) == 1:
@@ -110,7 +102,7 @@ def shown_input(rows: Sequence[Any], redact: Redact | None = None) -> str:
 
 
 def _redacted(row: Any, redact: Redact) -> str:
-    # Where the user's function fails nothing is shown: the input itself is what it was to keep back.
+    # If the user's function fails, nothing is shown: its purpose is to hide the input.
     try:
         visible = redact(row[0] if type(row) is tuple and len(row) == 1 else row)
         return shortened(visible) if issubclass(type(visible), str) else safe_repr(visible)

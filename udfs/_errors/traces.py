@@ -1,4 +1,4 @@
-"""The traceback of a user's exception, without the frames that say nothing to its user."""
+"""An exception's causes and its traceback, whatever a user's exception class makes of them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,55 @@ from types import ModuleType
 from typing import Any
 
 from .._text.safe import printable, type_name
-from .causes import related
 from .exceptions import AsyncUDFError
 
-__all__ = ("trace_of",)
+__all__ = ("leaves", "related", "trace_of")
 
 
-_OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # also where this module has travelled by value
+# Read from the base classes: a user's class may have an attribute of that name that raises, or is no exception.
+_cause: Any = vars(BaseException)["__cause__"].__get__
+_context: Any = vars(BaseException)["__context__"].__get__
+_inside: Any = vars(BaseExceptionGroup)["exceptions"].__get__
+
+
+def related(error: BaseException, *, contexts: bool = False) -> Iterator[BaseException]:
+    """An exception, those that it was raised from, and those in groups, each once.
+
+    With `contexts` also those that were being handled when it was raised.
+    """
+    waiting, seen = [error], set()  # causes may form a circle, or a chain longer than Python's stack
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += [*reversed(_members(one)), *([_context(one)] if contexts else ()), _cause(one)]
+
+
+def leaves(group: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group and in its groups, in their order."""
+    waiting = [group]
+    while waiting:
+        one = waiting.pop()
+        if inside := _members(one):
+            waiting += reversed(inside)
+        else:
+            yield one
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    return _inside(error) if issubclass(type(error), BaseExceptionGroup) else ()
+
+
+_OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # also in a process that got this module by value
 
 
 def trace_of(error: BaseException, *, full: bool = False, redacted: bool = False) -> str:
-    """The tracebacks of an exception and of those that caused it; nothing if they say no more than its message.
+    """The tracebacks of an exception and of its causes; empty if they say no more than its message.
 
     Args:
         full: with the frames of this library and of what it runs on.
-        redacted: results that do not fit, and what services answered, are left out, also of the exceptions themselves.
+        redacted: without results that do not fit and responses of services, in the exceptions themselves too.
     """
     try:
         if redacted:
@@ -43,7 +77,7 @@ def trace_of(error: BaseException, *, full: bool = False, redacted: bool = False
 
 
 def _without_results(error: BaseException) -> None:
-    """Leave what may repeat an input out of the exceptions themselves: a traceback prints them once more."""
+    """Remove what may repeat an input from the exceptions themselves: a traceback prints their messages again."""
     for one in related(error, contexts=True):
         if issubclass(type(one), AsyncUDFError) and one.without_value:  # type: ignore[attr-defined]
             one.args = (one.without_value,)  # type: ignore[attr-defined]

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._errors.exceptions import AsyncTimeoutError
-from .._errors.misfits import check_awaited
-from .._errors.records import misfit_error
+from .._errors.type_mismatch import check_awaited, result_error
 from .context import RuntimeContext
 
 __all__ = ("AsyncFunction", "Deliver", "ResultFuture", "Results")
@@ -57,7 +56,7 @@ class ResultFuture:
     def complete_exceptionally(self, error: BaseException) -> None:
         """Finish the row's attempt with an exception, which follows `retry` and `on_error`."""
         if not isinstance(error, BaseException):
-            error = misfit_error(f"{self._function}: complete_exceptionally takes an exception, not", error, "")
+            error = result_error(f"{self._function}: complete_exceptionally takes an exception, not", error, "")
         self._settle(None, error)
 
     @property
@@ -131,6 +130,6 @@ def as_results(results: Any, function: str) -> tuple[Any, ...]:
     if isinstance(results, (list, tuple)) and not hasattr(results, "_fields"):
         return tuple(results)
     check_awaited(function, results)
-    raise misfit_error(
+    raise result_error(
         f"{function} completed a row with", results, "; give a list of results: [result] for one, [] for none"
     )

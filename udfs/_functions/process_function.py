@@ -10,7 +10,7 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import FunctionError
-from .._errors.records import misfit_error
+from .._errors.type_mismatch import result_error
 from .._text.safe import safe_repr
 from .parameters import called, is_coroutine_function
 from .side_outputs import OutputTag, SideTypes, check_own_tag
@@ -153,7 +153,7 @@ class FlatMapFunction(ProcessFunction):
     def process_element(self, value: dict[str, Any], context: ProcessContext, collector: Collector) -> None:
         rows = at_hand(self._function(value))
         if isinstance(rows, (str, bytes, dict)) or not isinstance(rows, Iterable):
-            raise misfit_error("a flat_map gives an iterable of rows, such as a list or with yield, not", rows, "")
+            raise result_error("a flat_map gives an iterable of rows, such as a list or with yield, not", rows, "")
         for row in rows:
             collector.collect(row)
 
@@ -170,7 +170,7 @@ def at_hand(result: Any) -> Any:
     if inspect.isawaitable(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
             result.close()  # or Python warns that it was never awaited
-        raise misfit_error(
+        raise result_error(
             "it returned",
             result,
             ", which has not run: nothing waits in a plain function of a chain; call an async def with ordered_wait or "

@@ -9,9 +9,9 @@ import socket
 import ssl
 from typing import Any
 
-from .._errors.causes import related
 from .._errors.exceptions import ResultError
 from .._errors.http import is_of_a_broken_message, refusal_of, status_of
+from .._errors.traces import related
 
 __all__ = ("CallOutcome", "outcome_of")
 

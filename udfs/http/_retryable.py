@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .._errors.causes import leaves, related
 from .._errors.http import refusal_of, retry_after, status_of
 from .._errors.records import is_fatal
+from .._errors.traces import leaves, related
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._text.safe import type_name
 from ._errors import is_retryable_status
