@@ -1,1 +1,1 @@
-"""Texts of users' values for messages: short, printable, without secrets."""
+"""Texts for people: figures with units, and users' values, short, printable and without secrets."""

@@ -1,4 +1,4 @@
-"""Figures as people read them: two or three digits, a unit, and never more than is known."""
+"""Figures as people read them: two or three digits, a unit, and no precision that is not known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import isfinite
 __all__ = ("NOTHING", "bytes_", "count", "noun", "number", "rate", "seconds", "share", "things")
 
 
-NOTHING = "—"  # stands for what is not known
+NOTHING = "—"  # for an unknown figure
 _SMALL = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
 _LARGE = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
@@ -40,7 +40,7 @@ def _long(value: float) -> str:
 
 
 def count(value: float | None) -> str:
-    """How many.
+    """A whole number.
 
     >>> count(12345)
     '12,345'
@@ -49,7 +49,7 @@ def count(value: float | None) -> str:
 
 
 def things(value: float | str | None, one: str, many: str = "") -> str:
-    """How many of what; the number may be a text already.
+    """A number and its noun; the number may be a text.
 
     >>> things(1, "row"), things(1234, "row"), things("0.5", "retry", "retries")
     ('1 row', '1,234 rows', '0.5 retries')
@@ -58,7 +58,7 @@ def things(value: float | str | None, one: str, many: str = "") -> str:
 
 
 def noun(value: float | str | None, one: str, many: str = "") -> str:
-    """What there are so many of.
+    """The noun of a number, in the singular or the plural.
 
     >>> noun(1, "call"), noun(2, "call")
     ('call', 'calls')
@@ -67,7 +67,7 @@ def noun(value: float | str | None, one: str, many: str = "") -> str:
 
 
 def number(value: float | None) -> str:
-    """A mean, or whatever need not be whole.
+    """A number with a fraction, such as a mean.
 
     >>> [number(value) for value in (0.042, 7.43, 20.0, 312.4)]
     ['0.042', '7.4', '20', '312']
@@ -76,7 +76,7 @@ def number(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """How many in a second.
+    """A number in a second.
 
     >>> [rate(value) for value in (0.25, 3.14, 12345.6)]
     ['0.25/s', '3.1/s', '12,346/s']
@@ -85,7 +85,7 @@ def rate(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A part of the whole; 0% and 100% are nothing and all, and not nearly so.
+    """A part of the whole in percent; 0% and 100% mean exactly that, not nearly.
 
     >>> [share(value) for value in (0, 0.0004, 0.007, 0.931, 0.9996, 1)]
     ['0%', '<0.1%', '0.7%', '93%', '>99.9%', '100%']
@@ -115,7 +115,7 @@ def bytes_(value: float | None) -> str:
 
 
 def _digits(value: float, whole: float = 10) -> str:
-    """Two digits at least; from `whole` on none behind the point."""
+    """At least two digits; no fraction from `whole` on."""
     if abs(value) >= whole - 0.05:
         return f"{value:,.0f}"
     if abs(value) >= 0.95 or value == 0:

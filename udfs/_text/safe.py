@@ -1,4 +1,4 @@
-"""Texts of users' values and exceptions for messages: short, printable, without secrets, never an error themselves."""
+"""Users' values and exceptions as texts for messages: short, printable, without secrets. Never raises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LENGTH = 80
 
 
 class _Short(reprlib.Repr):
-    """Shortens inside of containers too; a value that cannot be printed is shown by its class."""
+    """A `repr` that shortens the values in containers too, and shows a value that cannot be printed by its class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,14 +24,14 @@ class _Short(reprlib.Repr):
     def repr1(self, x: Any, level: int) -> str:
         try:
             return super().repr1(x, level)
-        except BaseException:  # whatever it raises, somebody else's row is not to fail for it
+        except BaseException:  # a user's `__repr__` may raise anything, and no row may fail because of it
             return f"<{type_name(x)} that cannot be printed>"
 
     def repr_str(self, x: str, level: int) -> str:
         return super().repr_str(without_secrets(x), level)
 
     def repr_int(self, x: int, level: int) -> str:
-        # Python refuses to write a number of many digits in full.
+        # Python raises for a number of very many digits.
         return super().repr_int(x, level) if x.bit_length() < 8 * LENGTH else f"<int of {x.bit_length()} bits>"
 
     def repr_instance(self, x: Any, level: int) -> str:
@@ -47,19 +47,19 @@ def safe_repr(value: Any) -> str:
 
 
 def shortened(text: str) -> str:
-    """A text of at most `LENGTH` characters, without what is in its middle."""
+    """The text, printable; of a text longer than `LENGTH` its beginning and its end."""
     text = printable(text)
     half = (LENGTH - 3) // 2
     return text if len(text) <= LENGTH else f"{text[:half]}...{text[-half:]}"
 
 
 def one_line(name: object) -> str:
-    """A name that may be anything, short and in plain characters."""
+    """A name on one line, short and printable; it may be any object."""
     return " ".join("".join(one if one.isprintable() else " " for one in shortened(str(name))).split())
 
 
 def safe_str(error: BaseException) -> str:
-    """`str(error)`."""
+    """`str(error)`, printable, or the class of what it raises."""
     try:
         return printable(str(error))
     except BaseException as unprintable:
@@ -68,12 +68,12 @@ def safe_str(error: BaseException) -> str:
 
 def type_name(value: Any) -> str:
     """The name of a value's class."""
-    # Asked of `type` itself: a metaclass may have a `__name__` of its own, which fails.
+    # Read from `type` itself: a metaclass may have a `__name__` of its own that raises.
     return str(type.__dict__["__name__"].__get__(type(value)))
 
 
 def printable(text: str) -> str:
-    """The text without the secrets of its URLs, as a plain `str` that can be encoded."""
-    # Half an emoji, as JSON allows it, cannot be encoded: Spark's worker would fail to send the message, and Spark
-    # would wait for it for ever.
+    """The text as a plain `str` that can be encoded, without the secrets of its URLs."""
+    # JSON allows half an emoji, which cannot be encoded: Spark's worker fails to send such a message, and Spark waits
+    # for it for ever.
     return without_secrets(str.encode(text, "utf-8", "backslashreplace").decode("utf-8"))
