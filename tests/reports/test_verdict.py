@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._reports.reading import rounded_up
+from asyncudf._reports.function_figures import rounded_up
 from asyncudf._reports.verdict import verdict
 from tests.kit.plain_figures import STATES, figures, latencies, task
 
@@ -121,6 +121,28 @@ def test_an_attempt_timeout_that_is_shorter_already_is_not_advised() -> None:
     """The change is one that changes something."""
     slow = figures(winding_down=4.9, calls_busy=2.5, latency=ONE_SLOW, options={"attempt_timeout": 0.1})
     assert "attempt_timeout=" not in verdict(slow).text
+
+
+def test_the_promise_is_of_what_is_told() -> None:
+    """Input cost most, but one slow task is the answer: it is as sure as that is."""
+    tasks = [task(2.0, rows=100), task(2.0, rows=100), task(60.0, rows=5000)]
+    job = figures(calls_busy=64.0, ended=60.0, tasks={"succeeded": 3}, per_task=tasks, rows=5200, in_flight=FULL)
+    found = verdict(job)
+    assert "partitions of equal size" in found.text
+    assert found.sureness == "sure"
+
+
+def test_a_small_part_of_the_run_is_said_to_be_one() -> None:
+    """Where Spark goes on for a minute with what the function gave in 10 s, twice the slots do not halve the job."""
+    job = figures(**BUSY)
+    assert verdict(job, 60.0).text == f"{verdict(job).text}; its tasks took 10 s of the run's 1 min"
+    assert verdict(job, 12.0).text == verdict(job).text
+
+
+def test_rows_that_took_no_time_ran() -> None:
+    """100,000 rows in less than the clock shows: "nothing ran" was said of them."""
+    text = verdict(figures(seconds=0, rows=100_000, latency=latencies(100_000, 0.0))).text
+    assert text == "too short to tell: 100,000 calls in 0 s"
 
 
 def test_plain_values() -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 import pytest
 
-from asyncudf import AsyncStream, CircuitBreaker, Hedge, RateLimit, ResultStore, RetryStrategy, http
+from asyncudf import AdaptiveCapacity, AsyncStream, CircuitBreaker, Hedge, RateLimit, ResultStore, RetryStrategy, http
 from asyncudf._reports.verdict import verdict
 from tests.kit.engines import Engine
 from tests.kit.runs import figures_of, run_of_a_function, run_of_a_stream
@@ -115,6 +116,76 @@ def sometimes_slow(seconds: float = 5.0, every: int = 300, *, only_once: bool = 
     return call
 
 
+def broken_by_more(at_once: int) -> Call:
+    """A service that takes so many at once; with more, each call takes 2 s."""
+    flying = 0
+
+    async def call(n: int) -> int:
+        nonlocal flying
+        flying += 1
+        await asyncio.sleep(0.05 if flying <= at_once else 2.0)
+        flying -= 1
+        return n
+
+    return call
+
+
+def hanging(one_in: int) -> Call:
+    """Some calls never come back, but if they are made again."""
+    tried = set[int]()
+
+    async def call(n: int) -> int:
+        hangs = n % one_in == 7 and n not in tried
+        tried.add(n)
+        await asyncio.sleep(1e6 if hangs else 0.05)
+        return n
+
+    return call
+
+
+def bad_rows(one_in: int) -> Call:
+    async def call(n: int) -> int:
+        await asyncio.sleep(0.05)
+        if n % one_in == 0:
+            raise ValueError("no such row")
+        return n
+
+    return call
+
+
+def token_bucket(rate: float) -> Call:
+    """It takes this many calls in a second, and 50 more at first."""
+    left, looked = 50.0, None
+
+    async def call(n: int) -> int:
+        nonlocal left, looked
+        left, looked = min(50.0, left + (now() - (now() if looked is None else looked)) * rate), now()
+        is_refused = left < 1
+        left -= not is_refused
+        await asyncio.sleep(0.05)
+        if is_refused:
+            raise http.ThrottledError(429, retry_after=1.0)
+        return n
+
+    return call
+
+
+@contextlib.asynccontextmanager
+async def slow_to_open() -> AsyncIterator[None]:
+    await asyncio.sleep(4.0)
+    yield
+
+
+@contextlib.asynccontextmanager
+async def quick_to_open() -> AsyncIterator[None]:
+    yield
+
+
+async def with_client(n: int, client: None) -> int:
+    await asyncio.sleep(0.05)
+    return n
+
+
 def refusing() -> Call:
     """It takes 50 calls in each second."""
     accepted = Counter[int]()
@@ -158,9 +229,9 @@ def failing(times: int) -> Call:
 class Store(ResultStore):
     """Has what was put, after a while."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, to_put: float = 0.0) -> None:
         super().__init__()
-        self.seconds = seconds
+        self.seconds, self.to_put = seconds, to_put
         self.kept: dict[bytes, bytes] = {}
 
     async def open(self) -> None: ...
@@ -172,10 +243,11 @@ class Store(ResultStore):
         return [self.kept.get(key) for key in keys]
 
     async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
+        await asyncio.sleep(self.to_put)
         self.kept.update(items)
 
 
-def run(call: Call, rows: int = 1000, capacity: int = 20, **options: Any) -> Figures:
+def run(call: Call, rows: int = 1000, capacity: Any = 20, **options: Any) -> Figures:
     return run_of_a_function(call, range(rows), capacity=capacity, **options)
 
 
@@ -195,12 +267,24 @@ def chain(seconds: float) -> Figures:
     return run_of_a_stream(build, [{"n": n} for n in range(3000)], "n int", capacity=10)[0]
 
 
+def behind_a_filter(seconds: float) -> Figures:
+    """The first of two functions; one row in 20 comes to the second."""
+
+    def build(stream: AsyncStream) -> AsyncStream:
+        first, second = steady(0.05), steady(seconds)
+        few = stream.ordered_wait(first, capacity=10, as_="a").filter(lambda row: row["n"] % 20 == 0)
+        return few.ordered_wait(second, "n", capacity=10, as_="b")
+
+    return run_of_a_stream(build, [{"n": n} for n in range(3000)], "n int", capacity=10)[0]
+
+
 def advised(text: str, option: str) -> Any:
     """What the verdict wants an option to be."""
     return float(re.findall(rf"\b{option}=([\d_.]*\d)", text)[-1].replace("_", ""))
 
 
 RETRY, LATER = RetryStrategy.fixed_delay(attempts=3, delay=0.001), RetryStrategy.fixed_delay(attempts=2, delay=5.0)
+BACKOFF = RetryStrategy.exponential_backoff(attempts=5, initial=1.0, maximum=20.0)
 
 
 class Job(NamedTuple):
@@ -233,8 +317,8 @@ JOBS = {
     "a service that takes 4 at once": Job(
         lambda: run(few_at_once(4)),
         "calls_busy",
-        "calls took 50 ms while few were in flight and 249 ms else: the service, or the client's own pool, takes about "
-        "4 at once",
+        "calls took 50 ms while few were in flight and 249 ms else: the service, the client's pool, or a blocked loop "
+        "takes about 4 at once",
         "sure",
         lambda text: run(few_at_once(4), capacity=int(advised(text, "capacity"))),
         0.0,
@@ -242,7 +326,7 @@ JOBS = {
     "a service that takes 4 at once, and not always as long": Job(
         lambda: run(few_at_once(4, jitter=0.5)),
         "calls_busy",
-        "the service, or the client's own pool, takes about",
+        "the client's pool, or a blocked loop takes about",
         "sure",
         lambda text: run(few_at_once(4, jitter=0.5), capacity=40),
         0.0,
@@ -250,7 +334,7 @@ JOBS = {
     "a client with a pool of 4": Job(
         lambda: run(few_at_once(4, 0.2)),
         "calls_busy",
-        "the client's own pool, takes about 4 at once, and more capacity changes nothing; one that takes more",
+        "the client's pool, or a blocked loop takes about 4 at once, and more capacity changes nothing; one",
         "sure",
         lambda text: run(few_at_once(20, 0.2)),
         0.8,
@@ -394,6 +478,119 @@ JOBS = {
         "rows waited for stored results: the store is the limit (1,000 of 1,000 rows were found there)",
         "sure",
         lambda text: from_store(0.001),
+    ),
+    "a service that takes hardly fewer than there are slots": Job(
+        lambda: run(few_at_once(10), capacity=15),
+        "calls_busy",
+        "the service or capacity is the limit; try capacity=30: if calls then take longer, the service is the limit",
+        "likely",
+        lambda text: run(few_at_once(10), capacity=int(advised(text, "capacity"))),
+        0.0,
+    ),
+    "a service that more calls break": Job(
+        lambda: run(broken_by_more(10)),
+        "calls_busy",
+        'the service answers fewer calls the more it has; try capacity=10, or capacity="auto"',
+        "likely",
+        lambda text: run(broken_by_more(10), capacity=int(advised(text, "capacity"))),
+        0.95,
+    ),
+    "input that comes in bursts": Job(
+        lambda: run(steady(), 5000, every=5.0, batch=1000),
+        "calls_busy",
+        "but for 44% no rows came: more capacity alone would wait for that; more partitions on more cores, or less",
+        "likely",
+        lambda text: run(steady(), 5000),
+    ),
+    "a rate just below what the slots do": Job(
+        lambda: run(steady(), 2000, rate_limit=RateLimit(390)),
+        "calls_busy",
+        "calls waited for a permit: more capacity alone would wait for that; a higher rate_limit, if the service",
+        "likely",
+        lambda text: run(steady(), 2000),
+    ),
+    "a function before a filter and a slow function": Job(
+        lambda: behind_a_filter(2.0),
+        "calls_busy",
+        "results were not taken: more capacity alone would wait for that; a faster reader (the next function",
+        "likely",
+        lambda text: behind_a_filter(0.01),
+    ),
+    "a service that is asked for a little too much": Job(
+        lambda: run(token_bucket(300), 5000),
+        "calls_busy",
+        "calls: it allows fewer than were made, and capacity changes nothing; a rate_limit just below what it allows",
+        "likely",
+        lambda text: run(token_bucket(300), 5000, rate_limit=RateLimit(295)),
+        0.0,
+    ),
+    "rows that fail": Job(
+        lambda: run(bad_rows(2), on_error="null"),
+        "calls_busy",
+        "50% of the rows failed (mostly ValueError): their calls were made in vain; first look why they fail",
+        "likely",
+        lambda text: run(bad_rows(1000), on_error="null"),
+        0.0,
+    ),
+    "back-off that is most of the time": Job(
+        lambda: run(failing(3), retry=BACKOFF),
+        "calls_busy",
+        "75% of the attempts were retries (mostly ConnectionError): what fails is the limit",
+        "likely",
+        lambda text: run(failing(0), retry=BACKOFF),
+    ),
+    "a few calls that hang": Job(
+        lambda: run(hanging(200), 3000, timeout=30.0, on_error="null"),
+        "winding_down",
+        "tasks waited for their last calls: half of all took 50 ms, the longest 30 s; timeout=0.11, twice what 99%",
+        "likely",
+        lambda text: run(hanging(200), 3000, timeout=advised(text, "timeout"), on_error="null"),
+    ),
+    "calls that hang, and are tried again": Job(
+        lambda: run(hanging(20), 2000, attempt_timeout=5.0, timeout=60.0, retry=RETRY),
+        "calls_busy",
+        "with calls that ran into attempt_timeout=5; attempt_timeout=0.11, twice what 99% of the others took",
+        "sure",
+        lambda text: run(
+            hanging(20), 2000, attempt_timeout=advised(text, "attempt_timeout"), timeout=60.0, retry=RETRY
+        ),
+    ),
+    "a client that takes long to open": Job(
+        lambda: run(with_client, resources={"client": slow_to_open}),
+        "winding_down",
+        "resources were opened and closed, 4 s in a task; resources that open faster would save",
+        "sure",
+        lambda text: run(with_client, resources={"client": quick_to_open}),
+    ),
+    "fewer rows than slots": Job(
+        lambda: run(steady(2.0), 60, capacity=100),
+        "winding_down",
+        "a task had 60 rows for 100 slots; there is only one task: only faster calls would end it earlier",
+        "sure",
+        lambda text: run(steady(1.0), 60, capacity=100),
+        0.5,
+    ),
+    "a queue that is as large as the job": Job(
+        lambda: run(failing(1), retry=RetryStrategy.fixed_delay(attempts=2, delay=10.0)),
+        "winding_down",
+        "the last rows of a task waited to be tried again (mostly ConnectionError); shorter delays of retry=",
+        "likely",
+        lambda text: run(failing(1), retry=RETRY),
+    ),
+    "a capacity that may not grow": Job(
+        lambda: run(steady(), 20_000, capacity=AdaptiveCapacity(1, 30)),
+        "calls_busy",
+        "30 at most), and they took 50 ms from first to last: the service was not the limit; a larger maximum would",
+        "likely",
+        lambda text: run(steady(), 20_000, capacity=AdaptiveCapacity(1, 60)),
+        0.48,
+    ),
+    "a store that takes long to put": Job(
+        lambda: run(steady(), 2000, store=Store(0.0, 0.9), version="1"),
+        "store",
+        "0 of 2,000 rows were found there); to do without store=, if rows do not come again, would save",
+        "sure",
+        lambda text: run(steady(), 2000),
     ),
     "hits alone": Job(
         lambda: from_store(0.0, every=0.1),

@@ -111,10 +111,10 @@ class Run:
         self._take()
         with self._lock:
             functions = self._metrics.to_plain()
-        for function in functions:
-            function["verdict"] = verdict(function).to_plain()
         began = self._began or 0.0
         seconds = 0.0 if self._began is None else (self._ended or time.monotonic()) - self._since
+        for function in functions:
+            function["verdict"] = verdict(function, seconds).to_plain()
         return {"began": began, "seconds": seconds, "is_over": self._ended is not None, "functions": functions}
 
     def summary(self) -> str:

@@ -16,7 +16,7 @@ from .._metrics.time_account import State
 from .._text import figures
 from .._text.safe import printable
 from .charts import curves_of, histogram_of, segments_of
-from .ideal import ideal_of
+from .function_figures import throughput_of
 
 __all__ = ("run_report",)
 
@@ -87,7 +87,7 @@ def _page(metrics: Mapping[str, Any]) -> str:
         curves_of=curves_of,
         histogram_of=histogram_of,
         segments_of=segments_of,
-        ideal_of=ideal_of,
+        throughput_of=throughput_of,
         words=figures,
         short=_short,
         states={state.name.lower(): (state.value, MEANINGS[state]) for state in State},

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._text.figures import bytes_, count, number, rate, seconds, share, things
 from .._text.safe import one_line, printable
-from .reading import Reading
+from .function_figures import FunctionFigures
 from .verdict import verdict
 
 __all__ = ("summary",)
@@ -60,46 +60,46 @@ def _tasks(function: Mapping[str, Any]) -> str:
 
 def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Titles, and what is to be said of them; only where there is something."""
-    reading = Reading(function)
-    wall = reading.wall
-    if reading.tasks:
-        speed = f", {rate(reading.count('rows') / wall)}" if wall else ""
-        yield "rows", f"{count(reading.count('rows'))} in, {count(reading.count('results'))} out{speed}"
-    if reading.count("calls") or (reading.tasks and reading.peak):
-        yield "calls", _calls(reading)
-        yield "in flight", _in_flight(reading)
-    if reading.queued_peak:
+    figures = FunctionFigures(function)
+    wall = figures.wall
+    if figures.tasks:
+        speed = f", {rate(figures.count('rows') / wall)}" if wall else ""
+        yield "rows", f"{count(figures.count('rows'))} in, {count(figures.count('results'))} out{speed}"
+    if figures.count("calls") or (figures.tasks and figures.peak):
+        yield "calls", _calls(figures)
+        yield "in flight", _in_flight(figures)
+    if figures.queued_peak:
         mean = number((function.get("queued") or {}).get("mean"))
-        size = f"; {bytes_(reading.count('bytes_peak'))} of results" if reading.count("bytes_peak") else ""
-        yield "queued", f"{things(mean, 'row')} in the mean of a task, {count(reading.queued_peak)} at most{size}"
-    if extras := [things(reading.count(key), *words) for key, words in EXTRAS.items() if reading.count(key)]:
+        size = f"; {bytes_(figures.count('bytes_peak'))} of results" if figures.count("bytes_peak") else ""
+        yield "queued", f"{things(mean, 'row')} in the mean of a task, {count(figures.queued_peak)} at most{size}"
+    if extras := [things(figures.count(key), *words) for key, words in EXTRAS.items() if figures.count(key)]:
         yield "also", ", ".join(extras)
-    if reading.errors:
-        yield "errors", _errors(reading.errors)
+    if figures.errors:
+        yield "errors", _errors(figures.errors)
     if in_vain := _in_vain(function):
         yield "in vain", in_vain
-    if reading.seconds:
-        yield "time", _time(reading)
+    if figures.seconds:
+        yield "time", _time(figures)
     yield "verdict", _verdict(function)
 
 
-def _calls(reading: Reading) -> str:
-    told = count(reading.count("calls"))
-    if not reading.calls_ended:
-        return f"{told}: none has come back" if reading.count("calls") else "none has come back"
-    quantiles = [f"{name} {seconds(reading.latency(name))}" for name in ("p50", "p95", "p99")]
-    return f"{told}: {', '.join(quantiles)}, longest {seconds(reading.latency('max'))}"
+def _calls(figures: FunctionFigures) -> str:
+    told = count(figures.count("calls"))
+    if not figures.calls_ended:
+        return f"{told}: none has come back" if figures.count("calls") else "none has come back"
+    quantiles = [f"{name} {seconds(figures.latency(name))}" for name in ("p50", "p95", "p99")]
+    return f"{told}: {', '.join(quantiles)}, longest {seconds(figures.latency('max'))}"
 
 
-def _in_flight(reading: Reading) -> str:
-    of = "" if reading.capacity is None else f" of {count(reading.capacity)}"
-    now = f"{number(reading.flying)} now, " if reading.flying else ""
-    if not reading.calls_ended:  # calls count in the mean when they have come back
-        return f"{now}{count(reading.peak)}{of} at most in a task"
-    told = f"{now}{number(reading.in_flight)}{of} in the mean of a task, {count(reading.peak)} at most"
-    if reading.wall and reading.tasks > 1:
-        together = reading.seconds / reading.wall
-        calls = things(number(reading.in_flight * together), "call")
+def _in_flight(figures: FunctionFigures) -> str:
+    of = "" if figures.capacity is None else f" of {count(figures.capacity)}"
+    now = f"{number(figures.flying)} now, " if figures.flying else ""
+    if not figures.calls_ended:  # calls count in the mean when they have come back
+        return f"{now}{count(figures.peak)}{of} at most in a task"
+    told = f"{now}{number(figures.in_flight)}{of} in the mean of a task, {count(figures.peak)} at most"
+    if figures.wall and figures.tasks > 1:
+        together = figures.seconds / figures.wall
+        calls = things(number(figures.in_flight * together), "call")
         told += f"; {things(number(together), 'task')} at a time, {calls} in all"
     return told
 
@@ -124,9 +124,9 @@ def _in_vain(function: Mapping[str, Any]) -> str:
     return f"{told} ({_errors(failed['errors'])})" if failed.get("errors") else told
 
 
-def _time(reading: Reading) -> str:
-    shown = [state for state in reading.ranking if reading.share(state) >= NAMED]
-    return ", ".join(f"{state.value} {share(reading.share(state))}" for state in shown)
+def _time(figures: FunctionFigures) -> str:
+    shown = [state for state in figures.ranking if figures.share(state) >= NAMED]
+    return ", ".join(f"{state.value} {share(figures.share(state))}" for state in shown)
 
 
 def _verdict(function: Mapping[str, Any]) -> str:

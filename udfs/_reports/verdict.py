@@ -1,14 +1,16 @@
-"""The verdict on a function: where its time went, and the one change that would help most."""
+"""The verdict on a function: where its time went, why, and the one change that would help most."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from .._text.figures import seconds, share, things
-from .reading import Reading
-from .rules import Finding, failed_attempts, finding, skew
+from .._text.figures import count, seconds, share, things
+from .function_figures import FunctionFigures, seconds_of
+from .rules import Diagnosis, at_most, diagnosis, mostly
 
 __all__ = ("verdict",)
 
@@ -19,6 +21,9 @@ LONG = 10  # times the longest call: few calls tell as much then
 MOST = 0.6  # of the time: one state alone is the answer
 LITTLE = 0.35  # of the time: no state is
 CLOSE = 0.8  # of what cost most: is named too
+IN_ALL = 0.5  # of the run's time: the function's own is named beside it
+
+Sureness = Literal["sure", "likely", "not clear"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +33,13 @@ class Verdict:
     Attributes:
         state: of the account of time the one that cost most, by its key in `time`; None if nothing ran.
         share: of the tasks' time that went to it.
-        sureness: how far the figures tell the cause.
+        sureness: how far the figures show the cause.
         text: both, and the one change, in a line.
     """
 
     state: str | None
     share: float
-    sureness: Literal["sure", "likely", "not clear"]
+    sureness: Sureness
     text: str
 
     def to_plain(self) -> dict[str, Any]:
@@ -42,54 +47,100 @@ class Verdict:
         return dataclasses.asdict(self)
 
 
-def verdict(function: Mapping[str, Any]) -> Verdict:
+def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
     """The verdict on one function of `run.metrics`.
 
-    What a change would save is reckoned from the figures alone, with the condition that they cannot tell:
+    The figures alone show what a change would save, under the condition that they cannot show:
 
-    - "about": with twice the slots, where calls took as long at all times, `time * (1 - busy / 2)`; without failures
-      `time * (1 - busy * retried)`; with half as many partitions half of the time in which tasks start and end.
-    - "at most": all of a state's time; never more than would leave the calls all slots busy all the time,
-      `calls in flight / slots`, and where slow calls are the cause never more than would leave the longest call.
-    - tasks of equal length: what the longest takes beyond the mean, of the time from the first to the last.
+    - "about": with twice the slots, where calls took as long at all times, `time * (1 - busy / 2)`; with half as many
+      partitions half of the time in which tasks start and end; without failures the time of attempts in vain, and of
+      the back-off that nothing else filled.
+    - "at most": all of a state's time. Where calls become shorter, their part of the time of full slots, and all of the
+      time that waited for the longest call.
+    - Never more than would leave the calls all slots busy all the time: `calls in flight / slots`.
+    - Tasks of equal length: what the longest takes beyond the mean, of the time from the first to the last.
 
-    No number is given where the run does not tell: how many calls a service takes, and what blocked code would save.
+    No number is given where the run does not show it: how many calls a service takes, and what blocked code would save.
+
+    Args:
+        function: of the `functions`.
+        run_seconds: of the whole run. If the function's tasks were a small part of it, the text says so.
     """
-    reading = Reading(function)
-    failed = failed_attempts(reading)
-    if not reading.seconds:
+    f = FunctionFigures(function)
+    failed = failed_attempts(f)
+    if not f.seconds and not f.count("rows"):
         if failed is None:
-            told = "nothing ran: no task had a row for it, or none has told of itself yet"
-            return Verdict(None, 0.0, "not clear", told)
+            text = "nothing ran: no task had a row for it, or none has reported anything yet"
+            return Verdict(None, 0.0, "not clear", text)
         return Verdict(None, 0.0, "sure", f"nothing was completed: {failed.seen}; {failed.change}")
-    first, second = reading.ranking[:2]
-    key, cost = first.name.lower(), reading.share(first)
-    is_short = _is_too_short(reading)
-    if is_short and failed is not None and failed.gain >= LITTLE:
-        return Verdict(key, cost, "likely", f"{failed.seen}; {failed.change}")
-    if is_short:
-        calls = things(reading.calls_ended, "call")
-        told = f"too short to tell: {calls} in {seconds(reading.seconds)}, {share(cost)} of it {first.value}"
-        return Verdict(key, cost, "not clear", told)
-    found = finding(reading)
-    is_close = reading.share(second) >= CLOSE * cost
-    sureness: Literal["sure", "likely", "not clear"] = "likely"
+    name, cost = (f.top.name.lower(), f.share(f.top)) if f.seconds else (None, 0.0)
+    if (f.calls_ended < FEW_CALLS and f.seconds < LONG * f.latency("max")) or f.seconds < SHORT:
+        if failed is not None and failed.gain >= LITTLE:
+            return Verdict(name, cost, "likely", f"{failed.seen}; {failed.change}")
+        spent = f", {share(cost)} of it {f.top.value}" if name else ""
+        text = f"too short to tell: {things(f.calls_ended, 'call')} in {seconds(f.seconds)}{spent}"
+        return Verdict(name, cost, "not clear", text)
+    found = diagnosis(f)
+    text = f"{share(cost).removeprefix('>')} of the time "  # a line that begins with it would be a quotation
+    others = [other for other in (failed, skew(f)) if other is not None and other.gain > (found.gain or LITTLE)]
+    if others:
+        found = max(others, key=lambda other: other.gain)
+        text += f"went to {f.top.value}, but "
+    text += f"{found.seen}; {found.change}"
+    second = f.ranking[1]
+    is_close = f.share(second) >= CLOSE * cost
+    sureness: Sureness = "likely"
     if cost < LITTLE:
         sureness = "not clear"
     elif cost >= MOST and found.is_sure and not is_close:
         sureness = "sure"
-    others = (other for other in (failed, skew(reading)) if other is not None)
-    best: Finding = max(others, key=lambda other: other.gain, default=found)
-    of_all = share(cost).removeprefix(">")  # a line that begins with it would be a quotation
-    if best.gain > (found.gain or LITTLE):
-        text = f"{of_all} of the time went to {first.value}, but {best.seen}; {best.change}"
+    if is_close:
+        text += f"; {second.value} took {share(f.share(second))}"
+    if 0 < f.wall < IN_ALL * run_seconds:
+        text += f"; its tasks took {seconds(f.wall)} of the run's {seconds(run_seconds)}"
+    return Verdict(name, cost, sureness, text)
+
+
+def skew(f: FunctionFigures) -> Diagnosis | None:
+    """One task that runs on alone: in tasks of equal length the run would save what it takes beyond the mean."""
+    tasks = sorted(f.per_task, key=seconds_of)
+    if len(tasks) < 3 or not f.wall:
+        return None
+    longest, usual = seconds_of(tasks[-1]), statistics.median(map(seconds_of, tasks))
+    if longest < max(3 * usual, f.wall / 2):
+        return None
+    # As many at a time as ran when most did: with fewer cores than tasks they run in rounds.
+    at_once = max(sum(_runs_at(other, task.get("began") or 0.0) for other in tasks) for task in tasks)
+    rounds = math.ceil(f.tasks / max(1, at_once))
+    gain = min(1.0, max(0.0, longest - rounds * f.seconds / max(1, f.tasks)) / f.wall)
+    seen = f"one task of {count(f.tasks)} took {seconds(longest)}, half of them at most {seconds(usual)}"
+    rows = tasks[-1].get("rows") or 0
+    if rows >= 2 * statistics.median(task.get("rows") or 0 for task in tasks):
+        seen += f", as it had {count(rows)} of {things(f.count('rows'), 'row')}"
+        return Diagnosis(seen, f"partitions of equal size {at_most(gain)}", gain)
+    seen += f", with no more rows than others (partition {tasks[-1].get('partition')})"
+    return Diagnosis(seen, f"if it were as fast as others that {at_most(gain)}", gain)
+
+
+def _runs_at(task: Mapping[str, Any], moment: float) -> bool:
+    began = task.get("began") or 0.0
+    return bool(began <= moment < began + seconds_of(task))
+
+
+def failed_attempts(f: FunctionFigures) -> Diagnosis | None:
+    """The task attempts that failed: their calls were made in vain."""
+    failed, tasks = f.plain.get("failed_attempts") or {}, f.plain.get("tasks") or {}
+    attempts, spent = (tasks.get("failed") or 0) + (tasks.get("lost") or 0), failed.get("seconds") or 0.0
+    if not attempts or not spent:
+        return None
+    gain = spent / (spent + f.seconds)
+    errors = failed.get("errors") or {}
+    calls = f"{count(failed.get('calls'))} calls were made in vain{mostly(errors)}"
+    seen = f"{things(attempts, 'task attempt')} failed and took {share(gain)} of all time: {calls}"
+    if not tasks.get("failed"):
+        change = "their executors were lost: Spark's log tells why"
+    elif not errors or f.options.get("on_error", "raise") != "raise":  # no row's error ended them
+        change = "Spark's log tells why"
     else:
-        text = f"{of_all} of the time {found.seen}; {found.change}"
-    return Verdict(
-        key, cost, sureness, text + (f"; {second.value} took {share(reading.share(second))}" if is_close else "")
-    )
-
-
-def _is_too_short(reading: Reading) -> bool:
-    few = reading.calls_ended < FEW_CALLS and reading.seconds < LONG * reading.latency("max")
-    return few or reading.seconds < SHORT
+        change = 'on_error="null" or "dead_letter" keeps a task going when a row fails'
+    return Diagnosis(seen, change, gain)

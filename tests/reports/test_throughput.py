@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._reports.ideal import ideal_of
+from asyncudf._reports.function_figures import throughput_of
 
 
 def function_of(
@@ -31,26 +31,26 @@ def function_of(
 
 def test_with_half_of_the_slots_in_use_twice_as_much_is_possible() -> None:
     """Four tasks of 20 slots, of which 10 were in use: a call had its slot for 0.4 s."""
-    ideal = ideal_of(function_of())
+    ideal = throughput_of(function_of())
     assert (ideal.achieved, ideal.parallel, ideal.in_slot) == (100.0, 4.0, pytest.approx(0.4))
     assert ideal.possible == pytest.approx(20 * 4.0 / 0.4) == pytest.approx(200.0)
 
 
 def test_a_task_has_no_use_for_more_slots_than_it_has_rows() -> None:
     """100 rows in four tasks: a capacity of 100,000 would not make 2,000,000 a second of them."""
-    ideal = ideal_of(function_of(capacity=100_000, rows=100, calls=100, mean=2.0, peak=20))
+    ideal = throughput_of(function_of(capacity=100_000, rows=100, calls=100, mean=2.0, peak=20))
     assert ideal.slots == 25
     assert ideal.possible == pytest.approx(10.0 * 25 / 2)
 
 
 def test_slots_that_were_in_use_are_not_denied() -> None:
     """One of four tasks may have had nearly all rows."""
-    assert ideal_of(function_of(capacity=100_000, rows=100, calls=100, mean=20.0, peak=97)).slots == 97
+    assert throughput_of(function_of(capacity=100_000, rows=100, calls=100, mean=20.0, peak=97)).slots == 97
 
 
 def test_rows_of_a_micro_batch_are_one_call() -> None:
     """Fifty rows for each call stay fifty."""
-    ideal = ideal_of(function_of(calls=20))
+    ideal = throughput_of(function_of(calls=20))
     assert ideal.in_slot == pytest.approx(20.0)
     assert ideal.possible == pytest.approx(200.0)
 
@@ -59,7 +59,7 @@ def test_rows_of_a_micro_batch_are_one_call() -> None:
 def test_nobody_does_more_than_the_ideal(capacity: int, used: float, rows: int, wall: float, tasks: int) -> None:
     """Achieved is the part of it that the slots were in use."""
     told = function_of(capacity=capacity, mean=capacity * used, peak=capacity, rows=rows, wall=wall, tasks=tasks)
-    ideal = ideal_of(told)
+    ideal = throughput_of(told)
     assert ideal.achieved is not None
     assert ideal.possible is not None
     assert ideal.achieved == pytest.approx(ideal.possible * used)
@@ -79,10 +79,10 @@ def test_nobody_does_more_than_the_ideal(capacity: int, used: float, rows: int, 
 )
 def test_where_the_figures_do_not_tell_it_there_is_none(function: dict[str, Any]) -> None:
     """Calls that never overlap may be of a kind that cannot."""
-    assert ideal_of(function).possible is None
+    assert throughput_of(function).possible is None
 
 
 def test_one_slot_that_was_always_in_use_was_ideal() -> None:
     """With a capacity of 1 calls cannot overlap, and that is known."""
-    ideal = ideal_of(function_of(capacity=1, mean=1.0, peak=1))
+    ideal = throughput_of(function_of(capacity=1, mean=1.0, peak=1))
     assert ideal.possible == ideal.achieved
