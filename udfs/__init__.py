@@ -60,8 +60,7 @@ from ._api.decorator import AsyncUDF, async_pandas_udf
 from ._api.dry_run import dry_run
 from ._api.lookup_table import LookupTable
 from ._api.monitor import Run, monitor
-from ._api.stream import AsyncStream
-from ._api.wait import ordered_wait, unordered_wait
+from ._api.stream import AsyncStream, ordered_wait, unordered_wait
 from ._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FunctionError, OptionError, ResultError
 from ._functions.async_function import AsyncFunction, ResultFuture
 from ._functions.context import RuntimeContext

@@ -15,7 +15,7 @@ from asyncudf._coordination.identity import CoordinatorConfig
 from asyncudf._loop.bridge import Bridge
 from asyncudf._spark import worker
 from asyncudf._spark.column import ColumnTask
-from asyncudf._spark.metrics import TaskReportSpec
+from asyncudf._spark.monitoring.task_report import TaskReportSpec
 from asyncudf._spark.planner import plan_function_offline
 from asyncudf._spark.worker import start_function
 

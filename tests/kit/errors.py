@@ -12,7 +12,7 @@ from asyncudf import AsyncUDFError
 from asyncudf._errors.exceptions import FatalError
 from asyncudf._errors.http import refusal_of, retry_after, status_of
 from asyncudf._policies.call_outcome import outcome_of
-from asyncudf._spark.errors import ErrorReporting
+from asyncudf._spark.worker import ErrorReporting
 
 
 class Raises:

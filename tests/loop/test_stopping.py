@@ -14,7 +14,7 @@ import pytest
 
 from asyncudf._loop import bridge as bridge_module
 from asyncudf._loop.bridge import Bridge, Reader
-from asyncudf._spark.connection import flusher
+from asyncudf._spark.worker import flusher
 from tests.kit.bridges import batch, start
 from tests.kit.threads import loop_threads
 

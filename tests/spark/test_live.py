@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from asyncudf._spark.live import LARGEST, NONCE, TAG, LiveReporter, LiveServer
-from asyncudf._spark.metrics import REGISTRY, Channels, MonitorRequest, TaskReportSpec
+from asyncudf._spark.monitoring.live import LARGEST, NONCE, TAG, LiveReporter, LiveServer
+from asyncudf._spark.monitoring.task_report import REGISTRY, Channels, MonitorRequest, TaskReportSpec
 
 SECRET = b"s" * 32
 WAIT = 10.0  # seconds; only a failure takes so long

@@ -13,7 +13,7 @@ from pyspark.sql.functions import udf
 
 import asyncudf
 from asyncudf import AsyncStream, AsyncUDFError, async_pandas_udf, monitor, ordered_wait, unordered_wait
-from asyncudf._spark.metrics import SESSION_CONF, THREAD_PROPERTY
+from asyncudf._spark.monitoring.task_report import SESSION_CONF, THREAD_PROPERTY
 from tests.kit.threads import left_threads
 
 pytestmark = pytest.mark.spark

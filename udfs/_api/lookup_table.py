@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import random
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from .._errors.exceptions import OptionError
+from .._errors.exceptions import OptionError, ResultError
 from .._functions.async_function import AsyncFunction
 from .._policies.checks import flag, optional, positive_int, seconds, text
 from .._policies.options import CallOptions, OnNullInput
-from .._spark.lookup_keys import arguments_of, called_rows, check_ends, keys_of, waves
-from .._spark.lookup_names import free_name
-from .._spark.lookup_table import lookup_table
+from .._policies.retry import Attempt, RetryStrategy
+from .._spark.lookup_table.keys import arguments_of, called_rows, check_ends, free_name, keys_of, waves
+from .._spark.lookup_table.table import lookup_table
 from .._text.safe import safe_repr
-from .decorator import udf_of
-from .lookup_calls import capturing
+from .decorator import AsyncUDF, udf_of
 from .monitor import monitor
-from .wait import unordered_wait
+from .stream import unordered_wait
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -187,3 +187,44 @@ class LookupTable:
 
     def __repr__(self) -> str:
         return f"<LookupTable {self._table.where} of {self._udf.spec.name}({', '.join(self._columns)})>"
+
+
+def capturing(udf: AsyncUDF[..., Any]) -> AsyncUDF[..., Any]:
+    """The function with its errors beside its results.
+
+    A row that is late has its error, whatever `on_timeout` would make of it, and so has one whose last result the retry
+    strategy would have tried again.
+    """
+    retry, timeout = udf.options.retry, udf.options.timeout
+    if retry is not None and timeout is not None:  # which a strategy needs
+        retry = _Exacting(retry, timeout)
+    return udf.with_options(on_error="capture", on_timeout=None, retry=retry)
+
+
+class _Exacting(RetryStrategy):
+    """Another strategy, but its last result does not stand if another attempt would have been made for it."""
+
+    def __init__(self, given: RetryStrategy, timeout: float) -> None:
+        self._given = given
+        self._timeout = timeout
+        self.max_retry_after = given.max_retry_after
+
+    @property
+    def checks_results(self) -> bool:
+        return self._given.checks_results
+
+    def asks_again(self, attempt: Attempt) -> bool:
+        return self._given.asks_again(attempt)
+
+    def singles_out(self, error: BaseException) -> bool:
+        return self._given.singles_out(error)
+
+    def next_delay(self, attempt: Attempt, rng: random.Random) -> float | None:
+        delay = self._given.next_delay(attempt, rng)
+        is_last = delay is None or attempt.elapsed + delay >= self._timeout
+        if is_last and attempt.error is None and self.asks_again(attempt):
+            raise ResultError(
+                f"after {attempt.number} attempt{'s' * (attempt.number > 1)} the retry strategy still asks again for "
+                "the result, which is therefore not kept"
+            )
+        return delay

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._metrics.run_metrics import RunMetrics
-from .._spark.monitor import JobWatch
-from .._spark.run_frame import run_frame
+from .._spark.monitoring.job_watch import JobWatch, run_frame
 from .._text.safe import safe_repr
 
 if TYPE_CHECKING:

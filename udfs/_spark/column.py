@@ -21,11 +21,10 @@ from .._operators.input_buffer import InputElement
 from .._policies.options import Options
 from .._text.safe import safe_repr
 from ._compat import column_udf, condition_of
-from .errors import ErrorReporting
-from .metrics import TaskReportSpec
+from .monitoring.task_report import TaskReportSpec
 from .pickling import with_import_help
 from .planner import plan_function
-from .worker import start_function
+from .worker import ErrorReporting, start_function
 
 __all__ = ("ColumnTask", "column")
 

@@ -19,11 +19,10 @@ from .._chain.sinks import ArrowSinks, without_rows
 from .._chain.source import SourceReader
 from .._functions.side_outputs import OutputTag
 from .._loop.bridge import Bridge, pipe
-from .errors import ErrorReporting
-from .metrics import TaskReportSpec
+from .monitoring.task_report import TaskReportSpec
 from .pickling import with_import_help
 from .types import arrow_type, side_output_type, timestamp_type
-from .worker import start_bridge
+from .worker import ErrorReporting, start_bridge
 
 __all__ = ("ChainTask", "Evaluation", "plan_evaluation")
 

@@ -28,7 +28,7 @@ from .._policies.options import OnError, Options
 from .._policies.watermarks import WatermarkSource, WatermarkStrategy
 from .._stores.keys import ResultKeys
 from .._text.safe import safe_repr
-from .coordination import coordinator_config
+from .coordinators import coordinator_config
 from .pickling import check_function_picklable, check_picklable
 from .schemas import (
     arguments,

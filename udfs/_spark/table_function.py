@@ -26,13 +26,12 @@ from .._operators.input_buffer import InputElement
 from .._policies.options import Options
 from .._text.safe import type_name
 from ._compat import AnalyzeArgument, AnalyzeResult, check_table_functions
-from .errors import ErrorReporting
-from .metrics import TaskReportSpec
+from .monitoring.task_report import TaskReportSpec
 from .pickling import with_import_help
 from .planner import plan_function
 from .schemas import arguments, check_columns, joined_schema, result_fields
 from .types import arrow_type
-from .worker import start_function
+from .worker import ErrorReporting, start_function
 
 __all__ = ("TableTask", "register_table_function", "table_arguments")
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from typing import Any
+
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -12,9 +16,15 @@ from .._functions.annotations import UnknownTypeError
 from .._functions.side_outputs import OutputTag
 from .._text.safe import safe_repr
 from ._compat import from_ddl, to_arrow
-from .ddl import to_json
 
-__all__ = ("arrow_type", "parsed", "parsed_offline", "side_output_type", "timestamp_type")
+__all__ = (
+    "arrow_type",
+    "parsed",
+    "parsed_offline",
+    "side_output_type",
+    "timestamp_type",
+    "to_json",
+)
 
 
 def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:
@@ -81,3 +91,127 @@ def side_output_type(tag: OutputTag, timestamp: str = "timestamp") -> pa.DataTyp
         except UnknownTypeError:
             raise FunctionError(f"the schema of {tag!r} cannot be read on an executor; give a StructType") from None
     return arrow_type(schema, f"side output {tag.name!r}")
+
+
+# pyspark.sql.types reads JSON without a JVM, and DDL only with one. What is not in here is left to Spark's own parser,
+# where there is a session, so this need not know all of DDL; but what it takes it must read as Spark does.
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|'(?:[^'\\]|\\.)*'|[<>(),:])")
+_NAMES = {
+    "boolean": "boolean", "tinyint": "byte", "byte": "byte", "smallint": "short", "short": "short",
+    "int": "integer", "integer": "integer", "bigint": "long", "long": "long", "float": "float", "real": "float",
+    "double": "double", "string": "string", "binary": "binary", "date": "date",
+    "timestamp_ltz": "timestamp", "timestamp_ntz": "timestamp_ntz", "void": "void",
+}  # fmt: skip
+
+
+def to_json(ddl: str, timestamp: str = "timestamp") -> Any:
+    """The JSON form of a DDL text, as in `pyspark.sql.types.DataType.jsonValue`.
+
+    Args:
+        ddl: the text.
+        timestamp: what that word means in it, "timestamp" or "timestamp_ntz".
+
+    Raises:
+        UnknownTypeError: it is not DDL, or a corner of it that only Spark knows.
+
+    >>> to_json("array<int>")
+    {'type': 'array', 'elementType': 'integer', 'containsNull': True}
+    """
+    # "temp double, sky string" is a struct's fields without the struct<> around them.
+    for parse in (_type, _struct):
+        try:
+            tokens = _Tokens(ddl, timestamp)
+            parsed = parse(tokens)
+        except (StopIteration, KeyError, UnknownTypeError):
+            continue
+        if tokens.done:
+            return parsed
+    raise UnknownTypeError(f"{ddl!r} is not understood")
+
+
+class _Tokens(Iterator[str]):
+    """The words and signs of a DDL text, read from the front."""
+
+    def __init__(self, text: str, timestamp: str) -> None:
+        self.timestamp = timestamp
+        self._tokens = []
+        position, text = 0, text.strip()
+        while position < len(text):
+            match = _TOKEN.match(text, position)
+            if match is None:
+                raise UnknownTypeError(f"{text!r} is not understood")
+            self._tokens.append(match[1])
+            position = match.end()
+        self._position = 0
+
+    def __next__(self) -> str:
+        if self.done:
+            raise StopIteration
+        self._position += 1
+        return self._tokens[self._position - 1]
+
+    @property
+    def done(self) -> bool:
+        return self._position == len(self._tokens)
+
+    def take(self, token: str) -> bool:
+        """Go past the next token if it is this one; returns whether it was."""
+        if not self.done and self._tokens[self._position].lower() == token:
+            self._position += 1
+            return True
+        return False
+
+    def need(self, token: str) -> None:
+        """Go past the next token, which must be this one."""
+        if not self.take(token):
+            raise UnknownTypeError(f"{token!r} is missing")
+
+
+def _type(tokens: _Tokens) -> Any:
+    """The next type; a KeyError or StopIteration where there is none."""
+    name = next(tokens).lower()
+    if name == "array":
+        tokens.need("<")
+        element = _type(tokens)
+        tokens.need(">")
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if name == "map":
+        tokens.need("<")
+        key = _type(tokens)
+        tokens.need(",")
+        value = _type(tokens)
+        tokens.need(">")
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if name == "struct":
+        tokens.need("<")
+        fields = _struct(tokens)
+        tokens.need(">")
+        return fields
+    if name in ("decimal", "dec", "numeric"):
+        precision, scale = "10", "0"
+        if tokens.take("("):
+            precision = next(tokens)
+            scale = next(tokens) if tokens.take(",") else "0"
+            tokens.need(")")
+        return f"decimal({int(precision)},{int(scale)})"
+    return tokens.timestamp if name == "timestamp" else _NAMES[name]
+
+
+def _struct(tokens: _Tokens) -> Any:
+    """The next fields, up to what is no comma, as a struct."""
+    fields = []
+    while True:
+        name = next(tokens)
+        if name.startswith("`"):
+            name = name[1:-1].replace("``", "`")
+        tokens.take(":")
+        inner = _type(tokens)
+        nullable = not tokens.take("not")
+        if not nullable:
+            tokens.need("null")
+        if tokens.take("comment"):
+            next(tokens)
+        fields.append({"name": name, "type": inner, "nullable": nullable, "metadata": {}})
+        if not tokens.take(","):
+            break
+    return {"type": "struct", "fields": fields}

@@ -1,13 +1,19 @@
-"""Starting a chain in Spark's Python worker."""
+"""What each form runs in Spark's Python worker: the start of a chain, the connection to Spark, reports of errors."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
+import errno
+import io
 import os
 import random
+import select
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,16 +26,23 @@ from .._chain.environment import TaskEnvironment
 from .._chain.function_plan import FunctionPlan
 from .._chain.plan import ChainPlan
 from .._chain.sinks import OutputSink
+from .._errors.exceptions import AsyncUDFError
+from .._errors.traces import trace_of
 from .._functions.side_outputs import SideTypes
 from .._loop.bridge import Bridge, Reader
 from .._loop.event_loops import new_event_loop
 from .._metrics.spark_thread import SparkThread
 from .._operators.input_buffer import InputElement
 from .._operators.writer import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
-from .connection import flusher
-from .metrics import TaskReport, TaskReportSpec
+from .monitoring.task_report import TaskReport, TaskReportSpec
 
-__all__ = ("start_bridge", "start_function")
+__all__ = (
+    "ErrorReporting",
+    "flusher",
+    "start_bridge",
+    "start_function",
+)
+
 
 Emit = Callable[[Any], None]
 
@@ -151,3 +164,84 @@ def _weigher(plan: FunctionPlan) -> Callable[[Any, Any], int] | None:
     if weigh is None:
         return None
     return lambda value, origin: weigh(value)
+
+
+# Linux tells that the other end is closed while ours is open; the other systems tell a writer.
+_IS_CLOSED = getattr(select, "POLLRDHUP", 0)
+
+
+def flusher() -> Callable[[], None]:
+    """A function that brings what Spark's thread has handed over to Spark, out of the buffer of 64 KB on the way.
+
+    It raises an OSError once Spark has closed its end: after a LIMIT, a cancelled job, a failed neighbour. Make and
+    call it in Spark's thread. PySpark tells nobody its connection, so it is looked for in the frames that called us;
+    if none has it, the function does nothing: then Spark gets rows when the buffer is full, and a write that fails
+    is what tells of its end.
+    """
+    stream = _stream_to_spark()
+    if stream is None:
+        return lambda: None
+    has_closed = _watch(stream)
+
+    def settle() -> None:
+        stream.flush()
+        if has_closed():
+            raise BrokenPipeError(errno.EPIPE, "Spark has closed its end: it needs no more rows, or the job has ended")
+
+    return settle
+
+
+def _stream_to_spark() -> io.BufferedIOBase | None:
+    """The stream that PySpark's worker writes to, from the frame that has it; None if none has."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        # pyspark.worker or pyspark.daemon, also where it runs as __main__
+        if frame.f_globals.get("__package__") == "pyspark" and "outfile" in frame.f_code.co_varnames:
+            found = frame.f_locals.get("outfile")
+            return found if isinstance(found, io.BufferedIOBase) else None
+    return None
+
+
+def _watch(stream: io.BufferedIOBase) -> Callable[[], Any]:
+    """Tells whether the other end is closed; always no, where the system or the stream cannot say."""
+    if not hasattr(select, "poll"):  # Windows
+        return lambda: False
+    poll = select.poll()
+    try:
+        poll.register(stream.fileno(), _IS_CLOSED)
+    except OSError:  # a pair of streams has no number: Spark without its daemon
+        return lambda: False
+    return lambda: poll.poll(0)
+
+
+def _is_full() -> bool:
+    return os.environ.get("ASYNCUDF_FULL_TRACEBACK", "") not in ("", "0")
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorReporting:
+    """Goes around what runs in one of Spark's Python workers, and travels there.
+
+    Args:
+        full: show all frames; said on the driver, when the query is planned, by `ASYNCUDF_FULL_TRACEBACK=1` in the
+            environment.
+    """
+
+    full: bool = dataclasses.field(default_factory=_is_full)
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Errors of this library get the traceback of the user's exception; others stay what they are."""
+        try:
+            yield
+        except AsyncUDFError as error:
+            cause = error.__cause__
+            if cause is not None and (trace := trace_of(cause, full=self.full, redacted=error.is_redacted)):
+                error.add_note(f"\n{trace.rstrip()}")
+            error.__cause__ = None  # or Spark may show it as well, with all of its frames
+            if not self.full:
+                # Spark's own switch, which its handler of exceptions reads in the worker. A worker ends after an
+                # error, so no other task meets it.
+                os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise

@@ -17,7 +17,7 @@ from .._chain.result_plan import ResultPlan, SideOutputValidators
 from .._chain.sinks import ArrowSinks
 from .._chain.source import SourceReader
 from .._errors.exceptions import OptionError
-from .._spark.coordination import without_coordinator
+from .._spark.coordinators import without_coordinator
 from .._spark.evaluations import StreamSource
 from .._spark.map_in_arrow import ChainTask
 from .._spark.planner import rows_node

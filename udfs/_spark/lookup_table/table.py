@@ -12,12 +12,13 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
-from .._errors.exceptions import FunctionError
-from .._functions.identity import key_name
-from .._functions.signature import FunctionSpec
-from .._policies.options import Options
-from .lookup_keys import key_of, keys_of
-from .lookup_names import (
+from ..._errors.exceptions import FunctionError
+from ..._functions.identity import key_name
+from ..._functions.signature import FunctionSpec
+from ..._policies.options import Options
+from ..planner import plan_function
+from ..schemas import as_nullable, joined_schema, result_fields
+from .keys import (
     CALLED_AT,
     COLUMNS,
     ERROR,
@@ -27,10 +28,10 @@ from .lookup_names import (
     VERSION,
     free_name,
     is_case_sensitive,
+    key_of,
+    keys_of,
 )
-from .lookup_places import TableStorage, storage_of
-from .planner import plan_function
-from .schemas import as_nullable, joined_schema, result_fields
+from .storage import TableStorage, storage_of
 
 __all__ = ("lookup_table",)
 

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
-from .._errors.exceptions import FunctionError, OptionError
-from .._text.safe import safe_repr
-from ._compat import condition_of
-from .lookup_names import WAVE, is_case_sensitive, quoted
+from ..._errors.exceptions import FunctionError, OptionError
+from ..._text.safe import safe_repr
+from .._compat import condition_of
+from .keys import WAVE, is_case_sensitive, quoted
 
 __all__ = ("TableStorage", "storage_of")
 

@@ -18,10 +18,10 @@ from typing import Any
 from pyspark import SparkContext, TaskContext, cloudpickle
 from pyspark.accumulators import AccumulatorParam
 
-from .._chain.chain import Chain
-from .._chain.plan import ChainPlan
-from .._metrics.export import Exporter
-from .._metrics.words import task_line
+from ..._chain.chain import Chain
+from ..._chain.plan import ChainPlan
+from ..._metrics.export import Exporter
+from ..._metrics.words import task_line
 from .live import Address, LiveReporter
 
 __all__ = (

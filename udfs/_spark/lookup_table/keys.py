@@ -1,22 +1,64 @@
-"""The arguments that a LookupTable is asked for: which columns of a DataFrame they are, each of them once."""
+"""The arguments that a LookupTable is asked for, each once, and the names of its columns."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
-from .._errors.exceptions import FunctionError, OptionError
-from .._policies.checks import unknown_name
-from .._text.safe import safe_repr
-from ._compat import VariantType
-from .lookup_names import ERROR, KEY, RESULT, is_case_sensitive, quoted
+from ..._errors.exceptions import FunctionError, OptionError
+from ..._policies.checks import unknown_name
+from ..._text.safe import safe_repr
+from .._compat import VariantType
 
-__all__ = ("arguments_of", "called_rows", "check_ends", "key_of", "keys_of", "waves")
+__all__ = (
+    "CALLED_AT",
+    "COLUMNS",
+    "ERROR",
+    "FUNCTION",
+    "KEY",
+    "RESULT",
+    "VERSION",
+    "WAVE",
+    "arguments_of",
+    "called_rows",
+    "check_ends",
+    "free_name",
+    "is_case_sensitive",
+    "key_of",
+    "keys_of",
+    "quoted",
+    "waves",
+)
+
+
+# The arguments are one struct, so that no name of theirs is that of another column, and so that a NULL among them
+# equals a NULL.
+KEY, RESULT, ERROR, CALLED_AT = "arguments", "result", "error", "called_at"
+FUNCTION, VERSION, WAVE = "function", "version", "wave"
+COLUMNS = (KEY, RESULT, ERROR, CALLED_AT, FUNCTION, VERSION, WAVE)
+
+
+def free_name(wanted: str, taken: Iterable[str]) -> str:
+    """A name that none of the others is, in any case: Spark finds `Key` where `key` is asked for, and drops both."""
+    names = {name.casefold() for name in taken}
+    while wanted.casefold() in names:
+        wanted += "_"
+    return wanted
+
+
+def quoted(name: str) -> str:
+    """The name as Spark reads it literally."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def is_case_sensitive(session: Any) -> bool:
+    """Whether `City` and `city` are two columns for this session."""
+    return str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
 ROWS_PER_TASK = 1_000
