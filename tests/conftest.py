@@ -34,7 +34,7 @@ if ARCHIVE.exists():
 
 # What two processes side by side take first: what takes long, so that neither waits for the other in the end.
 LONGEST = [
-    "cluster",
+    "standalone",
     "connect",
     *(f"spark/test_{name}" for name in ("examples", "coordinator", "dry_run", "dry_run_bounds", "stopping")),
 ]
@@ -42,8 +42,8 @@ LONGEST = [
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """All tests of a file run in one process, and so do all that use the cluster or the Spark Connect driver."""
-    shared = {"cluster", "connect"}.intersection(getattr(item, "fixturenames", ()))
+    """All tests of a file run in one process, and so do all that use the cluster or Spark Connect."""
+    shared = {"standalone", "connect"}.intersection(getattr(item, "fixturenames", ()))
     item.add_marker(pytest.mark.xdist_group(min(shared, default=f"{item.path.parent.name}/{item.path.stem}")))
 
 

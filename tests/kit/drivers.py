@@ -58,12 +58,6 @@ spark.stop()
 """
 
 
-# A program that prints where the executors of a cluster have their folders, with their output: in that of pyspark.
-EXECUTORS_FOLDER = """
-context = spark.sparkContext
-print(context._jvm.java.lang.System.getenv("SPARK_HOME") + "/work/" + context.applicationId)
-"""
-
 DAEMON_FOLDER = str(Path(__file__).parents[1] / "spark" / "daemon")
 PRELOADED = {"WORKER_DAEMON": "preloaded_daemon", "PYTHONPATH": DAEMON_FOLDER}  # see that module
 

@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tests.kit
 from asyncudf import AsyncStream, AsyncUDFError
-from tests.kit.drivers import DAEMON_FOLDER, EXECUTORS_FOLDER, SharedDriver
+from tests.kit.drivers import DAEMON_FOLDER, SharedDriver
+from tests.kit.standalone import StandaloneCluster
 
 # A zone with a repeated hour each autumn, and not the session's: nothing may depend on the machine's own zone.
 WORKER_ZONE = "America/New_York"
@@ -79,13 +80,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[SharedDriver]:
-    """A driver with executors in processes of their own, two tasks in each; a task is tried four times."""
-    builder = 'SparkSession.builder.master("local-cluster[2,2,1024]").config("spark.driver.host", "127.0.0.1")'
-    with contextlib.closing(SharedDriver(builder)) as driver:
-        folder = driver.run(EXECUTORS_FOLDER).strip()
-        yield driver
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """A master and two workers; each driver of the tests has an executor on each of them."""
+    folder = tmp_path_factory.mktemp("standalone")
+    with contextlib.closing(StandaloneCluster(folder)) as cluster:
+        yield cluster
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def cluster(standalone: StandaloneCluster) -> Iterator[SharedDriver]:
+    """A driver with two executors on a standalone cluster, two tasks in each; a task is tried four times."""
+    with contextlib.closing(SharedDriver(standalone.builder(cores=2))) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="session")

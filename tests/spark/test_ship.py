@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -12,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from asyncudf import FunctionError, OptionError, async_pandas_udf, ship
-from tests.kit.drivers import EXECUTORS_FOLDER, SharedDriver
+from tests.kit.drivers import SharedDriver
+from tests.kit.standalone import StandaloneCluster
 
 DECLARED = """
 import json
@@ -70,12 +70,9 @@ def lean_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def lean_cluster(lean_python: str) -> Iterator[SharedDriver]:
-    builder = 'SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.driver.host", "127.0.0.1")'
-    with contextlib.closing(SharedDriver(builder, PYSPARK_PYTHON=lean_python)) as driver:
-        folder = driver.run(EXECUTORS_FOLDER).strip()
+def lean_cluster(standalone: StandaloneCluster, lean_python: str) -> Iterator[SharedDriver]:
+    with contextlib.closing(SharedDriver(standalone.builder(), PYSPARK_PYTHON=lean_python)) as driver:
         yield driver
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_executors_without_the_library_say_so_and_ship_brings_it(lean_cluster: SharedDriver) -> None:
