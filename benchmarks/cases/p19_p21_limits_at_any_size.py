@@ -20,10 +20,10 @@ import redis
 
 from asyncudf import RateLimit
 from asyncudf._coordination.client import Coordinator
+from asyncudf._coordination.periodic import TaskLink
 from asyncudf._coordination.permits import SharedPermits, open_limits
-from asyncudf._coordination.scripts import SHARE
 from asyncudf._coordination.server import CoordinatorServer
-from asyncudf._coordination.share import CapacityShare, prepare_shares
+from asyncudf._coordination.share import SHARE, CapacityShare, prepare_shares
 
 from .._harness import Case, Sample, Settings, System
 
@@ -84,7 +84,7 @@ async def shares(url: str, number: int) -> Sample:
         for task in range(number):
             demand = partial(lambda task: (flying[task], 100), task)
             wake = partial(begin, task)
-            all_shares.append(CapacityShare(coordinator, "x", str(task), TOTAL, demand, wake, stop))
+            all_shares.append(CapacityShare(TaskLink(coordinator, str(task), wake, stop), "x", TOTAL, demand))
         while sum(share.limit > 0 for share in all_shares) < min(number, TOTAL):
             await asyncio.sleep(0.005)
         first = time.monotonic() - start
@@ -140,7 +140,7 @@ async def permits(url: str, rate: int, delay: float) -> Sample:
     async with delaying(url, delay) as far, Coordinator(far, uuid.uuid4().hex, clock=time.monotonic) as coordinator:
         await open_limits(coordinator, [("x", RateLimit(rate))])
         woken, start = asyncio.Event(), time.monotonic()
-        shared = SharedPermits(coordinator, [("x", RateLimit(rate))], woken.set, stop)
+        shared = SharedPermits(TaskLink(coordinator, "t", woken.set, stop), [("x", RateLimit(rate))])
         while (now := time.monotonic()) < start + SECONDS:
             if shared.take([1.0]):
                 begun.append(now)

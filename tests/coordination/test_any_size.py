@@ -9,12 +9,20 @@ import pytest
 import redis
 
 from asyncudf import RateLimit
-from asyncudf._coordination.failures import SharedFailures
+from asyncudf._coordination.budgets import SPEND, SharedFailures
+from asyncudf._coordination.health import HEALTH
 from asyncudf._coordination.permits import SharedPermits, open_limits
-from asyncudf._coordination.scripts import HEALTH, SHARE, SPEND
-from asyncudf._coordination.share import CapacityShare, prepare_shares
+from asyncudf._coordination.share import SHARE, CapacityShare, prepare_shares
 from asyncudf._policies.error_budget import ErrorBudget, Failures
-from tests.kit.coordinators import OnGivenTime, Scripts, Server, coordinator, fail, run_on_given_time, space_of_its_own
+from tests.kit.coordinators import (
+    OnGivenTime,
+    Scripts,
+    Server,
+    coordinator,
+    linked,
+    run_on_given_time,
+    space_of_its_own,
+)
 
 pytestmark = pytest.mark.services
 
@@ -34,7 +42,7 @@ def test_a_coordinator_far_away_costs_little_of_a_rate(server: Server, rate: int
         async with OnGivenTime(server, trip) as connection:
             look = asyncio.Event()
             await open_limits(connection, [("x", limit)])
-            permits = SharedPermits(connection, [("x", limit)], look.set, fail)
+            permits = SharedPermits(linked(connection, "t", look.set), [("x", limit)])
             clock = asyncio.get_running_loop().time
             while clock() < 8.0:
                 if permits.take([1.0]):
@@ -73,7 +81,7 @@ def test_a_share_is_there_within_a_second(server: Server, tasks: int) -> None:
 
             def add(task: int) -> None:
                 demand, wake = (lambda: (flying[task], 100)), (lambda: begin(task))
-                shares.append(CapacityShare(connection, "x", f"t{task}", 40, demand, wake, fail))
+                shares.append(CapacityShare(linked(connection, f"t{task}", wake), "x", 40, demand))
 
             for task in range(tasks):
                 add(task)
@@ -133,7 +141,7 @@ def test_rows_of_a_task_that_is_run_again_count_once(server: Server) -> None:
         async with coordinator(server, space_of_its_own()) as connection:
             budget = ErrorBudget.of(0)
             for part, rows, failed in [("0", 34, 12), ("0", 100, 34), ("0", 50, 20), ("1", 10, 1)]:
-                attempt = SharedFailures(connection, "x", part, budget, told.append, fail)
+                attempt = SharedFailures(linked(connection), "x", part, budget, told.append)
                 attempt.add(rows // 2, {"ValueError": failed // 2})
                 await asyncio.sleep(0.05)
                 attempt.add(rows - rows // 2, {"ValueError": failed - failed // 2})

@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import CircuitBreaker
-from asyncudf._coordination.failures import SharedFailures
+from asyncudf._coordination.budgets import SPEND, SharedFailures, SharedSpending
 from asyncudf._coordination.health import SharedHealth
-from asyncudf._coordination.scripts import SPEND
-from asyncudf._coordination.spending import SharedSpending
 from asyncudf._policies.call_outcome import CallOutcome
 from asyncudf._policies.error_budget import ErrorBudget, Failures
-from tests.kit.coordinators import CutOff, Scripts, Server, coordinator, fail, space_of_its_own, time_to_live
+from tests.kit.coordinators import CutOff, Scripts, Server, coordinator, fail, linked, space_of_its_own, time_to_live
 
 pytestmark = pytest.mark.services
 
@@ -31,7 +29,7 @@ def test_the_last_failures_spend_the_budget(server: Server, turns: int) -> None:
     async def job() -> None:
         heard: list[Failures] = []
         async with coordinator(server, space_of_its_own()) as connection:
-            task = SharedFailures(connection, "x", "part", ErrorBudget.of(3), heard.append, fail)
+            task = SharedFailures(linked(connection), "x", "part", ErrorBudget.of(3), heard.append)
             task.add(5, {"ValueError": 5}, ["ValueError: x"])
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -48,7 +46,7 @@ def test_failures_that_were_cut_off_are_told_again(server: Server, monkeypatch: 
     async def job() -> None:
         heard: list[Failures] = []
         async with CutOff(server) as connection:
-            task = SharedFailures(connection, "x", "part", ErrorBudget.of(3), heard.append, fail)
+            task = SharedFailures(linked(connection), "x", "part", ErrorBudget.of(3), heard.append)
             task.add(5, {"ValueError": 5}, ["ValueError: x"])
             while not connection.asked:
                 await asyncio.sleep(0)
@@ -65,11 +63,13 @@ def test_who_is_gone_is_not_waited_for_twice(server: Server) -> None:
     async def job() -> None:
         errors: list[BaseException] = []
         async with CutOff(server, lost=99, gives_up=True) as connection:
-            failures = SharedFailures(connection, "x", "part", ErrorBudget.of(3), fail, errors.append)  # type: ignore[arg-type]
+            failures = SharedFailures(
+                linked(connection, "t", lambda: None, errors.append), "x", "part", ErrorBudget.of(3), fail
+            )  # type: ignore[arg-type]
             failures.add(5, {"ValueError": 5}, [])
-            health = SharedHealth(connection, "x", "t", CircuitBreaker(), lambda: None, errors.append)
+            health = SharedHealth(linked(connection, "t", lambda: None, errors.append), "x", CircuitBreaker())
             health.pause(1e9)
-            spending = SharedSpending(connection, "x", "t", 5, lambda: None, errors.append)
+            spending = SharedSpending(linked(connection, "t", lambda: None, errors.append), "x", 5)
             spending.has_call()
             while len(errors) < 3:
                 await asyncio.sleep(0)
@@ -87,7 +87,7 @@ def test_what_was_seen_of_a_service_and_cut_off_is_told_again(server: Server, mo
     async def job() -> None:
         options = CircuitBreaker(window=2)
         async with CutOff(server) as connection:
-            one = SharedHealth(connection, "x", "one", options, lambda: None, fail)
+            one = SharedHealth(linked(connection, "one"), "x", options)
             one.ended(0, CallOutcome.DOWN, 0.0)
             one.pause(connection.clock() + 100.0)
             while not connection.asked:
@@ -95,7 +95,7 @@ def test_what_was_seen_of_a_service_and_cut_off_is_told_again(server: Server, mo
             one.ended(0, CallOutcome.DOWN, 0.0)
             await one.close()
             woken = asyncio.Event()
-            other = SharedHealth(connection, "x", "other", options, woken.set, fail)
+            other = SharedHealth(linked(connection, "other", woken.set), "x", options)
             await woken.wait()
             assert other.open_since is not None
             assert other.paused_until == pytest.approx(connection.clock() + 100.0, abs=5.0)
@@ -114,12 +114,12 @@ def test_a_query_without_anything_to_tell_leaves_little(server: Server) -> None:
             redis.Redis.from_url(server.url, decode_responses=True) as client,
         ):
             woken = asyncio.Event()
-            health = SharedHealth(connection, "x", "t", CircuitBreaker(), woken.set, fail)
+            health = SharedHealth(linked(connection, "t", woken.set), "x", CircuitBreaker())
             await woken.wait()
-            failures = SharedFailures(connection, "x", "part", ErrorBudget.of(3), fail, fail)  # type: ignore[arg-type]
+            failures = SharedFailures(linked(connection), "x", "part", ErrorBudget.of(3), fail)  # type: ignore[arg-type]
             failures.add(10, {"ValueError": 1}, ["ValueError: " + "y" * 10_000])
             bought = asyncio.Event()
-            spending = SharedSpending(connection, "x", "t", 5, bought.set, fail)
+            spending = SharedSpending(linked(connection, "t", bought.set), "x", 5)
             assert not spending.has_call()
             await bought.wait()
             for one in (health, failures, spending):
@@ -143,7 +143,7 @@ def test_what_a_service_has_said_is_kept_for_as_long_as_it_holds(server: Server)
             coordinator(server, space) as connection,
             redis.Redis.from_url(server.url, decode_responses=True) as client,
         ):
-            health = SharedHealth(connection, "x", "t", None, lambda: None, fail)
+            health = SharedHealth(linked(connection), "x", None)
             health.pause(connection.clock() + 3600.0)
             await health.close()
             assert (await time_to_live(client, space))["health"] > 3600_000
@@ -153,9 +153,9 @@ def test_what_a_service_has_said_is_kept_for_as_long_as_it_holds(server: Server)
 
 def test_counts_are_not_forgotten_while_their_tasks_work(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that have nothing new to tell tell that they are there."""
-    monkeypatch.setattr("asyncudf._coordination.failures.REFRESH", 0.0)
-    monkeypatch.setattr("asyncudf._coordination.failures.BEAT", 0.01)
-    monkeypatch.setattr("asyncudf._coordination.spending.IDLE", 0.01)
+    monkeypatch.setattr("asyncudf._coordination.budgets.REFRESH", 0.0)
+    monkeypatch.setattr("asyncudf._coordination.budgets.BEAT", 0.01)
+    monkeypatch.setattr("asyncudf._coordination.budgets.REFRESH", 0.01)
 
     async def job() -> None:
         space = space_of_its_own()
@@ -164,8 +164,8 @@ def test_counts_are_not_forgotten_while_their_tasks_work(server: Server, monkeyp
             redis.Redis.from_url(server.url, decode_responses=True) as client,
         ):
             bought = asyncio.Event()
-            failures = SharedFailures(connection, "x", "part", ErrorBudget.of(3), fail, fail)  # type: ignore[arg-type]
-            spending = SharedSpending(connection, "x", "t", 5, bought.set, fail)
+            failures = SharedFailures(linked(connection), "x", "part", ErrorBudget.of(3), fail)  # type: ignore[arg-type]
+            spending = SharedSpending(linked(connection, "t", bought.set), "x", 5)
             failures.add(10, {"ValueError": 1}, ["ValueError: x"])
             assert not spending.has_call()
             await bought.wait()
@@ -315,7 +315,7 @@ def test_a_query_makes_all_calls_of_its_budget(server: Server, more: int) -> Non
         async with coordinator(server, space_of_its_own()) as connection:
             woken = [asyncio.Event() for _ in range(3)]
             tasks = [
-                SharedSpending(connection, "x", f"t{number}", 200, one.set, fail) for number, one in enumerate(woken)
+                SharedSpending(linked(connection, f"t{number}", one.set), "x", 200) for number, one in enumerate(woken)
             ]
             assert await make_calls(tasks[0], woken[0], 20) == 20
             tasks[0].has_call()  # and does not use it: its row needs none any more

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from asyncudf import RateLimit
 from asyncudf._coordination.client import LEASE
-from asyncudf._coordination.grants import GIVE_BACK, GRANT, OPEN
-from asyncudf._coordination.permits import NEVER_USED, SharedPermits, open_limits
-from tests.kit.coordinators import OnGivenTime, Scripts, Server, fail, run_on_given_time
+from asyncudf._coordination.permits import GIVE_BACK, GRANT, NEVER_USED, OPEN, SharedPermits, open_limits
+from tests.kit.coordinators import OnGivenTime, Scripts, Server, linked, run_on_given_time
 from tests.kit.thorough import examples
 
 pytestmark = pytest.mark.services
@@ -43,7 +42,7 @@ class Task:
     ) -> None:
         """Begin calls until it is cancelled; it wakes `late` seconds later than it would."""
         look = asyncio.Event()
-        permits = SharedPermits(connection, named(self), look.set, fail)
+        permits = SharedPermits(linked(connection, "t", look.set), named(self))
         ask = permits._lease
 
         async def count(costs: Sequence[float]) -> None:

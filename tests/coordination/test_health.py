@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import CircuitBreaker
-from asyncudf._coordination.health import SharedHealth
-from asyncudf._coordination.scripts import HEALTH
+from asyncudf._coordination.health import HEALTH, SharedHealth
 from asyncudf._policies.call_outcome import CallOutcome
 from asyncudf._policies.circuit_breaker import Breaker
-from tests.kit.coordinators import OnGivenTime, Scripts, Server, fail, run_on_given_time, space_of_its_own
+from tests.kit.coordinators import OnGivenTime, Scripts, Server, linked, run_on_given_time, space_of_its_own
 
 pytestmark = pytest.mark.services
 
@@ -146,7 +145,7 @@ def test_tasks_hear_of_each_other(server: Server) -> None:
     async def job() -> None:
         options = CircuitBreaker(window=4, open_for=0.3)
         async with OnGivenTime(server) as connection:
-            tasks = [SharedHealth(connection, "x", f"t{number}", options, lambda: None, fail) for number in range(3)]
+            tasks = [SharedHealth(linked(connection, f"t{number}"), "x", options) for number in range(3)]
             await until(lambda: all(task.admit(0.0) is not None for task in tasks))
             for _ in range(4):
                 ticket = tasks[0].admit(0.0)
@@ -183,12 +182,12 @@ def test_a_task_without_rows_does_not_keep_the_probe(server: Server) -> None:
     async def job() -> None:
         options = CircuitBreaker(window=1, open_for=0.1)
         async with OnGivenTime(server) as connection:
-            one = SharedHealth(connection, "x", "one", options, lambda: None, fail)
+            one = SharedHealth(linked(connection, "one"), "x", options)
             one.ended(0, DOWN, 0.0)
             await until(lambda: one.open_since is not None)
             assert one.admit(0.0) is None
             await until(lambda: one.wait(0.0) == 0.0)  # it may try, and does not
-            other = SharedHealth(connection, "x", "other", options, lambda: None, fail)
+            other = SharedHealth(linked(connection, "other"), "x", options)
             await until(lambda: other.open_since is not None)
             await until(lambda: other.admit(0.0) is not None)
             assert one.wait(0.0) is None
@@ -204,7 +203,7 @@ def test_a_task_that_begins_asks_first_what_others_have_seen(server: Server) -> 
     async def job() -> None:
         async with OnGivenTime(server) as connection:
             heard: list[bool] = []
-            late = SharedHealth(connection, "x", "late", None, lambda: heard.append(True), fail)
+            late = SharedHealth(linked(connection, "late", lambda: heard.append(True)), "x", None)
             assert late.paused_until is None, "not known yet"
             await until(lambda: bool(heard))
             assert late.paused_until is not None
@@ -220,8 +219,8 @@ def test_a_pause_of_one_task_is_one_of_all(server: Server) -> None:
     async def job() -> None:
         async with OnGivenTime(server) as connection:
             heard: list[float] = []  # until when, each time that it was woken
-            one = SharedHealth(connection, "x", "one", None, lambda: None, fail)
-            other = SharedHealth(connection, "x", "other", None, lambda: heard.append(other.paused_until), fail)
+            one = SharedHealth(linked(connection, "one"), "x", None)
+            other = SharedHealth(linked(connection, "other", lambda: heard.append(other.paused_until)), "x", None)
             end = asyncio.get_running_loop().time() + 5.0
             one.pause(end)
             await until(lambda: heard[-1:] == [pytest.approx(end, abs=0.1)])

@@ -20,7 +20,7 @@ from tests.kit.coordinators import (
     OnGivenTime,
     Server,
     coordinator,
-    fail,
+    linked,
     run_on_given_time,
     space_of_its_own,
     start_server,
@@ -56,7 +56,9 @@ async def begin_in_tasks(connection: OnGivenTime, fault: str, limit: RateLimit, 
 
     def start() -> asyncio.Task[None]:
         look = asyncio.Event()
-        return asyncio.create_task(begin_calls(SharedPermits(connection, [("x", limit)], look.set, fail), look, begun))
+        return asyncio.create_task(
+            begin_calls(SharedPermits(linked(connection, "t", look.set), [("x", limit)]), look, begun)
+        )
 
     running = [start() for _ in range(tasks)]
     await asyncio.sleep(FAULT)
@@ -118,7 +120,7 @@ def test_what_a_dear_call_owes_is_not_forgotten(server: Server) -> None:
             await open_limits(connection, limits)
             for _ in range(4):  # each time a task that holds nothing yet
                 look = asyncio.Event()
-                permits = SharedPermits(connection, limits, look.set, fail)
+                permits = SharedPermits(linked(connection, "t", look.set), limits)
                 running.append(tasks.create_task(begin_calls(permits, look, begun, 30.0)))
                 await asyncio.sleep(10.0)
                 forget(connection)
@@ -140,7 +142,7 @@ def test_permits_that_nobody_uses_are_asked_for_again(server: Server) -> None:
             for is_lost in (False, True):
                 connection.on_given_time.forget()
                 await open_limits(connection, limits)
-                permits = SharedPermits(connection, limits, look.set, fail)
+                permits = SharedPermits(linked(connection, "t", look.set), limits)
                 permits.take([1.0])
                 await asyncio.sleep(2 * LEASE)
                 if is_lost:
@@ -186,7 +188,7 @@ def test_a_server_that_evicts_keys_or_begins_anew(fault: Callable[[Server], Serv
         look = asyncio.Event()
         async with coordinator(first, space_of_its_own()) as connection:
             await open_limits(connection, [("x", limit)])
-            permits = SharedPermits(connection, [("x", limit)], look.set, fail)
+            permits = SharedPermits(linked(connection, "t", look.set), [("x", limit)])
             calls = asyncio.create_task(begin_calls(permits, look, begun))
             await asyncio.sleep(0.8)
             with contextlib.closing(await asyncio.to_thread(fault, first)):
@@ -211,7 +213,7 @@ def test_a_server_without_memory_is_waited_for_and_then_named(caplog: pytest.Log
         limits = [("x", RateLimit(50, burst=1))]
         async with coordinator(server, space_of_its_own()) as connection:
             await open_limits(connection, limits)
-            permits = SharedPermits(connection, limits, look.set, fail)
+            permits = SharedPermits(linked(connection, "t", look.set), limits)
             begun: list[float] = []
             client.config_set("maxmemory", 1)
             calls = asyncio.create_task(begin_calls(permits, look, begun))
@@ -247,7 +249,7 @@ def test_the_first_calls_of_a_job_wait_only_where_others_may_have_made_some(serv
         async with OnGivenTime(server) as connection:
             if is_open:
                 await open_limits(connection, limits)
-            permits = SharedPermits(connection, limits, look.set, fail)
+            permits = SharedPermits(linked(connection, "t", look.set), limits)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     start = connection.clock()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._coordination.server_time import DRIFT, ServerTime
+from asyncudf._coordination.client import DRIFT, ServerTime
 
 TRIPS = st.lists(st.tuples(st.floats(0, 0.2), st.floats(0, 0.2), st.floats(0, 5)), min_size=1, max_size=30)
 
@@ -21,7 +21,7 @@ def test_a_time_is_never_early_and_late_by_the_fastest_answer(
     time, now, fastest = ServerTime(), 100.0, math.inf
     for there, back, pause in trips:
         sent, said, now = now, now + there + ahead, now + there + back
-        time.heard(sent, said, now)
+        time.update(sent, said, now)
         late = time.ours(said) - (said - ahead)
         assert late >= -1e-6
         assert late <= back + 1e-6
@@ -36,14 +36,14 @@ def test_a_clock_that_is_set_is_believed_at_once(step: float) -> None:
     """The server's, forward or back: the next answer tells, and the old ones no longer count."""
     time = ServerTime()
     for number in range(10):
-        time.heard(float(number), number + 1000.0, number + 0.001)
-    time.heard(20.0, 1020.0 + step, 20.001)
+        time.update(float(number), number + 1000.0, number + 0.001)
+    time.update(20.0, 1020.0 + step, 20.001)
     assert time.ours(1020.0 + step) == pytest.approx(20.001, abs=1e-6)
 
 
 def test_a_slow_answer_does_not_spoil_what_is_known() -> None:
     """The loop was blocked for a second when it came: the difference is still that of the fast ones."""
     time = ServerTime()
-    time.heard(0.0, 1000.0, 0.002)
-    time.heard(1.0, 1001.0, 2.0)
+    time.update(0.0, 1000.0, 0.002)
+    time.update(1.0, 1001.0, 2.0)
     assert time.ours(1001.0) == pytest.approx(1.002, abs=0.001)

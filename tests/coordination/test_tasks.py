@@ -13,8 +13,8 @@ from collections.abc import Callable
 import pytest
 
 from asyncudf import RateLimit
+from asyncudf._coordination.budgets import SharedFailures
 from asyncudf._coordination.client import Coordinator
-from asyncudf._coordination.failures import SharedFailures
 from asyncudf._coordination.permits import SharedPermits, open_limits
 from asyncudf._coordination.share import CapacityShare, prepare_shares
 from asyncudf._policies.error_budget import ErrorBudget, Failures
@@ -22,7 +22,7 @@ from tests.kit.coordinators import (
     OnGivenTime,
     Server,
     coordinator,
-    fail,
+    linked,
     run_on_given_time,
     space_of_its_own,
     start_server,
@@ -60,7 +60,7 @@ def test_tasks_together_keep_a_rate(server: Server) -> None:
     async def job() -> None:
         async def task() -> list[float]:
             look = asyncio.Event()
-            permits = SharedPermits(connection, [("x", limit)], look.set, fail)
+            permits = SharedPermits(linked(connection, "t", look.set), [("x", limit)])
             begun = await begin_calls_for(permits, look, 2.0)
             await permits.close()
             return begun
@@ -83,11 +83,11 @@ def test_what_a_task_has_not_used_the_next_one_has(server: Server) -> None:
         async with OnGivenTime(server) as connection:
             look = asyncio.Event()
             await open_limits(connection, [("x", limit)])
-            first = SharedPermits(connection, [("x", limit)], look.set, fail)
+            first = SharedPermits(linked(connection, "t", look.set), [("x", limit)])
             assert not first.take([1.0])
             await look.wait()  # it has come
             await first.close()
-            second = SharedPermits(connection, [("x", limit)], look.set, fail)
+            second = SharedPermits(linked(connection, "t", look.set), [("x", limit)])
             assert len(await begin_calls_for(second, look, 0.3)) == 1
             await second.close()
 
@@ -104,7 +104,7 @@ def test_a_limit_with_a_name_is_one_over_jobs(server: Server) -> None:
             async def calls(connection: OnGivenTime, limit: RateLimit) -> int:
                 look, limits = asyncio.Event(), [(limit.name or connection.key("", "x"), limit)]
                 await open_limits(connection, limits)
-                permits = SharedPermits(connection, limits, look.set, fail)
+                permits = SharedPermits(linked(connection, "t", look.set), limits)
                 begun = await begin_calls_for(permits, look, 5.0)
                 await permits.close()
                 return len(begun)
@@ -121,7 +121,7 @@ class Caller:
 
     def __init__(self, connection: Coordinator, name: str, total: int, wanted: int) -> None:
         self.in_flight, self.wanted = 0, wanted
-        self.share = CapacityShare(connection, "x", name, total, self.demand, self.start, fail)
+        self.share = CapacityShare(linked(connection, name, self.start), "x", total, self.demand)
 
     def demand(self) -> tuple[int, int]:
         return self.in_flight, max(self.wanted, self.in_flight)
@@ -170,13 +170,14 @@ KILLED = """
 import asyncio, sys, time
 from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination import share as shares
+from asyncudf._coordination.periodic import TaskLink
 from asyncudf._coordination.share import CapacityShare
 
 shares.LEASE = 2.0  # seconds
 
 async def task():
     async with Coordinator(sys.argv[1], sys.argv[2], clock=time.monotonic) as connection:
-        share = CapacityShare(connection, "x", "killed", 40, lambda: (share.limit, 100), lambda: None, print)
+        share = CapacityShare(TaskLink(connection, "killed", lambda: None, print), "x", 40, lambda: (share.limit, 100))
         while share.limit < 40:
             await asyncio.sleep(0.01)
         print("all", flush=True)
@@ -217,8 +218,8 @@ def test_without_the_coordinator_nothing_begins_and_the_task_fails(monkeypatch: 
         async with coordinator(server, space_of_its_own(), patience=1.0) as connection:
             await prepare_shares(connection, ["x"])
             await open_limits(connection, [("x", RateLimit(1, burst=1))])
-            share = CapacityShare(connection, "x", "t", 40, lambda: (0, 100), lambda: None, errors.append)
-            permits = SharedPermits(connection, [("x", RateLimit(1, burst=1))], look.set, errors.append)
+            share = CapacityShare(linked(connection, "t", lambda: None, errors.append), "x", 40, lambda: (0, 100))
+            permits = SharedPermits(linked(connection, "t", look.set, errors.append), [("x", RateLimit(1, burst=1))])
             while share.limit < 40 or not permits.take([1.0]):
                 await asyncio.sleep(0.01)
             server.close()
@@ -242,7 +243,7 @@ def test_failures_of_all_tasks_spend_one_budget(server: Server) -> None:
         heard: list[Failures] = []
         async with coordinator(server, space_of_its_own()) as connection:
             budget = ErrorBudget.of(5)
-            tasks = [SharedFailures(connection, "x", part, budget, heard.append, fail) for part in ("0", "1")]
+            tasks = [SharedFailures(linked(connection), "x", part, budget, heard.append) for part in ("0", "1")]
             tasks[0].add(100, {"KeyError": 3}, ["KeyError: 'a'"])
             tasks[1].add(10, {"KeyError": 1, "OSError": 1}, ["OSError: x"])
             await asyncio.sleep(0.2)
@@ -262,7 +263,7 @@ def test_a_share_is_given_back_whatever_its_task_is_at(server: Server) -> None:
     async def job() -> None:
         for moment in range(200):
             async with coordinator(server, space_of_its_own()) as connection:
-                share = CapacityShare(connection, "x", "one", 5, lambda: (0, 3), lambda: None, fail)
+                share = CapacityShare(linked(connection, "one"), "x", 5, lambda: (0, 3))
                 for _ in range(moment % 20):
                     await asyncio.sleep(0)  # as many turns of the loop
                 async with asyncio.timeout(5.0):

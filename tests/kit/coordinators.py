@@ -12,6 +12,7 @@ from unittest import mock
 from urllib.parse import urlsplit
 
 from asyncudf._coordination.client import Coordinator
+from asyncudf._coordination.periodic import TaskLink
 from asyncudf._coordination.server import CoordinatorServer
 from asyncudf._errors.exceptions import FatalError
 from asyncudf._spark import coordinators
@@ -25,6 +26,7 @@ __all__ = (
     "coordinator",
     "drivers_servers",
     "fail",
+    "linked",
     "run_on_given_time",
     "space_of_its_own",
     "start_server",
@@ -110,6 +112,16 @@ class CutOff(Coordinator):
 def fail(error: BaseException) -> None:
     """For tasks that must not fail."""
     raise AssertionError(error)
+
+
+def linked(
+    connection: Coordinator,
+    task: str = "t",
+    wake: Callable[[], object] = lambda: None,
+    fail: Callable[[BaseException], object] = fail,
+) -> TaskLink:
+    """A task's link over this connection."""
+    return TaskLink(connection, task, wake, fail)  # type: ignore[arg-type]  # what they return does not matter
 
 
 async def time_to_live(client: Any, space: str) -> dict[str, int]:

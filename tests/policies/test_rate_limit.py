@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import OptionError, RateLimit
-from asyncudf._policies.leased_permits import BlockSize, LeasedPermits
-from asyncudf._policies.rate_limit import Bucket, Scope, take
+from asyncudf._policies.rate_limit import BlockSize, Bucket, LeasedPermits, Scope, take
 from tests.kit.errors import task_fails
 
 LIMITS = st.builds(

@@ -19,6 +19,7 @@ import pytest
 import redis
 
 from asyncudf._coordination.client import Coordinator
+from asyncudf._coordination.periodic import TaskLink
 from asyncudf._coordination.permits import SharedPermits
 from asyncudf._policies.rate_limit import RateLimit
 from asyncudf._spark import coordinators
@@ -51,7 +52,7 @@ class Calls:
             look.set()
 
         async with Coordinator(self._url, self._space, clock=time.monotonic, patience=self._patience) as coordinator:
-            permits = SharedPermits(coordinator, [("x", LIMIT)], look.set, fail)
+            permits = SharedPermits(TaskLink(coordinator, "t", look.set, fail), [("x", LIMIT)])
             while len(times) < calls and not errors:
                 if permits.take([1.0]):
                     times.append(time.time())

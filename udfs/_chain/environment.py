@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from .._calls.stored_results import StoredResults
-from .._coordination.identity import TaskIdentity
+from .._coordination.config import TaskIdentity
 from .._errors.exceptions import FatalError
 from .._functions.side_outputs import SideTypes
 from .._metrics.counters import TaskCounters

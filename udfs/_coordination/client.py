@@ -1,4 +1,4 @@
-"""A task's connection to the coordinator, which may be away for a while, but never be left out."""
+"""A task's connection to the coordinator, and the server's clock as the task knows it."""
 
 from __future__ import annotations
 
@@ -13,45 +13,47 @@ from typing import Any, Self
 from .._errors.exceptions import FatalError, OptionError
 from .._text.safe import safe_repr
 from .._text.urls import without_secrets
-from .server_time import ServerTime
 
-__all__ = ("GOODBYE", "LEASE", "Coordinator")
+__all__ = ("DRIFT", "GOODBYE", "LEASE", "Coordinator", "ServerTime")
 
 
 PATIENCE = 30.0  # seconds that a coordinator may be away
-GOODBYE = 1.0  # seconds that a task that ends waits for it
-LEASE = 4.0  # seconds that what it has said holds: a task that is killed is forgotten before 5 are over
-ANSWER = LEASE  # seconds within which it answers, or is away
+GOODBYE = 1.0  # seconds for the last message of a task
+LEASE = 4.0  # seconds that an answer holds: a killed task is forgotten within 5
+ANSWER = LEASE  # seconds without an answer after which a question is asked again
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 SLOW = 0.5  # seconds of a round trip from which on limits may not be used to the full
 AWAY = 1.0  # seconds without an answer from which on the log says so
-WARN_AGAIN = 60.0  # seconds until the log says the same again
-PASSING = "MISCONF", "NOREPLICAS", "BUSY"  # of errors that end by themselves, or when somebody mends them
+WARN_AGAIN = 60.0  # seconds until the log repeats a warning
+PASSING = "MISCONF", "NOREPLICAS", "BUSY"  # beginnings of errors that pass, or that an operator of the server mends
 NEWEST = 0.3  # the weight of the newest round trip in their mean
+DRIFT = 1e-4  # of the time since an answer: how far the two clocks may drift apart
 
 logger = logging.getLogger("asyncudf")
 
-# The functions of a task share a connection: of each loop and URL the client, and how many use it.
+# The functions of a task share a connection. For each loop and URL: the client, and how many use it.
 _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, list[Any]]] = weakref.WeakKeyDictionary()
 
 
 class Coordinator:
     """Runs scripts on the server. Of one event loop; an async context manager.
 
+    A server that does not answer is asked again for `patience` seconds; then the task fails, for its limits cannot be
+    kept without it.
+
     Args:
         url: with the password.
-        namespace: before the names of all keys: what belongs together, and to nobody else on the same server.
+        namespace: the part of all key names that separates this application from others on the same server.
         clock: seconds, of the task.
-        patience: seconds after which a server that does not answer fails the task.
+        patience: seconds.
 
     Raises:
         OptionError: the library redis is missing, or the URL cannot be one.
     """
 
-    # A script that was cut off may have run: what it has granted is lost, and nobody has it twice. Failures may be
-    # counted twice; a budget then ends a little early, in a job whose network has failed.
+    # A script whose answer was lost may have run: what it granted is lost, and no task has it twice.
     #
-    # trip: seconds of a round trip, the mean of the last ones
+    # trip: seconds of a round trip, a mean of the last ones
 
     def __init__(self, url: str, namespace: str, *, clock: Callable[[], float], patience: float = PATIENCE) -> None:
         try:
@@ -103,15 +105,15 @@ class Coordinator:
             await self._redis.aclose()
 
     def key(self, kind: str, name: str, *, for_all: bool = False) -> str:
-        """The name of a key: of this namespace, or one that all jobs on the server share."""
-        # In braces: where several servers share the keys, a script finds all of its own on one.
+        """The name of a key of this namespace, or of one that all jobs on the server share."""
+        # The braces put all keys on one server of a Redis cluster: a script needs all of its own there.
         return f"{{asyncudf}}:{kind}:{name}" if for_all else f"{{asyncudf}}:{self._namespace}:{kind}:{name}"
 
     async def run(self, script: str, keys: Sequence[str], *arguments: object) -> Any:
-        """What a script answers that decides by the server's time.
+        """Run a script on the server; returns its answer.
 
         Raises:
-            FatalError: the server does not answer for as long as it may, or does not let us in.
+            FatalError: the server has not answered for `patience` seconds, or refuses the password or the script.
         """
         if script not in self._scripts:
             self._scripts[script] = self._redis.register_script(script)
@@ -119,8 +121,8 @@ class Coordinator:
         begun, pause = self.clock(), FIRST_PAUSE
         while True:
             try:
-                # Not by the client's own socket_timeout: before Python 3.12 its wait_for swallows a cancellation that
-                # comes when it is done, and the task that waits for our end would wait for ever.
+                # Not the client's own socket_timeout: before Python 3.12 its wait_for swallows a cancellation that
+                # comes when it is done, and then the closing task waits for ever.
                 async with asyncio.timeout(ANSWER):
                     sent = self.clock()
                     answer = await self._scripts[script](keys=keys, args=given)
@@ -147,7 +149,7 @@ class Coordinator:
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     def has_forgotten(self) -> None:
-        """It has lost what it knew of a limit: permits that were granted there count no more."""
+        """Warn that the server has lost a rate limit: permits that it granted no longer count."""
         self._warn(
             "the coordinator at %s has lost what it knew of a rate limit: it was started anew, or evicts keys. So that "
             "the limit holds calls wait for %g s, or for as long as the next one has to pay off what it costs",
@@ -156,7 +158,7 @@ class Coordinator:
         )
 
     async def send_last(self, message: Awaitable[object]) -> None:
-        """What a task says when it ends: good to know for others, who find out by themselves if it does not arrive."""
+        """Send what a task says when it ends; if it does not arrive, others learn the same when the lease is over."""
         with contextlib.suppress(FatalError, TimeoutError):
             async with asyncio.timeout(GOODBYE):
                 await message
@@ -172,7 +174,39 @@ class Coordinator:
             )
 
     def _warn(self, message: str, *arguments: object) -> None:
-        """Write it to the log, but not again and again."""
+        """Write a warning to the log, at most once a minute."""
         if self.clock() >= self._warned.get(message, -math.inf) + WARN_AGAIN:
             self._warned[message] = self.clock()
             logger.warning(message, *arguments)
+
+
+class ServerTime:
+    """How far the server's clock is ahead of the task's, as far as its answers show.
+
+    The server makes an answer between the sending of the question and the arrival of the answer. So each answer bounds
+    the difference of the clocks, and the fastest bounds it best.
+    """
+
+    # _least <= our time - the server's time <= _most. _most is used: a time that comes late keeps limits.
+
+    def __init__(self) -> None:
+        self._least, self._most = -math.inf, math.inf
+        self._since = 0.0
+
+    def update(self, sent: float, said: float, received: float) -> None:
+        """Take an answer into account: when its question was sent, the server's time in it, when it arrived."""
+        apart = DRIFT * (received - self._since)
+        self._least, self._most = self._least - apart, self._most + apart
+        self._since = received
+        if received - said < self._least or sent - said > self._most:  # one of the clocks was set
+            self._least, self._most = -math.inf, math.inf
+        self._least = max(self._least, sent - said)
+        self._most = min(self._most, received - said)
+
+    def ours(self, time: float) -> float:
+        """An upper bound of the task's time at this time of the server."""
+        return time + self._most
+
+    def theirs(self, time: float) -> float:
+        """The server's time at this time of the task, as `ours` has it."""
+        return time - self._most

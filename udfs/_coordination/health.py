@@ -1,69 +1,126 @@
-"""What the tasks of a job know of a service together: that it is dead, or has asked for a pause."""
+"""What the tasks of a job know together about their service: the circuit breaker of the job, and its pause."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 from .._policies.call_outcome import CallOutcome
-from .._policies.circuit_breaker import CircuitBreaker
-from .client import Coordinator
-from .periodic import PeriodicTask
-from .scripts import HEALTH
+from .._policies.circuit_breaker import BY_CHANCE, KNOWN, RARE, CircuitBreaker
+from .periodic import KEEP_QUERY, PACE, PeriodicTask, TaskLink
 
-__all__ = ("SharedHealth",)
+__all__ = ("HEALTH", "SharedHealth")
 
 
-BEAT = 0.25  # seconds until a task hears of what others have seen
-LEASE = 4.0  # seconds that a probe is waited for whose task says nothing
+BEAT = 0.25  # seconds between two exchanges
+LEASE = 4.0  # seconds after which another task may probe, if the prober has not reported
 PROBE = -1  # the ticket of a probe
 ENDS = ("s", "f", "n")  # of a probe
-_TOLD = {CallOutcome.ANSWERED: "s", CallOutcome.DOWN: "f"}
+LETTERS = {CallOutcome.ANSWERED: "s", CallOutcome.DOWN: "f"}
+
+
+# The breaker and the pause of a function: takes what one task reports, answers what all have reported. Nothing is kept
+# until there is something to report.
+#
+# keys: a hash, the pace. Arguments: time, task, window, failure_rate, open_for, lease of a probe, ticket, outcomes of
+# that ticket ("sff"), probe ("", "ask", "hold", or its end "s", "f" or "n"), seconds to pause.
+# Answers how far the coordinator is behind, the time, the ticket, since when it is open or "", when the next probe may
+# begin, whether this task may make it, until when calls pause.
+HEALTH = (
+    PACE
+    + f"""
+local key, me, window, rate = KEYS[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local chance, rare, known = {BY_CHANCE!r}, {RARE!r}, {KNOWN}
+local open_for, lease, outcomes, probe = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8], ARGV[9]
+local stored = redis.call('HGETALL', key)
+local is = {{ticket = '0', seen = '', known = '', since = ''}}
+is.probe_at, is.prober, is.probe_until, is.pause = '0', '', '0', '0'
+for i = 1, #stored, 2 do is[stored[i]] = stored[i + 1] end
+local function try_later()  -- as CircuitBreaker.is_dead has it
+  local share, half, dead = chance * rate, math.max(1, math.floor(window / 2)), false
+  for calls = half, #is.known, half do
+    local _, failures = string.gsub(string.sub(is.known, -calls), 'f', '')
+    local found = failures / calls
+    local rest = found < 1 and (1 - found) * math.log((1 - found) / (1 - share)) or 0
+    dead = dead or (failures == calls and calls >= window)
+      or (found > share and calls * (found * math.log(found / share) + rest) >= rare)
+  end
+  if dead then is.seen = '' end
+  is.probe_at = text(now + (dead and open_for or 0))
+end
+local function note(outcomes) is.known = string.sub(is.known .. outcomes, -known * window) end
+if is.since == '' then
+  if outcomes ~= '' and ARGV[7] == is.ticket then
+    note(outcomes)
+    is.seen = string.sub(is.seen .. outcomes, -window)
+    local _, failures = string.gsub(is.seen, 'f', '')
+    if #is.seen >= window and failures >= rate * #is.seen then
+      is.since = text(now)
+      try_later()
+      is.ticket = text(tonumber(is.ticket) + 1)
+    end
+  end
+elseif is.prober == me and probe ~= '' then
+  if probe == 's' then
+    is.since, is.prober = '', ''
+    note('s')
+    is.ticket = text(tonumber(is.ticket) + 1)
+  elseif probe == 'f' then
+    is.prober = ''
+    note('f')
+    try_later()
+  elseif probe == 'n' then
+    is.prober = ''
+  else
+    is.probe_until = text(now + lease)
+  end
+elseif probe == 'ask' and now >= tonumber(is.probe_at) and (is.prober == '' or now >= tonumber(is.probe_until)) then
+  is.prober, is.probe_until = me, text(now + lease)
+end
+local pause = tonumber(ARGV[10])
+if pause > 0 then is.pause = text(math.max(tonumber(is.pause), now + pause)) end
+if #stored > 0 or outcomes ~= '' or pause > 0 then
+  local changed = {{}}
+  for name, value in pairs(is) do changed[#changed + 1] = name; changed[#changed + 1] = value end
+  redis.call('HSET', key, unpack(changed))
+  redis.call('PEXPIRE', key, text({KEEP_QUERY} + math.max(0, math.ceil(1000 * (tonumber(is.pause) - now)))))
+end
+return {{behind(), text(now), is.ticket, is.since, is.probe_at, is.prober == me and 1 or 0, is.pause}}
+"""
+)
 
 
 class SharedHealth(PeriodicTask):
     """The circuit breaker of the job, with the methods of a `Breaker`, and its pause; of one event loop.
 
-    Outcomes of all tasks go into one window. When it opens, each task learns of it within a quarter of a second, or of
-    many tasks each two thousand within a second, and one call in the whole job tries the service.
+    Outcomes of all tasks go into one window. When the breaker opens, tasks learn of it within a quarter of a second, or
+    at two thousand tasks a second where there are more. Then one call of the whole job probes the service.
 
     Args:
+        name: of the query.
         breaker: None where there is only a pause to share.
-        task: a name that no other task has.
-        wake: called when something was heard: calls may begin that could not before.
-        fail: called with the error when the coordinator does not answer.
     """
 
-    # heard: how often it was heard what others have seen
-    # paused_until: None before that: a task that begins in the midst of an outage, or a pause, has to know
-    # _ticket: of the calls that begin while the breaker is closed; it changes whenever it opens or closes
-    # _outcomes: of calls under that ticket, not yet told
-    # _is_prober: one call of this task may try, or is trying, the service; _is_probing: it is
-    # _probe_end: how that has ended, not yet told
-    # _wants_to_try: a call was sent away while it is open, so there is one to try with
+    # replies: how often the coordinator has answered
+    # paused_until: None before the first answer: a task that begins during an outage or a pause must learn of it first
+    # _ticket: of the calls that begin while the breaker is closed; it changes when the breaker opens or closes
+    # _outcomes: of calls under that ticket, not yet reported
+    # _is_prober: this task may probe the service with one call; _is_probing: the call is under way
+    # _probe_end: how the probe has ended, not yet reported
+    # _wants_to_try: a call had to wait while the breaker is open, so there is one to probe with
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        name: str,
-        task: str,
-        breaker: CircuitBreaker | None,
-        wake: Callable[[], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        super().__init__(coordinator, [coordinator.key("health", name)], fail)
-        self._name = task
+    def __init__(self, link: TaskLink, name: str, breaker: CircuitBreaker | None) -> None:
+        super().__init__(link, [link.key("health", name)])
         self._has_breaker = breaker is not None
         self._options = breaker or CircuitBreaker()
-        self._wake = wake
         self._ticket = 0
         self._outcomes = self._probe_end = ""
         self._is_prober = self._is_probing = self._wants_to_try = False
         self._probe_at = 0.0
         self.open_since: float | None = None
         self.paused_until: float | None = None
-        self.heard = 0
-        self._pause_not_told = -math.inf
+        self.replies = 0
+        self._unreported_pause = -math.inf
 
     def admit(self, now: float) -> int | None:
         """The ticket of a call that may begin; None if it has to wait."""
@@ -80,19 +137,19 @@ class SharedHealth(PeriodicTask):
         return 0.0 if self.open_since is None or (self._is_prober and not self._is_probing) else None
 
     def ended(self, ticket: int, outcome: CallOutcome, now: float) -> None:
-        """A call is over; each that was admitted must come here, also one that was cancelled (`NOTHING`)."""
+        """A call that was admitted is over; one that was cancelled too, as `NOTHING`."""
         if ticket == PROBE:
             answered = outcome in (CallOutcome.ANSWERED, CallOutcome.THROTTLED)
-            self._probe_end = "s" if answered else _TOLD.get(outcome, "n")
+            self._probe_end = "s" if answered else LETTERS.get(outcome, "n")
             self._is_prober = self._is_probing = False
             self._poke()
-        elif self._has_breaker and ticket == self._ticket and outcome in _TOLD:
-            self._outcomes = (self._outcomes + _TOLD[outcome])[-self._options.window :]
+        elif self._has_breaker and ticket == self._ticket and outcome in LETTERS:
+            self._outcomes = (self._outcomes + LETTERS[outcome])[-self._options.window :]
             if outcome is CallOutcome.DOWN:
                 self._poke()
 
     def is_in_doubt(self) -> bool:
-        """Whether the service may be dead, though the breaker does not know it: the window of the job is elsewhere."""
+        """Whether the service may be dead though the breaker is closed; False: the window is on the coordinator."""
         return False
 
     def has_given_up(self, now: float) -> bool:
@@ -102,52 +159,52 @@ class SharedHealth(PeriodicTask):
     def pause(self, until: float) -> None:
         """The service has asked all callers to wait until then."""
         if self.paused_until is None or until > self.paused_until:
-            self.paused_until = self._pause_not_told = until
+            self.paused_until = self._unreported_pause = until
             self._poke()
 
     def _last_message(self) -> Awaitable[object] | None:
         if self._is_prober:
             self._probe_end, self._is_prober, self._is_probing = "n", False, False
-        is_known = not (self._outcomes or self._probe_end or self._pause_not_told > self._clock())
+        is_known = not (self._outcomes or self._probe_end or self._unreported_pause > self._clock())
         return None if is_known else self._exchange()
 
     async def _exchange(self) -> float:
         sent = self._clock()
-        outcomes, probe, until = self._outcomes, self._probe_end, self._pause_not_told
+        outcomes, probe, until = self._outcomes, self._probe_end, self._unreported_pause
         self._outcomes = self._probe_end = ""
-        self._pause_not_told = -math.inf
+        self._unreported_pause = -math.inf
         if not probe and self._is_prober:
-            # Woken, and there was no call to make: let another task try.
+            # It was woken and has no call to make: let another task probe.
             probe = "hold" if self._is_probing else "n"
             self._is_prober = self._is_probing
         elif not probe and self.open_since is not None and self._wants_to_try and sent >= self._probe_at:
             probe = "ask"
         of, pause = self._options, max(0.0, until - sent)
         try:
-            told = (self._name, of.window, of.failure_rate, of.open_for, LEASE, self._ticket, outcomes, probe, pause)
-            answer = await self._ask(HEALTH, *told)
-        except BaseException:  # what was not told, or perhaps not, is told by the next
+            own = (self._link.task, of.window, of.failure_rate, of.open_for, LEASE)
+            answer = await self._ask(HEALTH, *own, self._ticket, outcomes, probe, pause)
+        except BaseException:  # perhaps it did not arrive: the next exchange reports it again
             self._outcomes = (outcomes + self._outcomes)[-of.window :]
             self._probe_end = self._probe_end or (probe if probe in ENDS else "")
-            self._pause_not_told = max(self._pause_not_told, until)
+            self._unreported_pause = max(self._unreported_pause, until)
             raise
-        self._hear(answer, sent)
+        self._update(answer, sent)
         if self.open_since is None or self._is_prober:
             return BEAT
         return min(BEAT, max(0.01, self._probe_at - self._clock()))
 
-    def _hear(self, answer: list[str], sent: float) -> None:
+    def _update(self, answer: list[str], sent: float) -> None:
         said, ticket, since, probe_at, is_prober, pause = answer
         time = self._coordinator.time
-        time.heard(sent, float(said), self._clock())
+        time.update(sent, float(said), self._clock())
         if int(ticket) != self._ticket:
             self._ticket, self._outcomes = int(ticket), ""
         self.open_since = time.ours(float(since)) if since else None
         self._probe_at = time.ours(float(probe_at))
-        if not self._probe_end:  # else it has ended meanwhile, and the answer does not know it
+        if not self._probe_end:  # else it has ended meanwhile, which the answer does not know
             self._is_prober = bool(int(is_prober)) and self.open_since is not None
             self._is_probing = self._is_probing and self._is_prober
         asked = time.ours(float(pause)) if float(pause) > float(said) else -math.inf
         self.paused_until = max(self.paused_until or -math.inf, asked)
-        self.heard += 1
-        self._wake()
+        self.replies += 1
+        self._link.wake()

@@ -3,52 +3,101 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from .client import GOODBYE, Coordinator
 
-__all__ = ("PeriodicTask",)
+__all__ = ("KEEP_QUERY", "NOW", "PACE", "RUN", "PeriodicTask", "TaskLink")
 
 
-GAP = 0.02  # seconds between two questions: reasons come for each row
+GAP = 0.02  # seconds between two questions: every row may be a reason for one
+
+# Redis keeps numbers as texts: 17 digits bring back the same one. The first argument is the time; only tests give it.
+NOW = """
+local now = tonumber(ARGV[1])
+if not now then
+  local time = redis.call('TIME')
+  now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+end
+local function text(number) return string.format('%.17g', number) end
+"""
+
+# A server that was restarted, or another one in its place, has no data or old data, such as a replica's.
+RUN = """
+local info = redis.pcall('INFO', 'server')  -- not every user may ask for it
+local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+"""
+
+# How far the coordinator is behind the periodic questions of all tasks: each question takes the next place on a time
+# line. So there are at most RATE questions in a second, and nobody counts the tasks.
+PACE = (
+    NOW
+    + """
+local RATE, LONGEST = 2000, 4  -- questions in a second; seconds
+local function behind()
+  local key = KEYS[#KEYS]
+  local line = math.max(now, math.min(now + LONGEST, tonumber(redis.call('GET', key) or '0'))) + 1 / RATE
+  redis.call('SET', key, text(line), 'PX', 1000 * LONGEST)
+  return text(line - now)
+end
+"""
+)
+
+# Milliseconds that a key of one query outlives its last use. Each micro-batch of a stream has keys of its own, so they
+# must go soon, or they fill the server's memory. The tasks of a query refresh its keys: the time must cover stages of
+# the query without such tasks, and tasks whose event loop is blocked by a computation.
+KEEP_QUERY = 900_000
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskLink:
+    """A task's link to the coordinator, over which it shares its limits with other tasks.
+
+    Args:
+        task: a name that no other task has.
+        wake: called when an answer may let calls begin that had to wait.
+        fail: called with the error when the coordinator does not answer; it ends the task.
+    """
+
+    coordinator: Coordinator
+    task: str
+    wake: Callable[[], None]
+    fail: Callable[[BaseException], None]
+
+    def key(self, kind: str, name: str) -> str:
+        """The name of a key on the server."""
+        return self.coordinator.key(kind, name)
 
 
 class PeriodicTask:
     """Awaits `_exchange` and waits for the seconds that it returns, until it is closed; of one event loop.
 
-    The coordinator bounds the questions that all tasks ask in a second: it answers how far it is behind, and so long a
-    task waits at least before it asks again.
+    The coordinator bounds the questions that all tasks ask in a second: each answer says how far it is behind, and the
+    task waits at least that long before it asks again.
 
     Args:
-        keys: the names of what the coordinator keeps.
-        fail: called with an error of `_exchange`, which ends the task.
+        keys: on the server, for the scripts.
         gap: seconds between the end of one exchange and the next, at least.
         longest: seconds that a task waits at most for a coordinator that is behind.
     """
 
-    # _has_failed: `_exchange` has raised, so that there is no coordinator to talk to any more
+    # _has_failed: `_exchange` has raised, so there is no coordinator to talk to
     # _is_busy: `_exchange` is under way
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        keys: Sequence[str],
-        fail: Callable[[BaseException], None],
-        *,
-        gap: float = GAP,
-        longest: float = 4.0,
-    ) -> None:
-        self._coordinator, self._clock = coordinator, coordinator.clock
-        self._keys = [*keys, coordinator.key("pace", "all")]
-        self._fail, self._gap, self._longest = fail, gap, longest
+    def __init__(self, link: TaskLink, keys: Sequence[str], *, gap: float = GAP, longest: float = 4.0) -> None:
+        self._link, self._coordinator = link, link.coordinator
+        self._clock = link.coordinator.clock
+        self._keys = [*keys, link.key("pace", "all")]
+        self._gap, self._longest = gap, longest
         self._behind = 0.0
         self._has_failed = self._is_busy = self._is_closed = False
         self._reason = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._repeat())
 
     async def close(self) -> None:
-        """End it, and tell the last of what there is to tell."""
+        """End it, and send the last message."""
         self._is_closed = True
         try:
             if self._is_busy:
@@ -64,7 +113,7 @@ class PeriodicTask:
         raise NotImplementedError
 
     def _last_message(self) -> Awaitable[object] | None:
-        """What a task says when it ends, if anything."""
+        """What the task tells the coordinator when it ends, if anything."""
         return None
 
     def _poke(self) -> None:
@@ -72,6 +121,7 @@ class PeriodicTask:
         self._reason.set()
 
     async def _ask(self, script: str, *arguments: object) -> list[Any]:
+        """Run a script that begins with `PACE`; returns the rest of its answer."""
         answer: list[Any]
         behind, *answer = await self._coordinator.run(script, self._keys, *arguments)
         self._behind = min(float(behind), self._longest)
@@ -85,7 +135,7 @@ class PeriodicTask:
                 pause = await self._exchange()
             except Exception as error:
                 self._has_failed = True
-                self._fail(error)
+                self._link.fail(error)
                 return
             finally:
                 self._is_busy = False

@@ -1,27 +1,152 @@
-"""The permits of a function in one task, leased from those of the job."""
+"""The permits of a rate limit that all tasks share: what the coordinator grants, and what a task has of it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 
-from .._policies.leased_permits import BlockSize, LeasedPermits, nap_of
-from .._policies.rate_limit import RateLimit, take
+from .._policies.rate_limit import BlockSize, LeasedPermits, RateLimit, nap_of, take
 from .client import LEASE, Coordinator
-from .grants import GIVE_BACK, GRANT, OPEN
-from .periodic import PeriodicTask
+from .periodic import NOW, RUN, PeriodicTask, TaskLink
 
-__all__ = ("SharedPermits", "open_limits")
+__all__ = ("GIVE_BACK", "GRANT", "OPEN", "SharedPermits", "open_limits")
 
 
-IDLE = 3600.0  # seconds: nothing is asked that no call needs
+IDLE = 3600.0  # seconds: without a call that needs permits nothing is asked
 TRIPS = 2.0  # round trips that permits should last for
 RENEWED = LEASE / 2  # seconds before a call begins with permits whose lease would be over by then
 NEVER_USED = -1e8  # seconds: so long ago that any burst is saved up
 
 
+# The state of a limit is the free stretches of its time, each from a start to an end; the last one has no end. GCRA
+# would keep the start of the last one alone. But a call with several limits takes from each the permits of the time at
+# which it begins, and earlier permits must stay free for others. Otherwise, of two limits that others want too, a call
+# of both would take too much of one, or get them at such different times, that it or the others get nothing.
+#
+# Where the server has no entry of a limit, or one from before its restart, nobody knows what was granted. Then the
+# limit begins when all of that has run out, after a lease, in a new epoch, which tells tasks that theirs are void.
+_LINE = (
+    NOW
+    + RUN
+    + """
+local CLOSE = 0.000002  -- seconds: the same time after some arithmetic
+local STRETCHES = 64  -- at most; the oldest are given up
+local KEEP = 86400  -- seconds that a limit outlives its last grant; a missing one costs a wait
+local function line_of(key, wait)
+  local epoch, made, numbers = string.match(redis.call('GET', key) or '', '((%w*)@%S+) (.*)')
+  local free = {}
+  for number in string.gmatch(numbers or '', '%S+') do free[#free + 1] = tonumber(number) end
+  if made == run then return {epoch = epoch, free = free} end
+  return {epoch = run .. '@' .. text(now), free = {math.max(now + wait, free[#free - 1] or -math.huge), math.huge}}
+end
+local function keep(key, line, earliest)
+  local free = line.free
+  while free[2] <= earliest or #free > 2 * STRETCHES do
+    table.remove(free, 1)
+    table.remove(free, 1)
+  end
+  local seconds, kept = math.max(0, free[#free - 1] - now) + KEEP, {line.epoch}
+  for i, time in ipairs(free) do kept[i + 1] = text(time) end
+  redis.call('SET', key, table.concat(kept, ' '), 'PX', text(math.ceil(1000 * seconds)))
+end
+"""
+)
+
+
+# Begins the limits of a job; without this its first calls wait for a lease, as after a loss of memory. A limit without
+# an entry has not been used since the server began, unless the server has evicted keys.
+#
+# keys: the limits. Arguments: time; for each limit the seconds before its first permits if the server began just now.
+OPEN = (
+    _LINE
+    + """
+local stats, up = redis.pcall('INFO', 'stats'), 0
+if type(stats) == 'string' and string.match(stats, 'evicted_keys:0%s') and run ~= '' then
+  up = tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+end
+for i, key in ipairs(KEYS) do keep(key, line_of(key, tonumber(ARGV[i + 1]) - up), -math.huge) end
+"""
+)
+
+
+# Grants permits for the calls of a task, of all its limits at once: of each a stretch, which may lie ahead. So a task
+# that has to wait knows for how long, and asks once. Where one limit makes the call wait, the permits of the others are
+# those of that later time, for earlier ones would be stale by then.
+#
+# keys: the limits. Arguments: time; for each limit, in seconds of its time: saved permits, permits of the next call,
+# permits wanted in all (both 0: the task has some); the lease; when the call may begin as far as it has permits.
+# Answers the time, and for each limit the epoch, and the start and the end of the stretch.
+GRANT = (
+    _LINE
+    + """
+local SPAN = 0.1  -- seconds that are granted at most, beside what is there at once
+local lines, asked, lease, due = {}, {}, tonumber(ARGV[#ARGV - 1]), math.max(now, tonumber(ARGV[#ARGV]))
+for i, key in ipairs(KEYS) do
+  local saved, length, most = unpack(ARGV, 3 * i - 1, 3 * i + 1)
+  saved, length, most = tonumber(saved), tonumber(length), tonumber(most)
+  lines[i] = line_of(key, math.max(lease, length - saved))
+  lines[i].saved, lines[i].length, lines[i].most, lines[i].start, lines[i].last = saved, length, most, 0, 0
+  if most > 0 then asked[#asked + 1] = lines[i] end
+end
+local settled
+repeat
+  settled = true
+  for _, one in ipairs(asked) do
+    one.at = -1
+    repeat
+      one.at = one.at + 2
+      one.start, one.last = math.max(one.free[one.at], due - one.saved), one.free[one.at + 1]
+    until one.start + one.length <= one.last + CLOSE
+    local own = one.start + math.min(one.length, one.saved)  -- so long after their start the call may begin
+    if own > due + CLOSE then due, settled = own, false end
+  end
+until settled
+local part = 1
+for _, one in ipairs(asked) do
+  part = math.min(part, (math.min(one.last, math.max(now, one.start + SPAN)) - one.start) / one.most)
+end
+for _, one in ipairs(asked) do
+  local free, from, to = one.free, one.free[one.at], one.last
+  local calls = math.max(1, math.floor(part * one.most / one.length + CLOSE))
+  one.last = math.min(to, one.start + calls * one.length)
+  table.remove(free, one.at)
+  table.remove(free, one.at)
+  for _, rest in ipairs({{one.last, to}, {from, one.start}}) do
+    if rest[2] > rest[1] + CLOSE then
+      table.insert(free, one.at, rest[2])
+      table.insert(free, one.at, rest[1])
+    end
+  end
+end
+local answer = {text(now)}
+for i, one in ipairs(lines) do
+  keep(KEYS[i], one, now - one.saved)
+  for _, said in ipairs({one.epoch, text(one.start), text(one.last)}) do answer[#answer + 1] = said end
+end
+return answer
+"""
+)
+
+
+# Takes back what a task that ends has not used of its last stretches, if no task has had a later one.
+#
+# keys: the limits. Arguments: time; for each limit its epoch, the start and the end of what is left.
+GIVE_BACK = (
+    _LINE
+    + """
+for i, key in ipairs(KEYS) do
+  local line, epoch, first, last = line_of(key, 0), unpack(ARGV, 3 * i - 1, 3 * i + 1)
+  if line.epoch == epoch and math.abs(line.free[#line.free - 1] - tonumber(last)) < CLOSE then
+    line.free[#line.free - 1] = tonumber(first)
+    keep(key, line, -math.huge)
+  end
+end
+"""
+)
+
+
 async def open_limits(coordinator: Coordinator, limits: Sequence[tuple[str, RateLimit]]) -> None:
-    """Before a job: nobody has permits of its limits yet, but perhaps other jobs of those that have names."""
+    """Begin the limits of a job: no task has permits yet, but other jobs may have some of a limit with a name."""
     begin = [NEVER_USED if limit.name is None else LEASE - limit.saved * limit.interval for _, limit in limits]
     await coordinator.run(OPEN, _keys(coordinator, limits), *begin)
 
@@ -31,36 +156,28 @@ def _keys(coordinator: Coordinator, limits: Sequence[tuple[str, RateLimit]]) -> 
 
 
 class SharedPermits(PeriodicTask):
-    """Permits of one or more limits that all tasks share; of one event loop.
+    """Permits of one or more limits that all tasks share, leased in blocks; of one event loop.
 
     Args:
         limits: each with the name under which it is shared: by the tasks of this namespace, or by all jobs if it is the
             limit's own.
-        wake: called when `take` should be tried again.
-        fail: called with the error when the coordinator does not answer.
     """
 
-    # At most one question is under way, and one timer set. The next permits are asked for before those at hand are
-    # used, by as much as a round trip takes, so that no call waits for the coordinator.
+    # At most one question is under way, and one timer set. The next permits are asked for a round trip before those at
+    # hand are used up, so that no call waits for the coordinator.
     #
-    # A call that waits for permits that do not suffice asks for all that it needs, beside what there is: what is left
-    # of an older lease may be stale by the time that the newer one comes due.
+    # A call that needs more permits than there are asks for all that it needs: what is left of an older lease may be
+    # stale when the newer one comes due.
     #
-    # Permits count for a lease after the last answer: by then a coordinator without a memory grants new ones.
+    # Permits count for a lease after the last answer: by then a coordinator that has lost its memory grants new ones.
     #
     # _epochs: of each limit, under which its permits were granted; _newest: its newest stretch, by the server's clock
-    # _ends: of the lease
-    # _costs: of the call for which permits are asked, or will be; None: nothing is asked
+    # _ends: the end of the lease
+    # _costs: of the call for which permits are asked, or will be; None: no call needs any
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        limits: Sequence[tuple[str, RateLimit]],
-        wake: Callable[[], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        super().__init__(coordinator, (), fail, gap=0.0)
-        self._names = _keys(coordinator, limits)
+    def __init__(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]]) -> None:
+        super().__init__(link, (), gap=0.0)
+        self._names = _keys(link.coordinator, limits)
         self._limits = [limit for _, limit in limits]
         self._leased = [LeasedPermits(limit) for limit in self._limits]
         self._newest = [(0.0, 0.0)] * len(limits)
@@ -68,12 +185,11 @@ class SharedPermits(PeriodicTask):
         self._ends = 0.0
         self._size = BlockSize(self._limits)
         self._nap = nap_of(self._limits)
-        self._wake = wake
         self._costs: Sequence[float] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, costs: Sequence[float]) -> bool:
-        """Take a call's permits, of all limits or of none; if there are none, `wake` is called when there may be."""
+        """Take a call's permits, of all limits or of none; if False, the task is woken when there may be some."""
         if self._timer is not None:
             return False
         now = self._clock()
@@ -83,7 +199,7 @@ class SharedPermits(PeriodicTask):
             self._size.began()
         elif wait is not None:
             self._size.waited()
-            if now + wait >= self._ends:  # they count no more by then, unless it is asked again
+            if now + wait >= self._ends:  # they no longer count by then, unless the lease is renewed
                 is_asked = is_asked or wait <= RENEWED
                 wait = max(wait - RENEWED, self._nap)
             self._timer = asyncio.get_running_loop().call_later(max(wait, self._nap), self._look_again)
@@ -93,7 +209,7 @@ class SharedPermits(PeriodicTask):
         return wait == 0.0
 
     async def close(self) -> None:
-        """Give back what is not used, as far as it is the newest of all."""
+        """Give back what is not used, as far as no task has later permits."""
         await super().close()
         if self._timer is not None:
             self._timer.cancel()
@@ -113,10 +229,10 @@ class SharedPermits(PeriodicTask):
 
     def _look_again(self) -> None:
         self._timer = None
-        self._wake()
+        self._link.wake()
 
     def _few(self, costs: Sequence[float], now: float) -> list[bool]:
-        """Of each limit whether there are too few permits for the calls of the next round trips."""
+        """For each limit, whether its permits are too few for the calls of the next round trips."""
         soon = self._size.soon(now, self._lead)
         return [leased.held(now) < soon * cost for leased, cost in zip(self._leased, costs, strict=True)]
 
@@ -124,7 +240,7 @@ class SharedPermits(PeriodicTask):
         if self._costs is not None:
             await self._lease(self._costs)
             self._costs = None
-            self._wake()
+            self._link.wake()
         return IDLE
 
     async def _lease(self, costs: Sequence[float]) -> None:
@@ -136,15 +252,14 @@ class SharedPermits(PeriodicTask):
         for limit, leased, cost, are_few in zip(self._limits, self._leased, costs, few, strict=True):
             due = leased.due(cost, sent)
             need = most = 0.0
-            if (
-                due is None or are_few
-            ):  # for the calls after it as much as it costs itself: how dear they are is not known
+            if due is None or are_few:
+                # The costs of the next calls are not known: assume that each costs as much as this one.
                 need, most = cost, max(cost, calls * cost - (leased.held(sent) if due is None else 0.0))
             elif due > sent:
                 begin = max(begin, time.theirs(due))
             asked += [one * limit.interval for one in (limit.saved, need, most)]
         said, *granted = await self._coordinator.run(GRANT, self._names, *asked, LEASE, begin)
-        time.heard(sent, float(said), self._clock())
+        time.update(sent, float(said), self._clock())
         for number, (epoch, start, end) in enumerate(zip(*[iter(granted)] * 3, strict=True)):
             self._add(number, epoch, float(start), float(end))
         self._ends = sent + LEASE

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import weakref
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from .._coordination.budgets import SharedFailures, SharedSpending
 from .._coordination.client import Coordinator
-from .._coordination.failures import SharedFailures
+from .._coordination.config import TaskIdentity
 from .._coordination.health import SharedHealth
-from .._coordination.identity import TaskIdentity
-from .._coordination.periodic import PeriodicTask
+from .._coordination.periodic import PeriodicTask, TaskLink
 from .._coordination.permits import SharedPermits
 from .._coordination.share import CapacityShare
-from .._coordination.spending import SharedSpending
+from .._errors.exceptions import FatalError
+from .._errors.records import error_text
 from .._policies.capacity import AdaptiveCapacity, CapacityPolicy
+from .._policies.error_budget import EXAMPLES, Failures
 from .._policies.options import Options
 from .._policies.rate_limit import Bucket, RateLimit, Scope
+from .._text.safe import type_name
 from .admission import Admission
-from .failure_budget import FailureBudget
 from .gates import AdaptiveGate, Gate, LimitedOperator, PermitGate, Pool, ShareGate, SpendGate
 from .service_health import ServiceHealth
 
 __all__ = ("Limits",)
 
 
-Kept = TypeVar("Kept", bound=PeriodicTask)
+Shared = TypeVar("Shared", bound=PeriodicTask)
 
 
 class Limits:
@@ -103,36 +107,34 @@ class Limits:
     ) -> list[Gate]:
         """Of a task among others."""
 
-        def kept(shared: Kept) -> Kept:
+        def running(shared: Shared) -> Shared:
             stack.push_async_callback(shared.close)
             return shared
 
-        def heard() -> None:
-            self._operator.health_changed()
+        operator, options, gates = self._operator, self._options, list[Gate]()
+        query, names, wake = identity.query, identity.config, self.admission.wake
+        link = TaskLink(coordinator, identity.task, wake, operator.fail)
+
+        def health_changed() -> None:
+            operator.health_changed()
             wake()
 
-        options, wake, fail, gates = self._options, self.admission.wake, self._operator.fail, list[Gate]()
-        query, task, function = identity.query, identity.task, self._operator.name
-        # What one query has given up, another tries.
-        self.health.share(kept(SharedHealth(coordinator, query, task, options.breaker, heard, fail)))
+        # The breaker is of one query: the next one tries a service that this one has given up.
+        news = dataclasses.replace(link, wake=health_changed)
+        self.health.share(running(SharedHealth(news, query, options.breaker)))
         if (total := options.job_capacity) is not None:
-            demand = lambda: (self._pool.in_flight, self._operator.wanted_calls())  # noqa: E731
-            name = identity.config.share(total)
-            share = kept(CapacityShare(coordinator, name, task, total, demand, wake, fail))
+            demand = lambda: (self._pool.in_flight, operator.wanted_calls())  # noqa: E731
+            share = running(CapacityShare(link, names.share(total), total, demand))
             gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
         if (most := options.max_calls) is not None:
-            spending = kept(SharedSpending(coordinator, query, task, most, wake, fail))
-            gates.append(SpendGate(spending, most, function))
-        if options.rate_limit:
-            limits = options.rate_limit
+            gates.append(SpendGate(running(SharedSpending(link, query, most)), most, operator.name))
+        if limits := options.rate_limit:
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
             own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
-            named = identity.config.rates(limits)
-            permits = (places, kept(SharedPermits(coordinator, named, wake, fail))) if named else None
-            gates.append(PermitGate(own, permits))
+            shared = (places, running(SharedPermits(link, names.rates(limits)))) if places else None
+            gates.append(PermitGate(own, shared))
         if (failures := self.failures) is not None:
-            told = (identity.part, failures.budget, failures.spent, fail)
-            failures.tally = kept(SharedFailures(coordinator, query, *told))
+            failures.tally = running(SharedFailures(link, query, identity.part, failures.budget, failures.spent))
         return gates
 
 
@@ -161,3 +163,54 @@ class _TaskSpending:
 
     def use(self) -> None:
         self._left -= 1
+
+
+class Tally(Protocol):
+    """Adds up the failed rows of all tasks."""
+
+    def add(self, rows: int, types: dict[str, int], examples: list[str]) -> None: ...
+
+
+class FailureBudget:
+    """Ends the task when too many rows have failed."""
+
+    # The operator counts the rows that are done; the budget looks at the counter when a row fails, and at the end.
+    #
+    # _added: rows that are in the tally already
+    # tally: of the job; None: only this task counts
+
+    def __init__(self, operator: LimitedOperator, options: Options) -> None:
+        assert options.max_failures is not None
+        self.budget = options.max_failures
+        self._redact = options.redact
+        self._operator = operator
+        self._own = Failures()
+        self._added = 0
+        self.tally: Tally | None = None
+        self.error: FatalError | None = None
+
+    def note(self, errors: Sequence[BaseException], rows: int) -> None:
+        """The rows of a call are done; those with these errors have failed."""
+        if errors:
+            examples = [error_text(error, self._redact) for error in errors[:EXAMPLES]]
+            self._add(Counter(map(type_name, errors)), examples, rows)
+
+    def finish(self) -> None:
+        """All rows are done."""
+        self._add({}, [], 0)
+
+    def spent(self, failures: Failures) -> None:
+        """These failures have spent the budget: end the task."""
+        if self.error is None:
+            self.error = FatalError(self.budget.message(self._operator.name, failures))
+            self._operator.fail(self.error)
+
+    def _add(self, types: dict[str, int], examples: list[str], rows_of_call: int) -> None:
+        done = self._operator.counters.rows_done + rows_of_call  # the counter does not have these yet
+        rows, self._added = max(0, done - self._added), max(done, self._added)
+        if self.tally is not None:
+            self.tally.add(rows, types, examples)
+            return
+        self._own.add(rows, types, examples)
+        if self.budget.is_spent(self._own):
+            self.spent(self._own)

@@ -179,7 +179,7 @@ class ServiceHealth:
     @property
     def heard(self) -> float:
         """How often it has been heard what the tasks of the job know together; a task alone has heard all."""
-        return self._refusals.shared.heard if self._refusals.shared is not None else math.inf
+        return self._refusals.shared.replies if self._refusals.shared is not None else math.inf
 
     def refused(self, slot: Slot, error: BaseException | None, answers: int, now: float) -> bool:
         """The service has refused an attempt that had not to ask, after so many answers; False if they must ask now."""

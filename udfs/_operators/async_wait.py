@@ -18,7 +18,7 @@ from .._calls.invokers import BatchCodec, invoker_of
 from .._calls.micro_batch import MicroBatch
 from .._calls.resources import closing, opened
 from .._calls.slots import CallSlot, SlotPool
-from .._coordination.identity import TaskIdentity
+from .._coordination.config import TaskIdentity
 from .._errors.exceptions import FatalError
 from .._functions.context import FAIL_TASK, RuntimeContext
 from .._functions.signature import FunctionSpec, batch_rows

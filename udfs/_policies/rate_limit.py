@@ -1,10 +1,11 @@
-"""How many calls may begin in a second, a minute, an hour: permits, counted on times that are given."""
+"""Rate limits: the option, the permits of a limit in one place, and those that are leased to a task."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Protocol
@@ -14,14 +15,19 @@ from .._text.safe import safe_repr, type_name
 from .checks import choice, discard, is_plain, seconds, unknown_name
 from .numbers import amount, is_number
 
-__all__ = ("LEEWAY", "ROUNDING", "Bucket", "Permits", "RateLimit", "Scope", "take")
+__all__ = ("ROUNDING", "BlockSize", "Bucket", "LeasedPermits", "Permits", "RateLimit", "Scope", "nap_of", "take")
 
 
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 SAVED = 0.02  # of the rate, may come at once after a quiet time
 LEEWAY = 0.02  # of the period: how late a permit may be used, beside what the burst allows
 LATE = 0.5  # seconds, at most, by which a timer comes late
-ROUNDING = 1e-6  # seconds: the last bits of a sum of times must not make a permit late that is there
+ROUNDING = 1e-6  # seconds: rounding of sums of times must not make a permit late
+LONGEST = 0.4  # seconds for which permits are leased at once
+MORE = 2  # calls
+NAPS = 0.01, 0.02  # seconds: several calls begin together, because each wake-up of a task costs
+NAP_CALLS = 10  # of the whole job that begin together at a high rate, after a shorter nap
+WAKES_LATE = 0.01  # seconds that a task may wake late and still use its permits
 
 Cost = float | Callable[..., float]
 
@@ -213,3 +219,117 @@ class Bucket:
         if self._awaited <= now <= self._awaited + 2 * self._leeway:
             full = max(self._awaited, now - self._leeway)
         return max(self._empty_at, full - self._saved * self._interval)
+
+
+class LeasedPermits:
+    """Permits of one limit that were leased to this task; each may be used from a time on, and not much later.
+
+    Over any period all tasks together use at most `permits`, the burst, and 2%.
+    """
+
+    # Permits come due one each `interval`, so a lease is a stretch of time that no other task has. A permit that is not
+    # used in its time becomes stale: used later, it would come on top of what others have then. It may be late by what
+    # the limit saves up, as in a Bucket: never more than `saved` are kept.
+    #
+    # _stretches: (start, end) on the task's clock, in their order; what lies before `start` is used or stale
+
+    def __init__(self, limit: RateLimit) -> None:
+        self._interval, self._saved = limit.interval, limit.saved
+        self._patience = _patience(limit)
+        self._stretches: deque[tuple[float, float]] = deque()
+
+    def add(self, start: float, end: float) -> None:
+        """Permits that come due in this time."""
+        if end > start:
+            self._stretches.append((start, end))
+
+    def held(self, now: float) -> float:
+        """How many there are, due or not."""
+        self._drop_stale(now)
+        return math.fsum(end - start for start, end in self._stretches) / self._interval
+
+    def due(self, cost: float, now: float) -> float | None:
+        """When a call of this cost may begin; None if there are not as many permits."""
+        self._drop_stale(now)
+        missing = cost * self._interval
+        if missing <= ROUNDING:
+            return now
+        for start, end in self._stretches:
+            if (last := start + missing) <= end + ROUNDING:
+                due = last - max(0.0, cost - self._saved) * self._interval
+                return due if due > now + ROUNDING else now
+            missing -= end - start
+        return None
+
+    def use(self, cost: float, now: float) -> None:
+        """Take them, now that they are due."""
+        missing = cost * self._interval
+        while self._stretches and missing > ROUNDING:
+            start, end = self._stretches.popleft()
+            if start + missing < end - ROUNDING:
+                self._stretches.appendleft((start + missing, end))
+            missing -= end - start
+
+    def rest(self) -> tuple[float, float] | None:
+        """What is not used of the last stretch, which can be given back."""
+        return self._stretches[-1] if self._stretches else None
+
+    def _drop_stale(self, now: float) -> None:
+        stale = now - self._patience
+        while self._stretches and self._stretches[0][0] < stale:
+            _, end = self._stretches.popleft()
+            if end > stale + ROUNDING:
+                self._stretches.appendleft((stale, end))
+
+
+class BlockSize:
+    """For how many calls permits are asked at once: as many as begin before permits become stale, found by doubling.
+
+    A fast task asks now and then for many, a slow one for one call each time, and little is left unused.
+    """
+
+    # A task that had to wait for permits it holds uses each when it comes due, and may ask for more at once, and for a
+    # little more than it used, so that of tasks that always want more the smaller ones catch up. A task that did not
+    # wait has no more rows or no free slots, and would only let permits become stale.
+
+    def __init__(self, limits: Sequence[RateLimit]) -> None:
+        self._ahead = min([LONGEST, *map(_patience, limits)])
+        self._calls = 1
+        self._begun = 0
+        self._has_waited = False
+        self._since: float | None = None
+
+    def began(self) -> None:
+        """A call has begun."""
+        self._begun += 1
+
+    def waited(self) -> None:
+        """A call had to wait for its permits."""
+        self._has_waited = True
+
+    def soon(self, now: float, seconds: float) -> int:
+        """How many calls will begin in so many seconds, as many began since the last question; 0 after a single one."""
+        if self._since is None or self._calls == 1:
+            return 0
+        return math.floor(self._begun * seconds / max(now - self._since, seconds))
+
+    def next(self, now: float, least: float = 0.0) -> int:
+        """The calls to ask permits for now: those of `least` seconds at least, for until then no other permits come."""
+        if self._since is not None:
+            ahead = max(least, LONGEST if self._has_waited else self._ahead)
+            found = math.ceil(self._begun / max(now - self._since, ROUNDING) * ahead)
+            self._calls = max(1, min(2 * self._calls, found + MORE * self._has_waited))
+        self._since, self._begun, self._has_waited = now, 0, False
+        return self._calls
+
+
+def nap_of(limits: Sequence[RateLimit]) -> float:
+    """Seconds that a task waits at least for permits; if it does not wake late, none is stale by then."""
+    shortest, longest = NAPS
+    bounds = (min((_patience(one) - WAKES_LATE) / 2, NAP_CALLS * one.interval) for one in limits)
+    return max(shortest, min(longest, *bounds))
+
+
+def _patience(limit: RateLimit) -> float:
+    """Seconds after which a permit that was not used is stale."""
+    return limit.saved * limit.interval + LEEWAY * limit.period

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from .._coordination.client import Coordinator
-from .._coordination.identity import CoordinatorConfig
+from .._coordination.config import CoordinatorConfig
 from .._coordination.permits import open_limits
 from .._coordination.server import OTHER_WAYS, CoordinatorServer
 from .._coordination.share import prepare_shares

@@ -1,4 +1,4 @@
-"""Which coordinator the tasks of a function use, and under which names."""
+"""Which coordinator the tasks of a function use, under which names, and how one task is named there."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ("CoordinatorConfig", "TaskIdentity")
 
 @dataclasses.dataclass(frozen=True)
 class CoordinatorConfig:
-    """The coordinator of a function, and the names that its tasks use there; travels to the executors.
+    """The coordinator of a function and the names that its tasks use there; travels to the executors.
 
     Args:
         url: with the password.
-        namespace: what this application has there, beside others.
-        function: its limits are those of all its tasks, in all queries of the application.
-        application: Spark's name of it; another one of the same process numbers its queries from the first again.
+        namespace: of this application, on a server that others use too.
+        function: a name for the function's limits, which all its tasks share, in all queries of the application.
+        application: Spark's id of it; another application of the same process numbers its queries from 0 again.
     """
 
     url: str = dataclasses.field(repr=False)
@@ -28,13 +28,14 @@ class CoordinatorConfig:
     application: str = ""
 
     def share(self, total: int) -> str:
-        """The name under which tasks share so many calls in flight."""
+        """The name under which tasks share `total` calls in flight."""
         return f"{self.function}:{total}"
 
     def rates(self, limits: Sequence[RateLimit]) -> list[tuple[str, RateLimit]]:
-        """Those of the job, and the names under which tasks share them, one each, also where their numbers are equal.
+        """The limits of the job, each with the name under which tasks share it; no two have one name.
 
-        A limit of the same numbers in another list of the same function, as `with_options` makes them, is the same.
+        A limit with the same numbers in another list of the same function, as `with_options` makes them, has the same
+        name and is the same limit.
         """
         named: list[tuple[str, RateLimit]] = []
         for limit in limits:
@@ -45,11 +46,11 @@ class CoordinatorConfig:
         return named
 
     def of_task(self, query: str, part: str) -> TaskIdentity:
-        """The same for a task.
+        """The identity of a task that runs now.
 
         Args:
-            query: what is counted for one query alone is counted under this name.
-            part: of the query's rows, which every attempt at them names alike.
+            query: its name; some counts are of one query.
+            part: of the query's rows, named alike by every attempt at them.
         """
         return TaskIdentity(self, f"{self.function}:{self.application}:{query}", uuid.uuid4().hex, part)
 
@@ -59,9 +60,9 @@ class TaskIdentity:
     """A task among those that share the limits of a function.
 
     Args:
-        query: of what is counted for one query alone.
-        task: which no other task has, nor another attempt of this one.
-        part: the rows that it works on, which another attempt has too.
+        query: the name of what is counted for one query.
+        task: a name that no other task has, nor another attempt of this one.
+        part: the rows that it works on; another attempt at them has the same name.
     """
 
     config: CoordinatorConfig
