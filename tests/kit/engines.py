@@ -80,14 +80,13 @@ class Engine:
 def started_streams() -> Iterator[list[Callable[[], Counted]]]:
     """For each chain that `run_stream` has started in the block, what a message to a monitor says of its functions."""
     started: list[Callable[[], Counted]] = []
-    start = _stream.start_chain
 
     def starting(*arguments: Any) -> Chain:
-        chain = start(*arguments)
+        chain = Chain(*arguments)
         started.append(lambda: _counted(chain))
         return chain
 
-    with mock.patch.object(_stream, "start_chain", starting):
+    with mock.patch.object(_stream, "Chain", starting):
         yield started
 
 

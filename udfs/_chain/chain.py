@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from functools import partial
+from itertools import chain, count, islice
 from typing import Protocol
 
 from asyncudf.queues import LatencyMarker, StreamRecord
 
 from .._operators.async_wait import AsyncWaitOperator
-from .._operators.buffered import BufferedOperator
+from .._operators.buffered import BufferedOperator, SourceOperator
 from .._operators.input_buffer import InputElement
-from .._operators.operator import Operator
-from .._operators.outputs import Output
-from .plan import StreamNode
+from .._operators.operator import ChainedOperator, Operator
+from .._operators.outputs import (
+    BroadcastingOutput,
+    ChainingOutput,
+    CopyingBroadcastingOutput,
+    CopyingChainingOutput,
+    Output,
+    ReportingOutput,
+    SplittingOutput,
+)
+from .environment import TaskEnvironment
+from .plan import ChainPlan, StreamNode
 from .sampler import Sampler
 
 __all__ = ("Chain", "Sinks")
@@ -40,30 +51,35 @@ class Chain:
     """The loop task of a Spark task: fed with elements, runs until all operators have ended.
 
     Operators open from the tail to the head and close from the head to the tail. One that fails ends all.
+
+    Attributes:
+        head: the operator that is fed.
+        counted: the operators that make calls, by their names, from the head to the tail.
     """
 
     # The nesting of the operators' `running` blocks is the order of opening and closing: each block ends when its own
-    # operator has emitted everything, so by then whoever it emits to is still open.
+    # operator has emitted everything, so by then the operators that it emits to are still open.
     # Failing goes beside it: an error may come from deep in a call or a timer, with no block around it to raise in.
     # So `fail` tells every operator to end with it, and each raises it where it waits for its end.
+    #
+    # _operators: from the tail to the head
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, partition: int, interval: float | None) -> None:
-        self._loop = loop
-        self._partition = partition
-        self._interval = interval  # seconds between two latency markers
-        self._due = 0.0  # when the last latency marker was
-        self._timer: asyncio.TimerHandle | None = None
-        self.head: BufferedOperator  # is fed
-        self.operators: Sequence[Operator] = ()  # from the tail to the head
-        self.upstream: Mapping[BufferedOperator, Sequence[BufferedOperator]] = {}  # each with who pushes to it
-        self.at_end: Callable[[], None] = lambda: None  # once all operators have ended
-        self.counted: Mapping[str, AsyncWaitOperator] = {}  # those that make calls, from the head to the tail
-        self.sampler: Sampler
+    def __init__(self, plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks) -> None:
+        self._operators: Sequence[Operator] = ()
+        made = _Operators(plan, dataclasses.replace(environment, fail=self.fail), sinks)
+        self.head = made.head
+        self.counted = made.counted()
+        self._operators = [*made.by_node.values(), *([] if plan.head else [made.head])]
+        self._sinks = sinks
+        self._sampler = Sampler(environment, [*self.counted.values()])
+        self._markers = None
+        if plan.latency_interval is not None:
+            self._markers = _LatencyMarkers(environment, plan.latency_interval, made.upstream())
 
     def feed(self, elements: Iterable[InputElement]) -> None:
-        """Hand over a batch."""
-        if self._interval is not None and self._timer is None:
-            elements = self._marked(elements)
+        """Pass a batch to the head."""
+        if self._markers is not None and not self._markers.have_begun:
+            elements = self._markers.begin(elements)
         self.head.feed(elements)
 
     def end_of_input(self) -> None:
@@ -76,50 +92,179 @@ class Chain:
         Raises:
             AsyncUDFError: a row failed, or an operator could not be opened or closed.
         """
-        self.sampler.operators = [*self.counted.values()]
-        self.sampler.start()
+        self._sampler.start()
         try:
             async with contextlib.AsyncExitStack() as stack:
-                for operator in self.operators:
+                for operator in self._operators:
                     await stack.enter_async_context(operator.running())
-            self.at_end()
+            self._sinks.close()
         finally:
-            self.sampler.stop()
-            if self._timer is not None:
-                self._timer.cancel()
+            self._sampler.stop()
+            if self._markers is not None:
+                self._markers.stop()
 
     def fail(self, error: BaseException) -> None:
         """End all operators with an error; the first one counts."""
-        for operator in self.operators:
+        for operator in self._operators:
             operator.abort(error)
 
-    def _marked(self, elements: Iterable[InputElement]) -> Iterator[InputElement]:
-        """With the first latency marker behind the first row: before it there is nothing to wait for."""
+
+class _Operators:
+    """Makes the operators of a chain, from the tail to the head, each with its output to those made before it.
+
+    Attributes:
+        head: the operator that is fed.
+        by_node: the operator of each node made so far; all readers of a node are made before it.
+    """
+
+    # From the tail to the head, because an output is given to its operator when that is made, and knows those behind
+    # it. Only asking for more goes the other way: `_resume` finds those before an operator when it is called, by then
+    # they are there. So no operator is ever half made, and none has to be told later who its neighbours are.
+    #
+    # _buffered: those of them that can hold back rows, and the source: between these `_resume` goes
+    # _instances: by identity, since two equal objects of the user's are still two
+
+    def __init__(self, plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks) -> None:
+        self._plan = plan
+        self._environment = environment
+        self._sinks = sinks
+        self._names = _names(plan)
+        self._instances: set[int] = set()  # of the users' objects that an operator has already
+        self._buffered: dict[StreamNode, BufferedOperator] = {}
+        self.by_node: dict[StreamNode, ChainedOperator] = {}
+        start, head = plan.start, plan.head
+        for node in reversed(plan.nodes[plan.nodes.index(start) + 1 :]):
+            request_batch = environment.request_batch if node is head else partial(self._resume, node)
+            operator = self.by_node[node] = self._operator(node, request_batch)
+            if isinstance(operator, BufferedOperator):
+                self._buffered[node] = operator
+        if head is None:  # else the first async operator takes the batches itself: one step less for each row
+            self._buffered[start] = SourceOperator(
+                self._output(start), environment.loop, environment.request_batch, environment.fail
+            )
+        self.head = self._buffered[head or start]
+
+    def upstream(self) -> dict[BufferedOperator, list[BufferedOperator]]:
+        """Each operator that can hold back rows, with those that push rows to it."""
+        return {operator: list(self._before(node)) for node, operator in self._buffered.items()}
+
+    def counted(self) -> dict[str, AsyncWaitOperator]:
+        """The operators that make calls, by their names, from the head to the tail."""
+        made = ((self._names[node], self.by_node.get(node)) for node in self._plan.nodes)
+        return {name: operator for name, operator in made if isinstance(operator, AsyncWaitOperator)}
+
+    def _operator(self, node: StreamNode, request_batch: Callable[[], None]) -> ChainedOperator:
+        factory = node.factory
+        assert factory is not None
+        if id(factory.instance) in self._instances:  # the same object twice in a chain: each operator has its own
+            factory = factory.with_own_instance()
+        self._instances.add(id(factory.instance))
+        return factory.build(self._environment, self._output(node), node.parents[0].layout, request_batch)
+
+    def _output(self, node: StreamNode) -> Output:
+        """What an operator writes to: those that read it in the chain, then those outside."""
+        outputs = [self._link(node, child) for child in self._plan.readers_of(node)]
+        outputs += self._sinks.outputs(node)
+        if len(outputs) == 1 and outputs[0].tag is None:  # by far the most: no loop over one output for each row
+            output = outputs[0]
+        else:
+            output = (BroadcastingOutput if self._plan.object_reuse else CopyingBroadcastingOutput)(outputs)
+        if node.factory is not None and node.factory.mixes_sides:
+            output = SplittingOutput(output)
+        report = partial(_report_latency, self._environment.loop, self._names[node], self._sinks.latencies(node))
+        return ReportingOutput(output, report)
+
+    def _link(self, node: StreamNode, child: StreamNode) -> Output:
+        assert child.factory is not None
+        # Each link has a projection of its own: the inputs of a union may be laid out differently.
+        copies = child.factory.may_edit(node.layout) and not self._plan.object_reuse
+        link = CopyingChainingOutput if copies else ChainingOutput
+        return link(self.by_node[child].input(), child.factory.project(node.layout))
+
+    def _resume(self, node: StreamNode) -> None:
+        """An operator takes rows again: let those that push to it go on."""
+        for operator in self._before(node):
+            operator.resume()
+
+    def _before(self, node: StreamNode) -> Iterator[BufferedOperator]:
+        """The nearest operators upstream that can hold back rows; what stands between passes rows on at once."""
+        for parent in node.parents:
+            if parent in self._buffered:
+                yield self._buffered[parent]
+            else:
+                yield from self._before(parent)
+
+
+def _names(plan: ChainPlan) -> dict[StreamNode, str]:
+    """A name for each operator; the second of a name and those behind it have a number."""
+    names: dict[StreamNode, str] = {}
+    for node in plan.nodes:
+        name = "source" if node.factory is None else node.factory.name
+        numbered = (f"{name} {number}" for number in count(2))
+        names[node] = next(one for one in chain((name,), numbered) if one not in names.values())
+    return names
+
+
+class _LatencyMarkers:
+    """Puts a latency marker into the chain at each interval.
+
+    Args:
+        interval: seconds.
+        upstream: each operator that can hold back rows, with those that push rows to it.
+    """
+
+    # _due: when the last marker was due; _timer: for the next one
+
+    def __init__(
+        self,
+        environment: TaskEnvironment,
+        interval: float,
+        upstream: Mapping[BufferedOperator, Sequence[BufferedOperator]],
+    ) -> None:
+        self._loop = environment.loop
+        self._partition = environment.partition
+        self._interval = interval
+        self._upstream = upstream
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def have_begun(self) -> bool:
+        return self._timer is not None
+
+    def begin(self, elements: Iterable[InputElement]) -> Iterator[InputElement]:
+        """The first batch, with a marker behind its first row: before it there is nothing to wait for."""
         self._due = self._loop.time()
         first = self._marker()
         rest = iter(elements)
         return chain(islice(rest, 1), [first], rest)
 
+    def stop(self) -> None:
+        """Make no more of them."""
+        if self._timer is not None:
+            self._timer.cancel()
+
     def _marker(self) -> LatencyMarker:
         """The marker that is due. The next one comes an interval later, however long the loop is held up."""
         due = min(self._due, self._loop.time())  # a timer may fire a hair before its time
-        marker = LatencyMarker(due, "source", self._partition)
-        assert self._interval is not None
         self._due += self._interval
         call_at = getattr(self._loop, "call_beside", self._loop.call_at)  # on the virtual clock
-        self._timer = call_at(self._due, self._mark_latency)
-        return marker
+        self._timer = call_at(self._due, self._insert)
+        return LatencyMarker(due, "source", self._partition)
 
-    def _mark_latency(self) -> None:
-        """Put the next marker in, in front of what waits there: it measures how long a row would take from now on."""
-        # Where the head has handed on its last row those behind it may have long to go: they get the marker themselves.
+    def _insert(self) -> None:
+        """Put the next marker in front of the rows that wait: it measures how long a row would take from now on."""
+        # Where the head has passed on its last row those behind it may have long to go: they get the marker themselves.
         marker = self._marker()
-        for operator, before in self.upstream.items():
+        for operator, before in self._upstream.items():
             if all(one.has_finished for one in before):
                 operator.insert(marker)
 
-    def report_latency(self, operator: str, outputs: list[Output], marker: LatencyMarker) -> None:
-        """A marker has left an operator."""
-        for output in outputs:
-            latency = self._loop.time() - marker.marked_time
-            output.collect(StreamRecord({"operator": operator, "partition": marker.subtask, "latency": latency}))
+
+def _report_latency(
+    loop: asyncio.AbstractEventLoop, operator: str, outputs: Sequence[Output], marker: LatencyMarker
+) -> None:
+    """A marker has left an operator: write how long it took to those that read latencies."""
+    for output in outputs:
+        latency = loop.time() - marker.marked_time
+        output.collect(StreamRecord({"operator": operator, "partition": marker.subtask, "latency": latency}))

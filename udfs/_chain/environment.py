@@ -36,6 +36,7 @@ class TaskEnvironment:
         side_types: the checks of what is written to side outputs; those that nobody reads have none.
         request_batch: asks for the next batch of elements.
         fail: ends the chain with an error.
+        sampled: called each time the figures of the chain's operators were brought up to date.
         folder: where stores of an executor are; None: in one of this process.
         own_clock: seconds; the loop's time unless given.
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second; `clock` unless given.
@@ -55,6 +56,7 @@ class TaskEnvironment:
     side_types: SideTypes = lambda tag: None
     request_batch: Callable[[], None] = lambda: None
     fail: Callable[[BaseException], None] = _raise
+    sampled: Callable[[], None] = lambda: None
     folder: str | None = None
     own_clock: Callable[[], float] | None = None
     shared_clock: Callable[[], float] | None = None

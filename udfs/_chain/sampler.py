@@ -1,4 +1,4 @@
-"""Looks at the figures of a chain's operators now and then, and at whether the loop comes round."""
+"""Samples the figures of a chain's operators ten times a second, and whether the event loop was blocked."""
 
 from __future__ import annotations
 
@@ -6,66 +6,66 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 
-from .._metrics.spark_thread import SparkThread
 from .._operators.async_wait import AsyncWaitOperator
+from .environment import TaskEnvironment
 
 __all__ = ("Sampler",)
 
 
-INTERVAL = 0.1  # seconds between two looks, at first
-LONGEST = 1.0  # seconds between two looks of a task that runs for long
-LATE = 0.025  # seconds; a look that comes later was kept from it by code that does not give way
+INTERVAL = 0.1  # seconds between two samples, at first
+LONGEST = 1.0  # seconds between two samples of a task that runs for long
+LATE = 0.025  # seconds; code that blocks the loop has delayed a sample that comes later
 
 
 class Sampler:
     """Makes curves and means of what the operators are doing, and finds the time in which the loop was blocked."""
 
-    # A look that comes late tells that at a moment that nobody has chosen the loop was blocked. So the time since the
-    # look before is taken as blocked: too much of it where it was only the end, too little where it was between two
-    # looks, and in the mean over many looks what it was. Not where Spark's thread was at work: to make rows of a batch
-    # it may hold the interpreter for as long. Nor where the machine had no processor for the loop's thread.
+    # A late sample says that the loop was blocked at a moment that nobody has chosen. So the time since the sample
+    # before is taken as blocked: too much of it where only its end was, too little where the block was between two
+    # samples, and in the mean over many samples what it was. Not where Spark's thread was at work: to make rows of a
+    # batch it may hold the interpreter for as long. Nor where the machine had no processor for the loop's thread.
+    #
+    # _starved: seconds without a processor, by the last sample
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], spark_thread: SparkThread | None
-    ) -> None:
-        self._loop = loop
-        self._clock = clock
-        self._spark_thread = spark_thread
+    def __init__(self, environment: TaskEnvironment, operators: Sequence[AsyncWaitOperator]) -> None:
+        self._loop = loop = environment.loop
+        self._clock = environment.clock
+        self._spark_thread = environment.spark_thread
+        self._sampled = environment.sampled
+        self._operators = operators
         # On the virtual clock it is no event: where nothing else can happen it is a deadlock all the same.
         self._call_at: Callable[..., asyncio.TimerHandle] = getattr(loop, "call_beside", loop.call_at)
         is_virtual = hasattr(loop, "call_beside")  # then time that does not pass may be long, and nobody waits in it
         self._longest = math.inf if is_virtual else LONGEST
         self._without_processor: Callable[[], float] = (lambda: 0.0) if is_virtual else seconds_without_processor
-        self._began = self._due = clock()
+        self._began = self._due = self._clock()
         self._timer: asyncio.TimerHandle | None = None
-        self._starved = 0.0  # seconds without a processor, by the last look
-        self.operators: Sequence[AsyncWaitOperator] = ()
-        self.looked: Callable[[], None] = lambda: None  # called after each look
+        self._starved = 0.0
 
     def start(self) -> None:
-        """Look from now on."""
+        """Sample from now on."""
         now = self._clock()
         interval = min(max(INTERVAL, (now - self._began) / 1000), self._longest)
         self._due = now + interval
         self._timer = self._call_at(self._loop.time() + interval, self._tick)
 
     def stop(self) -> None:
-        """Look for the last time."""
+        """Sample for the last time."""
         if self._timer is not None:
             self._timer.cancel()
-        self._look()
+        self._sample()
 
     def _tick(self) -> None:
-        self._look()
-        self.looked()
+        self._sample()
+        self._sampled()
         self.start()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         before, self._starved = self._starved, self._without_processor()
         was_blocked = self._clock() - self._due - (self._starved - before) > LATE
         if self._spark_thread is not None and not self._spark_thread.has_waited(self._due):
             was_blocked = False
-        for operator in self.operators:
+        for operator in self._operators:
             operator.gauges.look(was_blocked=was_blocked)
 
 

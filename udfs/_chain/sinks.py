@@ -1,30 +1,59 @@
-"""The way out: what leaves a chain, to an output or as Arrow batches for Spark."""
+"""What is read of a chain, and the way out: what leaves it goes to an output, or as Arrow batches to Spark."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from asyncudf.queues import StreamRecord
 
 from .._arrow.layout import ColumnGroup, RowLayout
+from .._arrow.rows import normalized
 from .._arrow.schemas import error_type
+from .._arrow.validation import validator
 from .._errors.records import LETTER_FIELDS
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from .._operators.outputs import Output
 from .._operators.writer import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
 from .plan import StreamNode
-from .result_plan import ResultPlan, encoders_of
 
-__all__ = ("ArrowSinks", "OutputSink", "without_rows")
+__all__ = (
+    "ArrowSinks",
+    "OutputSink",
+    "ResultPlan",
+    "SideOutputValidators",
+    "are_ambiguous",
+    "encoders_of",
+    "without_rows",
+)
 
 
 UNDECLARED_ROWS = 1000  # rows of a side output that nobody has named yet, kept as one value
 ERROR_GROUP = ColumnGroup.of("dead letters", pa.struct([("error", error_type(LETTER_FIELDS))]), "error")
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultPlan:
+    """What is read of a chain: a stream, or with a tag the side output of all operators on the way to it.
+
+    Args:
+        undeclared: all side outputs of the user's, packed, because they are not known before somebody asks.
+        schema: the columns, as a Spark StructType.
+        struct_type: the same as an Arrow type, null for a column that Arrow does not know.
+        written: the Arrow type of the values that are written to the tag.
+    """
+
+    node: StreamNode
+    tag: OutputTag | None
+    undeclared: bool
+    schema: Any = dataclasses.field(compare=False)
+    struct_type: Any = dataclasses.field(compare=False)
+    written: Any = dataclasses.field(compare=False)
 
 
 class OutputSink:
@@ -180,3 +209,84 @@ class _UndeclaredOutput(Output):
     def close(self) -> None:
         for writer in self._writers.values():
             writer.close()
+
+
+def encoders_of(results: Sequence[ResultPlan]) -> list[BatchEncoder]:
+    """How each of the results of a chain is written."""
+    if len(results) == 1:
+        (result,) = results
+        names = result.schema.names
+        return [SingleResult(tuple(map(str, range(len(names))) if are_ambiguous(names) else names))]
+    # Fields by number: not every name finds its way through a struct.
+    struct_types = tuple(_numbered(result.struct_type) for result in results)
+    return [TaggedUnion(number, struct_types) for number in range(len(results))]
+
+
+def are_ambiguous(names: Sequence[str]) -> bool:
+    """Whether PySpark would not find each column by its name."""
+    return len({name.lower() for name in names}) < len(names) or any(set(".`") & set(name) for name in names)
+
+
+def _numbered(struct_type: pa.DataType) -> pa.DataType:
+    return pa.struct([(str(i), normalized(struct_type.field(i).type)) for i in range(struct_type.num_fields)])
+
+
+class BatchEncoder(Protocol):
+    """Makes the batch for Spark of one result's columns."""
+
+    def __call__(self, columns: Sequence[pa.Array]) -> pa.RecordBatch: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class SingleResult:
+    """The columns themselves: for a chain of one result."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(list(columns), list(self.names))
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggedUnion:
+    """Several results in one DataFrame: a struct column for each, of which the row has one, and its number."""
+
+    # mapInArrow gives one DataFrame, and to evaluate once for each result would call the service as often. Not one
+    # struct of all columns: two results may have a column of one name and different types.
+
+    number: int
+    struct_types: tuple[Any, ...]  # of all results
+
+    def __call__(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        count, struct_type = len(columns[0]), self.struct_types[self.number]
+        arrays: list[pa.Array] = [pa.nulls(count, other) for other in self.struct_types]
+        # The columns follow these fields but for their time zone.
+        fields = [struct_type.field(i) for i in range(struct_type.num_fields)]
+        arrays[self.number] = pa.StructArray.from_arrays(
+            [column.cast(field.type) for column, field in zip(columns, fields, strict=True)], fields=fields
+        )
+        numbers = pa.repeat(pa.scalar(self.number, pa.int32()), count)
+        return pa.RecordBatch.from_arrays([numbers, *arrays], ["result", *(f"r{i}" for i in range(len(arrays)))])
+
+
+class SideOutputValidators:
+    """The checks of what is written to side outputs, by tag; of those that nobody reads there are none.
+
+    Args:
+        type_of: the Arrow type of a tag's rows, where it is not read under its name.
+        results: what is read; None: everything.
+    """
+
+    def __init__(self, type_of: Callable[[OutputTag], Any], results: Sequence[ResultPlan] | None = None) -> None:
+        self._type_of = type_of
+        self._known = {result.tag: result.written for result in results or () if result.tag is not None}
+        self._keeps_undeclared = results is None or any(result.undeclared for result in results)
+        self._validators: dict[OutputTag, Callable[[Any], Any] | None] = {}
+
+    def __call__(self, tag: OutputTag) -> Callable[[Any], Any] | None:
+        if tag not in self._validators:
+            struct_type = self._known.get(tag) or (self._type_of(tag) if self._keeps_undeclared else None)
+            self._validators[tag] = (
+                None if struct_type is None else validator(f"side output {tag.name!r}", struct_type, row=True)
+            )
+        return self._validators[tag]

@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
 from .._chain.plan import StreamNode
-from .._chain.result_plan import ResultPlan
+from .._chain.sinks import ResultPlan
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag

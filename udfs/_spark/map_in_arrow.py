@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
 from .._chain.plan import ChainPlan
-from .._chain.result_plan import ResultPlan, SideOutputValidators, are_ambiguous
-from .._chain.sinks import ArrowSinks, without_rows
+from .._chain.sinks import ArrowSinks, ResultPlan, SideOutputValidators, are_ambiguous, without_rows
 from .._chain.source import SourceReader
 from .._functions.side_outputs import OutputTag
 from .._loop.bridge import Bridge, pipe

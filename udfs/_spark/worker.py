@@ -20,7 +20,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from .._arrow.rows import warm_up
-from .._chain.builder import start_chain
 from .._chain.chain import Chain, Sinks
 from .._chain.environment import TaskEnvironment
 from .._chain.function_plan import FunctionPlan
@@ -81,6 +80,7 @@ def start_bridge(
             attempt,
             side_types,
             request_batch,
+            sampled=report.sampled,
             folder=_local_folder(),
             own_clock=time.monotonic,  # uvloop's own counts milliseconds
             shared_clock=time.time,
@@ -91,7 +91,7 @@ def start_bridge(
             waited=waited,
             processor=time.process_time,
         )
-        chain = start_chain(plan, environment, sinks_of(loop, emit))
+        chain = Chain(plan, environment, sinks_of(loop, emit))
         report.watch(chain)
         return chain
 

@@ -11,12 +11,10 @@ from typing import Any
 from asyncudf.queues import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
 
 from .._api.decorator import AsyncUDF
-from .._chain.builder import start_chain
 from .._chain.chain import Chain
 from .._chain.environment import TaskEnvironment
 from .._chain.plan import ChainPlan
-from .._chain.result_plan import SideOutputValidators
-from .._chain.sinks import OutputSink
+from .._chain.sinks import OutputSink, SideOutputValidators
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
 from .._operators.outputs import Output
 from .._spark.planner import plan_function_offline
@@ -64,7 +62,7 @@ def chain_of(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEven
     plan = dataclasses.replace(plan_function_offline(udf.spec, udf.options, udf.returns), keeps_results=True)
     names = udf.spec.parameters
     environment = TaskEnvironment(loop, random.Random(0), side_types=SideOutputValidators(side_output_type))
-    return start_chain(ChainPlan.of_function(plan, names, [None] * max(1, len(names))), environment, OutputSink(output))
+    return Chain(ChainPlan.of_function(plan, names, [None] * max(1, len(names))), environment, OutputSink(output))
 
 
 def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamElement]:

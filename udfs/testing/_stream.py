@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from .._api.stream import AsyncStream
 from .._arrow.rows import values_of
-from .._chain.builder import start_chain
+from .._chain.chain import Chain
 from .._chain.environment import TaskEnvironment
-from .._chain.result_plan import ResultPlan, SideOutputValidators
-from .._chain.sinks import ArrowSinks
+from .._chain.sinks import ArrowSinks, ResultPlan, SideOutputValidators
 from .._chain.source import SourceReader
 from .._errors.exceptions import OptionError
 from .._spark.coordinators import without_coordinator
@@ -119,7 +118,7 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
         environment = TaskEnvironment(loop, random.Random(0), side_types=side_types, request_batch=request_batch)
         rows = max((batch.num_rows for batch in batches), default=1)
         sinks = ArrowSinks(task.results, written.append, rows, loop, task.side_output_type)
-        chain = start_chain(task.plan, environment, sinks)
+        chain = Chain(task.plan, environment, sinks)
         await chain.run()
 
     run_apart(loop, main(), task.plan.threads)

@@ -171,10 +171,10 @@ class TaskReport:
     def watch(self, chain: Chain) -> None:
         """Tell of this chain."""
         self._chain = chain
-        chain.sampler.looked = self._looked
-        self._looked()
+        self.sampled()
 
-    def _looked(self) -> None:
+    def sampled(self) -> None:
+        """The figures of the chain are up to date: send them, if a message is due."""
         now = time.monotonic()
         if now - self._told >= INTERVAL:
             self._told = now
