@@ -201,6 +201,7 @@ class Case:
         axis: what `at` of its systems counts, for a growth case.
         plots: the quantities to draw, one panel for each.
         loop: which event loop the calls run on.
+        is_warm: whether `systems` leaves everything warm, so that no round is needed for that.
     """
 
     id: str
@@ -211,6 +212,7 @@ class Case:
     axis: str = ""
     plots: tuple[str, ...] = ()
     loop: str = "ours on uvloop"
+    is_warm: bool = False
 
     @property
     def has_peers(self) -> bool:
@@ -249,7 +251,7 @@ def measured(case: Case, settings: Settings, tell: Tell) -> Outcome:
     repetitions = settings.repetitions or case.repetitions
     with case.systems(settings) as systems:
         peers = tuple(system.name for system in systems if system.kind in PEERS)
-        samples, unavailable = interleaved(systems, repetitions, tell)
+        samples, unavailable = interleaved(systems, repetitions, tell, is_warm=case.is_warm)
     figures = tuple(figure for system, taken in samples.items() for figure in figures_of(system, taken))
     versions = {system.name: taken[-1].version for system, taken in samples.items() if taken[-1].version}
     notes = {system.name: taken[-1].note for system, taken in samples.items() if taken[-1].note}
@@ -257,12 +259,12 @@ def measured(case: Case, settings: Settings, tell: Tell) -> Outcome:
 
 
 def interleaved(
-    systems: Sequence[System], repetitions: int, tell: Tell
+    systems: Sequence[System], repetitions: int, tell: Tell, *, is_warm: bool = False
 ) -> tuple[dict[System, list[Sample]], dict[str, str]]:
-    """Each system's samples, measured A B A B ..., after a round of warm-up; and why some could not be measured."""
+    """Each system's samples, measured A B A B ... after a round of warm-up; and why some could not be measured."""
     samples: dict[System, list[Sample]] = {system: [] for system in systems}
     unavailable: dict[str, str] = {}
-    for repetition in range(repetitions + 1):
+    for repetition in range(1 if is_warm else 0, repetitions + 1):
         for system in list(samples):
             tell(f"{f'round {repetition} of {repetitions}' if repetition else 'warm-up'}: {system.label}")
             try:
