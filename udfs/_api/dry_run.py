@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from .._errors.exceptions import OptionError
 from .._functions.signature import batch_rows
-from .._policies.checks import optional, seconds
-from .._policies.numbers import is_number
+from .._policies.checks import is_number, optional, seconds
 from .._policies.options import OnNullInput, Options
 from .._policies.planned_calls import Bounds, Reason, expected_seconds
 from .._reports.dry_run import DryRun, Mention, scaled

@@ -13,7 +13,7 @@ from .._errors.exceptions import OptionError, ResultError
 from .._functions.async_function import AsyncFunction
 from .._policies.checks import flag, optional, positive_int, seconds, text
 from .._policies.options import CallOptions, OnNullInput
-from .._policies.retry import Attempt, RetryStrategy
+from .._policies.retry import EndedAttempt, RetryStrategy
 from .._spark.lookup_table.keys import arguments_of, called_rows, check_ends, free_name, keys_of, waves
 from .._spark.lookup_table.table import lookup_table
 from .._text.safe import safe_repr
@@ -213,13 +213,13 @@ class _Exacting(RetryStrategy):
     def checks_results(self) -> bool:
         return self._given.checks_results
 
-    def asks_again(self, attempt: Attempt) -> bool:
+    def asks_again(self, attempt: EndedAttempt) -> bool:
         return self._given.asks_again(attempt)
 
     def singles_out(self, error: BaseException) -> bool:
         return self._given.singles_out(error)
 
-    def next_delay(self, attempt: Attempt, rng: random.Random) -> float | None:
+    def next_delay(self, attempt: EndedAttempt, rng: random.Random) -> float | None:
         delay = self._given.next_delay(attempt, rng)
         is_last = delay is None or attempt.elapsed + delay >= self._timeout
         if is_last and attempt.error is None and self.asks_again(attempt):

@@ -32,9 +32,8 @@ from .._limits.gates import NOT_NEEDED
 from .._limits.limits import Limits
 from .._metrics.counters import TaskCounters
 from .._policies.call_outcome import CallOutcome, outcome_of
-from .._policies.lasting_errors import is_lasting
 from .._policies.options import Options
-from .._policies.retry import Attempt
+from .._policies.retry import EndedAttempt, is_lasting
 from .answers import Answers, Validate
 from .call import Call, CallHooks
 from .copies import copied, with_own_arguments
@@ -450,7 +449,7 @@ class Calls:
             return None
         now, number = self._clock(), call.attempt - call.uncounted
         result = None if results is None else self._invoker.seen_by_retry(results)
-        delay = retry.next_delay(Attempt(number, now - call.started, call.waited, error, result), self._rng)
+        delay = retry.next_delay(EndedAttempt(number, now - call.started, call.waited, error, result), self._rng)
         # A row does not wait for an attempt that its deadline would cut off before it begins.
         return None if delay is None or _is_too_late(call, now + delay) else delay
 

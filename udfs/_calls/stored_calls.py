@@ -17,9 +17,8 @@ from .._functions.context import RuntimeContext
 from .._functions.signature import FunctionSpec
 from .._limits.limits import Limits
 from .._metrics.counters import TaskCounters
-from .._policies.lasting_errors import is_lasting
 from .._policies.options import Options
-from .._policies.retry import Attempt
+from .._policies.retry import EndedAttempt, is_lasting
 from .._stores.values import StoredFailure
 from .answers import Validate
 from .call import Call, CallHooks
@@ -217,7 +216,7 @@ class StoredCalls(Calls):
         delay = super()._next_delay(call, error, results)
         retry = self._options.retry
         if delay is None and error is None and results is not None and retry is not None:
-            last = Attempt(call.attempt, 0.0, call.waited, None, self._invoker.seen_by_retry(results))
+            last = EndedAttempt(call.attempt, 0.0, call.waited, None, self._invoker.seen_by_retry(results))
             if retry.asks_again(last):  # the last of the attempts: its result stands, and is not kept
                 self._leave(call)
         return delay

@@ -1,9 +1,10 @@
-"""What the end of a call tells of its service: that it answers, is too busy, or is down; or nothing."""
+"""What the end of a call says about its service, and whether so many failures are more than chance."""
 
 from __future__ import annotations
 
 import enum
 import errno
+import math
 import re
 import socket
 import ssl
@@ -13,21 +14,21 @@ from .._errors.exceptions import ResultError
 from .._errors.http import is_of_a_broken_message, refusal_of, status_of
 from .._errors.traces import related
 
-__all__ = ("CallOutcome", "outcome_of")
+__all__ = ("CallOutcome", "is_unlikely", "outcome_of")
 
 
-# An OSError tells of the network by its class or its number; others are of files and data, as gzip's and Pillow's are.
+# An OSError is of the network by its class or its number; others are of files and data, such as gzip's and Pillow's.
 _OF_THE_NETWORK = (ConnectionError, TimeoutError, socket.gaierror, socket.herror, ssl.SSLError)
 _NUMBERS = {
     number
     for number, name in errno.errorcode.items()
     if re.fullmatch(r"E(NET|HOST|CONN)\w+|ENONET|ENOTCONN|ESHUTDOWN|ETIMEDOUT|EPIPE|EPROTO|EADDRNOTAVAIL", name)
 }
-# Of asyncio, which has tried each address of a host in vain: one error for all, without a number of its own.
+# asyncio has tried each address of a host in vain: one error for all, without a number of its own.
 _SEVERAL, _NUMBER = "Multiple exceptions: ", re.compile(r"\[Errno (\d+)\]")
 _REQUEST_TIMEOUT = 408
-# Not every client's exceptions are OSErrors or TimeoutErrors, or have one as their cause. By name, as in _errors/http,
-# and by whole words: `CourseUnavailable` is a row's, `ServiceUnavailable` is not.
+# Many clients have exceptions that are no OSError or TimeoutError and have none as their cause. They are recognized by
+# name, as in _errors/http, and by whole words: `CourseUnavailable` is about a row, `ServiceUnavailable` is not.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _DOWN = re.compile(
     r"\b((re|dis)?connect(s|ed|ing|ion|ions)?|time ?outs?|timed ?out|unreachable"
@@ -35,10 +36,10 @@ _DOWN = re.compile(
     r"|(network|transport) (error|exception|failure|timeout|down|closed)"
     r"|(cluster|master) down|(admin|crash) shutdown|client payload)\b|^unavailable( error| exception)?$"
 )
-# These are of connections, by their bases, but of ones that were refused for a reason that stays, or never asked for.
+# By their bases these are errors of connections, but their cause stays, or no connection was asked for.
 _NOT_DOWN = ("AuthenticationError", "MaxConnectionsError")
-_BROKEN = ("ChunkedEncodingError", "RetryError")  # of requests: a body that ended too early, and 500s again and again
-# What is of these is a mistake of the function or of the row, whatever its name says.
+_BROKEN = ("ChunkedEncodingError", "RetryError")  # of requests: a body that ended too early, and repeated 500s
+# Errors of these types are mistakes of the function or the row, whatever their names say.
 _OF_PYTHON = (
     LookupError, ValueError, TypeError, ArithmeticError, AttributeError, AssertionError, NameError, ImportError,
     SyntaxError, MemoryError, NotImplementedError, Warning,
@@ -49,24 +50,24 @@ _GRPC_DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
 class CallOutcome(enum.Enum):
-    """What a call has told of its service."""
+    """What the end of a call says about its service."""
 
-    ANSWERED = "answered"  # also with a refusal of this one request
-    THROTTLED = "throttled"  # it is there, and asks for fewer calls
-    DOWN = "down"  # no answer, or one that tells that it cannot answer now
+    ANSWERED = "answered"  # it answered, if only to reject this one request
+    THROTTLED = "throttled"  # it is up, and asks for fewer calls
+    DOWN = "down"  # no answer, or one that says that it cannot answer now
     NOTHING = "nothing"  # the function failed before or after the call, or was cancelled
 
 
 def outcome_of(error: BaseException | None) -> CallOutcome:
-    """What an attempt tells that ended with this error; None for one with a result.
+    """The outcome of an attempt that ended with this error; None for one with a result.
 
     A refusal (`refusal_of`) is `THROTTLED`; 408 and 500 or more, timeouts and failures of connections are `DOWN`; every
-    other status is an answer. Errors of Python itself, as of a KeyError, tell of the row or the function,
-    as do those of files and data, which are OSErrors too.
+    other status is an answer. Python's own errors, such as a KeyError, are about the row or the function, and so are
+    those of files and data, which are OSErrors too: `NOTHING`.
     """
     if error is None:
         return CallOutcome.ANSWERED
-    if isinstance(error, ResultError):  # a result that does not fit is one
+    if isinstance(error, ResultError):  # a result came, of the wrong type
         return CallOutcome.ANSWERED
     if refusal_of(error) is not None:
         return CallOutcome.THROTTLED
@@ -77,10 +78,10 @@ def outcome_of(error: BaseException | None) -> CallOutcome:
 
 
 def _is_of_the_connection(error: BaseException) -> bool:
-    # issubclass of the type: isinstance would ask a class of the user's own.
+    # issubclass of the type: isinstance would run code of a user's class.
     kind = type(error)
     if issubclass(kind, _OF_THE_NETWORK):
-        return not issubclass(kind, ValueError)  # of a certificate, which will be as wrong the next time
+        return not issubclass(kind, ValueError)  # of a certificate, which will be as invalid the next time
     if not issubclass(kind, Exception) or issubclass(kind, _OF_PYTHON):
         return False
     if is_of_a_broken_message(error) or (issubclass(kind, OSError) and _has_number_of_the_network(error)):
@@ -101,12 +102,25 @@ def _has_number_of_the_network(error: Any) -> bool:
         # urllib has the error of the socket as the reason of its own.
         reason: Any = getattr(error, "reason", None)
         return error.errno in _NUMBERS or (issubclass(type(reason), OSError) and _is_of_the_connection(reason))
-    except Exception:  # of a class of the user's own
+    except Exception:  # a user's class may raise anything
         return False
 
 
 def _code_of_grpc(error: Any) -> str | None:
     try:
         return error.code().name  # type: ignore[no-any-return]
-    except Exception:  # of another library, or a class of the user's own
+    except Exception:  # another library's class, or a user's
         return None
+
+
+def is_unlikely(count: int, calls: int, share: float, rare: float) -> bool:
+    """Whether a random share of failures is unlikely to give `count` of so many calls, by Chernoff's bound.
+
+    Args:
+        rare: how unlikely: log(n) for once in n times.
+    """
+    found = count / calls
+    if found <= share:
+        return False
+    rest = (1 - found) * math.log((1 - found) / (1 - share)) if found < 1 else 0.0
+    return not share or calls * (found * math.log(found / share) + rest) >= rare

@@ -7,9 +7,8 @@ import math
 from typing import Any
 
 from .._errors.exceptions import OptionError
-from .call_outcome import CallOutcome
+from .call_outcome import CallOutcome, is_unlikely
 from .checks import positive_int
-from .numbers import is_unlikely
 
 __all__ = ("AdaptiveCapacity", "CapacityPolicy")
 

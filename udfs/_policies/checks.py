@@ -1,4 +1,4 @@
-"""Checks of options: each takes a value and the name of its option, and says what is wrong with it."""
+"""Checks of options: each takes a value and its option's name, and returns what is kept or raises OptionError."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import enum
 import functools
 import importlib.util
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterable
 from datetime import timedelta
@@ -19,16 +20,17 @@ from .._errors.records import Redact, only_types
 from .._stores.base import ResultStore, check_attributes
 from .._text.safe import safe_repr
 from .._text.urls import SecretUrl
-from .numbers import is_number
 
 __all__ = (
     "Seconds",
+    "amount",
     "anything",
     "choice",
     "discard",
     "flag",
     "instance",
     "is_async_def",
+    "is_number",
     "is_plain",
     "optional",
     "positive_int",
@@ -36,6 +38,7 @@ __all__ = (
     "result_store",
     "seconds",
     "server_url",
+    "share",
     "span",
     "text",
     "traced",
@@ -75,21 +78,43 @@ def positive_int(value: int, name: str) -> int:
     return value
 
 
-# Before Python 3.12 inspect does not know what is marked as one, as mocks of an `async def` are.
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number and no bool."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an int with hundreds of digits
+        return False
+
+
+def amount(value: Any, name: str) -> float:
+    """A number of more than 0."""
+    if not (is_number(value) and value > 0):
+        raise OptionError(f"{name} must be a number of more than 0, not {safe_repr(value)}")
+    return float(value)
+
+
+def share(value: Any, name: str) -> float:
+    """A share: more than 0, at most 1."""
+    if not (is_number(value) and 0 < value <= 1):
+        raise OptionError(f"{name} must be a share, more than 0 and at most 1, not {safe_repr(value)}")
+    return float(value)
+
+
+# Before Python 3.12 inspect does not recognize functions marked as coroutine functions, such as AsyncMock.
 is_async_def = inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction
 
 
 def is_plain(function: Any) -> bool:
-    """Whether it gives its answer when it is called: it is no `async def` and no generator, in whatever form."""
+    """Whether a call of the function returns its answer: it is neither an `async def` nor a generator function."""
     while isinstance(function, functools.partial):
         function = function.func
     kinds = (is_async_def, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
-    forms = (function, type(function).__call__) if callable(function) else ()  # an object may be one by its __call__
+    forms = (function, type(function).__call__) if callable(function) else ()  # the __call__ of an object counts too
     return bool(forms) and not any(is_kind(form) for is_kind in kinds for form in forms)
 
 
 def discard(awaitable: Any) -> None:
-    """Nobody is going to await it: Python shall not warn of that, in whatever row comes next."""
+    """Close a coroutine that is not awaited, or Python warns of it during some later row."""
     if inspect.iscoroutine(awaitable):
         awaitable.close()
 
@@ -121,12 +146,12 @@ def text(value: Any, name: str) -> str:
 
 
 def server_url(value: Any, name: str) -> SecretUrl:
-    """The URL of a server, with its password; what kind of server is looked at when it is used."""
+    """The URL of a server, with its password; the kind of server is checked when it is used."""
     return SecretUrl(text(value, name))
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
-    """The message for a name that does not exist, with the nearest that does."""
+    """The message for an unknown name, with the nearest known one."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
@@ -163,7 +188,7 @@ def instance(kind: type) -> Callable[[Any, str], Any]:
 
 
 def flag(value: Any, name: str) -> bool:
-    """True or False, and nothing that only counts as one."""
+    """True or False, but not 1 or 0."""
     if not isinstance(value, bool):
         raise OptionError(f"{name} must be True or False, not {safe_repr(value)}")
     return value
@@ -173,12 +198,12 @@ def traced(value: Any, name: str) -> bool:
     """True or False, and True only where OpenTelemetry is installed."""
     if not flag(value, name):
         return False
-    with contextlib.suppress(ImportError):  # of what is above it
+    with contextlib.suppress(ImportError):  # there is no package opentelemetry
         if importlib.util.find_spec("opentelemetry.trace") is not None:
             return True
     raise OptionError(f'{name}=True needs OpenTelemetry: pip install "asyncudf[otel]", here and on every executor')
 
 
 def anything(value: Any, name: str) -> Any:
-    """Any value: what is checked elsewhere."""
+    """Any value; it is checked elsewhere."""
     return value

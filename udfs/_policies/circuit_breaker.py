@@ -12,9 +12,8 @@ from typing import Any
 
 from .._errors.exceptions import OptionError
 from .._text.safe import safe_repr, type_name
-from .call_outcome import CallOutcome, outcome_of
-from .checks import discard, is_plain, positive_int, seconds
-from .numbers import is_unlikely, share
+from .call_outcome import CallOutcome, is_unlikely, outcome_of
+from .checks import discard, is_plain, positive_int, seconds, share
 
 __all__ = ("BY_CHANCE", "KNOWN", "RARE", "Breaker", "CircuitBreaker")
 

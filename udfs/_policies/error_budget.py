@@ -1,4 +1,4 @@
-"""How many rows may fail: then it is no longer the rows, and the job stops and says what went wrong most."""
+"""`max_failures`: how many rows may fail before the job stops, and what the error says that stops it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from .._errors.exceptions import OptionError
 from .._text.safe import safe_repr
-from .numbers import is_number
+from .checks import is_number
 
 __all__ = ("EXAMPLES", "ErrorBudget", "Failures")
 
 
-FIRST_ROWS = 100  # that say nothing about a share
+FIRST_ROWS = 100  # fewer rows say nothing about a share
 EXAMPLES = 3
-TYPES = 5  # that are named
+TYPES = 5  # error types that the message names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,14 +47,14 @@ class ErrorBudget:
         )
 
     def is_spent(self, failures: Failures) -> bool:
-        """Whether too many rows have failed."""
+        """Whether more rows have failed than may."""
         if self.count is not None:
             return failures.failed > self.count
         assert self.share is not None
         return failures.rows >= FIRST_ROWS and failures.failed > self.share * failures.rows
 
     def message(self, function: str, failures: Failures) -> str:
-        """What the error says that ends the job."""
+        """The text of the error that stops the job."""
         allowed = f"{self.count} may" if self.count is not None else f"{self.share:.2%} may"
         most = Counter(failures.types).most_common()
         named = [f"{name} ({count:,})" for name, count in most[:TYPES]]
@@ -67,7 +67,7 @@ class ErrorBudget:
 
 @dataclasses.dataclass
 class Failures:
-    """How many rows are done, how many of them failed, with which errors; adds up over tasks.
+    """How many rows are done, how many of them failed, and with which errors.
 
     Rows that failed are those that became null, a captured error or a dead letter; examples are redacted already.
     """
@@ -78,20 +78,9 @@ class Failures:
     examples: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, rows: int, types: Mapping[str, int] | None = None, examples: Iterable[str] = ()) -> None:
-        """Count rows that are done; of these as many have failed as there are errors in `types`."""
+        """Count rows that are done; `types` counts the errors of those that failed."""
         self.rows += rows
         if types:
             self.failed += sum(types.values())
             self.types.update(types)
             self.examples += [*examples][: EXAMPLES - len(self.examples)]
-
-    def merge(self, other: Failures) -> None:
-        """Add what another task has counted."""
-        self.add(other.rows, other.types, other.examples)
-
-    def taken(self) -> Failures:
-        """What was counted so far, which is then counted no more: to be told to others once."""
-        told = Failures(self.rows, self.failed, self.types, self.examples)
-        self.rows = self.failed = 0
-        self.types, self.examples = Counter(), []
-        return told

@@ -9,8 +9,7 @@ from datetime import timedelta
 from .._errors.exceptions import OptionError
 from .._metrics.latency_sketch import LatencySketch
 from .._text.safe import safe_repr
-from .checks import seconds
-from .numbers import share
+from .checks import seconds, share
 
 __all__ = ("Hedge", "Hedging")
 

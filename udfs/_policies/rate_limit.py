@@ -12,8 +12,7 @@ from typing import Any, Literal, Protocol
 
 from .._errors.exceptions import FatalError, OptionError
 from .._text.safe import safe_repr, type_name
-from .checks import choice, discard, is_plain, seconds, unknown_name
-from .numbers import amount, is_number
+from .checks import amount, choice, discard, is_number, is_plain, seconds, unknown_name
 
 __all__ = ("ROUNDING", "BlockSize", "Bucket", "LeasedPermits", "Permits", "RateLimit", "Scope", "nap_of", "take")
 

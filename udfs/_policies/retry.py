@@ -1,7 +1,8 @@
-"""When to call again, and after how long: tenacity's vocabulary, consulted only after an attempt was not enough."""
+"""When to call again and after how long, in tenacity's vocabulary; and which errors are not worth another call."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import random
 from collections.abc import Callable, Collection
@@ -13,22 +14,25 @@ from tenacity import BaseRetrying
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
-from .._errors.exceptions import OptionError
+from .._errors.exceptions import AsyncTimeoutError, OptionError, ResultError
 from .._errors.http import retry_after
+from .._errors.records import is_fatal
 from .._text.safe import safe_repr
-from .checks import flag, is_plain, span
-from .numbers import is_number
+from .call_outcome import CallOutcome, outcome_of
+from .checks import flag, is_number, is_plain, span
 
-__all__ = ("MAX_RETRY_AFTER", "Attempt", "BaseRetrying", "RetryStrategy")
+__all__ = ("MAX_RETRY_AFTER", "BaseRetrying", "EndedAttempt", "RetryStrategy", "is_lasting")
 
 
-MAX_RETRY_AFTER = 300.0  # seconds; a server that is wrong about its own clock must not end a job
-_RETRYING = tenacity.Retrying()  # tenacity's call states want an owner
+MAX_RETRY_AFTER = 300.0  # seconds; a server with a wrong clock must not stall a job
+_RETRYING = tenacity.Retrying()  # tenacity's call states need an owner
+# A result of the wrong type is the function's mistake, which may be mended while the store lives on.
+_PASSING = (AsyncTimeoutError, ResultError, asyncio.CancelledError, MemoryError)
 ExceptionTypes = type[BaseException] | Collection[type[BaseException]]
 RetryOn = ExceptionTypes | Callable[[BaseException], bool] | tenacity.retry_base
 
 
-class Attempt(NamedTuple):
+class EndedAttempt(NamedTuple):
     """One attempt that ended."""
 
     number: int  # from 1
@@ -44,15 +48,15 @@ class RetryStrategy:
     Made with `fixed_delay` or `exponential_backoff`, or directly from tenacity's own objects. Each row's delays
     come from its own attempt number alone, so rows never disturb each other; a server's `Retry-After` (an
     exception with `retry_after` seconds, or with `headers`, or those of its `response`) wins over the computed delay.
-    It is followed up to `max_retry_after` seconds; whoever asks for more is called again after these. One of 0 seconds
-    or less, as of a date that is over, leaves the computed delay. The deadline of the row holds in any case: where the
-    delay would end after it, the row ends at once with the error of its last attempt.
+    Longer waits are capped at `max_retry_after` seconds. A wait of 0 seconds or less, such as a date in the past,
+    leaves the computed delay. The deadline of the row always holds: if the delay would end after it, the row ends at
+    once with the error of its last attempt.
 
     Args:
         stop: a tenacity stop object, such as `tenacity.stop_after_attempt(3)`.
         wait: a tenacity wait object; no delay if left out.
         retry: a tenacity retry predicate; every `Exception` if left out.
-        max_retry_after: the most seconds that a server's `Retry-After` is followed; 0: it is not heeded at all.
+        max_retry_after: the most seconds that a server's `Retry-After` is followed; 0: it is ignored.
 
     Raises:
         OptionError: an argument is not what tenacity calls by that name, or is asynchronous.
@@ -68,8 +72,8 @@ class RetryStrategy:
     [3]
     """
 
-    # tenacity's objects decide, its loop is not used: that one sleeps inside the call, which would hold its slot, and
-    # reads a clock of its own. Here an attempt that was not enough gives a delay, and the slot is free meanwhile.
+    # tenacity's objects decide; its loop is not used, because it sleeps inside the call, which would hold the slot, and
+    # reads a clock of its own. Here a failed attempt gets a delay, and its slot is free meanwhile.
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class RetryStrategy:
         self._wait = _tenacity("wait", wait, wait_base, tenacity.wait_none())
         self._retry = _tenacity("retry", retry, tenacity.retry_base, _RetryOn(Exception, None))
         self.max_retry_after: float = span(max_retry_after, "max_retry_after")
-        self._jitter = False  # not tenacity's, which is of the module `random`: ours is of the task's generator
+        self._jitter = False  # not tenacity's, which uses the module `random`: ours uses the task's generator
 
     @classmethod
     def fixed_delay(
@@ -103,8 +107,8 @@ class RetryStrategy:
             retry_on: exception types, or a predicate of the exception, or a tenacity retry object; for HTTP
                 `asyncudf.http.is_retryable`.
             retry_if_result: a predicate of the result; true means "not good enough, call again". When the
-                attempts are used up the last result stands.
-            max_retry_after: the most seconds that a server's `Retry-After` is followed; 0: it is not heeded at all.
+                attempts are used up, the last result stands.
+            max_retry_after: the most seconds that a server's `Retry-After` is followed; 0: it is ignored.
 
         Raises:
             OptionError: a value that cannot work.
@@ -149,7 +153,7 @@ class RetryStrategy:
             raise OptionError(f"multiplier must be a number of at least 1, not {safe_repr(multiplier)}")
         strategy = cls(
             stop=_stop(attempts),
-            wait=_Exponential(first, longest, multiplier),
+            wait=tenacity.wait_exponential(first, longest, multiplier),
             retry=_predicate(retry_on, retry_if_result),
             max_retry_after=max_retry_after,
         )
@@ -170,37 +174,54 @@ class RetryStrategy:
 
     @property
     def checks_results(self) -> bool:
-        """Whether a result that came without an exception may be tried again."""
+        """Whether a result may be retried that came without an exception."""
         return not isinstance(self._retry, _RetryOn) or self._retry.if_result is not None
 
-    def asks_again(self, attempt: Attempt) -> bool:
-        """Whether the outcome is one that is tried again, if there are attempts left."""
+    def asks_again(self, attempt: EndedAttempt) -> bool:
+        """Whether the outcome is retried, if there are attempts left."""
         return bool(self._retry(_state(attempt)))
 
     def singles_out(self, error: BaseException) -> bool:
-        """Whether it was told of this error, and not of every error, that another attempt may mend it."""
-        asks = [self.asks_again(Attempt(1, 0.0, 0.0, one, None)) for one in (error, _AnyError())]
-        return asks == [True, False]
+        """Whether it retries this error, but not every error."""
+        return [self.asks_again(EndedAttempt(1, 0.0, 0.0, one, None)) for one in (error, _AnyError())] == [True, False]
 
-    def next_delay(self, attempt: Attempt, rng: random.Random) -> float | None:
-        """Seconds until the next call, or None when the outcome stands. Pure but for `rng`."""
+    def next_delay(self, attempt: EndedAttempt, rng: random.Random) -> float | None:
+        """Seconds until the next call, or None if the outcome stands. Pure, except for `rng`."""
         state = _state(attempt)
         if not self._retry(state):
             return None
         asked = retry_after(attempt.error if attempt.error is not None else attempt.result) or 0.0
         delay = min(asked, self.max_retry_after)
-        if not delay:  # "at once" is what a server with another clock seems to say, and no reason to hurry
+        if not delay:  # a server with a fast clock seems to say "at once"; that is no reason to hurry
             delay = float(self._wait(state)) * (rng.uniform(0.5, 1.0) if self._jitter else 1.0)
         state.upcoming_sleep = delay
         return None if self._stop(state) else delay
 
 
+def is_lasting(error: BaseException, retry: RetryStrategy | None) -> bool:
+    """Whether the same arguments would fail again, as far as the error and the strategy show; if so, it may be stored.
+
+    A service that is down, or asks for fewer calls, says nothing about the row. An error that the strategy names as
+    worth another attempt is not lasting either; a strategy that retries every error names none.
+    """
+    if is_fatal(error) or issubclass(type(error), _PASSING):
+        return False
+    if outcome_of(error) in (CallOutcome.THROTTLED, CallOutcome.DOWN):
+        return False
+    if retry is None:
+        return True
+    try:
+        return not retry.singles_out(error)
+    except BaseException:  # a user's predicate may raise anything
+        return False
+
+
 class _AnyError(Exception):
-    """One that no strategy was told of."""
+    """An error that no strategy names."""
 
 
 class _RetryOn(tenacity.retry_base):
-    """tenacity's predicate, of exceptions and of results together."""
+    """A predicate of exceptions and of results together. Unlike tenacity's own, it can be pickled."""
 
     def __init__(self, on: Any, if_result: Any) -> None:  # on: exception types, or a predicate
         self.on = on
@@ -218,22 +239,9 @@ class _RetryOn(tenacity.retry_base):
         return bool(self.on(error))
 
 
-class _Exponential(wait_base):
-    """`initial`, then `multiplier` times as long each time, never more than `maximum`."""
-
-    def __init__(self, initial: float, maximum: float, multiplier: float) -> None:
-        self.initial, self.maximum, self.multiplier = initial, maximum, multiplier
-
-    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
-        try:
-            return min(self.maximum, self.initial * self.multiplier ** (retry_state.attempt_number - 1))
-        except OverflowError:
-            return self.maximum
-
-
-def _state(attempt: Attempt) -> tenacity.RetryCallState:
-    """What tenacity's objects ask about an attempt."""
-    # tenacity's clock is set by hand: the loop's time is the only time there is.
+def _state(attempt: EndedAttempt) -> tenacity.RetryCallState:
+    """An attempt as tenacity's objects see it."""
+    # tenacity's clock is set by hand to the loop's time.
     state = tenacity.RetryCallState(_RETRYING, None, (), {})
     state.attempt_number = attempt.number
     if attempt.error is not None:
@@ -246,7 +254,7 @@ def _state(attempt: Attempt) -> tenacity.RetryCallState:
 
 
 def _tenacity(name: str, value: Any, allowed: type, default: Any) -> Any:
-    """An argument that is tenacity's, or a plain function in its place; never one that has to be awaited."""
+    """Check an argument: one of tenacity's objects, or a plain function in its place; never an `async def`."""
     if value is None:
         return default
     if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):

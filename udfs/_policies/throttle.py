@@ -8,7 +8,7 @@ import statistics
 from collections import deque
 from typing import NamedTuple
 
-from .numbers import is_unlikely
+from .call_outcome import is_unlikely
 
 __all__ = ("Throttle",)
 
