@@ -130,6 +130,23 @@ def broken_by_more(at_once: int) -> Call:
     return call
 
 
+def failing_beyond(at_once: int) -> Call:
+    """A service that fails in 5 ms while it has so many calls."""
+    flying = 0
+
+    async def call(n: int) -> int:
+        nonlocal flying
+        if flying >= at_once:
+            await asyncio.sleep(0.005)
+            raise ConnectionError("busy")
+        flying += 1
+        await asyncio.sleep(0.05)
+        flying -= 1
+        return n
+
+    return call
+
+
 def hanging(one_in: int) -> Call:
     """Some calls never come back, but if they are made again."""
     tried = set[int]()
@@ -284,6 +301,7 @@ def advised(text: str, option: str) -> Any:
 
 
 RETRY, LATER = RetryStrategy.fixed_delay(attempts=3, delay=0.001), RetryStrategy.fixed_delay(attempts=2, delay=5.0)
+MANY_TIMES = RetryStrategy.fixed_delay(attempts=1000, delay=0.05)
 BACKOFF = RetryStrategy.exponential_backoff(attempts=5, initial=1.0, maximum=20.0)
 
 
@@ -555,6 +573,23 @@ JOBS = {
             hanging(20), 2000, attempt_timeout=advised(text, "attempt_timeout"), timeout=60.0, retry=RETRY
         ),
     ),
+    "more calls than a service answers in time": Job(
+        lambda: run(few_at_once(4, 0.5), 600, capacity=100, timeout=5.0, on_error="null"),
+        "calls_busy",
+        "with calls that ran into timeout=5; only the first calls were quick: the service has too many at once",
+        "likely",
+        lambda text: run(
+            few_at_once(4, 0.5), 100, capacity=4, timeout=5.0, on_error="null"
+        ),  # 100 rows, and none fails
+        0.58,
+    ),
+    "a service that fails at once if it has too many": Job(
+        lambda: run(failing_beyond(10), 2000, capacity=40, retry=MANY_TIMES),
+        "calls_busy",
+        "of the attempts were retries (mostly ConnectionError): what fails is the limit; a service that does not fail",
+        "likely",
+        lambda text: run(steady(), 2000, capacity=40),
+    ),
     "a client that takes long to open": Job(
         lambda: run(with_client, resources={"client": slow_to_open}),
         "winding_down",
@@ -570,7 +605,7 @@ JOBS = {
         lambda text: run(steady(1.0), 60, capacity=100),
         0.5,
     ),
-    "a queue that is as large as the job": Job(
+    "rows in back-off at the end": Job(
         lambda: run(failing(1), retry=RetryStrategy.fixed_delay(attempts=2, delay=10.0)),
         "winding_down",
         "the last rows of a task waited to be tried again (mostly ConnectionError); shorter delays of retry=",

@@ -44,9 +44,9 @@ class Gauges:
             return State.OUTPUT
         if self.waits_for_store():
             return State.STORE
-        if self._input.is_drained:
-            return State.WINDING_DOWN
-        return State.HEAD_OF_LINE if self._queue.places <= 0 else State.INPUT
+        if self._queue.places <= 0:
+            return State.HEAD_OF_LINE
+        return State.WINDING_DOWN if self._input.is_drained else State.INPUT
 
     @property
     def now(self) -> tuple[int, int]:

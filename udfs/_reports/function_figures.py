@@ -262,11 +262,17 @@ class FunctionFigures:
         return min(self.share(State.CALLS_BUSY) * (1 - left) + waiting, self._spare(left))
 
     def if_no_attempt_failed(self) -> float:
-        """Saved if each call had one attempt and no back-off; attempts that fail are taken to be as long as others."""
-        retried = self.part("retries", "attempts")
-        return min(
-            self.share(State.CALLS_BUSY) * retried + self._waiting_for_calls * self.waited, self._spare(1 - retried)
-        )
+        """Saved if each call had one attempt and no back-off.
+
+        Attempts that fail are taken to be as long as others, unless a call was as short as no call with a back-off is:
+        then that is the time of an attempt that does not fail.
+        """
+        left, retries = 1 - self.part("retries", of="attempts"), self.count("retries")
+        in_slots, shortest = self._call_seconds * (1 - self.waited), self.latency("min")
+        if in_slots and retries and 0.99 * shortest <= self.count("waited") / retries:
+            left = min(1.0, max(left, self.calls_ended * shortest / in_slots))
+        busy = self.share(State.CALLS_BUSY) * (1 - left)
+        return min(busy + self._waiting_for_calls * self.waited, self._spare(left))
 
     @property
     def _waiting_for_calls(self) -> float:

@@ -302,6 +302,12 @@ def _timeouts(f: FunctionFigures) -> Iterator[Diagnosis]:
         return
     name, limit = f.time_limit
     seen = f"{_slots(f)}, {share(f.timed_out)} of that with calls that ran into {name}={limit:g}"
+    if f.top is State.CALLS_BUSY and f.is_saturated:
+        yield Diagnosis(
+            f"{seen}; only the first calls were quick: the service has too many at once, or it answers no more",
+            "try a lower capacity: if calls then end in time, the service takes fewer",
+            is_sure=False,
+        )
     if f.top is not State.CALLS_BUSY:
         seen = _full(f) if f.top is State.HEAD_OF_LINE else _last_calls(f)
     change, gain = "a service that answers in time", f.if_no_call_took_longer(f.shorter_limit)
