@@ -100,7 +100,7 @@ def test_a_task_that_ended_well_and_was_not_confirmed_has_not_failed() -> None:
     assert not run.is_running
     assert run.unproven_stages == {1}
     run.lose("1/1")
-    run.settle({(1, 3, 0), (1, 2, 0), (1, 1, 1)})  # of 2 the end was confirmed; of 1 another attempt has failed
+    run.mark_failed({(1, 3, 0), (1, 2, 0), (1, 1, 1)})  # of 2 the end was confirmed; of 1 another attempt has failed
     (found,) = run.to_plain()
     assert (found["tasks"]["succeeded"], found["tasks"]["failed"]) == (2, 1)
     assert (found["rows"], found["failed_attempts"]["rows"]) == (20, 10)

@@ -7,8 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._metrics.spark_thread import SparkThread
-from asyncudf._metrics.time_account import State, TimeAccount
+from asyncudf._metrics.time_account import SparkThread, State, TimeAccount
 
 
 class Clock:

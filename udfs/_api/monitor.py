@@ -76,7 +76,7 @@ class Run:
             self._watch.close()
             self._take()
             with self._lock:
-                self._metrics.settle(self._watch.failed_tasks(self._metrics.unproven_stages))
+                self._metrics.mark_failed(self._watch.failed_tasks(self._metrics.unproven_stages))
             if self._shown is not None:
                 self._shown.end()
 

@@ -13,7 +13,7 @@ from .._coordination.config import TaskIdentity
 from .._errors.exceptions import FatalError
 from .._functions.side_outputs import SideTypes
 from .._metrics.counters import TaskCounters
-from .._metrics.spark_thread import SparkThread
+from .._metrics.time_account import SparkThread
 from .._stores.base import of_task, placed
 from .function_plan import FunctionPlan
 

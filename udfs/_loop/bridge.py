@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from .._errors.exceptions import AsyncUDFError
 from .._errors.records import as_exception
-from .._metrics.spark_thread import SparkThread
+from .._metrics.time_account import SparkThread
 from . import shutdown
 from .event_loops import run_to_end
 from .watchdog import watched

@@ -1,19 +1,19 @@
-"""Counts what one operator does, while it does it."""
+"""The counters of one operator in one task, and the curve of what it did over time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 from .function_metrics import FunctionMetrics
 from .latency_sketch import LatencySketch
-from .spark_thread import SparkThread
-from .time_account import TimeAccount
-from .timeline import Point, Timeline
+from .time_account import SparkThread, TimeAccount
 
-__all__ = ("TaskCounters",)
+__all__ = ("Point", "TaskCounters", "Timeline")
 
 
+POINTS = 120  # at most; then each two become one
 QUICK = 2e-5  # seconds; calls that return sooner, in the mean, are not told apart
 
 
@@ -22,14 +22,14 @@ class TaskCounters:
 
     Args:
         clock: seconds; of better resolution than the loop's own, where that has only milliseconds.
-        spark_thread: tells when Spark's thread was away.
+        spark_thread: shows when Spark's thread was away.
         waited: seconds for which the task has waited for its first rows.
         processor: seconds of processor time that the process has used.
     """
 
-    # A row that waits for its call is counted by its latency in a list: how long the list is tells calls, attempts,
-    # rows and results, and what is different (a retry, a micro-batch, no result) is counted as a difference. Rows
-    # whose calls return at once are counted by bursts.
+    # A call that ends adds its latency to a list. Until the list is folded its length counts calls, attempts, rows and
+    # results; a call with more or fewer of these (a retry, a micro-batch, no result) counts the difference. Rows whose
+    # calls return at once are counted by bursts.
     #
     # latencies: of calls that have ended and are not yet in `totals`
 
@@ -65,7 +65,7 @@ class TaskCounters:
         return self.totals.calls + len(self.latencies) - self.totals.failures
 
     def done_at_once(self, since: float, times: list[float]) -> None:
-        """These rows were done one after another, each with one result, at these times; the first began at `since`."""
+        """Count rows that were done one after another at these times, each with one result, from `since` on."""
         count, latency = len(times), self.totals.latency
         self.totals.rows += count
         self.totals.calls += count
@@ -77,7 +77,7 @@ class TaskCounters:
             latency.add([end - start for start, end in pairwise([since, *times])])
 
     def abandon(self, count: int, seconds: float) -> None:
-        """So many calls have begun, so long ago all together, and nobody waits for them any more."""
+        """Count calls that have begun and whose results are not needed any more; `seconds` is their time together."""
         self.totals.abandoned += count
         self.totals.abandoned_seconds += seconds
         self.totals.calls += count
@@ -120,5 +120,57 @@ class TaskCounters:
 
     @property
     def timeline(self) -> list[list[float]]:
-        """What was done when, as of the last look."""
+        """The curve until the last look, as plain values."""
         return self._timeline.to_plain()
+
+
+class Point(NamedTuple):
+    """A stretch of time.
+
+    Attributes:
+        end: seconds since the start of the task.
+        rows: done in it.
+        in_flight: calls, when it was looked at; of stretches that were joined the mean.
+        queued: rows in the queue, in the same way.
+    """
+
+    end: float
+    rows: int
+    in_flight: float
+    queued: float
+
+
+class Timeline:
+    """Points from the start on, each where the one before ends."""
+
+    def __init__(self) -> None:
+        self._points: list[Point] = []
+
+    def add(self, point: Point) -> None:
+        """Add what came behind all others."""
+        self._points.append(point)
+        if len(self._points) > POINTS:
+            starts = [0.0, *(point.end for point in self._points)]
+            self._points = [
+                _joined(starts[i], *self._points[i : i + 2]) if i + 1 < len(self._points) else self._points[i]
+                for i in range(0, len(self._points), 2)
+            ]
+
+    def to_plain(self) -> list[list[float]]:
+        """As plain values, for JSON."""
+        return [[round(value, 4) for value in point] for point in self._points]
+
+
+def _joined(start: float, first: Point, second: Point) -> Point:
+    length = second.end - start
+    share = (first.end - start) / length if length > 0 else 0.5
+
+    def mean(a: float, b: float) -> float:
+        return a * share + b * (1 - share)
+
+    return Point(
+        second.end,
+        first.rows + second.rows,
+        mean(first.in_flight, second.in_flight),
+        mean(first.queued, second.queued),
+    )

@@ -12,7 +12,7 @@ from .time_account import State
 __all__ = ("OTHERS", "FunctionMetrics")
 
 
-ERROR_TYPES = 50  # that are told apart; somebody may make a class for each error
+ERROR_TYPES = 50  # that are counted apart; a program may make a class for each error
 OTHERS = "others"
 EXAMPLE = 500  # characters of a message
 
@@ -30,12 +30,12 @@ class FunctionMetrics:
         abandoned_seconds: how long these had taken by then, all together.
         open_seconds: how long those have taken that are not done yet, of tasks that run.
         timeouts: attempts, and calls with all their attempts, that did not end in time.
-        throttled: attempts that the service has answered with a time to wait, and that used up none.
+        throttled: attempts that the service refused with a time to wait, and that used up no retry.
         hedges: attempts that were the second of a row whose first took long.
         failures: rows that ended with an error under `on_error`.
         dead_letters: of these, the rows that went to the side output.
-        store_hits, store_misses, shared_flights: rows answered from a store, rows that were asked for in vain, and
-            rows answered by the call of another row.
+        store_hits, store_misses, shared_flights: rows found in a store, rows not found there, and rows answered by the
+            call of another row.
         in_flight_peak, queued_peak, bytes_peak: calls, rows in the queue, and bytes of results there, in the task that
             had most.
         queued_seconds: how long the rows were in the queue, all together.

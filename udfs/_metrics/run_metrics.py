@@ -20,7 +20,7 @@ COUNTS = (
 )  # fmt: skip
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TaskAttempt = tuple[int, int, int]  # its stage, its partition, and which attempt it was
-IN_VAIN = ("failed", "lost")  # how a task may end whose results nobody has got
+IN_VAIN = ("failed", "lost")  # ends of a task whose results Spark does not use
 
 
 class _Part(NamedTuple):
@@ -96,13 +96,13 @@ class RunMetrics:
     """Adds up the messages of tasks; the order in which they come does not matter, nor that one comes twice.
 
     A message has an `id`, the `status` of its task ("running", "succeeded", "stopped" by a reader that needed no more,
-    "failed", or "lost": it was not heard of again), where and when the task ran, and what each function did so far.
-    One that `awaits_proof` says that the functions ended well. Spark confirms it by a second message if it has read the
-    task to its end; it need not, and what comes after the functions in the task may fail. So without that message the
-    task has succeeded unless Spark names it among the failed ones.
+    "failed", or "lost": no further message came), where and when the task ran, and what each function did so far.
+    A message that `awaits_proof` says that the functions ended well. If Spark reads the task to its end, a second
+    message confirms it. Spark may stop reading before, and what follows the functions in the task may fail. So without
+    a second message the task has succeeded, unless Spark names it among the failed ones.
     """
 
-    # Of a task that has ended only its id is kept, beside sums and the details of the longest: 10,000 tasks are 10 MB.
+    # Memory: an ended task leaves its id and its part of the sums; the longest also their details. 10,000 tasks: 10 MB.
     #
     # an id is in _running or in _ended
 
@@ -112,7 +112,7 @@ class RunMetrics:
         self._ended: set[str] = set()
 
     def add(self, message: Mapping[str, Any]) -> None:
-        """Take what a task tells of itself."""
+        """Add the message of a task."""
         number = message["id"]
         if number in self._ended:
             return
@@ -125,13 +125,13 @@ class RunMetrics:
             self._function(use, message).add(part)
 
     def lose(self, number: str) -> None:
-        """The task of this message is not heard of any more; its last one may still come another way."""
+        """Count the task of this message as lost; its last message may still come another way."""
         message = self._running.get(number)
         if message is not None and not message.get("awaits_proof"):
             del self._running[number]
             self._running[number] = {**message, "task": {**message["task"], "status": "lost"}}
-            lost = [one for one, told in self._running.items() if told["task"]["status"] == "lost"]
-            if len(lost) > DETAILED:  # of the first nobody will hear in any way
+            lost = [one for one, message in self._running.items() if message["task"]["status"] == "lost"]
+            if len(lost) > DETAILED:  # no message of the first one is to be expected
                 self.add(self._running[lost[0]])
 
     @property
@@ -139,8 +139,8 @@ class RunMetrics:
         """The stages of tasks that ended well, as far as they know, and that Spark has not confirmed."""
         return {message["task"]["stage"] for message in self._running.values() if message.get("awaits_proof")}
 
-    def settle(self, failed: Collection[TaskAttempt]) -> None:
-        """The run is over: of the tasks that Spark has not confirmed, these have failed."""
+    def mark_failed(self, failed: Collection[TaskAttempt]) -> None:
+        """Say at the end of the run which of the tasks failed that Spark has not confirmed."""
         for number, message in list(self._running.items()):
             task = message["task"]
             if message.get("awaits_proof") and (task["stage"], task["partition"], task["attempt"]) in failed:
@@ -148,7 +148,7 @@ class RunMetrics:
 
     @property
     def is_running(self) -> bool:
-        """Whether there are tasks that have not told how they ended."""
+        """Whether tasks run, as far as their messages say."""
         return any(message["task"]["status"] == "running" for message in self._running.values())
 
     def _function(self, use: str, message: Mapping[str, Any]) -> _Function:

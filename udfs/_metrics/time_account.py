@@ -1,17 +1,15 @@
-"""The account of time: each second of an operator's life belongs to exactly one state."""
+"""The account of time: each second of an operator's life belongs to exactly one of nine states."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable
 
-from .spark_thread import SparkThread
-
-__all__ = ("State", "TimeAccount")
+__all__ = ("SparkThread", "State", "TimeAccount")
 
 
 class State(enum.Enum):
-    """What an operator's time goes to; the value is what people read."""
+    """What an operator's time goes to; the value is the name that users see."""
 
     CALLS_BUSY = "calls busy"  # all call slots are in use
     HEAD_OF_LINE = "head of line"  # slots are free, but the queue is full behind rows that are not done
@@ -20,7 +18,7 @@ class State(enum.Enum):
     LIMIT = "limit"  # waits for a permit
     BREAKER = "breaker"  # the circuit breaker is open
     STORE = "store"  # waits for stored results
-    BLOCKED_LOOP = "blocked loop"  # code that does not give way keeps the event loop from everything else
+    BLOCKED_LOOP = "blocked loop"  # code that does not await keeps the event loop from everything else
     WINDING_DOWN = "winding down"  # fewer rows are left than slots; also opening and closing
 
 
@@ -29,8 +27,8 @@ class TimeAccount:
 
     Args:
         clock: seconds.
-        spark_thread: tells of `INPUT` how much was `OUTPUT`.
-        waited: seconds that have passed before, without any input.
+        spark_thread: while it is away, `INPUT` counts as `OUTPUT`.
+        waited: seconds that passed before, without input.
     """
 
     # sum of _seconds == _since - the start; _since <= clock(); _looked: what they were when `look` was called last
@@ -41,7 +39,7 @@ class TimeAccount:
         self._clock = clock
         self._spark_thread = spark_thread
         self._since = clock()
-        self._away = 0.0  # how long Spark's thread had been by then
+        self._away = 0.0  # seconds for which Spark's thread had been away at `_since`
         self._seconds = dict.fromkeys(State, 0.0)
         self._seconds[State.INPUT] = waited
         self._looked = dict(self._seconds)
@@ -50,16 +48,16 @@ class TimeAccount:
     def enter(self, state: State) -> None:
         """From now on time goes to this state."""
         if state is not self.state:
-            self._settle()
+            self._add_passed()
             self.state = state
 
     def look(self, *, was_blocked: bool) -> dict[State, float]:
         """The account until now; it adds up to the time since the start.
 
         Args:
-            was_blocked: nothing of it since the last look was spent as it seemed: the loop was blocked.
+            was_blocked: the loop was blocked since the last look: all of that time was.
         """
-        self._settle()
+        self._add_passed()
         if was_blocked:
             passed = sum(self._seconds.values()) - sum(self._looked.values())
             self._seconds = dict(self._looked)
@@ -67,7 +65,7 @@ class TimeAccount:
         self._looked = dict(self._seconds)
         return dict(self._seconds)
 
-    def _settle(self) -> None:
+    def _add_passed(self) -> None:
         now = self._clock()
         passed, self._since = now - self._since, now
         if self._spark_thread is not None:
@@ -77,3 +75,40 @@ class TimeAccount:
                 self._seconds[State.OUTPUT] += away
                 passed -= away
         self._seconds[self.state] += passed
+
+
+class SparkThread:
+    """What Spark's thread is doing: it is away to pass results to Spark, and brings no input; or it waits for the loop.
+
+    Spark's thread writes it, the loop's thread reads it.
+    """
+
+    # _away: how long it was away before, and since when it is now (None: it is not away); both are set in one step, so
+    # that a reader in between counts no moment twice and misses none
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._away: tuple[float, float | None] = (0.0, None)
+        self._waits_since: float | None = None
+
+    def leave(self) -> None:
+        self._away = (self.seconds_away(), self._clock())
+
+    def come_back(self) -> None:
+        self._away = (self.seconds_away(), None)
+
+    def seconds_away(self) -> float:
+        """Seconds for which it has been away until now."""
+        before, since = self._away
+        return before if since is None else before + self._clock() - since
+
+    def wait(self) -> None:
+        self._waits_since = self._clock()
+
+    def go_on(self) -> None:
+        self._waits_since = None
+
+    def has_waited(self, since: float) -> bool:
+        """Whether it has done nothing since then: it did not keep the loop from running."""
+        waits_since = self._waits_since
+        return waits_since is not None and waits_since <= since

@@ -43,7 +43,7 @@ MEANINGS = {
 
 SURENESS = {
     "sure": "The figures are clear about this.",
-    "likely": "This is likely; the figures do not settle it.",
+    "likely": "This is likely; the figures leave another cause.",
     "not clear": "The figures do not tell clearly.",
 }
 

@@ -30,7 +30,7 @@ from .._errors.traces import trace_of
 from .._functions.side_outputs import SideTypes
 from .._loop.bridge import Bridge, Reader
 from .._loop.event_loops import new_event_loop
-from .._metrics.spark_thread import SparkThread
+from .._metrics.time_account import SparkThread
 from .._operators.input_buffer import InputElement
 from .._operators.writer import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
 from .monitoring.task_report import TaskReport, TaskReportSpec

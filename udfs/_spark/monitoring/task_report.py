@@ -21,7 +21,7 @@ from pyspark.accumulators import AccumulatorParam
 from ..._chain.chain import Chain
 from ..._chain.plan import ChainPlan
 from ..._metrics.export import Exporter
-from ..._metrics.words import task_line
+from ..._metrics.log_line import task_line
 from .live import Address, LiveReporter
 
 __all__ = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from asyncudf._metrics.function_metrics import FunctionMetrics
+from asyncudf._metrics.log_line import task_line
 from asyncudf._metrics.time_account import State
-from asyncudf._metrics.words import task_line
 
 
 def totals(*latencies: float, **counts: float) -> FunctionMetrics:

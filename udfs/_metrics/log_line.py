@@ -1,4 +1,4 @@
-"""A task in one line, for its log."""
+"""The line about a task in its log."""
 
 from __future__ import annotations
 
