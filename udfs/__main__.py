@@ -24,10 +24,8 @@ DIGITS = 9  # of a number of calls or tasks: a longer one is a typing error
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return the exit status: 0 if all is right, warnings allowed; 1 if not."""
     try:
-        try:
-            return _do(arguments)
-        finally:
-            _write("")  # flushes what argparse has written
+        options = _parse(arguments)
+        return 0 if options.command is None else _doctor(options)
     except KeyboardInterrupt:
         return 130
     except OSError as error:
@@ -38,15 +36,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _do(arguments: Sequence[str] | None) -> int:
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.command is None:
-        _write(parser.format_help())
-        return 0
-    if isinstance(sys.stdout, io.TextIOWrapper):  # also show a path with letters that the terminal cannot encode
-        sys.stdout.reconfigure(errors="backslashreplace")
-    return _doctor(options)
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options. Prints the help without a command; exits after `--help`, `--version` or a mistake."""
+    # argparse hides that it cannot write, and since Python 3.14 fails if stdout is closed: so it writes to a buffer.
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            parser = _parser()
+            options = parser.parse_args(arguments)
+            if options.command is None:
+                parser.print_help()
+        return options
+    finally:
+        _write(said.getvalue())
 
 
 def _write(text: str) -> None:
@@ -57,6 +59,8 @@ def _write(text: str) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):  # also show a path with letters that the terminal cannot encode
+        sys.stdout.reconfigure(errors="backslashreplace")
     examination = Examination(options.capacity, options.tasks, with_job=not options.no_job)
     findings = []
     for finding in examine(examination):

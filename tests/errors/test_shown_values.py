@@ -27,6 +27,9 @@ class NoList(list):  # type: ignore[type-arg]
     def __iter__(self) -> Any:
         raise SystemExit
 
+    def __repr__(self) -> str:  # since Python 3.14 reprlib looks at the module of a class called list, too
+        raise SystemExit
+
 
 NoList.__name__ = "list"
 

@@ -12,9 +12,8 @@ import pandas as pd
 import pytest
 
 from asyncudf import RuntimeContext, async_pandas_udf
-from asyncudf._functions.annotations import UnknownTypeError, from_annotation
+from asyncudf._functions.annotations import UnknownTypeError, Vector, from_annotation
 from asyncudf._functions.signature import FunctionKind
-from asyncudf._functions.vector_hints import Vector
 
 if TYPE_CHECKING:
     from nowhere import Client, Unit  # type: ignore[import-not-found]

@@ -17,9 +17,8 @@ import pytest
 from pyspark.sql import types as spark
 
 from asyncudf import FunctionError, RetryStrategy, async_pandas_udf
-from asyncudf._functions.annotations import UnknownTypeError, from_annotation
+from asyncudf._functions.annotations import UnknownTypeError, Vector, from_annotation
 from asyncudf._functions.signature import FunctionKind
-from asyncudf._functions.vector_hints import Vector
 from asyncudf._spark.types import parsed_offline, to_json
 from asyncudf.testing import run_rows, run_stream
 

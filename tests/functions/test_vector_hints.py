@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from asyncudf import FunctionError, async_pandas_udf
-from asyncudf._functions.vector_hints import Vector
+from asyncudf._functions.annotations import Vector
 from asyncudf.testing import run_rows
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from .._errors.exceptions import ResultError
 from .._errors.type_mismatch import check_awaited
-from .._functions.vector_hints import Vector
+from .._functions.annotations import Vector
 from .._text.safe import safe_repr
 from .rows import fields_of, normalized, read_back
 

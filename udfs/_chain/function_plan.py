@@ -14,7 +14,7 @@ from .._arrow.validation import validator
 from .._calls.copies import with_own_arguments
 from .._coordination.config import CoordinatorConfig
 from .._errors.type_mismatch import check_awaited
-from .._functions.identity import check_key_name, defaults_of, key_name
+from .._functions.key_names import check_key_name, defaults_of, key_name
 from .._functions.signature import FunctionSpec, batch_rows
 from .._policies.options import ExtraFields, OnError, Options
 from .._stores.keys import ResultKeys

@@ -1,18 +1,116 @@
-"""The DDL of the type that an annotation stands for; no Spark is needed to tell."""
+"""The annotations of a user's function: read one by one, as Spark's types (DDL), and as vectors."""
 
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import dataclasses
 import datetime
 import decimal
+import enum
+import functools
+import inspect
 import re
+import sys
+import types
 import typing
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import Parameter
 from typing import Any
 
-from .hints import class_hints, without_none
+from .._errors.exceptions import FunctionError
+from .context import RuntimeContext
 
-__all__ = ("UnknownTypeError", "from_annotation")
+__all__ = ("UnknownTypeError", "Vector", "from_annotation", "function_hints", "vector_of", "vectors_of", "without_none")
+
+
+class _Unimported:
+    """A package that only the type checker has imported: its classes are known by their names."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def __getattr__(self, name: str) -> type:
+        return type(name, (), {"__module__": self._package})
+
+
+# What we look for in annotations, under the names that people give it, for modules where nobody has imported it.
+_UNIMPORTED: Mapping[str, Any] = {
+    "RuntimeContext": RuntimeContext,
+    "asyncudf": types.SimpleNamespace(RuntimeContext=RuntimeContext),
+    "typing": typing,
+    "Annotated": typing.Annotated,
+    "Optional": typing.Optional,
+    "pd": _Unimported("pandas"),
+    "pandas": _Unimported("pandas"),
+    "pa": _Unimported("pyarrow"),
+    "pyarrow": _Unimported("pyarrow"),
+}
+
+
+def function_hints(function: Any) -> dict[str, Any]:
+    """The types of a function's parameters and of its result (`return`), as far as they can be read."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    target = function if inspect.isroutine(function) else type(function).__call__
+    origin = inspect.unwrap(target)  # functools.wraps copies the annotations, but not the names in them
+    origin = getattr(origin, "__func__", origin)
+    return _read(_annotations(target), _closure(origin), getattr(origin, "__globals__", {}))
+
+
+def class_hints(cls: type) -> dict[str, Any]:
+    """The types of the fields of a dataclass, a NamedTuple or a TypedDict, as far as they can be read."""
+    hints: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        module = vars(sys.modules[base.__module__]) if base.__module__ in sys.modules else {}
+        # The module first: `date: date = None` speaks of the type, not of the default.
+        hints |= _read(_annotations(base), module, vars(base))
+    return hints
+
+
+def without_none(hint: Any) -> Any:
+    """`X` for `X | None` and `Optional[X]`."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        others = [one for one in typing.get_args(hint) if one is not types.NoneType]
+        if len(others) == 1:
+            return others[0]
+    return hint
+
+
+def _annotations(owner: Any) -> Mapping[str, Any]:
+    """What is written there, also where a name in it means nothing yet: since Python 3.14 they are read when asked."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return annotationlib.get_annotations(owner, format=annotationlib.Format.FORWARDREF)
+    return inspect.get_annotations(owner)
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    """The variables around a function that it uses: an annotation may name a class that is made in a function."""
+    code = getattr(function, "__code__", None)
+    found = {}
+    for name, cell in zip(code.co_freevars if code else (), getattr(function, "__closure__", None) or (), strict=False):
+        with contextlib.suppress(ValueError):  # an empty cell: a variable that is set later
+            found[name] = cell.cell_contents
+    return found
+
+
+def _read(annotations: Mapping[str, Any], nearer: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
+    """The annotations that can be read, their names looked up nearer first."""
+    # One by one, each as the only one of a made-up object: typing.get_type_hints gives all or nothing.
+    scope = {**_UNIMPORTED, **further}
+    hints: dict[str, Any] = {}
+    for name, annotation in annotations.items():
+        spellings = [annotation]
+        if isinstance(annotation, str):  # only type checkers know pd.Series[int]
+            spellings.append(re.sub(r"\[[^][]*\]", "", annotation))
+        for text in spellings:
+            with contextlib.suppress(Exception):  # a text may say anything
+                alone = types.SimpleNamespace(__annotations__={name: text})
+                hints |= typing.get_type_hints(alone, scope, dict(nearer))
+                break
+    return hints
 
 
 class UnknownTypeError(Exception):
@@ -75,3 +173,77 @@ def _fields(hint: Any) -> dict[str, Any] | None:
 
 def _quoted(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "`" + name.replace("`", "``") + "`"
+
+
+# Made of rows as well, but not what a call is given: known here to be refused, or they would pass for scalars.
+UNKNOWN = (("pandas", "Index"), ("pyarrow", "RecordBatch"), ("pyarrow", "Table"))
+
+
+class Vector(enum.Enum):
+    """What a vectorized function's parameter takes."""
+
+    SERIES = "pandas.Series"
+    FRAME = "pandas.DataFrame"
+    ARRAY = "pyarrow.Array"
+
+
+def vector_of(hint: Any) -> Vector | None:
+    """The vector that an annotation stands for; None for anything else."""
+    package, name = _place(hint)
+    if package == "pandas":
+        return {"Series": Vector.SERIES, "DataFrame": Vector.FRAME}.get(name)
+    return Vector.ARRAY if package == "pyarrow" and name.endswith("Array") else None
+
+
+def vectors_of(
+    parameters: Sequence[Parameter],
+    columns: Sequence[Parameter],
+    hints: Mapping[str, Any],
+    name: str,
+    *,
+    is_generator: bool,
+) -> tuple[Vector, ...]:
+    """What each parameter that a column fills takes; nothing for a function of scalars.
+
+    Raises:
+        FunctionError: not all of them are vectors, or one is made of vectors in a way that nothing could fill.
+    """
+    rest = next((p for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
+    for p in (*columns, *([rest] if rest else ())):
+        hint = hints.get(p.name)
+        if vector_of(hint) is None and any(map(_is_vector, _parts(hint))):
+            raise FunctionError(
+                f"{name} takes {p.name} as {hint}, which no batch of rows is; annotate it with pd.Series, pd.DataFrame "
+                "or pa.Array: each call gets the rows of one batch"
+            )
+    found = [vector_of(hints.get(p.name)) for p in columns]
+    if rest is not None and (any(found) or vector_of(hints.get(rest.name))):
+        raise FunctionError(
+            f"{name} takes vectors and *{rest.name}; give each column a parameter of its own, or take them all in one "
+            "pd.DataFrame"
+        )
+    if not any(found):
+        return ()
+    if not all(found):
+        raise FunctionError(
+            f"{name} mixes vectors and scalars; annotate every column parameter: pd.Series, pd.DataFrame or pa.Array"
+        )
+    if is_generator:
+        raise FunctionError(f"{name} is vectorized and a generator; a vectorized function returns one value per row")
+    return tuple(v for v in found if v)
+
+
+def _place(hint: Any) -> tuple[str, str]:
+    # By name, so that pandas is not imported in a worker that does not need it.
+    return (getattr(hint, "__module__", None) or "").split(".")[0], getattr(hint, "__name__", "")
+
+
+def _is_vector(hint: Any) -> bool:
+    return vector_of(hint) is not None or _place(hint) in UNKNOWN
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """An annotation, and those that it is made of."""
+    yield hint
+    for part in typing.get_args(hint):
+        yield from _parts(part)

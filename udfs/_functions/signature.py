@@ -14,12 +14,18 @@ from typing import Any
 from .._errors.exceptions import FunctionError, OptionError
 from .._policies.options import DEFAULT_BATCH_SIZE, OnError, Options, OutputMode
 from .._text.safe import safe_repr
-from .annotations import UnknownTypeError, from_annotation
+from .annotations import (
+    UnknownTypeError,
+    Vector,
+    from_annotation,
+    function_hints,
+    vector_of,
+    vectors_of,
+    without_none,
+)
 from .async_function import AsyncFunction
 from .context import RuntimeContext
-from .hints import function_hints, without_none
 from .parameters import BY_POSITION, behind_decorators, called, is_coroutine_function, parameters_of
-from .vector_hints import Vector, vector_of, vectors_of
 
 __all__ = ("FunctionKind", "FunctionSpec", "batch_rows", "read_function", "refuse_dead_letters")
 

@@ -23,7 +23,7 @@ from .._coordination.permits import open_limits
 from .._coordination.server import OTHER_WAYS, CoordinatorServer
 from .._coordination.share import prepare_shares
 from .._errors.exceptions import FatalError, OptionError
-from .._functions.identity import key_name
+from .._functions.key_names import key_name
 from .._functions.signature import FunctionSpec
 from .._policies.options import Options
 from .._policies.rate_limit import RateLimit

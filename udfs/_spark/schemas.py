@@ -10,8 +10,8 @@ from pyspark.sql import types as spark
 from .._arrow.layout import ColumnGroup
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import FunctionError
+from .._functions.annotations import Vector
 from .._functions.signature import FunctionSpec
-from .._functions.vector_hints import Vector
 from .._policies.checks import unknown_name
 from .._policies.watermarks import WatermarkSource, WatermarkStrategy
 from .types import arrow_type, parsed

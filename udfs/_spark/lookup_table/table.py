@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
 from ..._errors.exceptions import FunctionError
-from ..._functions.identity import key_name
+from ..._functions.key_names import key_name
 from ..._functions.signature import FunctionSpec
 from ..._policies.options import Options
 from ..planner import plan_function
