@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Optional, TypedDict
@@ -154,3 +155,66 @@ def test_a_generator_with_an_annotation_for_checkers_is_typed_by_what_it_yields(
 
     spec = async_pandas_udf(call).spec
     assert (spec.kind, spec.returns) == (FunctionKind.GENERATOR, "bigint")
+
+
+def run_apart(source: str) -> dict[str, Any]:
+    """The names of a module without `from __future__ import annotations`."""
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(compile(source, "<module>", "exec", dont_inherit=True), names)
+    return names
+
+
+def test_annotations_that_are_types_are_read() -> None:
+    names = run_apart("""
+import dataclasses, datetime, typing
+from asyncudf import RuntimeContext
+
+class Base(typing.TypedDict):
+    day: datetime.date
+
+class Given(Base):
+    names: list[str] | None
+
+@dataclasses.dataclass
+class Parent:
+    given: Given
+
+@dataclasses.dataclass
+class Child(Parent):
+    count: "int"
+
+async def call(x: int, here: RuntimeContext) -> Child: ...
+""")
+    spec = async_pandas_udf(names["call"]).spec
+    assert (spec.parameters, spec.context_parameter) == (("x",), "here")
+    assert spec.returns == "struct<given:struct<day:date,names:array<string>>,count:bigint>"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="since 3.14 annotations are read when they are asked for")
+def test_annotations_whose_names_are_set_later_or_for_checkers_only_are_read_one_by_one() -> None:
+    names = run_apart("""
+import dataclasses, typing
+from collections.abc import AsyncIterator
+
+@dataclasses.dataclass
+class Outer:
+    inner: list[Inner]
+    unit: typing.ClassVar[Unit]
+
+class Inner(typing.NamedTuple):
+    x: int
+
+async def call(x: str, client: Client, context: RuntimeContext) -> Outer: ...
+async def series(x: pd.Series[int], y: pa.Array) -> pd.Series[float]: ...
+async def stream(x: Client) -> AsyncIterator[Inner]: yield
+@dataclasses.dataclass
+class Measured:
+    unit: Unit
+""")
+    spec = async_pandas_udf(names["call"]).spec
+    assert spec.context_parameter == "context"
+    assert spec.returns == "struct<inner:array<struct<x:bigint>>>"
+    assert async_pandas_udf(names["series"], "int").spec.vectors == (Vector.SERIES, Vector.ARRAY)
+    assert async_pandas_udf(names["stream"]).spec.returns == "struct<x:bigint>"
+    with pytest.raises(UnknownTypeError, match=r"the annotation of unit in .*Measured.* cannot be read"):
+        from_annotation(names["Measured"])

@@ -281,11 +281,11 @@ class TestRefused:
         """Refused: a required one that is missing, an unknown one, one given twice."""
         call = async_pandas_udf(by_keyword)
         with pytest.raises(FunctionError, match=r"takes the columns \(city, units, lang\); there is none for city"):
-            call.spec.placed([], {"lang": "x"})
+            call.spec.with_arguments([], {"lang": "x"})
         with pytest.raises(FunctionError, match=r"cannot take town by name.* and 1 of them are given by position"):
-            call.spec.placed(["x"], {"town": "x"})
+            call.spec.with_arguments(["x"], {"town": "x"})
         with pytest.raises(FunctionError, match="cannot take city by name"):
-            call.spec.placed(["x"], {"city": "x"})
+            call.spec.with_arguments(["x"], {"city": "x"})
 
     @pytest.mark.parametrize("columns", [("city", "lang", "city"), ("city", "CITY")])
     def test_a_column_twice_where_a_row_is_taken_by_names(self, columns: tuple[str, ...]) -> None:
@@ -313,5 +313,5 @@ class TestRefused:
 
 
 def test_columns_given_by_name_may_leave_a_gap() -> None:
-    spec, given = async_pandas_udf(by_keyword).spec.placed(["a"], {"lang": "b"})
+    spec, given = async_pandas_udf(by_keyword).spec.with_arguments(["a"], {"lang": "b"})
     assert (spec.parameters, given) == (("city", "lang"), ["a", "b"])

@@ -55,7 +55,7 @@ class AsyncUDF(Generic[P, R]):
                 return type, or cannot be sent to the executors.
         """
         self.spec.check_column_function(self.options)
-        spec, arguments = self.spec.placed(columns, named)
+        spec, arguments = self.spec.with_arguments(columns, named)
         spec.check_column_count(len(arguments))
         return column(spec, self.options, self.returns, arguments)
 

@@ -1,1 +1,1 @@
-"""What users write, how it is read, and what it meets when it runs."""
+"""User functions: their base classes and contexts, and how their signatures and annotations are read."""

@@ -25,7 +25,7 @@ __all__ = ("UnknownTypeError", "Vector", "from_annotation", "function_hints", "v
 
 
 class _Unimported:
-    """A package that only the type checker has imported: its classes are known by their names."""
+    """Stands for a package that only the type checker imports: its classes are known by their names."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -34,7 +34,7 @@ class _Unimported:
         return type(name, (), {"__module__": self._package})
 
 
-# What we look for in annotations, under the names that people give it, for modules where nobody has imported it.
+# The types that annotations are searched for, under their usual names, for modules that import them for type checkers.
 _UNIMPORTED: Mapping[str, Any] = {
     "RuntimeContext": RuntimeContext,
     "asyncudf": types.SimpleNamespace(RuntimeContext=RuntimeContext),
@@ -78,7 +78,7 @@ def without_none(hint: Any) -> Any:
 
 
 def _annotations(owner: Any) -> Mapping[str, Any]:
-    """What is written there, also where a name in it means nothing yet: since Python 3.14 they are read when asked."""
+    """The annotations as they are written; since Python 3.14 a name that has no value yet is a `ForwardRef`."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -87,7 +87,7 @@ def _annotations(owner: Any) -> Mapping[str, Any]:
 
 
 def _closure(function: Any) -> dict[str, Any]:
-    """The variables around a function that it uses: an annotation may name a class that is made in a function."""
+    """The variables of enclosing functions that a function uses: an annotation may name a class that is one of them."""
     code = getattr(function, "__code__", None)
     found = {}
     for name, cell in zip(code.co_freevars if code else (), getattr(function, "__closure__", None) or (), strict=False):
@@ -97,24 +97,24 @@ def _closure(function: Any) -> dict[str, Any]:
 
 
 def _read(annotations: Mapping[str, Any], nearer: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
-    """The annotations that can be read, their names looked up nearer first."""
-    # One by one, each as the only one of a made-up object: typing.get_type_hints gives all or nothing.
+    """The annotations that can be read; names are looked up in `nearer` first."""
+    # Each alone, as that of a made-up object: typing.get_type_hints reads all annotations of an object or none.
     scope = {**_UNIMPORTED, **further}
     hints: dict[str, Any] = {}
     for name, annotation in annotations.items():
-        spellings = [annotation]
-        if isinstance(annotation, str):  # only type checkers know pd.Series[int]
-            spellings.append(re.sub(r"\[[^][]*\]", "", annotation))
-        for text in spellings:
+        text = getattr(annotation, "__forward_arg__", annotation)
+        # Only type checkers know pd.Series[int].
+        plainer = [re.sub(r"\[[^][]*\]", "", text)] if isinstance(text, str) else []
+        for spelling in [annotation, *plainer]:
             with contextlib.suppress(Exception):  # a text may say anything
-                alone = types.SimpleNamespace(__annotations__={name: text})
+                alone = types.SimpleNamespace(__annotations__={name: spelling})
                 hints |= typing.get_type_hints(alone, scope, dict(nearer))
                 break
     return hints
 
 
 class UnknownTypeError(Exception):
-    """An annotation or a DDL text that is not understood here."""
+    """An annotation or a DDL text that stands for no type that is known here."""
 
 
 _SCALARS: dict[Any, str] = {
@@ -134,7 +134,7 @@ def from_annotation(hint: Any) -> str:
     """The DDL of the type that an annotation stands for.
 
     Raises:
-        UnknownTypeError: it does not say enough.
+        UnknownTypeError: the annotation does not say enough.
 
     >>> from_annotation(dict[str, list[int]])
     'map<string,array<bigint>>'
@@ -160,7 +160,7 @@ def _fields(hint: Any) -> dict[str, Any] | None:
     if dataclasses.is_dataclass(hint):
         names = [field.name for field in dataclasses.fields(hint)]
     elif typing.is_typeddict(hint):
-        names = list(hint.__annotations__)
+        names = list(_annotations(hint))
     elif issubclass(hint, tuple) and hasattr(hint, "_fields"):
         names = list(getattr(hint, "_fields", ()))
     else:
@@ -175,7 +175,7 @@ def _quoted(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "`" + name.replace("`", "``") + "`"
 
 
-# Made of rows as well, but not what a call is given: known here to be refused, or they would pass for scalars.
+# Also made of rows, but no call gets them: listed to be refused, or they would pass for scalars.
 UNKNOWN = (("pandas", "Index"), ("pyarrow", "RecordBatch"), ("pyarrow", "Table"))
 
 
@@ -203,10 +203,10 @@ def vectors_of(
     *,
     is_generator: bool,
 ) -> tuple[Vector, ...]:
-    """What each parameter that a column fills takes; nothing for a function of scalars.
+    """The vector that each column's parameter takes; empty for a function of scalars.
 
     Raises:
-        FunctionError: not all of them are vectors, or one is made of vectors in a way that nothing could fill.
+        FunctionError: not all of them are vectors, or one is made of vectors in a way that no batch can fill.
     """
     rest = next((p for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
     for p in (*columns, *([rest] if rest else ())):
@@ -234,7 +234,7 @@ def vectors_of(
 
 
 def _place(hint: Any) -> tuple[str, str]:
-    # By name, so that pandas is not imported in a worker that does not need it.
+    # By name: a worker that does not need pandas does not import it.
     return (getattr(hint, "__module__", None) or "").split(".")[0], getattr(hint, "__name__", "")
 
 
@@ -243,7 +243,7 @@ def _is_vector(hint: Any) -> bool:
 
 
 def _parts(hint: Any) -> Iterator[Any]:
-    """An annotation, and those that it is made of."""
+    """An annotation, and the annotations that it is made of."""
     yield hint
     for part in typing.get_args(hint):
         yield from _parts(part)

@@ -25,10 +25,10 @@ class ResultFuture:
     The first completion finishes the row at once, even if the coroutine runs on; later ones are ignored.
     """
 
-    # Not an asyncio.Future: that may be completed from the loop's thread only, raises at the second completion, and
-    # tells its callbacks one turn of the loop later. The row's slot needs to know at once.
+    # Not an asyncio.Future: only the loop's thread may complete one, it raises at the second completion, and its
+    # callbacks run one turn of the loop later, while the row's slot must be free at once.
     #
-    # _deliver is called once, on the loop's thread: there the first of two completions is found, though threads race.
+    # _deliver is called once, on the loop's thread: this decides which of two racing completions is the first.
 
     __slots__ = ("_deliver", "_done", "_function", "_loop", "_thread", "_waiter")
 
@@ -43,25 +43,25 @@ class ResultFuture:
     def complete(self, results: Sequence[Any]) -> None:
         """Finish the row with a list of 0..n results.
 
-        Anything but a list or a tuple makes the row fail with a `ResultError`: a string would otherwise be
-        emitted letter by letter. A list whose own code raises makes the row fail with that error.
+        With anything but a list or a tuple the row fails with a `ResultError`: a string would otherwise be
+        emitted letter by letter. If the code of a list's own class raises, the row fails with that error.
         """
         try:
             taken = as_results(results, self._function)
-        except BaseException as error:  # the caller may be a thread that nobody looks at, and the row would wait on
-            self._settle(None, error)
+        except BaseException as error:  # raised in a caller's thread it may go unseen, and the row would wait for ever
+            self._finish(None, error)
         else:
-            self._settle(taken, None)
+            self._finish(taken, None)
 
     def complete_exceptionally(self, error: BaseException) -> None:
-        """Finish the row's attempt with an exception, which follows `retry` and `on_error`."""
+        """Fail the row's attempt with an exception, to which `retry` and `on_error` apply."""
         if not isinstance(error, BaseException):
             error = result_error(f"{self._function}: complete_exceptionally takes an exception, not", error, "")
-        self._settle(None, error)
+        self._finish(None, error)
 
     @property
     def is_done(self) -> bool:
-        """Whether a completion has been seen."""
+        """Whether the future is completed."""
         return self._done
 
     async def wait(self) -> None:
@@ -70,17 +70,17 @@ class ResultFuture:
             self._waiter = self._loop.create_future()
             await self._waiter
 
-    def _settle(self, results: Results | None, error: BaseException | None) -> None:
-        """Go to the loop's thread first, if this is another."""
+    def _finish(self, results: Results | None, error: BaseException | None) -> None:
+        """Finish on the loop's thread: at once if this is it."""
         if threading.get_ident() == self._thread:
-            self._settle_here(results, error)
+            self._finish_here(results, error)
             return
         try:
-            self._loop.call_soon_threadsafe(self._settle_here, results, error)
-        except RuntimeError:  # the loop is closed: the task ended without waiting for this thread
+            self._loop.call_soon_threadsafe(self._finish_here, results, error)
+        except RuntimeError:  # the loop is closed: the task ended and did not wait for this thread
             self._done = True
 
-    def _settle_here(self, results: Results | None, error: BaseException | None) -> None:
+    def _finish_here(self, results: Results | None, error: BaseException | None) -> None:
         if self._done:
             return
         self._done = True
@@ -110,8 +110,8 @@ class AsyncFunction(ABC):
     async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
         """Call the service for one row and complete `result_future` with 0..n results.
 
-        `value` is a mapping of the named columns in the operator forms. Returning without a completion is
-        allowed: the row then waits for a completion from elsewhere, until its deadline.
+        In the operator forms `value` is a mapping of the named columns. It may return without completing the
+        future: the row then waits until other code completes it, or for its deadline.
         """
 
     def timeout(self, value: Any, result_future: ResultFuture) -> None:
@@ -126,7 +126,7 @@ class AsyncFunction(ABC):
 
 
 def as_results(results: Any, function: str) -> tuple[Any, ...]:
-    """A tuple of results, if that is what was given."""
+    """The results as a tuple. Raises ResultError for anything but a list or a tuple; a NamedTuple is one result."""
     if isinstance(results, (list, tuple)) and not hasattr(results, "_fields"):
         return tuple(results)
     check_awaited(function, results)

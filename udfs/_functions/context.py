@@ -1,4 +1,4 @@
-"""What a function can ask about the row that it is working on."""
+"""RuntimeContext: what a function can ask about its task and its current row; and the state of a call behind it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NO_RECORD = StreamRecord(())
 class CallState:
     """What one of the `capacity` call slots is doing: which row, which attempt, since when.
 
-    Of a function that can ask for its context each attempt has one of its own, which the tasks that it makes share
-    with it: one that outlives its row still sees that row.
+    If the function can ask for its context, each attempt has a state of its own and shares it with the asyncio tasks
+    that it starts: a task that outlives its row still sees that row.
     """
 
     __slots__ = ("attempt", "deadline", "element", "is_batch", "key", "side", "started")
 
     def __init__(self, element: Any = NO_RECORD, attempt: int = 1) -> None:
-        self.element: Any = element  # of a vectorized call, one whose value is that of all rows
+        self.element: Any = element  # of a vectorized call: its value has all rows
         self.attempt = attempt
         self.is_batch = False  # whether the element's value is that of several rows
         self.started = 0.0  # when the attempt began, on the loop's clock
@@ -37,19 +37,19 @@ class CallState:
         self.side: list[SideRecord] = []  # what this attempt has written to side outputs
 
 
-# A context variable and no argument: one RuntimeContext serves all rows of the task, and whoever asks it may be deep in
-# a call, in a task that the call has made, or in a thread.
+# A context variable, not an argument: one RuntimeContext serves all rows of the task, and the code that asks it may be
+# deep in a call, in an asyncio task that the call started, or in a thread.
 CURRENT_CALL: ContextVar[CallState] = ContextVar("asyncudf_call_slot")
-# For a mistake in the function that is no row's, and is noticed later: gives what ends the task then, from any thread;
-# that takes what the function has done, and does nothing if an attempt has failed meanwhile, which may be the reason.
+# For a mistake in the function that concerns no single row and is noticed later. Returns a callable that any thread may
+# call with the mistake: it fails the task, unless an attempt has failed meanwhile, which may be the reason.
 FAIL_TASK: ContextVar[Callable[[], Callable[[str], None]]] = ContextVar("asyncudf_fail_task")
 
 
 class RuntimeContext:
-    """Where a function runs, and what is known of the row that it is working on.
+    """The task that a function runs in, and the row that it is working on.
 
-    Given to `AsyncFunction.open`; a plain function gets it by a parameter annotated `RuntimeContext`. One
-    object per task: the per-row parts speak of the row whose call asks.
+    `AsyncFunction.open` gets it; a plain function gets it by a parameter annotated `RuntimeContext`. One object
+    per task: what it says of a row is about the row whose call asks.
 
     >>> from asyncudf.testing import run_rows
     >>> async def charge(card: str, context: RuntimeContext) -> int:
@@ -87,12 +87,12 @@ class RuntimeContext:
 
     @property
     def task_attempt_number(self) -> int:
-        """How often Spark has started this task before, from 0."""
+        """How many times Spark has started this task before, from 0."""
         return self._task_attempt_number
 
     @property
     def attempt_number(self) -> int:
-        """Which call for the current row this is, from 1.
+        """The number of this attempt for the current row, from 1.
 
         Raises:
             AsyncUDFError: asked outside a call, for example in `open`.
@@ -115,9 +115,9 @@ class RuntimeContext:
     def idempotency_key(self) -> str:
         """A key for the current row: the same in every attempt and in every re-run of the task.
 
-        Made of the function's name, its `version=`, the declared type and the input values, so two equal rows have the
-        same key: a service that is told the key can answer the second from the first. In hexadecimal digits it is the
-        key of the row in a `ResultStore`; of a micro-batch one for all of its rows.
+        Made of the function's name, its `version=`, the declared type and the input values. So two equal rows have the
+        same key: a service that gets the key can answer the second from the first. The key is that of the row in a
+        `ResultStore`, in hexadecimal digits; a micro-batch has one key for all of its rows.
 
         Raises:
             AsyncUDFError: asked outside a call, or of an input that no key can be made of.
@@ -132,15 +132,15 @@ class RuntimeContext:
     def output(self, tag: OutputTag, value: Any) -> None:
         """Write a row to a side output, which `AsyncStream.side_output(tag)` reads.
 
-        The row leaves together with the results of the current row, at its place in line, and counts only if
-        this attempt gives those results: what a failed attempt has written is dropped, so nothing is written
-        twice by a retry. A tag that nobody reads, and any at the entry points without side outputs (a column, SQL,
-        `ordered_wait(df, ...)`), is dropped as in Flink.
+        The row is emitted together with the results of the current row, at their place, and only if this attempt
+        gives those results: what a failed attempt has written is dropped, so a retry writes nothing twice. Rows for a
+        tag that is not read are dropped, as in Flink, and so are all rows at the entry points without side outputs
+        (a column, SQL, `ordered_wait(df, ...)`).
 
         Raises:
             ResultError: the value does not fit the tag's schema.
-            OptionError: not a tag, or one that the library fills.
-            FatalError: the function has a store, which keeps results alone: the next run would not write this.
+            OptionError: `tag` is not a tag, or one that the library fills.
+            FatalError: the function has a store, which keeps results alone: the next run would not write the row.
             AsyncUDFError: asked outside a call.
         """
         if self._is_stored:

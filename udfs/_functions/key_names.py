@@ -1,4 +1,4 @@
-"""What tells the results of one function from those of others, in a store."""
+"""The name of a function in the keys of a result store, and the warning if that does not tell it from others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("asyncudf")
 
 
 def key_name(function: Any) -> str:
-    """The name of a function with that of its module; of an object that is one that of its class."""
+    """The qualified name of a function with its module; of a callable object that of its class."""
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
@@ -28,15 +28,15 @@ def key_name(function: Any) -> str:
 
 
 def defaults_of(function: Any) -> dict[str, Any]:
-    """The defaults of a function's parameters that are not None, as far as a key can be made of them."""
+    """The defaults of a function's parameters that a key can be made of, without those that are None."""
     return {name: value for name, value in _defaults(function) if value is not None and _has_key(value)}
 
 
 def check_key_name(name: str, function: Any) -> None:
-    """Look whether the name tells a function from others; where it may not, there is a warning.
+    """Check that the name tells a function from others; logs a warning if it may not.
 
     Raises:
-        OptionError: it does not.
+        OptionError: the name is that of other functions too: of a partial, or of a lambda.
     """
     what = ""
     if isinstance(function, functools.partial):
@@ -57,8 +57,8 @@ def check_key_name(name: str, function: Any) -> None:
         )
 
 
-# Two functions of one name may differ by everything but their code: what is around them, on them, in their object. All
-# of that is told, except what is known to do no harm (`_is_harmless`), whatever type it is of.
+# Two functions of one name may differ in everything but their code: in the variables around them, their attributes or
+# their object. The warning lists all of that, of whatever type, except what is known to do no harm (`_is_harmless`).
 
 
 def _besides(function: Any, seen: set[int]) -> Iterator[str]:
@@ -77,17 +77,17 @@ def _besides(function: Any, seen: set[int]) -> Iterator[str]:
         return
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
     names = [name for name, cell in cells if not _is_harmless(name, cell, function, seen)]
-    yield from _told("variable", names)
-    yield from _told("default", [name for name, value in _defaults(function) if not _has_key(value)])
+    yield from _listed("variable", names)
+    yield from _listed("default", [name for name, value in _defaults(function) if not _has_key(value)])
     attributes = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
-    yield from _told("attribute", [name for name, value in attributes.items() if value is not None])
+    yield from _listed("attribute", [name for name, value in attributes.items() if value is not None])
 
 
 def _of_object(value: Any, seen: set[int]) -> Iterator[str]:
-    """What an object that is called has of its own, and what its class may have."""
+    """What a callable object has of its own, and what the methods of its class use."""
     slots = [name for base in type(value).__mro__ for name in _slots(base) if hasattr(value, name)]
     own = {name: getattr(value, name) for name in [*slots, *getattr(value, "__dict__", ())]}
-    yield from _told("attribute", [name for name, one in own.items() if one is not None])
+    yield from _listed("attribute", [name for name, one in own.items() if one is not None])
     for base in type(value).__mro__:
         if base is AsyncFunction or base.__module__ in ("abc", "builtins"):
             continue
@@ -102,7 +102,7 @@ def _slots(base: type) -> list[str]:
     return [name for name in ([slots] if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__")]
 
 
-def _told(what: str, names: list[str]) -> Iterator[str]:
+def _listed(what: str, names: list[str]) -> Iterator[str]:
     if names:
         yield f"the {what}{'s' * (len(names) > 1)} {', '.join(names)}"
 
@@ -115,11 +115,11 @@ def _is_harmless(name: str, cell: Any, function: Any, seen: set[int]) -> bool:
         content = cell.cell_contents
     except ValueError:  # not set yet
         return False
-    if content is None:  # of two that differ the other one is told
+    if content is None:  # of two functions that differ, the other one has the warning
         return True
     if inspect.ismodule(content) or id(content) in seen:
         return True
-    # A function that was made along with this one, or that this one wraps under its name.
+    # A function that was made in the same call as this one, or that this one wraps under its name.
     scope = function.__qualname__.rpartition(".")[0]
     return (
         isinstance(content, types.FunctionType)
@@ -134,7 +134,7 @@ def _defaults(function: Any) -> Iterator[tuple[str, Any]]:
     """The defaults of a function's parameters, by name."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # no Python function
+    except (TypeError, ValueError):  # not a Python function
         return
     for parameter in parameters:
         if parameter.default is not parameter.empty:
@@ -144,6 +144,6 @@ def _defaults(function: Any) -> Iterator[tuple[str, Any]]:
 def _has_key(value: Any) -> bool:
     try:
         canonical(value)
-    except Exception:  # of a class that has no canonical form, or nested too deeply
+    except Exception:  # a class without a canonical form, or nested too deeply
         return False
     return True

@@ -1,4 +1,4 @@
-"""The parameters of a user's function, also behind decorators, and each value put into its own of them."""
+"""The parameters of a user's function, also behind decorators, and the function with some of them bound."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 def behind_decorators(function: Any) -> Any:
     """The function whose parameters and annotations count.
 
-    A decorator that uses `functools.wraps` and takes `*args, **kwargs` hands on what it is given, so what it decorates
-    counts. One that has parameters of its own speaks for itself.
+    A decorator's wrapper with `functools.wraps` and `*args, **kwargs` passes its arguments on, so the function that it
+    decorates counts. Of a wrapper with parameters of its own these count.
     """
     if isinstance(function, functools.partial):
         return functools.partial(behind_decorators(function.func), *function.args, **function.keywords)
     if inspect.ismethod(function):
         return types.MethodType(behind_decorators(function.__func__), function.__self__)
-    return behind_decorators(function.__wrapped__) if _hands_on(function) else function
+    return behind_decorators(function.__wrapped__) if _passes_on(function) else function
 
 
-def _hands_on(function: Any) -> bool:
-    """Whether it is a decorator's wrapper that takes what the decorated function takes."""
-    # __wrapped__ alone does not tell: functools.wraps is also used by decorators that add or take away an argument.
+def _passes_on(function: Any) -> bool:
+    """Whether a function is a decorator's wrapper that takes the parameters of the decorated function."""
+    # __wrapped__ alone does not say so: decorators that add or remove an argument also use functools.wraps.
     if getattr(function, "__wrapped__", None) is None or hasattr(function, "__signature__"):
         return False
     try:
@@ -52,13 +52,13 @@ def called(function: Any) -> Any:
 
 
 def is_coroutine_function(function: Any) -> bool:
-    """Whether calling it gives a coroutine."""
-    # An object may say so itself, as an AsyncMock does.
+    """Whether a call of it returns a coroutine."""
+    # An object may be marked as one itself, as an AsyncMock is.
     return any(map(is_async_def, (_unwrapped(function), called(function))))
 
 
 def _unwrapped(function: Any) -> Any:
-    """What a partial, a staticmethod or a singledispatch function calls."""
+    """The function behind partials, a staticmethod or a singledispatch function."""
     while True:
         if isinstance(function, functools.partial):
             function = function.func
@@ -74,7 +74,7 @@ def parameters_of(function: Any) -> Sequence[Parameter]:
     """The parameters that count, in their order.
 
     Raises:
-        ValueError, TypeError: they cannot be read.
+        ValueError, TypeError: the signature cannot be read.
     """
     return _own_parameters(behind_decorators(function))
 
@@ -90,17 +90,17 @@ def _own_parameters(function: Any) -> list[Parameter]:
 def bound(
     function: Callable[..., Any], parameters: Sequence[Parameter], columns: Collection[str], given: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """The function of its columns alone; the function itself if there is nothing else.
+    """The function of its columns alone; the function itself if no other parameter is filled.
 
     Args:
         parameters: of the function.
         columns: the parameters that columns fill, in the order of the columns; there may be fewer columns.
-        given: the values of other parameters. What neither fills has its default.
+        given: the values of other parameters. A parameter that neither fills keeps its default.
     """
-    # Columns come by position. Values go by keyword, or in front of all columns, which a partial can do; only those
-    # that stand between columns, or behind them and by position only, take a wrapper that runs in each call.
+    # Columns come by position. A partial can give values by keyword, or in front of all columns. Only values between
+    # columns, or positional-only ones behind them, need a wrapper, which runs in each call.
     placed = [p for p in parameters if p.kind in BY_POSITION]
-    # What *rest takes comes behind all others, and columns for it are left once each of these has its own.
+    # *rest takes the columns that are left once every other parameter has its own.
     may_rest = all(p.name in columns or p.name in given for p in placed)
     if not (may_rest and any(p.kind is Parameter.VAR_POSITIONAL for p in parameters)):
         while placed and not (placed[-1].name in columns or _only_by_position(placed[-1], given)):

@@ -1,4 +1,4 @@
-"""Plain functions of one row in the middle of a chain: ProcessFunction, and what map, flat_map and filter take."""
+"""Plain functions of one row in a chain: ProcessFunction, and the functions of map, flat_map and filter."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ __all__ = (
     "ProcessContext",
     "ProcessFunction",
     "WatermarkGauge",
-    "at_hand",
+    "checked_result",
     "plain_function",
     "process_function",
 )
 
 
 class Collector(ABC):
-    """Takes the rows that a `ProcessFunction` makes; inside the library, records."""
+    """Takes the rows that a `ProcessFunction` makes; inside the library it takes records."""
 
     @abstractmethod
     def collect(self, record: Any) -> None:
-        """Take one: in a `ProcessFunction` a mapping of the declared columns.
+        """Take one row: in a `ProcessFunction` a mapping of the declared columns.
 
         Raises:
-            ResultError: it does not fit the declared columns.
+            ResultError: the row does not fit the declared columns.
         """
 
     def close(self) -> None:
-        """Nothing follows; pass on what is still held."""
+        """End: pass on what is still held."""
 
 
 class WatermarkGauge:
@@ -52,14 +52,14 @@ class WatermarkGauge:
         self.timestamp: int | None = None
 
 
-AT_HAND = frozenset((bool, dict, type(None)))  # what nearly every plain function returns
+NOT_AWAITABLE = frozenset((bool, dict, type(None)))  # the types that nearly every plain function returns
 
 
 class ProcessContext:
-    """What a `ProcessFunction` may ask about the row at hand, and its way to side outputs."""
+    """What a `ProcessFunction` can ask about its task and the current row, and its way to side outputs."""
 
-    # One for the task, which the operator sets before each row: here no two rows are ever worked on at once, so unlike
-    # `RuntimeContext` it needs no context variable.
+    # One for the task, and the operator sets the row: here no two rows are worked on at once, so that, unlike
+    # `RuntimeContext`, it needs no context variable.
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ProcessContext:
         return self._gauge.timestamp
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        """Write a row to a side output, which `AsyncStream.side_output(tag)` reads; if nobody does, it is dropped.
+        """Write a row to a side output, which `AsyncStream.side_output(tag)` reads; dropped if the tag is not read.
 
         Raises:
             ResultError: the value does not fit the tag's schema.
@@ -101,7 +101,7 @@ class ProcessContext:
             self._collect_tagged(tag, StreamRecord(validate(value), self._timestamp))
 
     def at(self, record: StreamRecord) -> None:
-        """Go on to the next row (for the operator)."""
+        """Make this record the current row (for the operator)."""
         self._timestamp = record.timestamp
 
 
@@ -126,7 +126,7 @@ class ProcessFunction(ABC):
 
         Args:
             value: a dict of all columns.
-            context: for side outputs, and what is known of the row.
+            context: writes to side outputs, and says what is known of the row.
             collector: takes the rows that go on, each a mapping of the declared columns.
         """
 
@@ -141,7 +141,7 @@ class MapFunction(ProcessFunction):
         self._function = function
 
     def process_element(self, value: dict[str, Any], context: ProcessContext, collector: Collector) -> None:
-        collector.collect(at_hand(self._function(value)))
+        collector.collect(checked_result(self._function(value)))
 
 
 class FlatMapFunction(ProcessFunction):
@@ -151,25 +151,25 @@ class FlatMapFunction(ProcessFunction):
         self._function = function
 
     def process_element(self, value: dict[str, Any], context: ProcessContext, collector: Collector) -> None:
-        rows = at_hand(self._function(value))
+        rows = checked_result(self._function(value))
         if isinstance(rows, (str, bytes, dict)) or not isinstance(rows, Iterable):
             raise result_error("a flat_map gives an iterable of rows, such as a list or with yield, not", rows, "")
         for row in rows:
             collector.collect(row)
 
 
-def at_hand(result: Any) -> Any:
-    """What a plain function has returned.
+def checked_result(result: Any) -> Any:
+    """What a plain function has returned, if it is a value.
 
     Raises:
-        ResultError: it is a coroutine or the like, which somebody would have to wait for.
+        ResultError: it is a coroutine or another awaitable, or an async generator.
     """
-    # A coroutine counts as true: a filter that forgot its await would keep every row, and call nothing.
-    if type(result) in AT_HAND:
+    # A coroutine is true: a filter without its await would keep every row, and call nothing.
+    if type(result) in NOT_AWAITABLE:
         return result
     if inspect.isawaitable(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
-            result.close()  # or Python warns that it was never awaited
+            result.close()  # or Python warns that nothing awaited it
         raise result_error(
             "it returned",
             result,
@@ -183,12 +183,12 @@ def plain_function(function: Any, method: str) -> str:
     """The name of a function that `method` can take.
 
     Raises:
-        FunctionError: it is not callable, has to be awaited, or yields where one value is wanted.
+        FunctionError: it is not callable, must be awaited, or yields where one value is needed.
     """
     if not callable(function) or inspect.isclass(function):
         raise FunctionError(f"{method} takes a function of one row (a dict of its columns), not {safe_repr(function)}")
     target = called(function)
-    is_udf = hasattr(type(function), "evalType")  # ours, for which the driver would be needed, or one of Spark's
+    is_udf = hasattr(type(function), "evalType")  # ours, which needs the driver, or one of Spark's
     if is_udf or is_coroutine_function(function) or inspect.isasyncgenfunction(target):
         raise FunctionError(f"{method} takes a plain def; for an async def use ordered_wait or unordered_wait")
     if method != "flat_map" and inspect.isgeneratorfunction(target):
@@ -201,7 +201,7 @@ def process_function(function: Any) -> str:
     """The name of a function that `process` can take.
 
     Raises:
-        FunctionError: it is no `ProcessFunction`, or its `process_element` would not run when it is called.
+        FunctionError: it is no `ProcessFunction`, or its `process_element` does not run when it is called.
     """
     if not isinstance(function, ProcessFunction):
         raise FunctionError(f"process takes a ProcessFunction, such as YourFunction(), not {safe_repr(function)}")

@@ -1,4 +1,4 @@
-"""The names of side outputs: the user's own, and those that the library fills itself."""
+"""Side outputs: the tags that name them, the user's and the library's, and the records on their way to them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class OutputTag:
     """Names a side output and the schema of its rows. Tags of the same name mean the same output.
 
     Args:
-        name: told apart from all other side outputs by it.
+        name: of the side output; no other side output has it.
         schema: DDL such as "city string, reason string", or a `StructType`.
 
     Raises:
-        OptionError: the name is empty or no text, or the schema is neither.
+        OptionError: the name is empty or no text, or the schema is neither DDL nor a type.
 
     >>> OutputTag("rejects", "city string, reason string") == OutputTag("rejects", "city string,reason string")
     True
@@ -43,25 +43,25 @@ class OutputTag:
 DEAD_LETTERS = OutputTag(
     "dead_letters", f"error struct<{', '.join(f'{name}: {ddl}' for name, ddl in LETTER_FIELDS.items())}>"
 )
-# The library's own are tags like the user's, so that what is read of a chain is a stream or a tag, and nothing else.
+# The library's side outputs have tags like the user's: so a chain is read by a stream or by a tag, and nothing else.
 ANY_TAG = OutputTag("any of the user's", "void")  # stands for every tag of the user's
 # latency: seconds from when a marker was due until it left the operator, all waiting included
 LATENCIES = OutputTag("latencies", "operator string, partition int, latency double")
 
 
 class SideRecord(NamedTuple):
-    """A value on its way to a side output; it travels among a row's results, so that it keeps the row's place."""
+    """A value on its way to a side output; it travels among a row's results, and so keeps the row's place."""
 
     tag: OutputTag
     value: Any
 
 
-# What to do with a value before it goes to a side output; None for a tag that nobody reads.
+# From a tag to the check of its values; None for a tag that is not read.
 SideTypes = Callable[[OutputTag], Callable[[Any], Any] | None]
 
 
 def check_own_tag(tag: OutputTag) -> OutputTag:
-    """Raises OptionError unless it is a tag that a user's function may write to."""
+    """The tag. Raises OptionError unless a user's function may write to it."""
     if not isinstance(tag, OutputTag):
         raise OptionError(f"output takes an OutputTag and a value, not {safe_repr(tag)}")
     if tag in (DEAD_LETTERS, LATENCIES):

@@ -1,4 +1,4 @@
-"""Reads a user's function once, at its declaration: what kind it is, which columns it takes, what it returns."""
+"""FunctionSpec: what kind of function a user declares, which columns it takes, and what it returns."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class FunctionKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class FunctionSpec:
-    """What a function is. Travels to the executors with the function itself."""
+    """A declared function, and what is known of it. Pickled for the executors with the function itself."""
 
-    # Read once, where the function is declared: a mistake is then an error at its own line, and a task need not look
-    # at signatures. Annotations are read here too, as what they name may not be there to look up on an executor.
+    # Read once, at the declaration: a mistake is an error at its own line, and no task reads signatures. Annotations
+    # are read then too: the names in them may not exist on an executor.
 
     function: Any
     name: str
@@ -62,9 +62,9 @@ class FunctionSpec:
 
     @property
     def full_name(self) -> str:
-        """With that of its module, as far as it has one: `jobs.weather`."""
+        """The qualified name with the module, such as `jobs.weather`; the plain name if it has no other."""
         named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
-        is_own = named is self.function or self.has_life_cycle  # and not what wraps it, such as a partial
+        is_own = named is self.function or self.has_life_cycle  # not the class of a wrapper, such as partial
         return f"{named.__module__}.{named.__qualname__}" if is_own else self.name
 
     @property
@@ -93,11 +93,11 @@ class FunctionSpec:
 
     @property
     def has_context(self) -> bool:
-        """Whether the function can ask for what is known of the row that it works on."""
+        """Whether the function gets a `RuntimeContext`."""
         return self.has_life_cycle or self.context_parameter is not None
 
     def check_column_count(self, count: int) -> None:
-        """Raises FunctionError unless the function can be called with so many columns."""
+        """Raises FunctionError unless the function can be called with `count` columns."""
         if self.takes_mapping:
             return
         if not count:
@@ -107,11 +107,11 @@ class FunctionSpec:
             wanted = ", ".join(self.parameters) + (", ..." if self.variadic else "")
             raise FunctionError(f"{self.name} takes the columns ({wanted}), not {count} of them")
 
-    def placed(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[FunctionSpec, list[Any]]:
-        """The function of just the arguments given by position and by name, and these in the order that it takes.
+    def with_arguments(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[FunctionSpec, list[Any]]:
+        """The function of the arguments given by position and by name alone, and these arguments in its order.
 
         Raises:
-            FunctionError: a name is no such parameter, or one that needs an argument has none.
+            FunctionError: a name is not a free column parameter, or a parameter without a default has no argument.
         """
         free = self.parameters[len(given) :]
         if unknown := [name for name in named if name not in free]:
@@ -122,11 +122,11 @@ class FunctionSpec:
         if not named:
             return self, list(given)
         by_name = [parameter for parameter in free if parameter in named]
-        spec = self.reading([*self.parameters[: len(given)], *by_name])
+        spec = self.with_columns([*self.parameters[: len(given)], *by_name])
         return spec, [*given, *(named[parameter] for parameter in by_name)]
 
-    def reading(self, parameters: Sequence[str]) -> FunctionSpec:
-        """The function with columns for these parameters only, in their order; others keep their defaults.
+    def with_columns(self, parameters: Sequence[str]) -> FunctionSpec:
+        """The function with columns for these parameters only, in their order; the others keep their defaults.
 
         Raises:
             FunctionError: a parameter without a default is left out.
@@ -154,7 +154,7 @@ class FunctionSpec:
 
 
 def refuse_dead_letters(name: str, options: Options) -> None:
-    """Raises OptionError at the entry points that have no side outputs."""
+    """Raises OptionError for `on_error="dead_letter"`, at the entry points without side outputs."""
     if options.on_error is OnError.DEAD_LETTER:
         raise OptionError(
             f"the dead letters of {name} have nowhere to go here; use AsyncStream(df).ordered_wait(...), whose "
@@ -166,8 +166,8 @@ def read_function(function: Any, options: Options) -> FunctionSpec:
     """Read a function's signature and annotations.
 
     Raises:
-        FunctionError: it is none of the kinds that can be run, or its parameters cannot be filled.
-        OptionError: an option that does not go with this kind of function.
+        FunctionError: it is of no kind that can be run, or its parameters cannot be filled.
+        OptionError: an option does not go with this kind of function.
     """
     if inspect.isclass(function) and issubclass(function, AsyncFunction):
         function = function()
@@ -185,7 +185,7 @@ def read_function(function: Any, options: Options) -> FunctionSpec:
 
 
 def batch_rows(spec: FunctionSpec, options: Options) -> int:
-    """How many rows one call takes at most."""
+    """The largest number of rows in one call."""
     return (options.batch_size or DEFAULT_BATCH_SIZE) if spec.vectorized else 1
 
 
@@ -278,7 +278,7 @@ def _resources(given: Any, name: str) -> dict[str, Callable[..., Any]]:
 
 
 def _returns(hint: Any, name: str, kind: FunctionKind) -> str | None:
-    """The DDL of one result, as far as the annotation tells; of a generator that of what it yields."""
+    """The DDL of one result, or of what a generator yields; None if the annotation does not say enough."""
     if hint is None or hint is types.NoneType or hint is Any or vector_of(hint):
         return None
     if kind is FunctionKind.GENERATOR:

@@ -12,7 +12,7 @@ from asyncudf.queues import StreamRecord
 from .._calls.resources import closing, opening
 from .._errors.exceptions import AsyncUDFError
 from .._errors.records import Redact, shown_input, task_error
-from .._functions.process_function import ProcessContext, ProcessFunction, at_hand
+from .._functions.process_function import ProcessContext, ProcessFunction, checked_result
 from .operator import ChainedOperator, Marker, emit_marker
 from .outputs import Output, TimestampedCollector
 
@@ -86,7 +86,7 @@ class FilterOperator(SynchronousOperator):
 
     def process(self, record: StreamRecord) -> None:
         try:
-            kept = bool(at_hand(self._keeps(record.value)))
+            kept = bool(checked_result(self._keeps(record.value)))
         except BaseException as error:
             failed = row_error(self.name, self._partition, record.value, error, self._redact)
             raise failed from failed.__cause__
@@ -117,7 +117,7 @@ class ProcessOperator(SynchronousOperator):
         self._collector.timestamp = record.timestamp
         self._context.at(record)
         try:
-            at_hand(self._function.process_element(record.value, self._context, self._collector))
+            checked_result(self._function.process_element(record.value, self._context, self._collector))
         except BaseException as error:
             failed = row_error(self.name, self._context.partition, record.value, error, self._redact)
             raise failed from failed.__cause__

@@ -151,7 +151,7 @@ def arguments(
         wanted = [p for i, p in enumerate(spec.parameters) if i < spec.required or p.lower() in lower]
         if not wanted:
             raise FunctionError(f"{spec.name} takes at least one column; name the columns that it shall read")
-        spec, positions = spec.reading(wanted), tuple(_position(parameter, names) for parameter in wanted)
+        spec, positions = spec.with_columns(wanted), tuple(_position(parameter, names) for parameter in wanted)
     return spec, positions
 
 

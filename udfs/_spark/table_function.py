@@ -80,7 +80,7 @@ class TableTask:
                     f"the first argument of {spec.name} is a table: {spec.name}(TABLE(t), 'column', ...)"
                 )
             check_columns(table.dataType, "the table")
-            spec, given = spec.placed(columns, named)
+            spec, given = spec.with_arguments(columns, named)
             fields = table.dataType.fields
             spec, positions = arguments(spec, fields, [_column_name(column, spec) for column in given])
             return Analyzed(
@@ -150,7 +150,7 @@ class TableRun:
         self._task = task
         self._analyzed = analyzed
         plan = task.function_plan
-        self._function_plan = dataclasses.replace(plan, spec=plan.spec.reading(analyzed.parameters))
+        self._function_plan = dataclasses.replace(plan, spec=plan.spec.with_columns(analyzed.parameters))
         self._writer = ResultWriter(plan.spec.name, plan.written)
         self._from_pickled = [_from_pickled(data_type) for data_type in analyzed.data_types]
         self._rows: list[Any] = []
