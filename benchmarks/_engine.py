@@ -9,7 +9,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -22,7 +21,6 @@ from asyncudf._chain.function_plan import FunctionPlan
 from asyncudf._metrics.counters import TaskCounters
 from asyncudf._operators.async_wait import AsyncWaitOperator
 from asyncudf._operators.outputs import ReportingOutput
-from asyncudf._operators.stored_wait import StoredWaitOperator
 from asyncudf._operators.writer import RecordWriterOutput
 
 from ._work import BATCH, Loop, batches, run, settle_collector
@@ -107,18 +105,18 @@ def engine(
             loop.call_soon(operator.feed, records_of(zip(batch), repeat(None)))
 
     udf = async_pandas_udf(function, output_mode=mode, timeout=TIMEOUT, **options)  # type: ignore[call-overload]
-    made: Callable[..., AsyncWaitOperator] = AsyncWaitOperator
+    stored = None
     if udf.options.store is not None:
-        plan = FunctionPlan(udf.spec, udf.options, pa.int64())
-        made = partial(StoredWaitOperator, TaskEnvironment(loop, random.Random(0)).stored(plan))
+        stored = TaskEnvironment(loop, random.Random(0)).stored(FunctionPlan(udf.spec, udf.options, pa.int64()))
     writer = RecordWriterOutput(lambda results, *_: wrote(len(results)), BATCH, LINGER, loop)
-    operator = made(
+    operator = AsyncWaitOperator(
         udf.spec,
         udf.options,
         ReportingOutput(writer),
         RuntimeContext("f", loop.time, timeout=TIMEOUT),
         loop=loop,
         rng=random.Random(0),
+        stored=stored,
         may_edit=False,  # as of a column of whole numbers, which nobody can edit
         counters=counters or TaskCounters(time.monotonic),  # the clock of Spark's workers
         request_batch=request_batch,

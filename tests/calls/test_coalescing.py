@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from asyncudf._calls.coalescing import SingleFlight
+from asyncudf._stored.coalescing import SingleFlight
 from asyncudf.testing import VirtualClockLoop
 from tests.kit.thorough import examples
 

@@ -67,8 +67,8 @@ class Engine:
     def look(self) -> None:
         """Bring the figures up to date, as before a message to a monitor."""
         for operator in self._chain.counted.values():
-            operator.gauges.count_open()
-            operator.gauges.look(was_blocked=False)
+            operator.count_open()
+            operator.sample(was_blocked=False)
 
     @property
     def counted(self) -> Counted:

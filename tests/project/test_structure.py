@@ -35,6 +35,7 @@ LAYERS = [
     ["_spark"],
     ["_chain"],
     ["_operators"],
+    ["_stored"],
     ["_calls"],
     ["_limits"],
     ["_loop", "_arrow"],
@@ -47,7 +48,12 @@ LAYERS = [
     ["queues"],
 ]
 LAYER = {"": -1} | {package: number for number, packages in enumerate(LAYERS) for package in packages}
-NEVER = {("_operators", "_arrow"), ("_calls", "_arrow"), ("_limits", "_arrow")}  # the engine handles rows without Arrow
+NEVER = {
+    ("_operators", "_arrow"),
+    ("_stored", "_arrow"),
+    ("_calls", "_arrow"),
+    ("_limits", "_arrow"),
+}  # the engine handles rows without Arrow
 
 # The packages, or single modules, that may import a library.
 ONLY_THERE = {

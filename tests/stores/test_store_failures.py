@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,7 @@ from asyncudf import (
     RetryStrategy,
     async_pandas_udf,
 )
-from asyncudf._calls.result_writer import ResultWriter
-from asyncudf._calls.stored_results import StoredResults
+from asyncudf._stored.stored_results import StoredResults, StoreWriter
 from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_rows
 
 from ..kit.stores import Counting, SlowStore
@@ -345,7 +345,9 @@ def test_of_one_batch_the_last_write_of_a_key_counts(ttls: tuple[float | None, f
         stored = StoredResults("f", store, None, None, options, lambda: 0.0)  # type: ignore[arg-type]
         await stored._open()
         ended = lambda *_: None  # noqa: E731
-        writer = ResultWriter(stored, asyncio.get_running_loop(), lambda: False, lambda: False, ended, ended)
+        loop = asyncio.get_running_loop()
+        operator = SimpleNamespace(loop=loop, has_finished=False, push=ended, fail=ended)
+        writer = StoreWriter(operator, stored, lambda: False)  # type: ignore[arg-type]
         for value, ttl in zip((b"old", b"new"), ttls, strict=True):
             writer.put(b"key", value, ttl, ended)
         await writer.close()

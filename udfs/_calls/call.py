@@ -1,16 +1,19 @@
-"""What is known of a call on its way, and whom it tells."""
+"""A call on its way to its results; what it needs of its operator; which rows share it."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from asyncudf.queues import Entry, StreamRecord
 
+from .._functions.async_function import Results
+from .._metrics.counters import TaskCounters
 from .slots import CallSlot
 
-__all__ = ("Call", "CallHooks")
+__all__ = ("Call", "CallingOperator", "RowSharing")
 
 
 class Call:
@@ -60,12 +63,92 @@ class Call:
         return [slot for slot in self.slots if slot.call is self]
 
 
-@dataclasses.dataclass(frozen=True)
-class CallHooks:
-    """What the calls tell their operator."""
+class CallingOperator(Protocol):
+    """The operator whose rows are called.
 
-    finished: Callable[[], None]  # entries were completed
-    complete: Callable[[Entry, Any], object]  # and emit, for a slot that looks itself at what is to be done next
-    failed: Callable[[BaseException], None]  # the task must fail
-    runs_on: Callable[[], None]  # a row is done, its coroutine not
-    has_rows: Callable[[], bool]  # whether a free slot would find one that was never called
+    Attributes:
+        name: of its function.
+        counters: of its calls; their clock is the operator's.
+    """
+
+    name: str
+    loop: asyncio.AbstractEventLoop
+    counters: TaskCounters
+
+    def has_rows(self) -> bool:
+        """Whether a free slot would find a row that was never called."""
+
+    def push(self) -> None:
+        """Rows are done: emit what may leave, and start a slot if there is work for it."""
+
+    def admit_without_slot(self) -> None:
+        """A row is done and its coroutine still holds the slot: what needs no slot may enter the queue."""
+
+    def fail(self, error: BaseException) -> None:
+        """The task must end with this error."""
+
+
+class RowSharing:
+    """Which rows share a call and where results are kept: no row, and nowhere. With a store see `StoreSharing`.
+
+    Attributes:
+        keeps_results: whether results are kept for rows to come.
+        is_waiting: whether free slots have to wait for a store.
+        takes_more: whether another call should be formed.
+    """
+
+    keeps_results = False
+    is_waiting = False
+    takes_more = True
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Results can be kept while the block runs; at its end all of them are."""
+        yield
+
+    def open(self) -> None:
+        """The calls can begin."""
+
+    async def end(self) -> None:
+        """The calls end, and nobody waits for their results any more."""
+
+    def has_to_call(self, element: Any) -> bool:
+        """Whether an element that is next in line is a row that would have a call of its own."""
+        return isinstance(element, StreamRecord)
+
+    def needs_call(self, row: Any, entry: Entry) -> bool:
+        """Whether a row that has just entered the queue has a call of its own; if not, it is done or will be."""
+        return True
+
+    def may_begin(self, call: Call) -> bool:
+        """Whether a call that was just formed begins now; if not, it will be among the calls that are ready."""
+        return True
+
+    def beginning(
+        self, put_record: Callable[[Any], Entry], begin: Callable[[CallSlot, Entry], float | None]
+    ) -> Callable[[CallSlot, Any], float | None]:
+        """Makes a function that puts a row into the queue, begins its call if it has one, and returns when it began."""
+        return lambda slot, row: begin(slot, put_record(row))
+
+    def begins(self, call: Call, now: float) -> None:
+        """The first attempt of a call begins, or the first after its time was renewed."""
+
+    def renewed(self, call: Call) -> Iterable[Call]:
+        """The time of a call begins anew with its next attempt: the calls that share this time."""
+        return ()
+
+    def leaves(self, call: Call) -> None:
+        """What the call ends with is not for other rows."""
+
+    def completing(self, complete: Callable[[Entry, Any], object]) -> Callable[[Entry, Any], object]:
+        """What gives a row the result of its first attempt, and emits what may leave: `complete`, without a store."""
+        return complete
+
+    def complete(self, call: Call, completed: Sequence[Results], outcomes: Sequence[Results | BaseException]) -> None:
+        """The rows of a call have these results.
+
+        Args:
+            outcomes: the same, with the error of each row that has failed.
+        """
+        for entry, results in zip(call.entries, completed, strict=True):
+            entry.complete(results)

@@ -12,30 +12,28 @@ The order of wrapping, outermost first, with the piece of code that does it:
 
 from __future__ import annotations
 
-import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from asyncudf.queues import Entry, StreamElement, StreamRecord
+from asyncudf.queues import Entry, StreamRecord
 
 from .._errors.exceptions import AsyncTimeoutError
 from .._errors.http import Refusal
 from .._errors.records import is_fatal
 from .._functions.async_function import Results
-from .._functions.context import RuntimeContext
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
 from .._limits.gates import NOT_NEEDED
 from .._limits.limits import Limits
-from .._metrics.counters import TaskCounters
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.options import Options
 from .._policies.retry import EndedAttempt, is_lasting
 from .answers import Answers, Validate
-from .call import Call, CallHooks
+from .call import Call, CallingOperator, RowSharing
 from .copies import copied, with_own_arguments
 from .costs import Costs
 from .counting import CallCounts
@@ -48,6 +46,7 @@ from .slots import CallSlot, SlotPool
 __all__ = ("Calls",)
 
 
+PAUSE = 0.01  # seconds
 _NO_ANSWER = AsyncTimeoutError("no answer")  # what the gates are told of attempts that were given up
 
 
@@ -56,6 +55,12 @@ class Calls:
 
     Args:
         may_edit: whether arguments may be lists or dicts, which an attempt could edit.
+
+    Attributes:
+        asks: whether the function can ask which row it works on.
+        function: what the fast path calls; None: it must not.
+        limit: seconds that a call, or an attempt of it, may take.
+        pause: seconds after which a slot gives others their turn, between calls that return at once.
     """
 
     # A call that is not done is in one place: at work in a slot, at the gates of `Admission`, in back-off (a timer of
@@ -74,76 +79,69 @@ class Calls:
 
     def __init__(
         self,
+        operator: CallingOperator,
         spec: FunctionSpec,
         options: Options,
+        pool: SlotPool,
+        limits: Limits,
+        costs: Costs,
+        *,
         validate: Validate | None,
         may_edit: bool,
-        context: RuntimeContext,
+        partition: int,
         rng: random.Random,
-        loop: asyncio.AbstractEventLoop,
-        pool: SlotPool,
-        counters: TaskCounters,
-        costs: Costs,
-        limits: Limits,
-        hooks: CallHooks,
     ) -> None:
-        self._invoker: Invoker
+        counters = operator.counters
+        self._operator = operator
         self._options = options
-        self._policy = ErrorPolicy(options, spec.name, context.partition)
-        self._rng = rng
-        self._loop = loop
-        self._clock = counters.clock
         self._pool = pool
-        self._latencies = counters.latencies
         self._costs, self._failures = costs, limits.failures
-        self._health, self._admission = limits.health, limits.admission
+        self._health, self.admission = limits.health, limits.admission
+        self._rng = rng
+        self._loop = operator.loop
+        self.clock = counters.clock
+        self._latencies = counters.latencies
+        self.validate = validate
         self._answers = Answers(validate)
-        self._hooks = hooks
-        is_even = not (spec.many_results or spec.has_context or spec.vectorized)
-        self.counts = CallCounts(counters, options.redact, self._begun, is_even=is_even)
+        self._policy = ErrorPolicy(options, spec.name, partition)
+        self.counts = CallCounts(counters, options.redact, self._begun)
+        self.function: Callable[..., Coroutine[Any, Any, Any]] | None = None
+        self._invoker: Invoker
+        self._sharing = RowSharing()
         self.ready: deque[Call] = deque()  # whose back-off is over
         self._backing_off: set[Call] = set()
         self._was_broken = False
-        self._hedges = None if options.hedge is None else Hedges(options.hedge, loop, pool.wake)
+        self._hedges = None if options.hedge is None else Hedges(options.hedge, self._loop, pool.wake)
         self._takes_any_result = options.retry is None or not options.retry.checks_results
-        self._validate = validate
         self._deadlines: Deadlines[Call | CallSlot] = Deadlines(
-            self._loop, self._clock, options.timeout, partial(self._due, self._expire)
+            self._loop, self.clock, options.timeout, partial(self._due, self._expire)
         )
         self._attempts: Deadlines[Call | CallSlot] = Deadlines(
-            self._loop, self._clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
+            self._loop, self.clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
         )
         self._limits_attempts = options.attempt_timeout is not None
+        limits_of_calls = [limit for limit in (options.timeout, options.attempt_timeout) if limit is not None]
+        self.limit = min(limits_of_calls, default=math.inf)
+        self.pause = min(PAUSE, self.limit)  # a loop that comes round more rarely would see no deadline in time
         # Whether the function, or a resource of it, can ask which row it works on, or its span which attempt it is of.
         asking = any(getattr(factory, "asks", False) for factory in spec.resources.values())
         self.asks = spec.has_context or options.spans or asking
         # An attempt gets copies of arguments that it could edit: there may be another. An AsyncFunction's is a dict.
         self._copies = may_edit or spec.takes_mapping
 
-    def use(self, invoker: Invoker) -> Callable[..., Coroutine[Any, Any, Any]] | None:
-        """The function is open; returned is what `run_fast_path` may call, if it may."""
+    def share(self, sharing: RowSharing) -> None:
+        """Rows share their calls so, from now on."""
+        self._sharing = sharing
+
+    def use(self, invoker: Invoker) -> None:
+        """The function is open."""
         self._invoker = invoker
-        if invoker.direct is None or not self._takes_any_result or self._hedges is not None:
-            return None
-        return with_own_arguments(invoker.direct) if self._copies else invoker.direct
+        if invoker.direct is not None and self._takes_any_result and self._hedges is None:
+            self.function = with_own_arguments(invoker.direct) if self._copies else invoker.direct
 
     def open(self, records: Sequence[StreamRecord], entries: Sequence[Entry]) -> Call:
         """The call of rows that have just entered the queue; its deadline runs from the first attempt on."""
-        return Call(records, entries, self._clock())
-
-    def needs_call(self, record: Any, entry: Entry) -> bool:
-        """Whether a row that has just entered the queue is to be called; if not, it is done or will be."""
-        return True
-
-    def has_to_call(self, element: StreamElement) -> bool:
-        """Whether an element that has not yet entered the queue is a row that would be called there."""
-        return isinstance(element, StreamRecord)
-
-    takes_more = True  # whether another call should be formed
-
-    def may_begin(self, call: Call) -> bool:
-        """Whether a call that was just formed begins now; else it will be among those that are ready."""
-        return True
+        return Call(records, entries, self.clock())
 
     def price(self, call: Call) -> bool:
         """Give a call its costs; False if there are none to be told: then it has failed."""
@@ -152,24 +150,25 @@ class Calls:
                 call.costs = self._costs.of(call)
             except BaseException as error:  # code of the user's
                 self.counts.error(error)
-                self._conclude(call, [error] * len(call.records))
+                self.conclude(call, [error] * len(call.records))
                 return False
         return True
 
     def beginning(self, put_record: Callable[[Any], Entry]) -> Callable[[CallSlot, Any], float | None] | None:
-        """Gives a row its place before its first attempt, and tells when that begins; None if it does not begin now.
+        """Makes a function that gives a row its place before its first attempt.
+
+        The function returns when the attempt began, or None if it does not begin now.
 
         Returns:
-            None if attempts begin without a word to anybody.
+            None if no row has to ask anybody before its first attempt.
         """
-        if self._admission.is_open:
+        if self.admission.is_open and not self._sharing.keeps_results:
             return None
-        start = self._start
-        return lambda slot, record: start(slot, put_record(record))
+        return self._sharing.beginning(put_record, self._start)
 
     def _start(self, slot: CallSlot, entry: Entry) -> float | None:
         """Begin the first attempt of a row that has its place, if the limits let it; else it is the next in line."""
-        now = self._clock() if self._admission.is_open else self._admission.begin_nowait(slot)
+        now = self.clock() if self.admission.is_open else self.admission.begin_nowait(slot)
         if now is None:
             self.ready.appendleft(self.open((entry.element,), (entry,)))  # type: ignore[arg-type]
         else:
@@ -185,7 +184,7 @@ class Calls:
             before: rows that were done at once since the last was admitted; `take` gives them theirs first.
         """
         # All is dated back to when the attempt began: whether a row was admitted before or after must not be seen.
-        done_pulling = self._pool.done_pulling
+        release = self._pool.release
         timeout, deadlines, watched = self._options.timeout, self._deadlines, self._deadlines.line
         attempts = self._attempts if self._limits_attempts else None
 
@@ -203,31 +202,29 @@ class Calls:
             if attempts is not None:
                 attempts.start(entry, slot, state.started)
             if slot.is_suspended:
-                done_pulling(slot)
+                release(slot)
 
         return admit
 
-    def succeeding(self) -> Callable[[CallSlot, Any], float]:
-        """Takes the result of a row that was admitted so, and gives the time then; its slot goes on, or ends."""
+    def succeeding(self, complete: Callable[[Entry, Any], object]) -> Callable[[CallSlot, Any], float]:
+        """Makes a function that takes the result of a row that was admitted so, and returns the time then.
+
+        Args:
+            complete: gives a row its result, and emits what may leave.
+        """
         # The time at the end, when the next call may begin: what runs further down the chain is no time of either call.
-        clock, validate, watched, complete = self._clock, self._validate, self._deadlines.line, self._hooks.complete
-        latencies, is_even = self._latencies, self.counts.is_even
+        clock, validate, watched, latencies = self.clock, self.validate, self._deadlines.line, self._latencies
+        complete, end_with_call = self._sharing.completing(complete), self._end_with_call
 
         def succeeded(slot: CallSlot, result: Any) -> float:
             entry, state = slot.entry, slot.state
             now, deadline = clock(), state.deadline
-            if entry is None or not is_even or (deadline is not None and now - ROUNDING > deadline):
-                if not slot.abandoned:
-                    self.ended(slot, self.call_of(slot), [(result,)], None)
-                return clock()
+            if entry is None or state.side or (deadline is not None and now - ROUNDING > deadline):
+                return end_with_call(slot, result)
             try:
                 value = result if validate is None else validate(result)
-            except BaseException as misfit:  # a ResultError, or whatever code of the user's a check has run
-                call = self.call_of(slot)
-                call.slots.remove(slot)
-                slot.call, slot.is_suspended = None, False
-                self._decide(call, [(result,)], [misfit], misfit, now)
-                return clock()
+            except BaseException:  # a ResultError, or an error of the user's: checked once more where it is counted
+                return end_with_call(slot, result)
             slot.entry = None
             slot.is_suspended = False
             latencies.append(now - state.started)
@@ -236,26 +233,31 @@ class Calls:
             try:
                 complete(entry, value)
             except BaseException as error:  # of the output; raised in a coroutine some would become another
-                self._hooks.failed(error)
+                self._operator.fail(error)
             return clock()
 
-        return succeeded if self._admission.is_open and not self._limits_attempts else self._limited(succeeded)
+        return succeeded if self.admission.is_open and not self._limits_attempts else self._limited(succeeded)
 
     def _limited(self, succeeded: Callable[[CallSlot, Any], float]) -> Callable[[CallSlot, Any], float]:
-        """The same, after the attempt's own limit has been looked at, and the limits have been told of its end."""
-        clock, attempts, tell_end = self._clock, self._attempts.line, self._tell_end
+        """The same, where attempts have a time limit of their own, or limits are asked before they begin."""
+        clock, attempts, report_end = self.clock, self._attempts.line, self._report_end
 
         def ended_and_succeeded(slot: CallSlot, result: Any) -> float:
             entry = slot.entry
             if entry is not None and (limit := attempts.get(entry)) is not None:
                 if clock() - ROUNDING > limit[0]:
-                    self.ended(slot, self.call_of(slot), [(result,)], None)
-                    return clock()
+                    return self._end_with_call(slot, result)
                 del attempts[entry]
-            tell_end(slot, None)
+            report_end(slot, None)
             return succeeded(slot, result)
 
         return ended_and_succeeded
+
+    def _end_with_call(self, slot: CallSlot, result: Any) -> float:
+        """A first attempt has a result that is not simply its row's: it ends as all other attempts do."""
+        if not slot.abandoned:
+            self.ended(slot, self.call_of(slot), [(result,)], None)
+        return self.clock()
 
     def call_of(self, slot: CallSlot) -> Any:
         """The call whose attempt is undecided in the slot, if there is one."""
@@ -288,6 +290,8 @@ class Calls:
             if self._is_over(call):
                 self._expire(call)
             if not (call.done or call.is_held):
+                if not call.attempt:
+                    call.started = self.clock()  # its first attempt begins now; its deadline may run since it came
                 return call
         return None if self._hedges is None else self._hedges.next()
 
@@ -302,12 +306,14 @@ class Calls:
         call.slots.append(slot)
         slot.call = call
         values = [record.value for record in call.records]
-        now = self._clock()
+        now = self.clock()
+        if call.is_fresh or call.attempt == 1:
+            self._sharing.begins(call, now)
         if call.is_fresh:
-            self._begin(call, now)
+            self.start_deadline(call, now)
         if self.asks:
             element = call.records[0] if len(values) == 1 else StreamRecord(tuple(values))
-            state = slot.meet(element, call.attempt)
+            state = slot.begin_attempt(element, call.attempt)
             state.started, state.deadline, state.is_batch = now, call.deadline, len(values) > 1
         if is_second:  # within the limit of the first
             call.uncounted += 1
@@ -319,7 +325,7 @@ class Calls:
         deliver = partial(self._delivered, slot, call, slot.attempt)
         return self._invoker.invoke(copied(values) if self._copies else values, deliver)
 
-    def _begin(self, call: Call, now: float) -> None:
+    def start_deadline(self, call: Call, now: float) -> None:
         """From now on the call takes its time, and its deadline runs."""
         call.started, call.idle, call.is_fresh = now, 0.0, False
         call.deadline = self._deadlines.start(call.watched, call, now)
@@ -331,10 +337,10 @@ class Calls:
         if slot.call is call and slot.attempt == attempt and not slot.abandoned:  # not one of an earlier attempt
             slot.call = None
             if slot.admitted is not None or error is not None:
-                self._tell_end(slot, error)
+                self._report_end(slot, error)
             if self._hedges is None or self._is_first_answer(self._hedges, call, error):
                 self._outcome(call, None if results is None else [results], error, slot.state.side)
-            self._hooks.runs_on()
+            self._operator.admit_without_slot()
 
     def ended(self, slot: CallSlot, call: Call, results: Sequence[Results] | None, error: BaseException | None) -> None:
         """The coroutine of an attempt is over."""
@@ -343,7 +349,7 @@ class Calls:
         if slot.call is call:
             slot.call = None
             if slot.admitted is not None or error is not None:
-                self._tell_end(slot, error)
+                self._report_end(slot, error)
             if self._hedges is None or self._is_first_answer(self._hedges, call, error):
                 self._outcome(call, results, error, slot.state.side)
         elif call.done and not call.slots:  # a ResultFuture had ended it: until now the deadline watched what ran on
@@ -366,9 +372,9 @@ class Calls:
         lasts = outcome_of(error) is CallOutcome.ANSWERED and is_lasting(error, self._options.retry)
         return lasts or is_fatal(error)
 
-    def _tell_end(self, slot: CallSlot, error: BaseException | None) -> None:
+    def _report_end(self, slot: CallSlot, error: BaseException | None) -> None:
         """An attempt is over."""
-        self._admission.ended(slot, error)
+        self.admission.ended(slot, error)
         if self._health.held is not None:
             self.settle()
 
@@ -381,7 +387,7 @@ class Calls:
     ) -> None:
         """An attempt has come back, in time or not: the row is done, or it is tried again."""
         # The clock decides, not the timer: where a call has blocked the loop, a late result may come before its timer.
-        now = self._clock() - ROUNDING
+        now = self.clock() - ROUNDING
         if call.deadline is not None and now > call.deadline:
             self._expire(call)  # the loop was too busy to notice it in time
             return
@@ -411,7 +417,7 @@ class Calls:
             failure: of them all, or the first of theirs.
         """
         if failure is None and self._takes_any_result:
-            self._complete(call, outcomes, now)  # type: ignore[arg-type]
+            self._complete(call, outcomes, outcomes, now)  # type: ignore[arg-type]
             return
         if failure is not None:
             self.counts.error(failure)
@@ -428,14 +434,14 @@ class Calls:
                 self._renew(call)
             self._back_off(call, delay)
         else:
-            self._conclude(call, outcomes)
+            self.conclude(call, outcomes)
 
     def _is_settled(self, call: Call, outcomes: Sequence[Results | BaseException], refusal: Refusal) -> bool:
         """Whether it is clear what becomes of a refused call: it waits alone and uses no attempt, or it has failed."""
         if refusal.may_retry and self._options.throttle_counts:
             return False
-        if not refusal.may_retry or _is_too_late(call, self._clock() + refusal.seconds):
-            self._conclude(call, outcomes)
+        if not refusal.may_retry or _is_too_late(call, self.clock() + refusal.seconds):
+            self.conclude(call, outcomes)
         else:
             call.uncounted += 1
             self.counts.throttled()
@@ -447,11 +453,16 @@ class Calls:
         retry = self._options.retry
         if retry is None or (error is None and not retry.checks_results) or is_fatal(error):
             return None
-        now, number = self._clock(), call.attempt - call.uncounted
+        now, number = self.clock(), call.attempt - call.uncounted
         result = None if results is None else self._invoker.seen_by_retry(results)
-        delay = retry.next_delay(EndedAttempt(number, now - call.started, call.waited, error, result), self._rng)
-        # A row does not wait for an attempt that its deadline would cut off before it begins.
-        return None if delay is None or _is_too_late(call, now + delay) else delay
+        attempt = EndedAttempt(number, now - call.started, call.waited, error, result)
+        delay = retry.next_delay(attempt, self._rng)
+        if delay is not None and not _is_too_late(call, now + delay):
+            return delay
+        # The row does not wait for an attempt that its deadline would cut off before it begins.
+        if error is None and self._sharing.keeps_results and retry.asks_again(attempt):
+            self._sharing.leaves(call)  # the result stands for this row, and is not kept
+        return None
 
     def _back_off(self, call: Call, seconds: float) -> None:
         self._park(call)
@@ -466,16 +477,20 @@ class Calls:
     def _park(self, call: Call) -> None:
         """No attempt of the call is under way."""
         self.counts.parks(call)
-        call.pauses = self._health.throttle.paused_seconds(self._clock())
+        call.pauses = self._health.throttle.paused_seconds(self.clock())
+
+    def stop_deadline(self, entry: Entry) -> None:
+        """The deadline of the call with this first entry runs no more."""
+        self._deadlines.stop(entry)
 
     def _give_back(self, call: Call) -> None:
         """Move the deadline of a call by the time that it has spent in a pause of all calls."""
-        pauses = self._health.throttle.paused_seconds(self._clock())
+        pauses = self._health.throttle.paused_seconds(self.clock())
         spent, call.pauses = pauses - call.pauses, pauses
         if call.deadline is not None:
             call.deadline += spent
 
-    def _conclude(
+    def conclude(
         self,
         call: Call,
         outcomes: Sequence[Results | BaseException],
@@ -502,9 +517,9 @@ class Calls:
                 if self._policy.fails_task(outcome):
                     rows = [record.value for record in call.records]
                     self.counts.failed_task(call)
-                    self._hooks.failed(self._policy.task_error(outcome, call.attempt, rows))
+                    self._operator.fail(self._policy.task_error(outcome, call.attempt, rows))
                     return
-                result = self._policy.result(outcome, call.attempt, self._clock() - call.started)
+                result = self._policy.result(outcome, call.attempt, self.clock() - call.started)
                 self.counts.failed(result)
                 failed.append(outcome)
                 completed.append((result,))
@@ -512,45 +527,42 @@ class Calls:
                 completed.append(outcome)
         if self._failures is not None:
             self._failures.note(failed, len(call.records))
-        self._complete(call, completed, self._clock())
+        self._complete(call, completed, outcomes, self.clock())
 
-    def _complete(self, call: Call, completed: Sequence[Results], now: float) -> None:
+    def _complete(
+        self, call: Call, completed: Sequence[Results], outcomes: Sequence[Results | BaseException], now: float
+    ) -> None:
+        """The rows of the call are done: here every call ends of which there is a `Call`."""
         call.done = True
-        self._count(call, completed, now)
+        if not call.attempt:
+            self.counts.uncalled(completed)
+        else:
+            self.counts.ended(call, completed, now)
+            if self._hedges is not None:
+                self._hedges.done(call)
         if not call.slots:
             self._deadlines.stop(call.watched)
-        for entry, results in zip(call.entries, completed, strict=True):
-            entry.complete(results)
-        self._hooks.finished()
-
-    def _count(self, call: Call, completed: Sequence[Results], now: float) -> None:
-        if not call.attempt:
-            self.counts.uncalled(len(call.records), completed)
-            return
-        self.counts.ended(call, now)
-        if self._hedges is not None:
-            self._hedges.done(call)
-        if not self.counts.is_even:
-            self.counts.completed(call, completed)
+        self._sharing.complete(call, completed, outcomes)
+        self._operator.push()
 
     def _due(self, end: Callable[[Call], None], owner: Call | CallSlot) -> None:
         try:
             end(self.call_of(owner) if isinstance(owner, CallSlot) else owner)
         except BaseException as error:  # a timer's exception would only be logged
-            self._hooks.failed(error)
+            self._operator.fail(error)
 
     def _expire(self, call: Call) -> None:
         """The row's deadline has come: it is done, whatever still runs for it."""
         if call.parked is not None:
             self._give_back(call)
         if not (call.done or call.deadline is None or self._is_over(call)):  # it was given time back
-            self._loop.call_later(call.deadline - self._clock(), self._expire_late, call)
+            self._loop.call_later(call.deadline - self.clock(), self._expire_late, call)
             return
         self._abandon_slots(call)
         self._attempts.stop(call.watched)
         if not (call.done or call.is_held or self._waits_for_breaker(call)):
             self._time_out(call)
-        self._admission.wake()  # it may be the one that waits there
+        self.admission.wake()  # it may be the one that waits there
         self._pool.wake()
 
     def _expire_late(self, call: Call) -> None:
@@ -572,7 +584,7 @@ class Calls:
 
     def _is_over(self, call: Call) -> bool:
         """Whether the deadline has come, though the loop may not have noticed it."""
-        return call.deadline is not None and self._clock() + ROUNDING >= call.deadline
+        return call.deadline is not None and self.clock() + ROUNDING >= call.deadline
 
     def _waits_for_breaker(self, call: Call) -> bool:
         """Whether a call is late because the service is dead, and not at work; then it has all its time anew."""
@@ -582,12 +594,13 @@ class Calls:
         return True
 
     def _time_out(self, call: Call) -> None:
+        self._sharing.leaves(call)  # what stands in for a result is this row's alone
         error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
         answers = [self._answers.late(self._invoker, call, record, error) for record in call.records]
         is_at_work = call.parked is None
         self.counts.timed_out(call, answers)
         # One that has waited for its turn tells nothing of the service, and is in another place.
-        self._conclude(call, answers, error, may_hold=is_at_work)
+        self.conclude(call, answers, error, may_hold=is_at_work)
 
     def _abandon_slots(self, call: Call) -> None:
         for slot in call.slots:
@@ -598,7 +611,7 @@ class Calls:
 
     def _abandon(self, slot: CallSlot, why: BaseException) -> None:
         self._pool.abandon(slot)
-        self._tell_end(slot, why)
+        self._report_end(slot, why)
 
     def settle(self) -> None:
         """An attempt has ended, or the breaker has opened, or nothing more comes: held calls have failed, or not."""
@@ -610,17 +623,17 @@ class Calls:
         self._fail_held(held.failed())
         if self._health.is_broken is not self._was_broken:
             self._was_broken = self._health.is_broken
-            waiting = self._admission.waiting
+            waiting = self.admission.waiting
             for call in [*self._backing_off, *self.ready, *([] if waiting is None else [waiting])]:
                 if not (call.done or call.undecided):  # what it has waited for is that the service answers
                     self._renew(call)
-        if self._pool.is_idle and not (self.ready or self._backing_off or self._hooks.has_rows()):
+        if self._pool.is_idle and not (self.ready or self._backing_off or self._operator.has_rows()):
             self._fail_held(held.failed(is_last=True))
 
     def _fail_held(self, failed: Iterable[tuple[Call, Sequence[Results | BaseException]]]) -> None:
         for call, outcomes in failed:
             self.counts.unparks(call)
-            self._conclude(call, outcomes, may_hold=False)
+            self.conclude(call, outcomes, may_hold=False)
 
     def _begin_anew(self, call: Call) -> None:
         """The call is tried as if it had never been."""
@@ -628,12 +641,14 @@ class Calls:
         self._retry(call)
 
     def _renew(self, call: Call) -> None:
-        self._deadlines.stop(call.watched)
-        call.uncounted, call.waited, call.deadline = call.attempt, 0.0, None
-        call.is_fresh, call.is_held, call.is_excused = True, False, call.is_excused or call.attempt > 0
+        """All time of the call, and of those that share it, begins anew with its next attempt."""
+        for one in (call, *self._sharing.renewed(call)):
+            self._deadlines.stop(one.watched)
+            one.uncounted, one.waited, one.deadline = one.attempt, 0.0, None
+            one.is_fresh, one.is_held, one.is_excused = True, False, one.is_excused or one.attempt > 0
 
     def _begun(self) -> set[Call]:
-        waiting = () if self._admission.waiting is None else (self._admission.waiting,)
+        waiting = () if self.admission.waiting is None else (self.admission.waiting,)
         at_work = map(self.call_of, self._pool.at_work)
         return {*filter(None, at_work), *self._backing_off, *self.ready, *waiting, *(self._health.held or ())}
 

@@ -20,18 +20,14 @@ class CallCounts:
 
     Args:
         begun: gives all calls that have begun, and some that are done.
-        is_even: whether each call that succeeds is of one row and gives one result; then only errors need be counted.
     """
 
     # What nearly all calls share is counted by the length of a list of latencies, see TaskCounters.
 
-    def __init__(
-        self, counters: TaskCounters, redact: Redact | None, begun: Callable[[], Iterable[Call]], *, is_even: bool
-    ) -> None:
+    def __init__(self, counters: TaskCounters, redact: Redact | None, begun: Callable[[], Iterable[Call]]) -> None:
         self._counters = counters
         self._redact = redact
         self._begun = begun
-        self.is_even = is_even
 
     def error(self, error: BaseException) -> None:
         """An attempt has ended with it."""
@@ -63,7 +59,6 @@ class CallCounts:
         self._counters.totals.failures += 1
         if isinstance(result, SideRecord):
             self._counters.totals.dead_letters += 1
-            self._counters.more_results -= self.is_even
 
     def parks(self, call: Call) -> None:
         """No attempt is under way until another follows, or none does."""
@@ -82,22 +77,18 @@ class CallCounts:
             call.idle += self._counters.clock() - max(call.parked, call.started)
             call.parked = None
 
-    def ended(self, call: Call, now: float) -> None:
+    def ended(self, call: Call, completed: Sequence[Results], now: float) -> None:
         """A call has all its results."""
-        self._counters.latencies.append(now - call.started)
-        self._counters.totals.waited += call.idle
+        rows, counters = len(completed), self._counters
+        counters.latencies.append(now - call.started)
+        counters.totals.waited += call.idle
+        counters.more_rows += rows - 1
+        counters.more_results += sum(map(_count_results, completed)) - rows
 
-    def completed(self, call: Call, completed: Sequence[Results]) -> None:
-        """A call has ended that may be of several rows or results."""
-        self._counters.more_rows += len(call.records) - 1
-        self._counters.more_results += sum(map(_count_results, completed)) - len(completed)
-
-    def uncalled(self, rows: int, completed: Sequence[Results]) -> None:
+    def uncalled(self, completed: Sequence[Results]) -> None:
         """Rows are done without a call of their own."""
-        totals = self._counters.totals
-        totals.rows += rows
-        # Of rows with one result each, those that gave none were told of by `failed`.
-        totals.results += len(completed) if self.is_even else sum(map(_count_results, completed))
+        self._counters.totals.rows += len(completed)
+        self._counters.totals.results += sum(map(_count_results, completed))
 
     def count_open(self) -> None:
         """Bring up to date for how long the calls have taken that are not done."""
@@ -129,4 +120,6 @@ class CallCounts:
 
 
 def _count_results(results: Results) -> int:
-    return sum(not isinstance(result, SideRecord) for result in results)
+    if SideRecord not in {*map(type, results)}:
+        return len(results)
+    return sum(type(result) is not SideRecord for result in results)

@@ -11,14 +11,15 @@ import contextvars
 import decimal
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from asyncudf.queues import Entry
 
 from .._functions.context import CURRENT_CALL, CallState
 from .._loop import shutdown
 from .._loop.shutdown import driving, end_tasks
-from .._metrics.time_account import State, TimeAccount
+from .._metrics.counters import TaskCounters
+from .._metrics.time_account import State
 
 __all__ = ("CallSlot", "SlotPool", "notify_on_suspend")
 
@@ -82,12 +83,12 @@ class CallSlot:
         self.task: asyncio.Task[None]
         self.clean: contextvars.Context  # what each call shall find
 
-    def settle_in(self) -> None:
+    def capture_baseline(self) -> None:
         """Remember the context that each call shall find; runs inside the slot's own task."""
         decimal.getcontext()  # sets a variable when first used, which is no trace of a call
         self.clean = self.context.copy()
 
-    def meet(self, element: Any, attempt: int = 1) -> CallState:
+    def begin_attempt(self, element: Any, attempt: int = 1) -> CallState:
         """Begin an attempt whose function may ask about its row; runs inside the slot's own task."""
         # A new one each time: tasks that the last attempt has left behind still ask theirs.
         state = self.state = CallState(element, attempt)
@@ -95,7 +96,7 @@ class CallSlot:
         self.clean = self.context.copy()
         return state
 
-    def is_contaminated(self) -> bool:
+    def is_dirty(self) -> bool:
         """Whether it must take no other call: the last one left a context variable or an unheeded cancellation."""
         if self.is_cancelled:  # taken back or not, it may be still to come: for whoever waits next
             self.is_cancelled = self.task.cancelling() > 0 or self.task._must_cancel  # type: ignore[attr-defined]
@@ -117,45 +118,57 @@ class _SlotTask(asyncio.Task[None]):
         return super().cancel(msg)
 
 
+class SlotOperator(Protocol):
+    """The operator whose calls the slots run.
+
+    Attributes:
+        counters: their account of time gets what free slots wait for.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    counters: TaskCounters
+
+    async def work(self, slot: CallSlot, /) -> None:
+        """The life of a slot; it calls `SlotPool.release` before it waits for a call."""
+
+    def has_work(self) -> bool:
+        """Whether a slot would find something to do."""
+
+    def why_idle(self) -> State:
+        """What free slots wait for, where there is nothing to do."""
+
+    def slots_are_taken(self) -> None:
+        """A call begins in the last slot."""
+
+
 class SlotPool:
     """At most `capacity` slots that count; abandoned ones live on beside them until they end.
 
     Args:
-        work: the life of a slot; it calls `done_pulling` before it waits for a call.
-        has_work: whether a slot would find something to do.
-        why_idle: what free slots wait for, where there is nothing to do.
-        account: told whenever that changes.
+        has_uncalled: whether the operator has rows that need no slot: then it is told when all slots are taken.
     """
 
-    # One slot pulls at a time, so rows enter the queue in their order. It lets the next one pull just before its own
-    # call waits, so there are as many slots as calls that wait, and one is enough for a function that never does.
-    # Not `capacity` slots from the start: those without a row would each need a future to be woken by.
+    # One slot takes rows at a time, so rows enter the queue in their order. It lets the next one take rows just before
+    # its own call waits, so there are as many slots as calls that wait, and one is enough for a function that never
+    # does. Not `capacity` slots from the start: those without a row would each need a future to be woken by.
     #
     # _slots: all that have not ended, abandoned ones too: close() ends them
     # _active: of these, those that are not abandoned; _active <= capacity, but where that has shrunk
-    # _puller: the one that pulls, or is about to; after each wake() there is one if has_work() and _active < capacity
+    # _leader: the slot that takes rows, or is about to; after each wake() there is one if has_work() and
+    # _active < capacity
     # _context: None before open() and after close(), when none may start
     # most: calls that were in flight together
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        capacity: int,
-        work: Callable[[CallSlot], Coroutine[Any, Any, None]],
-        has_work: Callable[[], bool],
-        why_idle: Callable[[], State],
-        account: TimeAccount,
-    ) -> None:
-        self._loop = loop
+    def __init__(self, operator: SlotOperator, capacity: int, *, has_uncalled: bool) -> None:
+        self._operator = operator
+        self._has_work = operator.has_work
+        self._account = operator.counters.account
+        self._has_uncalled = has_uncalled
         self.capacity = capacity
-        self._work = work
-        self._has_work = has_work
-        self._why_idle = why_idle
-        self._account = account
         self.most = 0
         self._slots: set[CallSlot] = set()
         self._active = 0
-        self._puller: CallSlot | None = None
+        self._leader: CallSlot | None = None
         self._context: contextvars.Context | None = None
 
     def open(self) -> None:
@@ -175,7 +188,7 @@ class SlotPool:
     @property
     def in_flight(self) -> int:
         """How many calls are waited for."""
-        return self._active - (self._puller is not None)
+        return self._active - (self._leader is not None)
 
     @property
     def at_work(self) -> list[CallSlot]:
@@ -185,16 +198,16 @@ class SlotPool:
     def wake(self) -> None:
         """Start a slot if there is work, the capacity for it and no other on the way."""
         # Asked after each row: what costs most comes last.
-        if self._puller is not None or self._active >= self.capacity or self._context is None:
+        if self._leader is not None or self._active >= self.capacity or self._context is None:
             return
         if not self._has_work():
-            self._account.enter(self._why_idle())
+            self._account.enter(self._operator.why_idle())
             return
         self._account.enter(State.CALLS_BUSY)  # until it turns out that slots are left
-        slot = self._puller = CallSlot(self._context.copy())
+        slot = self._leader = CallSlot(self._context.copy())
         self._active += 1
         self._slots.add(slot)
-        slot.task = _SlotTask(slot, self._work(slot), self._loop)
+        slot.task = _SlotTask(slot, self._operator.work(slot), self._operator.loop)
         slot.task.add_done_callback(lambda _: self._leave(slot))  # also if it was cancelled before it began
 
     def resize(self, capacity: int) -> None:
@@ -203,25 +216,29 @@ class SlotPool:
             self.capacity = capacity
             self.wake()
 
-    def pulls(self, slot: CallSlot) -> None:
-        """The slot has pulled a row whose call has to wait: no other pulls meanwhile."""
-        self._puller = slot
+    def lead(self, slot: CallSlot) -> None:
+        """The slot has taken a row whose call has to wait: no other slot takes rows meanwhile."""
+        self._leader = slot
 
-    def done_pulling(self, slot: CallSlot) -> None:
-        """The slot is going to wait for its call: let another one pull."""
-        if self._puller is slot:
-            self._puller = None
+    def release(self, slot: CallSlot) -> None:
+        """The slot is going to wait for its call: another slot may take rows."""
+        if self._leader is slot:
+            self._leader = None
             if self._active > self.most:
                 self.most = self._active
-        if self._puller is None and self._active < self.capacity:
+        elif self._leader is not None:
+            return
+        if self._active < self.capacity:
             self.wake()
+        elif self._has_uncalled:
+            self._operator.slots_are_taken()
 
     def _leave(self, slot: CallSlot) -> None:
         """The slot has ended and makes room for another."""
         self._slots.discard(slot)
         if not slot.abandoned:
             self._active -= 1
-        self.done_pulling(slot)
+        self.release(slot)
 
     def retire(self, slot: CallSlot) -> None:
         """The slot ends: from now on another may take its place."""

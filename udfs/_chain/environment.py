@@ -8,12 +8,12 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from .._calls.stored_results import StoredResults
 from .._coordination.config import TaskIdentity
 from .._errors.exceptions import FatalError
 from .._functions.side_outputs import SideTypes
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import SparkThread
+from .._stored.stored_results import StoredResults
 from .._stores.base import of_task, placed
 from .function_plan import FunctionPlan
 

@@ -7,7 +7,6 @@ import dataclasses
 import datetime
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from asyncudf.queues import StreamRecord
@@ -22,11 +21,9 @@ from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._operators.async_wait import AsyncWaitOperator
 from .._operators.operator import ChainedOperator
 from .._operators.outputs import Output, TimestampedCollector
-from .._operators.stored_wait import StoredWaitOperator
 from .._operators.synchronous import FilterOperator, ProcessOperator
-from .._operators.uncalled_wait import UncalledWaitOperator
 from .._operators.watermarks import UnionOperator, WatermarkColumnOperator, WatermarkOperator
-from .._policies.options import EventLoop, OnError, OnNullInput
+from .._policies.options import EventLoop, OnError
 from .._policies.watermarks import WatermarkGenerator, WatermarkStrategy
 from .environment import TaskEnvironment
 from .function_plan import FunctionPlan
@@ -147,11 +144,7 @@ class WaitFactory(OperatorFactory):
             keys=plan.result_keys,
             is_stored=store is not None,
         )
-        needs_each = plan.options.on_null_input is OnNullInput.CALL
-        made: Callable[..., AsyncWaitOperator] = AsyncWaitOperator if needs_each else UncalledWaitOperator
-        if store is not None:
-            made = partial(StoredWaitOperator, environment.stored(plan))
-        return made(
+        return AsyncWaitOperator(
             plan.spec,
             plan.options,
             output,
@@ -162,6 +155,7 @@ class WaitFactory(OperatorFactory):
             codec=codec,
             weigh=plan.weigh,
             may_edit=self.may_edit(before),
+            stored=None if store is None else environment.stored(plan),
             counters=counters,
             identity=environment.identity(plan),
             shared_clock=environment.shared_clock,

@@ -66,7 +66,7 @@ class Sampler:
         if self._spark_thread is not None and not self._spark_thread.has_waited(self._due):
             was_blocked = False
         for operator in self._operators:
-            operator.gauges.look(was_blocked=was_blocked)
+            operator.sample(was_blocked=was_blocked)
 
 
 def seconds_without_processor() -> float:

@@ -72,7 +72,7 @@ class Admission:
 
     def begin_nowait(self, slot: Slot) -> float | None:
         """Begin the first attempt of a row in this slot; returns when it began, or None if it has to wait."""
-        self._pool.pulls(slot)
+        self._pool.lead(slot)
         call, now = self._newcomer, self._clock()
         for gate in self._gates:
             if gate.wait(call, now) != 0.0:
@@ -87,7 +87,7 @@ class Admission:
         """Wait until an attempt of the call may begin; False if it needs none by then."""
         has_waited = False
         is_second = bool(call.undecided)
-        self._pool.pulls(slot)  # what it was in until now is over, and takes no room of a limit
+        self._pool.lead(slot)  # what it was in until now is over, and takes no room of a limit
         while not (call.done or (is_second and not call.undecided)):
             now = self._clock()
             closed = self._closed(call, now)

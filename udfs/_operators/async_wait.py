@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from asyncudf.queues import Entry, StreamElement, StreamRecord
+from asyncudf.queues import Entry, StreamElement
 
-from .._calls.call import Call, CallHooks
+from .._calls.call import Call, RowSharing
 from .._calls.calls import Calls
 from .._calls.costs import Costs
-from .._calls.invokers import BatchCodec, invoker_of
+from .._calls.invokers import BatchCodec, Invoker, invoker_of
 from .._calls.micro_batch import MicroBatch
 from .._calls.resources import closing, opened
 from .._calls.slots import CallSlot, SlotPool
@@ -24,20 +24,22 @@ from .._functions.context import FAIL_TASK, RuntimeContext
 from .._functions.signature import FunctionSpec, batch_rows
 from .._limits.limits import Limits
 from .._metrics.counters import TaskCounters
-from .._policies.options import Options
-from .bursts import BurstOperator
-from .emission import Emission
-from .fast_path import ImmediateResults, Pace
-from .gauges import Gauges
+from .._metrics.time_account import State
+from .._policies.options import OnNullInput, Options
+from .._stored.rows import NullAnswers, plain
+from .._stored.sharing import StoreSharing
+from .._stored.stored_results import StoredResults
+from .buffered import BufferedOperator
+from .fast_path import FastPath
 from .intake import Intake
 from .operator import ChainedOperator
 from .outputs import Output
-from .queues import queue_of
+from .queues import Emitter, queue_of
 
 __all__ = ("AsyncWaitOperator",)
 
 
-class AsyncWaitOperator(BurstOperator, ChainedOperator):
+class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     """Flink's operator of that name for one task: every method is called on one event loop, nothing is locked.
 
     Rows are pulled: `request_batch` is called when more can be used, which comes by `feed`, or in a chain by `process`
@@ -49,21 +51,25 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         codec: for vectorized functions.
         weigh: how many bytes a result has, where they may be so large that `options.max_buffered_bytes` matters.
         may_edit: whether arguments may be lists or dicts, which an attempt could edit under the next one's feet.
+        stored: the store of the function in this task; closed with the operator.
         rng: for the jitter of delays.
         counters: of what is done here; their clock is the operator's.
-        place: where the tasks of the job meet for its limits; None: this one is the whole job.
+        identity: this task among those of the job; None: this task is the whole job.
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second.
     """
 
+    # The order of wrapping: store( deadline( retry( breaker( limits( slot( attempt_timeout( function ))))))). A row
+    # asks the store before it has a deadline, and its result is written after the deadline has been stopped.
+    #
+    # A row goes through _inlet, _input, _intake, _queue, _calls (most rows by _fast_path), _emitter, in this order.
+    #
     # Rows come by `feed` or `process`, slots ask for them, calls end: whatever happens first notes it where it belongs
-    # (input, queue, entry), and then calls `_pool.wake` or `_push`. These two look at the state alone: they may be
+    # (input, queue, entry), and then calls `_pool.wake` or `push`. These two look at the state alone: they may be
     # called at any time, in any order, and once too often does no harm.
     #
     # len(_queue) <= queue_size; calls in progress that count <= capacity
     # _finished is set once: by the first error, or when the input has ended and the queue is empty
-
-    _new_calls: Callable[..., Calls] = Calls
-    _new_intake: Callable[..., Intake] = Intake
+    # _is_admitting, _will_admit: `admit_without_slot` is at work, or will be in the next turn of the loop
 
     def __init__(
         self,
@@ -78,85 +84,62 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         codec: BatchCodec | None = None,
         weigh: Callable[[Any], int] | None = None,
         may_edit: bool = True,
+        stored: StoredResults | None = None,
         counters: TaskCounters | None = None,
         identity: TaskIdentity | None = None,
         shared_clock: Callable[[], float] | None = None,
         request_batch: Callable[[], None] = lambda: None,
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
+        # Each part is made of parts made before it. Whatever a part asks of the operator, such as `push`, it asks when
+        # rows flow, and by then all parts are there.
         super().__init__(output, loop, request_batch, fail)
-        self.name, self._spec, self._context = spec.name, spec, context
+        self.name, self._spec, self._options, self._context, self._codec = spec.name, spec, options, context, codec
         self.counters = counters or TaskCounters(loop.time)
-        self._queue, self._output, self._bytes = queue_of(options, output, weigh)
-        self._wanted_rows = max(options.slots, rows := batch_rows(spec, options))
-        self._pace = Pace(self.counters.clock, options.timeout, options.attempt_timeout)
-        self._immediate, self._emission = ImmediateResults(), Emission(self._queue, self._output, self._is_bounded)
-        self._fast_path: Callable[[CallSlot], Awaitable[bool]] | None = None
-        self._row_type, self._is_looking = StreamRecord, False
-        self.gauges: Gauges
-        why_idle = lambda: self.gauges.why_idle(self._held_back)  # noqa: E731
-        self._pool = SlotPool(loop, options.slots, self._work, self._has_work, why_idle, self.counters.account)
-        self.gauges = Gauges(self.counters, self._pool, self._queue, self._bytes, self._input)
-        batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake)
+        self._queue, self._output, self._weighed = queue_of(options, output, weigh)
+        self._emitter = Emitter(self._queue, self._output, self._weighed)
+        has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
+        self._pool = SlotPool(self, options.slots, has_uncalled=has_uncalled)
         costs = Costs(options.rate_limit or (), spec)
-        limits = Limits(self, options, self._pool, costs.of_each, identity=identity, shared_clock=shared_clock)
-        self._limits, self._health, self._admission = limits, limits.health, limits.admission
-        complete: Callable[[Entry, Any], object] = self._complete
-        if output.leaves_chain:  # no code runs there that could complete a row, or see the variables of a call
-            complete = partial(self._queue.complete_and_emit, self._output)
-        has_rows = lambda: self._intake.has_call  # noqa: E731
-        hooks = CallHooks(self._push, complete, self._fail, self._look_past_slots, has_rows)
-        own = (self._pool, self.counters, costs, limits, hooks)
-        self._calls = self._new_calls(spec, options, validate, may_edit, context, rng, loop, *own)
-        self._intake = self._new_intake(self._input, self._queue, batch, self._push)
-        self._admit = self._calls.admitting(self._queue.put_record, self._immediate.records, self._take_immediate)
-        self._looks_past_slots = self._is_bounded or self._intake.passes_slots
-        self.gauges.count_open = self._calls.counts.count_open
-
-        def use(resources: Mapping[str, Any]) -> Callable[[CallSlot], Awaitable[bool]] | None:
-            function = self._calls.use(invoker_of(spec, options, resources, context, codec))
-            return (
-                None
-                if function is None
-                else self._fast_path_of(function, validate, None if self._bytes is None else weigh)
-            )
-
-        self._use = use  # the function is open, with these resources; returned is the fast path, if it may be taken
+        self._limits = Limits(self, options, self._pool, costs.of_each, identity=identity, shared_clock=shared_clock)
+        self._health, self._admission = self._limits.health, self._limits.admission
+        self._calls = Calls(
+            self, spec, options, self._pool, self._limits, costs, validate=validate, may_edit=may_edit,
+            partition=context.partition, rng=rng,
+        )  # fmt: skip
+        self._sharing = RowSharing()
+        if stored is not None:
+            sharing = StoreSharing(self, stored, self._calls, self._pool, self._queue, options, self._weighed)
+            self._inlet = sharing.look_up_ahead(self._input, request_batch, is_single=not spec.many_results)
+            self._sharing = sharing
+            self._calls.share(sharing)
+        if options.on_null_input is OnNullInput.NULL:
+            self._inlet = NullAnswers(self._inlet, validate)
+        rows = batch_rows(spec, options)
+        batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake)
+        self._intake = Intake(self, self._input, self._queue, batch, self._sharing, has_uncalled=has_uncalled)
+        self._fast_path: FastPath | None = None  # once the function is open, if it is for the fast path
+        self._wanted_rows = max(options.slots, rows)
+        self._has_uncalled = has_uncalled
+        self._is_admitting = self._will_admit = False
 
     @property
     def room(self) -> int:
         """How many rows may be handed over one by one: what the call slots can start at once, less what waits."""
-        return self._wanted_rows - self._input.waiting
-
-    def wanted_calls(self) -> int:
-        """How many calls would be in flight if limits allowed it."""
-        waiting = len(self._calls.ready) + (self._admission.waiting is not None)
-        rows = min(self._input.known_rows, self._queue.places)
-        return min(self._pool.capacity, self._pool.in_flight + waiting + rows)
-
-    def call_waits(self) -> None:
-        """A call begins to wait for a limit, and no other may begin."""
-
-    def health_changed(self) -> None:
-        """The coordinator has said what the tasks of the job know of the service."""
-        self._calls.settle()
-
-    def fail(self, error: BaseException) -> None:
-        """A limit ends the task."""
-        self._fail(error)
+        return self._wanted_rows - self._inlet.waiting
 
     def process(self, element: StreamElement) -> None:
-        """Hand over one row, or a marker at its place behind the rows so far."""
-        self._input.put(element)
+        """Take one row, or a marker at its place behind the rows so far."""
+        self._inlet.put(element)
         self._pool.wake()
 
     process_marker = process
 
-    def _look_at_input(self) -> None:
+    def look_at_input(self) -> None:
         self._pool.wake()
-        self._look_past_slots()
+        self.admit_without_slot()
         if self._input.has_ended:
-            self._finish_if_drained()
+            self.finish_if_drained()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -165,20 +148,33 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         Raises:
             AsyncUDFError: a row failed under `on_error="raise"`, or the function could not be opened or closed.
         """
-        async with contextlib.AsyncExitStack() as stack:
-            resources = await stack.enter_async_context(opened(self._spec, self._context))
-            stack.callback(self._calls.close)
-            await stack.enter_async_context(self._limits.running())
-            self._fast_path = self._use(resources)
-            stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
-            FAIL_TASK.set(self._may_fail)
-            self._pool.open()
-            self._request_batch()
-            self._pool.wake()
-            with self._owning_its_end():
-                yield
-                await self._finished
-        self._end_output()
+        async with self._sharing.running():
+            async with contextlib.AsyncExitStack() as stack:
+                resources = await stack.enter_async_context(opened(self._spec, self._context))
+                stack.callback(self._calls.close)
+                await stack.enter_async_context(self._limits.running())
+                stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
+                self._open(invoker_of(self._spec, self._options, resources, self._context, self._codec))
+                with self._owning_its_end():
+                    yield
+                    await self._finished
+            self._end_output()
+
+    def _open(self, invoker: Invoker) -> None:
+        """The function is open: calls can begin."""
+        self._calls.use(invoker)
+        if self._calls.function is not None:
+            complete: Callable[[Entry, Any], object] = self._complete
+            if (
+                self._output.leaves_chain
+            ):  # no code runs there that could complete a row, or see the variables of a call
+                complete = partial(self._queue.complete_and_emit, self._output)
+            self._fast_path = FastPath(self, self._finished, self._calls, self._intake, self._emitter, complete)
+        FAIL_TASK.set(self._may_fail)
+        self._pool.open()
+        self._request_batch()
+        self._pool.wake()
+        self._sharing.open()
 
     def _may_fail(self) -> Callable[[str], None]:
         """See FAIL_TASK."""
@@ -188,32 +184,54 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
             if failed != self._admission.failed:
                 return
             error = FatalError(f"{self.name} {mistake}")
-            if asyncio._get_running_loop() is self._loop:
-                self._fail(error)
+            if asyncio._get_running_loop() is self.loop:
+                self.fail(error)
             else:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    self._loop.call_soon_threadsafe(self._fail, error)
+                    self.loop.call_soon_threadsafe(self.fail, error)
 
         return fail
 
     async def _end_calls(self, exc_type: type[BaseException] | None, *_: object) -> None:
         self._calls.counts.abandon()
+        await self._sharing.end()
+        self._calls.counts.abandon()  # calls that have begun meanwhile
         await self._pool.close(patient=exc_type is None)
 
-    def _look_past_slots(self) -> None:
-        """Take markers, and the end, where all slots are held by coroutines that run on after their rows are done."""
-        if self._is_looking:  # what is taken may leave at once, and who emits it looks again: one after the other
+    # Rows enter.
+
+    def has_rows(self) -> bool:
+        return self._intake.has_call
+
+    def has_work(self) -> bool:
+        if self._finished.done() or self._admission.waiting is not None:
+            return False
+        return self._calls.has_ready or self._intake.has_call
+
+    def slots_are_taken(self) -> None:
+        """A call begins in the last slot, or waits for a limit: what is next in line may need neither."""
+        if not self._will_admit and (self._pool.is_full or self._admission.waiting is not None):
+            self._will_admit = True
+            self.loop.call_soon(self._admit_soon, context=self._own_context.copy())
+
+    def _admit_soon(self) -> None:
+        self._will_admit = False
+        self.admit_without_slot()
+
+    def admit_without_slot(self) -> None:
+        """Admit what needs no slot where none is free: markers, the end of the input, rows that need no call."""
+        if self._is_admitting:  # what is taken may leave at once, and emitting looks again: one after the other
             return
-        self._is_looking = True
+        self._is_admitting = True
         try:
-            while (self._pool.is_full or self._admission.waiting is not None) and self._intake.may_pass_slots:
-                if not self._intake.admit_marker():
-                    self._finish_if_drained()
+            while (self._pool.is_full or self._admission.waiting is not None) and self._intake.may_admit_without_slot:
+                if not self._intake.admit_without_slot():
+                    self.finish_if_drained()
                     break
         finally:
-            self._is_looking = False
+            self._is_admitting = False
 
-    def _finish_if_drained(self) -> None:
+    def finish_if_drained(self) -> None:
         if self._intake.is_drained and not self._finished.done():
             self._finished.set_result(None)
 
@@ -222,69 +240,66 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
 
         After `restore_state` each row is called anew: emission is exactly once, calls are at least once, as in Flink.
         """
-        return self._intake.values()
+        return plain(self._queue.values() + self._inlet.values())
 
     def restore_state(self, elements: Sequence[StreamElement]) -> None:
         """Replay a snapshot before any new input; it may hold more elements than the queue."""
-        self._intake.restore(elements)
+        self._inlet.restore(elements)
         self._pool.wake()
 
-    def _has_work(self) -> bool:
-        if self._finished.done() or self._admission.waiting is not None:
-            return False
-        return self._calls.has_ready or self._intake.has_call
+    # Calls are made.
 
-    async def _work(self, slot: CallSlot) -> None:
-        """The life of one call slot: one call after another, until there is none or the slot is contaminated."""
+    async def work(self, slot: CallSlot) -> None:
+        """The life of one call slot: one call after another, until there is none or the slot is dirty."""
         # All in one coroutine: whatever a call waits for comes back through each of those between it and its task.
         #
         # In this order: a row whose back-off is over has waited longest; then the fast path, which takes rows itself;
         # what it cannot run (a plain def, a micro-batch, 0..n results, `retry_if_result`) gets to the rest.
         try:
-            slot.settle_in()
-            clock, pause = self._pace.clock, self._pace.pause
+            slot.capture_baseline()
+            clock, pause, fast_path = self._calls.clock, self._calls.pause, self._fast_path
             end = clock() + pause
-            while not (self._finished.done() or self._admission.waiting is not None or slot.is_contaminated()):
+            while not (self._finished.done() or self._admission.waiting is not None or slot.is_dirty()):
                 # A dead service is tried with a new row, where there is one: those that have failed may be to blame.
                 is_broken = not self._admission.is_open and self._health.is_broken
                 is_new = is_broken and self._intake.has_call and not self._calls.has_new
                 call = None if is_new else self._calls.next_ready()
-                if call is None and self._fast_path is not None and self._admission.may_begin_nowait and not is_broken:
+                if call is None and fast_path is not None and self._admission.may_begin_nowait and not is_broken:
                     try:
-                        has_more = await self._fast_path(slot)
+                        has_more = await fast_path.run(slot)
                     finally:
-                        self._take_immediate()
-                    if has_more and not slot.is_contaminated():
+                        fast_path.flush()
+                    if has_more and not slot.is_dirty():
                         await asyncio.sleep(0)
                     elif not self._calls.has_ready:
                         break
                     continue
                 if call is None:
                     if not (rows := self._intake.rows_of_a_call()):
-                        self._finish_if_drained()
+                        self.finish_if_drained()
                         break
                     call = self._calls.open(*zip(*rows, strict=True))
-                    if not self._calls.may_begin(call):
+                    if not self._sharing.may_begin(call):
                         continue
                 if self._admission.is_open or (self._calls.price(call) and await self._admission.begin(slot, call)):
                     await self._run_call(slot, call)
                 # Calls that return at once: let timers and the mailbox have their turn.
-                if clock() > end and not slot.is_contaminated():
+                if clock() > end and not slot.is_dirty():
                     await asyncio.sleep(0)
                     end = clock() + pause
         except BaseException as error:  # the source or the output failed, not a row
             if slot.abandoned or (isinstance(error, asyncio.CancelledError) and slot.task.cancelling()):
                 raise  # the pool, or somebody else's code between two calls, has cancelled it
-            self._fail(error)
+            self.fail(error)
         finally:
             self._pool.retire(slot)
             self._admission.wake()
             self._calls.settle()
-            self._finish_if_drained()
+            self.finish_if_drained()
 
     async def _run_call(self, slot: CallSlot, call: Call) -> None:
         running = self._calls.invoke(slot, call)
-        self._pool.done_pulling(slot)
+        self._pool.release(slot)
         results = error = None
         try:
             results = await running
@@ -293,23 +308,85 @@ class AsyncWaitOperator(BurstOperator, ChainedOperator):
         if not slot.abandoned:
             self._calls.ended(slot, call, results, error)
 
-    def _push(self) -> None:
+    def wanted_calls(self) -> int:
+        """How many calls would be in flight if limits allowed it."""
+        waiting = len(self._calls.ready) + (self._admission.waiting is not None)
+        rows = min(self._input.known_rows, self._queue.places)
+        return min(self._pool.capacity, self._pool.in_flight + waiting + rows)
+
+    def call_waits(self) -> None:
+        """A call begins to wait for a limit, and no other may begin."""
+        if self._has_uncalled:
+            self.slots_are_taken()
+
+    def health_changed(self) -> None:
+        """The coordinator has said what the tasks of the job know of the service."""
+        self._calls.settle()
+
+    # Results leave.
+
+    def push(self) -> None:
         """Emit everything that may leave, and let a slot start on what there is place for then."""
         self._emit()
         self._pool.wake()
+
+    def emit_done(self, records: list[Any], results: list[Any]) -> None:
+        """Emit rows that have one result each, or give them their places; both lists are empty then."""
+        try:
+            self._emitter.emit_done(records, results)
+        except BaseException as error:  # a call that has just begun must not be lost with it
+            self.fail(error)
+        if self._queue.has_completed_elements():
+            self.push()
+
+    def emit_cached(self, records: list[Any], results: list[Any]) -> None:
+        """Emit rows that need no call."""
+        self.counters.totals.rows += len(records)
+        self.counters.totals.results += len(records)
+        self.emit_done(records, results)
 
     def _complete(self, entry: Entry, result: Any) -> None:
         entry.complete((result,))
         self._emit()
 
     def _emit(self) -> None:
-        if self._emission.is_going_on:  # further down the chain something has completed a row of ours: it is seen there
+        if self._emitter.is_going_on:  # further down the chain a row of ours was completed: the emission takes it
             return
         try:
-            self._held_back = self._emission.emit()
+            self._held_back = self._emitter.emit()
         except BaseException as error:  # called from timers too, where an exception would only be logged
-            self._fail(error)
-        if self._looks_past_slots:
-            self._look_past_slots()
+            self.fail(error)
+        if self._has_uncalled or self._emitter.is_bounded:
+            self.admit_without_slot()
         if not self._input.may_have_more:
-            self._finish_if_drained()
+            self.finish_if_drained()
+
+    # What it looks like from outside.
+
+    def why_idle(self) -> State:
+        """What a free slot waits for."""
+        if self._held_back:
+            return State.OUTPUT
+        if self._sharing.is_waiting:
+            return State.STORE
+        if self._queue.places <= 0:
+            return State.HEAD_OF_LINE
+        return State.WINDING_DOWN if self._input.is_drained else State.INPUT
+
+    @property
+    def in_progress(self) -> tuple[int, int]:
+        """Calls in flight, and rows in the queue."""
+        return self._pool.in_flight, len(self._queue)
+
+    def count_open(self) -> None:
+        """Bring up to date how long the calls in flight have taken."""
+        self._calls.counts.count_open()
+
+    def sample(self, *, was_blocked: bool) -> None:
+        """Bring the counters up to date."""
+        totals = self.counters.totals
+        totals.in_flight_peak = max(totals.in_flight_peak, self._pool.most)
+        if totals.calls:  # those that fail at once are never waited for
+            totals.in_flight_peak = max(totals.in_flight_peak, 1)
+        totals.bytes_peak = 0 if self._weighed is None else self._weighed.most
+        self.counters.look(*self.in_progress, was_blocked=was_blocked)

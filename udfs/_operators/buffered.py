@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark
 
 from .._errors.records import as_exception
+from .._stored.rows import Inlet
 from .input_buffer import InputBuffer, InputElement
 from .operator import Operator, emit_marker
-from .outputs import UNLIMITED, Output
+from .outputs import Output
 
 __all__ = ("BufferedOperator", "SourceOperator")
 
@@ -41,24 +42,21 @@ class BufferedOperator(Operator):
         fail: Callable[[BaseException], None] | None,
     ) -> None:
         self._output = output
-        self._loop = loop
+        self.loop = loop
         self._request_batch = request_batch
         self._fail = fail or self.abort
-        self._input = self._new_input(request_batch)
+        self._input = InputBuffer(request_batch)
+        self._inlet: Inlet = self._input
         self._held_back = False
         self._own_context = contextvars.copy_context()
-        self._is_bounded = output.room < UNLIMITED  # whether its room is to be asked for
         self._finished: asyncio.Future[None] = loop.create_future()
 
-    def _new_input(self, request_batch: Callable[[], None]) -> InputBuffer:
-        return InputBuffer(request_batch)
-
     @abstractmethod
-    def _look_at_input(self) -> None:
+    def look_at_input(self) -> None:
         """Something has come in, or has ended."""
 
     @abstractmethod
-    def _push(self) -> None:
+    def push(self) -> None:
         """Emit what may leave."""
 
     async def run(self) -> None:
@@ -72,26 +70,30 @@ class BufferedOperator(Operator):
         return self._finished.done()
 
     def feed(self, elements: Iterable[InputElement]) -> None:
-        """Hand over a batch of rows and markers."""
-        self._input.feed(elements)
-        self._look_at_input()
+        """Take a batch of rows and markers."""
+        self._inlet.feed(elements)
+        self.look_at_input()
 
     def insert(self, marker: LatencyMarker) -> None:
         """Put a marker where the next row is taken from."""
         if not self.has_finished:
             self._input.insert(marker)
-            self._look_at_input()
+            self.look_at_input()
 
     def end_of_input(self) -> None:
         """Say that nothing follows."""
-        self._input.has_ended = True
-        self._look_at_input()
+        self._inlet.end()
+        self.look_at_input()
 
     def resume(self) -> None:
         """The output has room again."""
         if self._held_back:
             self._held_back = False
-            self._loop.call_soon(self._push, context=self._own_context.copy())  # not that of a row further down
+            self.loop.call_soon(self.push, context=self._own_context.copy())  # not that of a row further down
+
+    def fail(self, error: BaseException) -> None:
+        """End the chain with an error."""
+        self._fail(error)
 
     def abort(self, error: BaseException) -> None:
         if not self._finished.done():
@@ -140,10 +142,10 @@ class SourceOperator(BufferedOperator):
     # _goes_on: the next burst is on its way; nobody else starts one meanwhile, or there would be two in each turn
     _goes_on = False
 
-    def _look_at_input(self) -> None:
-        self._push()
+    def look_at_input(self) -> None:
+        self.push()
 
-    def _push(self) -> None:
+    def push(self) -> None:
         if not self._goes_on:
             self._push_burst()
 
@@ -154,10 +156,10 @@ class SourceOperator(BufferedOperator):
                 if self._finished.done() or not self._push_one():
                     return
         except BaseException as error:  # called from the mailbox, where an exception would only be logged
-            self._fail(error)
+            self.fail(error)
         else:
             self._goes_on = True
-            self._loop.call_soon(self._push_burst)
+            self.loop.call_soon(self._push_burst)
 
     def _push_one(self) -> bool:
         if self._output.room <= 0:

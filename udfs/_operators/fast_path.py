@@ -2,214 +2,225 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Any, Protocol
 
-from asyncudf.queues import StreamRecord
+from asyncudf.queues import Entry, StreamRecord
 
-from .._calls.slots import CallSlot
+from .._calls.calls import Calls
+from .._calls.slots import CallSlot, notify_on_suspend
 from .._functions.async_function import Results
-from .input_buffer import InputBuffer, InputElement
-from .outputs import Output
+from .._metrics.counters import TaskCounters
+from .._stored.rows import CacheMiss
+from .intake import Intake
+from .queues import Emitter
 
-__all__ = ("BURST", "ImmediateResults", "Pace", "run_fast_path")
+__all__ = ("FastPath",)
 
 
 BURST = 200  # rows that are taken together
 PASSES = 20  # such bursts, if calls return or fail at once, before timers and the mailbox get their turn
-PAUSE = 0.01  # seconds after which they get it anyway, behind the call at work
-
-
-class ImmediateResults:
-    """Rows that were done at once, with their results; the operator takes them together."""
-
-    # len(records) == len(results), in the order of the rows; none of them is in the queue
-    # spare: counts down while rows are noted; the burst ends when it is used up
-    # times: when each of them was done, of those not counted yet; the first began at `since`
-
-    __slots__ = ("records", "results", "since", "spare", "times")
-
-    def __init__(self) -> None:
-        self.spare = 0  # bytes, where results are weighed
-        self.records: list[InputElement] = []
-        self.results: list[Any] = []
-        self.since = 0.0
-        self.times: list[float] = []
-
-    def leave(self, output: Output, is_bounded: bool) -> None:
-        """Emit them; what the output has no room for is still there."""
-        count = 0
-        try:
-            if not is_bounded:
-                count = len(self.records)
-                output.collect_results(self.records, self.results)
-            while count < len(self.records) and output.room > 0:  # one by one: each may become many on its way
-                count += 1
-                output.collect_results(self.records[count - 1 : count], self.results[count - 1 : count])
-        finally:
-            self.drop(count)
-
-    def drop(self, count: int) -> None:
-        """Forget the first so many."""
-        del self.records[:count], self.results[:count]
-
-
-class Pace:
-    """How long calls may take that are made one after another.
-
-    Args:
-        clock: the loop's time.
-        limits: seconds for a row and for an attempt; None: no limit.
-    """
-
-    __slots__ = ("clock", "limit", "pause")
-
-    def __init__(self, clock: Callable[[], float], *limits: float | None) -> None:
-        self.clock = clock
-        self.limit = min((limit for limit in limits if limit is not None), default=math.inf)
-        self.pause = min(PAUSE, self.limit)  # a loop that comes round more rarely would see no deadline in time
+ROWS = (tuple, StreamRecord, CacheMiss)
 
 
 class FastPathOperator(Protocol):
-    """What the loop asks of its operator."""
+    """The operator whose calls are made on the fast path."""
 
-    def may_take(self, slot: CallSlot, /) -> int: ...
-    def refill(self) -> bool: ...
-    def admit_marker(self, marker: InputElement, /) -> None: ...
-    def ended(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None, /) -> None: ...
-    def ended_at_once(self, slot: CallSlot, result: Any, /) -> float: ...
+    counters: TaskCounters
+
+    def emit_done(self, records: list[Any], results: list[Any], /) -> None:
+        """Emit rows that have one result each, or give them their places; both lists are empty then."""
+
+    def finish_if_drained(self) -> None:
+        """There is no further batch in the input."""
 
 
-async def run_fast_path(
-    slot: CallSlot,
-    *,
-    function: Callable[..., Awaitable[Any]],
-    validate: Callable[[Any], Any] | None,
-    weigh: Callable[[Any], int] | None,
-    pace: Pace,
-    immediate: ImmediateResults,
-    operator: FastPathOperator,
-    buffer: InputBuffer,
-    asks: bool,
-    succeeded: Callable[[CallSlot, Any], float],
-    may_go_on: Callable[[], bool],
-    begin: Callable[[CallSlot, Any], float | None] | None,
-    row_type: type[StreamRecord],
-) -> bool:
-    """Call the function for one row after another, to be driven by `notify_on_suspend`.
+class FastPath:
+    """Calls the function for one row after another.
 
-    Rows that are done at once are noted in `immediate`. One whose call suspends, fails, comes back too late or has more
-    than its result to be passed on is admitted to the queue.
+    Rows that are done at once are noted, and emitted together by `flush`. A row whose call suspends, fails, comes back
+    too late or has more than its result to be passed on is admitted to the queue.
 
     Args:
-        weigh: how many bytes a result has, where that matters.
-        asks: whether the function can ask which row it works on.
-        succeeded: takes the result of a call that has given way; returns when that was.
-        may_go_on: whether as many rows as it was told may also be taken after others had their turn.
-        begin: gives a row its place and tells when its call begins, if it begins now; None: no row has to ask.
-        row_type: of those that are no plain tuples.
-
-    Returns:
-        Whether there may be more rows, after a pause; else the slot has nothing to do here.
+        finished: done when nobody waits for results any more.
+        complete: gives a row that was admitted its result, and emits what may leave.
     """
+
     # A function that has its answer at hand must cost little more than calling it: no entry, no Call, no deadline is
-    # made before it is known that the row needs one. The call is simply begun. If it gives way, `notify_on_suspend`
-    # tells the operator, which admits the row then, as of `state.started`, and lets another slot go on pulling.
-    # This coroutine waits with the call meanwhile: `slot.is_suspended` tells afterwards that it did.
+    # made before it is known that the row needs one. The call is simply begun. If it suspends, `notify_on_suspend`
+    # calls `_admit`, which admits the row as of `state.started`, and lets another slot take rows. The loop waits with
+    # the call meanwhile: `slot.is_suspended` says afterwards that it did.
     #
-    # What may not happen unseen between two rows is asked after each: time, bytes, traces in the context. A `break`
-    # goes on with a new burst, before which `may_take` looks at everything; a `return` lets go of the slot's task.
-    #
-    # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
-    state, context, clean = slot.state, slot.context, slot.clean
-    clock, pause = pace.clock, pace.pause
-    note_record, note_value, note_time = immediate.records.append, immediate.results.append, immediate.times.append
-    end = 0.0  # when timers and the mailbox get their turn; 0: they have just had it
-    for _ in range(PASSES):
-        if not (limit := operator.may_take(slot)):
-            return False
-        source, element, has_waited = buffer.current, None, False
-        started = clock()
-        if not immediate.times:
-            immediate.since = started
-        if not end:
-            end = started + pause
-        elif started > end:
-            return True
-        for element in islice(source, limit):
-            if type(element) is not tuple and type(element) is not row_type:
-                operator.admit_marker(element)
-                break
-            if begin is not None:
-                if (begun := begin(slot, element)) is None:
-                    break
-                started = begun
-            if asks:
-                state, clean = slot.meet(element), slot.clean
-            else:
-                state.element = element
-            state.started = started
-            result = value = None  # or the last result would live on through this call
-            try:
-                result = await function(*element[0])  # type: ignore[misc]
-            except BaseException as error:  # every error of the user's code has its policy
-                if slot.is_suspended:
-                    end = 0.0
-                operator.ended(slot, None, error)
-                if begin is not None:  # others of this moment may have failed too, which the gates have to know
-                    return True
-                break
-            if slot.is_suspended:
-                started = succeeded(slot, result)
-                if slot.abandoned or not may_go_on() or buffer.current is not source:
-                    end = 0.0
-                    break
-                immediate.since = started
-                end, has_waited = started + pause, True
-            elif begin is not None:
-                started = operator.ended_at_once(slot, result)
-                if buffer.current is not source or not may_go_on():
-                    break
-                if started > end:
-                    return True
-            else:
-                if asks and state.side:  # it needs an entry for its side records
-                    operator.ended(slot, [(result,)], None)
-                    break
-                try:
-                    value = result if validate is None else validate(result)
-                except BaseException as error:
-                    operator.ended(slot, None, error)
-                    break
-                # One look at the clock per row: the end of this call is the start of the next.
-                if (now := clock()) > end:
-                    if now - started > pace.limit:
-                        operator.ended(slot, [(result,)], None)
-                        break
-                    note_record(element)
-                    note_value(value)
-                    note_time(now)
-                    return True
-                started = now
-                note_record(element)
-                note_value(value)
-                note_time(now)
-                if weigh is not None:
-                    immediate.spare -= weigh(value)
-                    if immediate.spare <= 0:
-                        return True
-            try:
-                if context != clean or slot.is_cancelled:  # is_contaminated asks more than can have happened here
-                    break
-            except BaseException:  # variables that cannot be compared
-                break
-        else:
-            if element is not None:  # a row was taken
-                if has_waited:  # others have had their turn
-                    continue
-                return True
-            if not operator.refill():
+    # len(_records) == len(_results): rows that were done at once, in their order, none of them in the queue. Only one
+    # slot fills them, until its call suspends: `_admit` flushes them first.
+    # _times: when each was done, of those not counted yet; the first of them began at _since
+
+    def __init__(
+        self,
+        operator: FastPathOperator,
+        finished: asyncio.Future[None],
+        calls: Calls,
+        intake: Intake,
+        emitter: Emitter,
+        complete: Callable[[Entry, Any], object],
+    ) -> None:
+        self._operator = operator
+        self._finished = finished
+        self._calls = calls
+        self._intake = intake
+        self._emitter = emitter
+        self._records: list[Any] = []
+        self._results: list[Any] = []
+        self._times: list[float] = []
+        self._since = 0.0
+        self._admit = calls.admitting(intake.queue.put_record, self._records, self.flush)
+        self._succeeded = calls.succeeding(complete)
+        self._begin = calls.beginning(intake.queue.put_record)
+        self._may_go_on = self._going_on()
+
+    def run(self, slot: CallSlot) -> Awaitable[bool]:
+        """Call for row after row as long as rows come; `flush` has to be called afterwards, also if this raises.
+
+        Returns:
+            Whether there may be more rows, after a pause; else the slot has nothing to do here.
+        """
+        return notify_on_suspend(self._run(slot), slot, self._admit)
+
+    def flush(self) -> None:
+        """Emit the rows that were done at once, or give them their places in the queue."""
+        if self._records:
+            self._operator.counters.done_at_once(self._since, self._times)
+            self._times.clear()
+            self._operator.emit_done(self._records, self._results)
+
+    async def _run(self, slot: CallSlot) -> bool:
+        # What may not happen unseen between two rows is asked after each: time, bytes, traces in the context. A `break`
+        # goes on with a new burst, before which `_rows_to_take` looks at everything; a `return` lets go of the slot.
+        #
+        # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
+        function, begin, succeeded, may_go_on = self._calls.function, self._begin, self._succeeded, self._may_go_on
+        assert function is not None
+        buffer, calls, weighed, times = self._intake.buffer, self._calls, self._emitter.weighed, self._times
+        clock, validate, asks, limit, pause = calls.clock, calls.validate, calls.asks, calls.limit, calls.pause
+        note_record, note_result, note_time = self._records.append, self._results.append, times.append
+        state, context, clean = slot.state, slot.context, slot.clean
+        end = spare = 0.0  # end: when timers and the mailbox get their turn; 0: they have just had it
+        for _ in range(PASSES):
+            if not (count := self._rows_to_take(slot)):
                 return False
-    return True
+            if weighed is not None:
+                spare = weighed.spare
+            source: Iterator[Any] = buffer.current
+            element, has_waited = None, False
+            started = clock()
+            if not times:
+                self._since = started
+            if not end:
+                end = started + pause
+            elif started > end:
+                return True
+            for element in islice(source, count):
+                if type(element) not in ROWS:
+                    self.flush()
+                    self._intake.admit_uncalled(element)
+                    break
+                if begin is not None:
+                    if (begun := begin(slot, element)) is None:
+                        break
+                    started = begun
+                if asks:
+                    state, clean = slot.begin_attempt(element), slot.clean
+                else:
+                    state.element = element
+                state.started = started
+                result = value = None  # or the last result would live on through this call
+                try:
+                    result = await function(*element[0])
+                except BaseException as error:  # every error of the user's code has its policy
+                    if slot.is_suspended:
+                        end = 0.0
+                    self._end(slot, None, error)
+                    if begin is not None:  # others of this moment may have failed too, which the gates have to know
+                        return True
+                    break
+                if slot.is_suspended:
+                    started = succeeded(slot, result)
+                    if slot.abandoned or not may_go_on() or buffer.current is not source:
+                        end = 0.0
+                        break
+                    self._since = started
+                    end, has_waited = started + pause, True
+                elif begin is not None:  # it has its place already
+                    self._admit(slot)
+                    started = succeeded(slot, result)
+                    if buffer.current is not source or not may_go_on():
+                        break
+                    if started > end:
+                        return True
+                else:
+                    if asks and state.side:  # it needs an entry for its side records
+                        self._end(slot, [(result,)], None)
+                        break
+                    try:
+                        value = result if validate is None else validate(result)
+                    except BaseException as error:
+                        self._end(slot, None, error)
+                        break
+                    # One look at the clock per row: the end of this call is the start of the next.
+                    if (now := clock()) > end and now - started > limit:
+                        self._end(slot, [(result,)], None)
+                        break
+                    started = now
+                    note_record(element)
+                    note_result(value)
+                    note_time(now)
+                    if weighed is not None:
+                        spare -= weighed.weigh(value)
+                        if spare <= 0:
+                            return True
+                    if now > end:
+                        return True
+                try:
+                    if context != clean or slot.is_cancelled:  # `is_dirty` asks more than can have happened here
+                        break
+                except BaseException:  # variables that cannot be compared
+                    break
+            else:
+                if element is not None:  # a row was taken
+                    if has_waited:  # others have had their turn
+                        continue
+                    return True
+                if not buffer.refill():
+                    self._operator.finish_if_drained()
+                    return False
+        return True
+
+    def _rows_to_take(self, slot: CallSlot) -> int:
+        """How many rows may be taken from the input one after another, at most a burst; 0: none."""
+        # All that could change in a burst is asked once, before it: no call in it may then need a place, or room, that
+        # is not there. What a single row may change, such as a context variable, the loop asks itself.
+        self.flush()  # or their places would be given twice
+        calls = self._calls
+        if calls.ready or self._finished.done() or not (calls.admission.may_begin_nowait and self._intake.takes_more):
+            return 0
+        return 0 if slot.is_dirty() else min(self._emitter.places, BURST)
+
+    def _going_on(self) -> Callable[[], bool]:
+        """Makes a function that says whether a burst may go on after others had their turn."""
+        admission, has_places, ready = self._calls.admission, self._intake.queue.has_places, self._calls.ready
+        is_over = self._finished.done
+
+        def may_go_on() -> bool:
+            return admission.may_begin_nowait and has_places(BURST) and not (ready or is_over())
+
+        return may_go_on if self._emitter.is_simple else lambda: False
+
+    def _end(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None) -> None:
+        """A call is over, and its result cannot simply be passed on."""
+        # Admitted only now if it has never suspended: an error, or a late result, needs what a Call knows.
+        if not slot.is_suspended:
+            self._admit(slot)
+        if not slot.abandoned:
+            self._calls.ended(slot, self._calls.call_of(slot), results, error)

@@ -66,6 +66,11 @@ class InputBuffer:
         return operator.length_hint(self.current, MANY)
 
     @property
+    def has_batches(self) -> bool:
+        """Whether there is a batch behind the one that elements are taken from."""
+        return bool(self._batches)
+
+    @property
     def is_drained(self) -> bool:
         """Whether nothing is left and nothing will come."""
         return self.has_ended and not self.may_have_more
@@ -91,16 +96,20 @@ class InputBuffer:
         if not self._is_listed:
             self._request_batch()
 
+    def end(self) -> None:
+        """Nothing follows."""
+        self.has_ended = True
+
+    def request_from(self, request_batch: Callable[[], None]) -> None:
+        """Ask here for batches, from now on."""
+        self._request_batch = request_batch
+
     def insert(self, element: StreamElement) -> None:
         """Put an element before all others, but behind those inserted earlier."""
         if not self._inserted:  # what earlier ones were put before: a chain for each would nest without end
             self.current = chain(self._take_inserted(), self._behind)
             self.may_have_more = True
         self._inserted.append(element)
-
-    def take_marker(self) -> StreamElement | None:
-        """Take the next element if it is a marker; a row stays where it is."""
-        return self.take_unless(lambda element: isinstance(element, StreamRecord))
 
     def take_unless(self, stays: Callable[[StreamElement], bool]) -> StreamElement | None:
         """Take the next element, unless it stays where it is."""

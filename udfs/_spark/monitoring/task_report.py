@@ -186,7 +186,7 @@ class TaskReport:
     def _export(self, *, is_over: bool) -> None:
         operators = () if self._chain is None else self._chain.counted.values()
         for exporter, operator in zip(self._exporters, operators, strict=True):
-            now = (0, 0) if is_over else operator.gauges.now
+            now = (0, 0) if is_over else operator.in_progress
             exporter.export(operator.counters.totals, *now)
 
     def end(self, status: str) -> None:
@@ -222,7 +222,7 @@ class TaskReport:
         functions = {}
         if status == "running":
             for operator in self._chain.counted.values():
-                operator.gauges.count_open()
+                operator.count_open()
         counted = zip(self._plan.functions, self._chain.counted.items(), strict=True)
         for position, (plan, (name, operator)) in enumerate(counted):
             order = [self._report_spec.use, self._report_spec.mention, position]

@@ -1,19 +1,20 @@
-"""The last look before a call: has another task got the result meanwhile, or is another task calling for it?"""
+"""The last look before a call: does another task of the host have the result by now, or does one call for it?"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any
+from typing import Protocol
 
-from asyncudf.queues import Entry, StreamRecord
+from asyncudf.queues import Entry
 
+from .._calls.call import Call
+from .._calls.slots import SlotPool
 from .._loop.shutdown import end_tasks
-from .call import Call
-from .slots import SlotPool
-from .stored_results import Found, StoredResults
+from .rows import CacheMiss, misses_of
+from .stored_results import Found, StoredResults, StoreOperator
 
 __all__ = ("Claims",)
 
@@ -25,18 +26,24 @@ TRIED_AT_ONCE = 100  # leases of others that one look tries to get
 PATIENCE = 180.0  # seconds that a row without a timeout waits for the call of another task
 
 
-class Claims:
-    """Calls that are formed and have not begun, until it is clear that nobody else has made them or makes them.
+class Claimant(Protocol):
+    """Gets what was decided about calls."""
 
-    Those that come together are looked up together. Where the store has leases, each row's key is leased first; one
-    that another task has leased waits until that lease ends, but no longer than its own timeout.
+    def claimed(self, call: Call, /) -> None:
+        """The call is to be made."""
+
+    def found(self, row: CacheMiss, entry: Entry, found: Found, /) -> None:
+        """The store has this by now for a row that was to be called."""
+
+
+class Claims:
+    """Calls that are formed and have not begun, until it is clear that no other task has made them or makes them.
+
+    Calls that come together are looked up together. Where the store has leases, each row's key is leased first; a row
+    whose key another task has leased waits until that lease ends, but no longer than its own timeout.
 
     Args:
         patience: seconds that a row waits for another task; None: `PATIENCE`.
-        begin: takes a call that is to be made.
-        found: takes a row, and what the store has for it by now.
-        decided: called after some of these.
-        fail: told of the error that ends the task.
     """
 
     # Tasks cannot wait for each other in a circle: who has a lease has a call that needs nothing but a slot to begin,
@@ -48,25 +55,18 @@ class Claims:
 
     def __init__(
         self,
+        operator: StoreOperator,
+        claimant: Claimant,
         stored: StoredResults,
-        loop: asyncio.AbstractEventLoop,
-        clock: Callable[[], float],
         pool: SlotPool,
         patience: float | None,
-        begin: Callable[[Call], None],
-        found: Callable[[StreamRecord, Entry, Found], None],
-        decided: Callable[[], None],
-        fail: Callable[[BaseException], None],
     ) -> None:
+        self._operator = operator
+        self._claimant = claimant
         self._stored = stored
-        self._loop = loop
-        self._clock = clock
         self._pool = pool
+        self._clock = operator.counters.clock
         self._patience = PATIENCE if patience is None else patience
-        self._begin = begin
-        self._found = found
-        self._decided = decided
-        self._fail = fail
         self._undecided: list[Call] = []
         self._held: dict[bytes, tuple[Call, float]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -89,10 +89,9 @@ class Claims:
         pool = self._pool
         return len(self._undecided) < max(pool.capacity - pool.in_flight, min(pool.capacity, self._ahead))
 
-    def needs(self, records: Sequence[Any]) -> bool:
-        """Whether a call has to be claimed: there are leases, or its rows were looked up long ago."""
-        is_old = records[0].looked_up + MOMENT < self._clock()
-        return is_old or self._stored.leases is not None
+    def needs(self, first: CacheMiss) -> bool:
+        """Whether the call with this first row has to be claimed: there are leases, or it was looked up long ago."""
+        return self._stored.leases is not None or first.looked_up + MOMENT < self._clock()
 
     def add(self, call: Call) -> None:
         """Decide about a call, soon."""
@@ -114,7 +113,7 @@ class Claims:
 
     def _start(self) -> None:
         if self._task is None and not self._is_closed:
-            self._task = self._loop.create_task(self._decide(), context=self._context)
+            self._task = self._operator.loop.create_task(self._decide(), context=self._context)
 
     async def _decide(self) -> None:
         try:
@@ -124,54 +123,54 @@ class Claims:
                 self._ahead = int(len(calls) * AHEAD / max(now - self._last, 1e-6))
                 self._last = now
                 await self._look_up([call for call in calls if self._lease(call, now)])
-                self._decided()
+                self._operator.push()
             self._task = None
             self._watch()
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # nobody waits for this task
-            self._fail(error)
+            self._operator.fail(error)
 
     def _lease(self, call: Call, now: float) -> bool:
-        """Lease the keys of a call; rows whose key another task has are taken out of it."""
+        """Lease the keys of a call and take out rows whose key another task has; returns whether any row is left."""
         leases = self._stored.leases
         if leases is None:
             return True
-        rows: list[tuple[Any, Entry]] = []
-        for record, entry in zip(call.records, call.entries, strict=True):
-            key = record.key  # type: ignore[attr-defined]
+        lost = []
+        for record, entry in misses_of(call):
+            key = record.key
+            assert key is not None
             _, end = self._held.pop(key, (call, now + self._patience))
-            if leases.take(key) or end <= now:
-                rows.append((record, entry))
-            else:
+            if not leases.take(key) and end > now:
                 self._held[key] = Call((record,), (entry,), now), end
-        return self._keep(call, rows)
+                lost.append(entry)
+        return not lost or self._without(call, lost)
 
-    def _keep(self, call: Call, rows: Sequence[tuple[Any, Entry]]) -> bool:
-        if len(rows) < len(call.records):
-            call.done = not rows
-            call.records, call.entries = zip(*rows, strict=True) if rows else ((), ())
-        return bool(rows)
+    def _without(self, call: Call, lost: Sequence[Entry]) -> bool:
+        """Take rows out of a call; returns whether any is left."""
+        rows = [(record, entry) for record, entry in misses_of(call) if entry not in lost]
+        call.done = not rows
+        call.records, call.entries = zip(*rows, strict=True) if rows else ((), ())
+        return not call.done
 
     async def _look_up(self, calls: Sequence[Call]) -> None:
-        keys = [record.key for call in calls for record in call.records]  # type: ignore[attr-defined]
+        keys: list[bytes] = [record.key for call in calls for record in call.records]  # type: ignore[attr-defined]
         found: list[Found] = []
         while len(found) < len(keys):
             found += await self._stored.look_up(keys[len(found) : len(found) + self._stored.rows_at_once])
         answers = iter(found)
         for call in calls:
-            rows = []
-            for record, entry in zip(call.records, call.entries, strict=True):
-                if (answer := next(answers)) is None:
-                    rows.append((record, entry))
-                else:
-                    self._found(record, entry, answer)
-            if self._keep(call, rows):
-                self._begin(call)
+            lost = []
+            for record, entry in misses_of(call):
+                if (answer := next(answers)) is not None:
+                    self._claimant.found(record, entry, answer)
+                    lost.append(entry)
+            if not lost or self._without(call, lost):
+                self._claimant.claimed(call)
 
     def _watch(self) -> None:
         if self._held and self._timer is None and not self._is_closed:
-            self._timer = self._loop.call_later(self._pause, self._try_held, context=self._context)
+            self._timer = self._operator.loop.call_later(self._pause, self._try_held, context=self._context)
 
     def _try_held(self) -> None:
         """See whether leases of others have ended."""

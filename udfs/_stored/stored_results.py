@@ -1,26 +1,28 @@
-"""What the store of one function has for its rows, and what is put into it: whatever the store makes of it."""
+"""The store of one function in one task: lookups and writes, with time limits, whatever the store does."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from .._calls.resources import opening
 from .._errors.exceptions import AsyncUDFError
 from .._errors.http import status_of
 from .._errors.records import Redact, error_message
+from .._metrics.counters import TaskCounters
 from .._policies.options import OnStoreError, Options
 from .._stores.base import ResultStore
 from .._stores.keys import ResultKeys
 from .._stores.leases import Leases
 from .._stores.values import StoredFailure
 from .._text.safe import safe_str, type_name
-from .resources import opening
 
-__all__ = ("KEYS_AT_ONCE", "Found", "StoredResults", "replayed")
+__all__ = ("KEYS_AT_ONCE", "Found", "StoreOperator", "StoreWriter", "StoredResults", "replayed")
 
 
 KEYS_AT_ONCE = 500  # between two such steps others have their turn on the loop
@@ -30,11 +32,39 @@ UNSEEN_ROWS = 1_000  # that are looked up together while no result's size is kno
 FEW_ROWS = 100  # that are looked up together after a lookup that has failed; twice as many after each that has not
 STORE_CLOSE_LIMIT = 10.0  # seconds
 REST = 5.0  # seconds for which a store that has failed is left alone
+WRITTEN_TOGETHER = 100  # results
+LINGER = 0.05  # seconds that a result waits for company
 
 _ANSWERS = frozenset((bytes, type(None)))
 Found = list[Any] | StoredFailure | None
 
 logger = logging.getLogger("asyncudf")
+
+
+class StoreOperator(Protocol):
+    """The operator whose results are stored.
+
+    Attributes:
+        name: of its function.
+        counters: of its calls; their clock is the operator's.
+    """
+
+    name: str
+    loop: asyncio.AbstractEventLoop
+    counters: TaskCounters
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether nobody waits for results any more."""
+
+    def look_at_input(self) -> None:
+        """Rows can be taken from the input, or the input has ended."""
+
+    def push(self) -> None:
+        """Rows are done."""
+
+    def fail(self, error: BaseException) -> None:
+        """The task must end with this error."""
 
 
 class Codec(Protocol):
@@ -230,3 +260,99 @@ def replayed(failure: StoredFailure) -> Exception:
     except ValueError:  # no name of a class
         kind = Exception
     return kind(failure.message)
+
+
+class _Waiting(NamedTuple):
+    """A result that is to be written."""
+
+    key: bytes
+    value: bytes
+    ttl: float | None
+    then: Callable[[], None]
+
+
+class StoreWriter:
+    """Writes results to a store, many at a time; their rows are done when the results are there.
+
+    Args:
+        is_urgent: whether there is nothing to wait for: no other call is in progress, or none can begin.
+    """
+
+    # One batch is under way at a time. What comes meanwhile is the next one, so that a store with a long way to it gets
+    # large batches, and a quick one small ones.
+    #
+    # _task: writes; nobody else does before `close`; _timer: runs while results wait and there is no task
+
+    def __init__(self, operator: StoreOperator, stored: StoredResults, is_urgent: Callable[[], bool]) -> None:
+        self._operator = operator
+        self._stored = stored
+        self._is_urgent = is_urgent
+        self._waiting: list[_Waiting] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_closing = False
+        self._context = contextvars.copy_context()  # without any row's variables
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether something is not in the store yet."""
+        return self._task is not None or bool(self._waiting)
+
+    def put(self, key: bytes, value: bytes, ttl: float | None, then: Callable[[], None]) -> None:
+        """Write a value, soon; `then` is called when it is there, or when the store does not take it."""
+        self._waiting.append(_Waiting(key, value, ttl, then))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._task is not None or self._is_closing:
+            return
+        if len(self._waiting) >= WRITTEN_TOGETHER or self._is_urgent():
+            self._start()
+        elif self._timer is None:
+            self._timer = self._operator.loop.call_later(LINGER, self._start, context=self._context)
+
+    def _start(self) -> None:
+        self._stop_timer()
+        self._task = self._operator.loop.create_task(self._write(), context=self._context)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _write(self) -> None:
+        try:
+            batch, self._waiting = self._waiting[:WRITTEN_TOGETHER], self._waiting[WRITTEN_TOGETHER:]
+            await self._keep(batch)
+            if self._is_closing or self._operator.has_finished:
+                return
+            for one in batch:
+                one.then()
+            self._operator.push()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._operator.fail(error)
+        finally:
+            self._task = None
+        if self._waiting:
+            self._go_on()
+
+    async def _keep(self, batch: Sequence[_Waiting]) -> None:
+        last = {one.key: one for one in batch}  # of an error and a result that came after it, the result
+        for ttl in {one.ttl for one in last.values()}:
+            await self._stored.keep({key: one.value for key, one in last.items() if one.ttl == ttl}, ttl)
+
+    def end(self) -> None:
+        """Complete no more rows with what is written."""
+        self._is_closing = True
+
+    async def close(self) -> None:
+        """Write what is left: it was paid for, though nobody waits for its rows any more."""
+        self._is_closing = True
+        self._stop_timer()
+        if self._task is not None:
+            await asyncio.wait({self._task})  # has an end: the store has its limit
+        left, self._waiting = self._waiting, []
+        if left:
+            await self._keep(left)

@@ -1,0 +1,326 @@
+"""Equal rows share one call, and its result is in the store before its row is done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from asyncudf.queues import Entry, StreamElementQueue
+
+from .._calls.call import Call, RowSharing
+from .._calls.calls import Calls
+from .._calls.copies import copied
+from .._calls.resources import closing
+from .._calls.slots import CallSlot, SlotPool
+from .._functions.async_function import Results
+from .._policies.options import Options
+from .._policies.retry import is_lasting
+from .._stores.values import StoredFailure
+from .claims import Claims
+from .coalescing import LandedResults, SingleFlight
+from .lookup import LookedUpInput, LookupAhead
+from .rows import CacheMiss, Inlet, misses_of
+from .stored_results import Found, StoredResults, StoreOperator, StoreWriter, replayed
+
+__all__ = ("StoreSharing",)
+
+
+class Weighed(Protocol):
+    """What bounds the bytes of results that wait."""
+
+    def load(self, results: Sequence[Any], /) -> None: ...
+    def unload(self, result: Any, /) -> None: ...
+
+
+class StoreSharing(RowSharing):
+    """The rows that the store had nothing for.
+
+    Args:
+        weighed: the queue, if it is bounded in bytes.
+    """
+
+    # A row that comes out of the line is done at once, if an equal one has landed since it was looked up; or it
+    # follows the call of an equal one that is in flight; or it is called, and leads those to come.
+    #
+    # Each row with a call is in flight under its key, and leads, until its call is over: then it lands when its result
+    # has been written, or leaves without. A follower has a `Call` as well, for its deadline, which is called if it
+    # becomes the heir. _followers: these calls, by their entries.
+    #
+    # A follower's time is that of the call it waits for: its deadline runs from when that begins, or from when it comes
+    # itself, and no longer once there is a result, which is only to be written. _called: the keys of calls that run.
+
+    def __init__(
+        self,
+        operator: StoreOperator,
+        stored: StoredResults,
+        calls: Calls,
+        pool: SlotPool,
+        queue: StreamElementQueue,
+        options: Options,
+        weighed: Weighed | None,
+    ) -> None:
+        self._operator = operator
+        self._stored = stored
+        self._calls = calls
+        self._pool = pool
+        self._retry = options.retry
+        self._clock = operator.counters.clock
+        self._totals = operator.counters.totals
+        self._weighed = weighed
+        self._flights = SingleFlight[Entry]()
+        self._followers: dict[Entry, Call] = {}
+        self._called: set[bytes] = set()
+        self._landed = LandedResults[tuple[Results | StoredFailure, float]]()  # with when it is too old
+        self._writer = StoreWriter(operator, stored, lambda: pool.in_flight <= 1 or queue.places <= 0)
+        self._claims = Claims(operator, self, stored, pool, options.timeout)
+        self._lookup: LookupAhead
+
+    def look_up_ahead(self, buffer: LookedUpInput, request_batch: Callable[[], None], *, is_single: bool) -> Inlet:
+        """Where rows are looked up before they go to the input; see `LookupAhead`."""
+        self._lookup = LookupAhead(
+            self._operator, self._stored, self._landed, buffer, request_batch, is_single=is_single
+        )
+        buffer.request_from(self._lookup.go_on)
+        return self._lookup
+
+    keeps_results = True
+
+    # Opening and closing, in this order.
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        failure = f"results of {self._operator.name} could not be stored"
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_exit(closing(self._close_in_own_task, failure, limit=self._stored.close_limit))
+            yield
+
+    def open(self) -> None:
+        self._lookup.open()
+
+    async def end(self) -> None:
+        self._writer.end()
+        await self._lookup.close()
+        await self._claims.close()
+
+    async def _close_in_own_task(self, *error: object) -> None:
+        # In a task that is not to be cut short the time limits of the store would not hold.
+        await asyncio.create_task(self._close())
+
+    async def _close(self) -> None:
+        try:
+            await self._writer.close()
+        finally:
+            await self._stored.close()
+
+    @property
+    def is_waiting(self) -> bool:  # type: ignore[override]
+        if (self._writer.is_writing or self._claims.is_waiting) and not self._pool.in_flight:
+            return True
+        return self._lookup.is_behind
+
+    # Before the call.
+
+    @property
+    def takes_more(self) -> bool:  # type: ignore[override]
+        return self._claims.takes_more
+
+    def has_to_call(self, element: Any) -> bool:
+        if not isinstance(element, CacheMiss) or element.key is None or element.found is not None:
+            return False
+        return not (self._flights.is_flying(element.key) or self._fresh(self._landed.get(element.key)) is not None)
+
+    def needs_call(self, row: Any, entry: Entry) -> bool:
+        key: bytes | None = row.key
+        found: Found = row.found
+        if key is not None and found is None:
+            found = self._fresh(self._landed.admit(key))
+            if found is None:
+                if self._flights.join(key, entry):
+                    return True
+            else:
+                self._totals.shared_flights += 1
+        if found is not None:
+            self._have(row, entry, found)
+        elif row.error is not None:
+            self._calls.conclude(self._calls.open((row,), (entry,)), [row.error])
+        else:
+            follower = self._followers[entry] = self._calls.open((row,), (entry,))
+            if key in self._called:
+                self._calls.start_deadline(follower, follower.started)
+        return False
+
+    def _fresh(self, landed: tuple[Results | StoredFailure, float] | None) -> Found:
+        return landed[0] if landed is not None and self._clock() < landed[1] else None  # type: ignore[return-value]
+
+    def _have(self, row: CacheMiss, entry: Entry, found: Results | StoredFailure) -> None:
+        """A row has what was found for it."""
+        if isinstance(found, StoredFailure):
+            self._calls.conclude(self._calls.open((row,), (entry,)), [replayed(found)])
+        else:
+            self._calls.counts.uncalled([found])
+            entry.complete(copied(found))
+
+    def beginning(
+        self, put_record: Callable[[Any], Entry], begin: Callable[[CallSlot, Entry], float | None]
+    ) -> Callable[[CallSlot, Any], float | None]:
+        calls, claims, called, needs_call = self._calls, self._claims, self._called, self.needs_call
+
+        def begin_shared(slot: CallSlot, row: CacheMiss) -> float | None:
+            entry = put_record(row)
+            if not needs_call(row, entry):
+                if entry.is_done:
+                    self._operator.push()
+                return None
+            if claims.needs(row):
+                claims.add(calls.open((row,), (entry,)))
+                return None
+            if (now := begin(slot, entry)) is not None:
+                called.add(row.key)  # type: ignore[arg-type]
+            return now
+
+        return begin_shared
+
+    def may_begin(self, call: Call) -> bool:
+        if not self._claims.needs(call.records[0]):  # type: ignore[arg-type]
+            return True
+        self._claims.add(call)
+        return False
+
+    def claimed(self, call: Call) -> None:
+        self._calls.ready.append(call)
+
+    def found(self, row: CacheMiss, entry: Entry, found: Found) -> None:
+        # All that follow it have it, too.
+        key = row.key
+        assert key is not None
+        assert found is not None
+        self._claims.give_back(key)
+        for one in (entry, *self._flights.land(key, entry)):
+            self._followers.pop(one, None)
+            self._totals.shared_flights += 1
+            self._have(one.element, one, found)  # type: ignore[arg-type]
+
+    # While it is called.
+
+    def begins(self, call: Call, now: float) -> None:
+        for row, _ in misses_of(call):
+            if row.key is not None:
+                self._called.add(row.key)
+                for follower in self._followers_of(row.key):
+                    if follower.is_fresh:
+                        self._calls.start_deadline(follower, now)
+
+    def _followers_of(self, key: bytes) -> Iterable[Call]:
+        return map(self._followers.__getitem__, self._flights.followers(key))
+
+    def renewed(self, call: Call) -> Iterator[Call]:
+        for row, entry in misses_of(call):
+            if row.key is not None and self._flights.leads(row.key, entry):
+                self._called.discard(row.key)
+                yield from self._followers_of(row.key)
+
+    def leaves(self, call: Call) -> None:
+        for row, entry in misses_of(call):
+            self._followers.pop(entry, None)
+            if row.key is not None:
+                self._leave_flight(row.key, entry)
+
+    # Its result.
+
+    def completing(self, complete: Callable[[Entry, Any], object]) -> Callable[[Entry, Any], object]:
+        return self._keep
+
+    def _keep(self, entry: Entry, result: Any) -> None:
+        """A row has the result of its first attempt."""
+        row: Any = entry.element
+        results = [result]
+        self._finish(row.key, entry, results, results)
+        if entry.is_done:
+            self._operator.push()
+
+    def complete(self, call: Call, completed: Sequence[Results], outcomes: Sequence[Results | BaseException]) -> None:
+        for (row, entry), results, outcome in zip(misses_of(call), completed, outcomes, strict=True):
+            self._finish(row.key, entry, results, outcome)
+
+    def _finish(self, key: bytes | None, entry: Entry, results: Results, outcome: Results | BaseException) -> None:
+        """A row has its results; they are kept if its call has given them."""
+        if key is None or not self._flights.leads(key, entry):
+            entry.complete(results)
+        elif not isinstance(outcome, BaseException):
+            kept = self._stored.encoded(key, outcome)
+            if kept is None:
+                self._land(key, entry, results)
+                return
+            value, results = kept
+            self._called.discard(key)
+            for follower in self._flights.followers(key):
+                self._calls.stop_deadline(follower)
+            self._write(key, value, self._stored.ttl, results, partial(self._land, key, entry, results))
+        elif self._stored.error_ttl is None or not is_lasting(outcome, self._retry):
+            self._leave_flight(key, entry)
+            entry.complete(results)
+        else:
+            # The error is for rows that come; those that have followed have attempts of their own.
+            self._leave_flight(key, entry, keeps_lease=True)
+            failure = self._stored.failure(outcome)
+            land = partial(self._land_failure, key, entry, results, failure)
+            self._write(key, self._stored.encoded_failure(key, failure), self._stored.error_ttl, results, land)
+
+    def _write(self, key: bytes, value: bytes, ttl: float | None, results: Results, land: Callable[[], None]) -> None:
+        """Write a value; while it is not in the store, its results count as those that wait in the queue."""
+        weighed = self._weighed
+        if weighed is None:
+            self._writer.put(key, value, ttl, land)
+            return
+
+        def written() -> None:
+            for result in results:
+                weighed.unload(result)
+            land()
+
+        weighed.load(results)
+        self._writer.put(key, value, ttl, written)
+
+    def _land(self, key: bytes, entry: Entry, results: Results) -> None:
+        """The results are in the store: now all rows that have waited for them are done."""
+        self._called.discard(key)
+        followers = self._flights.land(key, entry)
+        self._end_lease(key)
+        if self._landed.wants(key):
+            # A copy for rows to come: code further down may edit these results.
+            self._landed.note(key, (copied(results), self._end(self._stored.ttl)))
+        entry.complete(results)
+        for follower in followers:
+            call = self._followers.pop(follower)
+            call.done = True
+            self._calls.stop_deadline(call.watched)
+            self._totals.shared_flights += 1
+            self._calls.counts.uncalled([results])
+            follower.complete(copied(results))
+
+    def _land_failure(self, key: bytes, entry: Entry, results: Results, failure: StoredFailure) -> None:
+        self._landed.note(key, (failure, self._end(self._stored.error_ttl)))
+        self._end_lease(key)
+        entry.complete(results)
+
+    def _end(self, ttl: float | None) -> float:
+        return math.inf if ttl is None else self._clock() + ttl
+
+    def _end_lease(self, key: bytes) -> None:
+        if not self._flights.is_flying(key):
+            self._claims.give_back(key)
+
+    def _leave_flight(self, key: bytes, entry: Entry, *, keeps_lease: bool = False) -> None:
+        leads = self._flights.leads(key, entry)
+        heir = self._flights.leave(key, entry)
+        if heir is not None:
+            self._calls.ready.append(self._followers.pop(heir))
+            self._pool.wake()
+        elif leads:
+            self._called.discard(key)
+            if not keeps_lease:
+                self._claims.give_back(key)
