@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf._spark.monitoring.live import LARGEST, NONCE, TAG, LiveReporter, LiveServer
+from asyncudf._spark.monitoring.live import MAX_MESSAGE_BYTES, NONCE_BYTES, TAG_BYTES, LiveReporter, LiveServer
 from asyncudf._spark.monitoring.task_report import REGISTRY, Channels, MonitorRequest, TaskReportSpec
 
 SECRET = b"s" * 32
@@ -90,7 +90,7 @@ def test_a_message_that_was_overheard_is_worth_nothing(driver: Driver) -> None:
     """Each connection has a number of its own in its tags: the same bytes prove nothing in another one."""
     message, connect = recorded(driver)
     with connect() as again:
-        assert len(again.recv(NONCE, socket.MSG_WAITALL)) == NONCE
+        assert len(again.recv(NONCE_BYTES, socket.MSG_WAITALL)) == NONCE_BYTES
         again.sendall(message)
         assert again.recv(1) == b""
     assert driver.heard.empty()
@@ -98,14 +98,19 @@ def test_a_message_that_was_overheard_is_worth_nothing(driver: Driver) -> None:
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"GET / HTTP/1.1\r\n\r\n" * 10, struct.pack("!I", LARGEST + 1), struct.pack("!I", 0) + b"t" * TAG, b"\0"],
+    [
+        b"GET / HTTP/1.1\r\n\r\n" * 10,
+        struct.pack("!I", MAX_MESSAGE_BYTES + 1),
+        struct.pack("!I", 0) + b"t" * TAG_BYTES,
+        b"\0",
+    ],
     ids=["http", "too large", "empty", "cut off"],
 )
 def test_garbage_ends_its_connection_alone(driver: Driver, garbage: bytes) -> None:
     """Whatever comes in, the server goes on."""
     other = LiveReporter(driver.address, SECRET)
     with socket.create_connection(driver.address, timeout=WAIT) as stranger:
-        stranger.recv(NONCE, socket.MSG_WAITALL)
+        stranger.recv(NONCE_BYTES, socket.MSG_WAITALL)
         stranger.sendall(garbage)
         stranger.shutdown(socket.SHUT_WR)
         assert stranger.recv(1) == b""
@@ -139,7 +144,7 @@ def test_a_driver_that_does_not_read_holds_up_nobody() -> None:
 
         def accept() -> None:
             accepted.append(server.accept()[0])
-            accepted[0].sendall(b"n" * NONCE)
+            accepted[0].sendall(b"n" * NONCE_BYTES)
 
         thread = threading.Thread(target=accept)
         thread.start()
@@ -182,6 +187,23 @@ def test_the_driver_closes_while_tasks_go_on(driver: Driver) -> None:
     assert driver.heard.empty()
     reporter.close({"n": 4})
     assert driver.heard.get(timeout=WAIT) == {"n": 4}
+
+
+def test_the_driver_says_that_live_figures_are_those_of_a_sample(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beyond so many connections tasks were left out in silence; one warning, however many there are."""
+    monkeypatch.setattr("asyncudf._spark.monitoring.live.MAX_CONNECTIONS", 1)
+    first = LiveReporter(driver.address, SECRET)
+    others = [LiveReporter(driver.address, SECRET) for _ in range(2)]
+    first.send({"n": 1})
+    assert driver.heard.get(timeout=WAIT) == {"n": 1}
+    for other in others:
+        other.close({"n": 2})
+    assert driver.heard.empty()
+    (record,) = caplog.records
+    assert "live figures from 1 tasks at once, and more are running" in record.message
+    assert "figures are those of a sample" in record.message
 
 
 def test_the_secret_is_in_no_message_and_no_property() -> None:

@@ -28,6 +28,7 @@ __all__ = ("Run", "monitor")
 
 REFRESH = 0.5  # seconds between two pictures of the progress
 REFRESH_LOGS = 5.0  # the same where each costs a query
+IDLE = 10  # the progress rests at least so many times as long as its last look at the figures has kept a processor busy
 GRACE = 1.0  # seconds that tasks have to tell how they were stopped, once nobody needs them any more
 
 
@@ -198,11 +199,14 @@ class _Progress(threading.Thread):
     def run(self) -> None:
         logs_due = time.monotonic() + REFRESH_LOGS
         with contextlib.suppress(Exception):  # a picture is never worth a job
-            while not self._over.wait(REFRESH):
+            wait = REFRESH
+            while not self._over.wait(wait):
                 if time.monotonic() >= logs_due:
                     self._run._take_logged()
                     logs_due = time.monotonic() + REFRESH_LOGS
+                began = time.thread_time()
                 self._display.show(self._run._snapshot())
+                wait = max(REFRESH, IDLE * (time.thread_time() - began))
 
     def end(self) -> None:
         """Show the end."""

@@ -24,11 +24,33 @@ IN_VAIN = ("failed", "lost")  # ends of a task whose results Spark does not use
 
 
 class _Part(NamedTuple):
-    """What one function did in one task, as it came in a message."""
+    """What one function did in one task."""
 
     task: Mapping[str, Any]
     metrics: FunctionMetrics
     timeline: list[list[float]]
+
+
+class _Report(NamedTuple):
+    """A message of a task, with the figures of each of its functions; read once, when it comes."""
+
+    task: Mapping[str, Any]
+    awaits_proof: bool
+    figures: Mapping[str, tuple[FunctionMetrics, list[list[float]]]]
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> _Report:
+        figures = {
+            use: (FunctionMetrics.from_plain(told["metrics"]), told["timeline"])
+            for use, told in message["functions"].items()
+        }
+        return cls(message["task"], bool(message.get("awaits_proof")), figures)
+
+    def with_status(self, status: str) -> _Report:
+        return self._replace(task={**self.task, "status": status})
+
+    def part(self, use: str) -> _Part:
+        return _Part(self.task, *self.figures[use])
 
 
 class _Function:
@@ -104,11 +126,11 @@ class RunMetrics:
 
     # Memory: an ended task leaves its id and its part of the sums; the longest also their details. 10,000 tasks: 10 MB.
     #
-    # an id is in _running or in _ended
+    # an id is in _running or in _ended; each function of a report is in _functions
 
     def __init__(self) -> None:
         self._functions: dict[str, _Function] = {}
-        self._running: dict[str, Mapping[str, Any]] = {}
+        self._running: dict[str, _Report] = {}
         self._ended: set[str] = set()
 
     def add(self, message: Mapping[str, Any]) -> None:
@@ -116,56 +138,54 @@ class RunMetrics:
         number = message["id"]
         if number in self._ended:
             return
-        if message["task"]["status"] == "running" or message.get("awaits_proof"):
-            self._running[number] = message
-            return
+        for use, function in message["functions"].items():
+            if use not in self._functions:
+                self._functions[use] = _Function(function["about"])
+        report = _Report.of(message)
+        if report.awaits_proof or report.task["status"] == "running":
+            self._running[number] = report
+        else:
+            self._end(number, report)
+
+    def _end(self, number: str, report: _Report) -> None:
         self._running.pop(number, None)
         self._ended.add(number)
-        for use, part in _parts(message):
-            self._function(use, message).add(part)
+        for use in report.figures:
+            self._functions[use].add(report.part(use))
 
     def lose(self, number: str) -> None:
         """Count the task of this message as lost; its last message may still come another way."""
-        message = self._running.get(number)
-        if message is not None and not message.get("awaits_proof"):
+        report = self._running.get(number)
+        if report is not None and not report.awaits_proof:
             del self._running[number]
-            self._running[number] = {**message, "task": {**message["task"], "status": "lost"}}
-            lost = [one for one, message in self._running.items() if message["task"]["status"] == "lost"]
+            self._running[number] = report.with_status("lost")
+            lost = [one for one, report in self._running.items() if report.task["status"] == "lost"]
             if len(lost) > DETAILED:  # no message of the first one is to be expected
-                self.add(self._running[lost[0]])
+                self._end(lost[0], self._running[lost[0]])
 
     @property
     def unproven_stages(self) -> set[int]:
         """The stages of tasks that ended well, as far as they know, and that Spark has not confirmed."""
-        return {message["task"]["stage"] for message in self._running.values() if message.get("awaits_proof")}
+        return {report.task["stage"] for report in self._running.values() if report.awaits_proof}
 
     def mark_failed(self, failed: Collection[TaskAttempt]) -> None:
         """Say at the end of the run which of the tasks failed that Spark has not confirmed."""
-        for number, message in list(self._running.items()):
-            task = message["task"]
-            if message.get("awaits_proof") and (task["stage"], task["partition"], task["attempt"]) in failed:
-                self._running[number] = {**message, "task": {**task, "status": "failed"}}
+        for number, report in list(self._running.items()):
+            task = report.task
+            if report.awaits_proof and (task["stage"], task["partition"], task["attempt"]) in failed:
+                self._running[number] = report.with_status("failed")
 
     @property
     def is_running(self) -> bool:
         """Whether tasks run, as far as their messages say."""
-        return any(message["task"]["status"] == "running" for message in self._running.values())
-
-    def _function(self, use: str, message: Mapping[str, Any]) -> _Function:
-        if use not in self._functions:
-            self._functions[use] = _Function(message["functions"][use]["about"])
-        return self._functions[use]
+        return any(report.task["status"] == "running" for report in self._running.values())
 
     def to_plain(self) -> list[dict[str, Any]]:
         """What each function did until now, in the order in which they were planned."""
-        running: dict[str, list[_Part]] = {use: [] for use in self._functions}
-        for message in list(self._running.values()):
-            for use, part in _parts(message):
-                running.setdefault(use, []).append(part)
-                self._function(use, message)
         plain, labels, numbers = [], set[str](), dict[str, Iterator[int]]()
         for use in sorted(self._functions, key=lambda use: self._functions[use].about["order"]):
-            function = self._functions[use].with_running(running[use])
+            running = [report.part(use) for report in self._running.values() if use in report.figures]
+            function = self._functions[use].with_running(running)
             name = function.about["name"]
             label = name
             while label in labels:
@@ -173,13 +193,6 @@ class RunMetrics:
             labels.add(label)
             plain.append(function.to_plain(label))
         return plain
-
-
-def _parts(message: Mapping[str, Any]) -> list[tuple[str, _Part]]:
-    return [
-        (use, _Part(message["task"], FunctionMetrics.from_plain(told["metrics"]), told["timeline"]))
-        for use, told in message["functions"].items()
-    ]
 
 
 def _plain(metrics: FunctionMetrics) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Figures of tasks that still run: from the Python worker straight to the driver, over an authenticated connection."""
+"""Figures of running tasks, from the Python worker straight to the driver over an authenticated connection."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import hmac
 import json
+import logging
 import secrets
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -19,29 +20,31 @@ __all__ = ("Address", "LiveReporter", "LiveServer")
 
 Address = tuple[str, int]
 
-NONCE = 32  # bytes, which the driver says first
-TAG = 32  # bytes before each message
-PATIENCE = 1.0  # seconds that a worker gives the driver
-SILENCE = 60.0  # seconds after which the driver forgets who has not proved that he knows the secret
-LARGEST = 4 << 20  # bytes of a message
-MOST = 500  # connections; tasks beyond that tell their figures when they end
+NONCE_BYTES = 32  # the driver sends a nonce first
+TAG_BYTES = 32  # before each message
+TIMEOUT = 1.0  # seconds for the driver to answer a worker
+AUTHENTICATION_TIMEOUT = 60.0  # seconds for the first message of a connection
+MAX_MESSAGE_BYTES = 4 << 20
+MAX_CONNECTIONS = 500  # tasks beyond that report when they end
+
+logger = logging.getLogger("asyncudf")
 
 
 def _tag(secret: bytes, nonce: bytes, number: int, body: bytes) -> bytes:
-    """Proves that the n-th message of a connection comes from one who knows the secret, which is itself never sent."""
+    """Proves that the n-th message of a connection is from a sender with the secret, which is itself never sent."""
     return hmac.digest(secret, nonce + struct.pack("!Q", number) + body, "sha256")
 
 
 class LiveReporter:
-    """The worker's end: sends messages as far as they can be sent, and never makes anybody wait.
+    """The worker's end: sends each message as far as the socket takes it, and never blocks.
 
-    Opened and closed by Spark's thread; in between `send` is called by the loop's.
+    Spark's thread opens and closes it; in between the loop's thread calls `send`.
     """
 
-    # A driver that is slow, or gone, costs nothing: what the socket does not take at once is kept, and until it has
-    # left there is no next message. In a process that could not reach an address nobody tries it again.
+    # A slow driver costs nothing: what the socket does not take at once is kept, and until that has been sent there is
+    # no next message. A process does not try an address again that it could not reach.
     #
-    # _rest: of the last message, what has not left; _socket is None when all is over
+    # _rest: what is not sent yet of the last message; _socket is None once the connection has ended
 
     _unreachable: set[Address] = set()
 
@@ -53,28 +56,31 @@ class LiveReporter:
         if address in self._unreachable:
             return
         try:
-            self._socket = socket.create_connection(address, timeout=PATIENCE)
-            self._nonce = self._socket.recv(NONCE, socket.MSG_WAITALL)
+            self._socket = socket.create_connection(address, timeout=TIMEOUT)
+            self._nonce = self._socket.recv(NONCE_BYTES, socket.MSG_WAITALL)
             self._socket.settimeout(0)
-        except (OSError, ValueError, OverflowError):  # some hosts have no form that could be looked up
+        except (OSError, ValueError, OverflowError):  # a host name that cannot be encoded
             self._unreachable.add(address)
             self.drop()
         else:
-            if len(self._nonce) < NONCE:  # it has enough others
+            if len(self._nonce) < NONCE_BYTES:  # the driver has enough connections
                 self.drop()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Tell the driver, unless the last message is still on its way."""
+        """Send a message, unless a part of the last one is not sent yet."""
         self._push()
         if self._socket is not None and not self._rest:
             self._rest = self._framed(message)
             self._push()
 
     def close(self, message: Mapping[str, Any]) -> None:
-        """Tell the last thing, and wait a moment until the driver has heard it: Spark may tell it that all is over."""
+        """Send the last message, and wait at most `TIMEOUT` until the driver has read it.
+
+        The driver then knows how the task ended before Spark tells it that the job is over.
+        """
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                self._socket.settimeout(PATIENCE)
+                self._socket.settimeout(TIMEOUT)
                 self._socket.sendall(self._rest + self._framed(message))
                 self._socket.shutdown(socket.SHUT_WR)
                 self._socket.recv(1)
@@ -92,11 +98,11 @@ class LiveReporter:
                 self._rest = self._rest[self._socket.send(self._rest) :]
         except BlockingIOError:
             pass
-        except OSError:  # the driver is gone, or listens no more
+        except OSError:  # the driver has ended, or the monitor
             self.drop()
 
     def drop(self) -> None:
-        """Tell nothing any more."""
+        """End the connection."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None
@@ -106,8 +112,8 @@ class LiveServer:
     """The driver's end, in a thread of its own.
 
     Args:
-        host: where it listens; OSError if it cannot.
-        deliver: called in that thread with each message whose sender knows the secret.
+        host: the address to listen at; OSError if it cannot.
+        deliver: called in that thread with each message of a sender that has the secret.
         lost: called with the last message of a connection that has ended.
     """
 
@@ -121,6 +127,8 @@ class LiveServer:
         self._secret = secret
         self._deliver = deliver
         self._lost = lost
+        self._connections = 0
+        self._is_sample = False  # whether a task was refused
         self._loop: asyncio.AbstractEventLoop
         self._is_over: asyncio.Event
         listening: Future[int] = Future()
@@ -129,10 +137,10 @@ class LiveServer:
         self.port = listening.result()
 
     def close(self) -> None:
-        """Listen no more, and end all connections."""
+        """Stop listening, and end all connections."""
         with contextlib.suppress(RuntimeError):  # its loop has ended
             self._loop.call_soon_threadsafe(self._is_over.set)
-        self._thread.join(timeout=10 * PATIENCE)
+        self._thread.join(timeout=10 * TIMEOUT)
 
     def _run(self, host: str, listening: Future[int]) -> None:
         try:
@@ -145,7 +153,7 @@ class LiveServer:
 
     async def _listen(self, host: str, listening: Future[int]) -> None:
         self._loop, self._is_over = asyncio.get_running_loop(), asyncio.Event()
-        self._loop.set_exception_handler(lambda loop, context: None)  # such as that no file can be opened any more
+        self._loop.set_exception_handler(lambda loop, context: None)  # for example: too many open files
         try:
             server = await asyncio.start_server(self._serve, host, 0)
             listening.set_result(server.sockets[0].getsockname()[1])
@@ -153,16 +161,17 @@ class LiveServer:
             listening.set_exception(error)
             return
         await self._is_over.wait()
-        server.close()  # and what goes on is cancelled when this ends
+        server.close()  # the runner then cancels the connections
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         message = None
-        gone = (OSError, EOFError, ValueError, TimeoutError)
-        with contextlib.closing(writer), contextlib.suppress(asyncio.CancelledError), contextlib.suppress(*gone):
-            if len(asyncio.all_tasks()) > MOST:
+        ended = (asyncio.CancelledError, OSError, EOFError, ValueError, TimeoutError)
+        with self._counted(), contextlib.closing(writer), contextlib.suppress(*ended):
+            if self._connections > MAX_CONNECTIONS:
+                self._report_sample()
                 return
-            writer.write(nonce := secrets.token_bytes(NONCE))
-            async with asyncio.timeout(SILENCE):
+            writer.write(nonce := secrets.token_bytes(NONCE_BYTES))
+            async with asyncio.timeout(AUTHENTICATION_TIMEOUT):
                 message = await self._read(reader, nonce, 0)
             number = 0
             while message is not None:
@@ -172,12 +181,29 @@ class LiveServer:
         if message is not None and not self._is_over.is_set():
             self._lost(message)
 
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._connections += 1
+        try:
+            yield
+        finally:
+            self._connections -= 1
+
+    def _report_sample(self) -> None:
+        if not self._is_sample:
+            self._is_sample = True
+            logger.warning(
+                "asyncudf.monitor takes live figures from %d tasks at once, and more are running: the live figures are "
+                "those of a sample. The others are added when they end",
+                MAX_CONNECTIONS,
+            )
+
     async def _read(self, reader: asyncio.StreamReader, nonce: bytes, number: int) -> dict[str, Any]:
-        """The next message; raises what `_serve` ends with if there is none, or if it proves nothing."""
+        """The next message; raises an error that ends `_serve` if there is none, or if its tag is wrong."""
         (length,) = struct.unpack("!I", await reader.readexactly(4))
-        if length > LARGEST:
+        if length > MAX_MESSAGE_BYTES:
             raise ValueError(length)
-        tag, body = await reader.readexactly(TAG), await reader.readexactly(length)
+        tag, body = await reader.readexactly(TAG_BYTES), await reader.readexactly(length)
         if not hmac.compare_digest(tag, _tag(self._secret, nonce, number, body)):
             raise ValueError(tag)
         message: dict[str, Any] = json.loads(body)
