@@ -20,8 +20,7 @@ from asyncudf._chain.environment import TaskEnvironment
 from asyncudf._chain.function_plan import FunctionPlan
 from asyncudf._metrics.counters import TaskCounters
 from asyncudf._operators.async_wait import AsyncWaitOperator
-from asyncudf._operators.outputs import ReportingOutput
-from asyncudf._operators.writer import RecordWriterOutput
+from asyncudf._operators.outputs import RecordWriterOutput, ReportingOutput
 
 from ._work import BATCH, Loop, batches, run, settle_collector
 

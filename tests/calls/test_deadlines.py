@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from asyncudf import AsyncFunction, AsyncTimeoutError, AsyncUDFError, ResultFuture, RetryStrategy
-from asyncudf._calls.deadlines import Deadlines
+from asyncudf._calls.timers import Deadlines
 from asyncudf.queues import OrderedStreamElementQueue, StreamRecord
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 from tests.kit.clocks import HandClock

@@ -17,11 +17,11 @@ from asyncudf._operators.outputs import (
     CopyingBroadcastingOutput,
     CopyingChainingOutput,
     Output,
+    RecordWriterOutput,
     ReportingOutput,
     SplittingOutput,
     TimestampedCollector,
 )
-from asyncudf._operators.writer import RecordWriterOutput
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 from asyncudf.testing import VirtualClockLoop
 from tests.kit.outputs import Taken

@@ -12,7 +12,7 @@ import pytest
 
 from asyncudf import WatermarkStrategy
 from asyncudf._arrow.rows import SourceRows, source_columns, watermark_marks
-from asyncudf._operators.buffered import BURST, SourceOperator
+from asyncudf._operators.operator import BURST, SourceOperator
 from asyncudf._operators.outputs import UNLIMITED
 from asyncudf._policies.watermarks import WatermarkGenerator
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark

@@ -19,7 +19,7 @@ from typing import NoReturn
 import pytest
 
 import benchmarks.cases
-from asyncudf._operators.writer import OUTPUT_BYTES
+from asyncudf._operators.outputs import OUTPUT_BYTES
 from benchmarks import _machine
 from benchmarks.__main__ import main
 from benchmarks._docs import PAGES, filled

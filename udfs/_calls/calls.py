@@ -32,16 +32,11 @@ from .._limits.limits import Limits
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.options import Options
 from .._policies.retry import EndedAttempt, is_lasting
-from .answers import Answers, Validate
 from .call import Call, CallingOperator, RowSharing
-from .copies import copied, with_own_arguments
-from .costs import Costs
-from .counting import CallCounts
-from .deadlines import ROUNDING, Deadlines
-from .error_policy import ErrorPolicy
-from .hedges import Hedges
-from .invokers import Invoker
+from .invokers import Costs, Invoker, copied, with_own_arguments
+from .outcomes import CallCounts, ErrorPolicy, ResultChecker, Validate
 from .slots import CallSlot, SlotPool
+from .timers import ROUNDING, Deadlines, Hedges
 
 __all__ = ("Calls",)
 
@@ -102,7 +97,7 @@ class Calls:
         self.clock = counters.clock
         self._latencies = counters.latencies
         self.validate = validate
-        self._answers = Answers(validate)
+        self._checker = ResultChecker(validate)
         self._policy = ErrorPolicy(options, spec.name, partition)
         self.counts = CallCounts(counters, options.redact, self._begun)
         self.function: Callable[..., Coroutine[Any, Any, Any]] | None = None
@@ -396,7 +391,7 @@ class Calls:
             return
         if call.done:
             return
-        outcomes, failure = self._answers.checked(results or (), side)
+        outcomes, failure = self._checker.checked(results or (), side)
         if error is not None:
             outcomes, failure = [error] * len(call.records), error
         self._decide(call, results, outcomes, failure, now)
@@ -596,7 +591,7 @@ class Calls:
     def _time_out(self, call: Call) -> None:
         self._sharing.leaves(call)  # what stands in for a result is this row's alone
         error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
-        answers = [self._answers.late(self._invoker, call, record, error) for record in call.records]
+        answers = [self._checker.late(self._invoker, call, record, error) for record in call.records]
         is_at_work = call.parked is None
         self.counts.timed_out(call, answers)
         # One that has waited for its turn tells nothing of the service, and is in another place.

@@ -1,24 +1,36 @@
-"""How each kind of function is called: one way in, a list of results for each row out."""
+"""How each kind of function is called, with copies of its arguments, spans, and what an attempt costs."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import dataclasses
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from inspect import Parameter
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from .._errors.exceptions import ResultError
+from .._errors.exceptions import AsyncUDFError, ResultError
+from .._errors.records import Redact, error_message
 from .._functions.async_function import AsyncFunction, Deliver, ResultFuture, Results
-from .._functions.context import RuntimeContext
+from .._functions.context import CURRENT_CALL, RuntimeContext
 from .._functions.parameters import BY_POSITION, bound, parameters_of
 from .._functions.signature import FunctionKind, FunctionSpec
 from .._policies.options import Options
-from .spans import Attempt, Spans
+from .._policies.rate_limit import RateLimit
+from .._text.safe import type_name
+from .call import Call
 
-__all__ = ("BatchCodec", "Invoker", "invoker_of", "of_row")
+__all__ = (
+    "BatchCodec",
+    "Costs",
+    "Invoker",
+    "copied",
+    "invoker_of",
+    "with_own_arguments",
+)
 
 
 class BatchCodec(Protocol):
@@ -103,7 +115,7 @@ class _Vectorized(Invoker):
         return [result[0] for result in results]
 
 
-class _Rich(Invoker):
+class _AsyncFunctionInvoker(Invoker):
     """An `AsyncFunction`, which completes a `ResultFuture`."""
 
     # The row is done when the future is, though `async_invoke` may go on; and it may return long before. So results
@@ -137,20 +149,20 @@ class _Rich(Invoker):
 class _Traced(Invoker):
     """Any of these, with a span around each attempt."""
 
-    def __init__(self, inner: Invoker, spans: Spans) -> None:
+    def __init__(self, inner: Invoker, spans: _Spans) -> None:
         super().__init__(inner.name, None)
         self._inner = inner
         self._spans = spans
         if (function := inner.direct) is not None:
 
             async def call(*row: Any) -> Any:
-                with Attempt(spans, 1):
+                with _AttemptSpan(spans, 1):
                     return await function(*row)
 
             self.direct = call
 
     async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results] | None:
-        with Attempt(self._spans, len(rows)) as attempt:
+        with _AttemptSpan(self._spans, len(rows)) as attempt:
 
             def delivered(results: Results | None, error: BaseException | None) -> None:
                 if error is not None:
@@ -181,7 +193,7 @@ def invoker_of(
     invoker = _bound(spec, options.on_timeout, resources, context, codec)
     if not options.spans:
         return invoker
-    return _Traced(invoker, Spans(spec.name, spec.full_name, context.partition, options.redact))
+    return _Traced(invoker, _Spans(spec.name, spec.full_name, context.partition, options.redact))
 
 
 def _bound(
@@ -192,7 +204,7 @@ def _bound(
     codec: BatchCodec | None,
 ) -> Invoker:
     if spec.kind is FunctionKind.ASYNC_FUNCTION:
-        return _Rich(spec.name, on_timeout, spec.function)
+        return _AsyncFunctionInvoker(spec.name, on_timeout, spec.function)
     given, parameters = dict(resources), parameters_of(spec.function)
     if spec.context_parameter is not None:
         given[spec.context_parameter] = context
@@ -259,3 +271,138 @@ def _in_thread(function: Callable[..., Any], name: str) -> Callable[..., Corouti
         return await asyncio.get_running_loop().run_in_executor(None, run)
 
     return call
+
+
+# Not copy.deepcopy: it takes many times as long, and remembers what it has seen, which values of a column do not need.
+_EDITABLE = frozenset((list, tuple, dict, bytearray, set))  # a tuple itself cannot be edited, but what is in it can
+
+
+def copied(value: Any) -> Any:
+    """The value with lists, dicts and the like of its own; all else cannot be edited, or is no value of a column.
+
+    >>> row = {"tags": ["a"]}
+    >>> copied(row) == row, copied(row)["tags"] is row["tags"]
+    (True, False)
+    """
+    cls = type(value)
+    if cls is list or cls is tuple:
+        if _EDITABLE.isdisjoint(map(type, value)):  # an embedding: nothing to look at one by one
+            return value[:]
+        return cls([copied(item) for item in value])
+    if cls is dict:
+        return {key: copied(item) for key, item in value.items()}
+    return value.copy() if cls is bytearray or cls is set else value
+
+
+def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called with copies of its arguments each time."""
+
+    def call(*args: Any) -> Any:
+        return function(*copied(args))
+
+    return call
+
+
+class Costs:
+    """The costs of a function's attempts.
+
+    Attributes:
+        of_each: of every attempt alike; None: each call has its own.
+    """
+
+    def __init__(self, limits: Sequence[RateLimit], spec: FunctionSpec) -> None:
+        self._limits = [
+            dataclasses.replace(limit, cost=of_row(limit.cost, spec)) if callable(limit.cost) else limit
+            for limit in limits
+        ]
+        has_own = any(callable(limit.cost) for limit in limits)
+        self.of_each = None if has_own else [limit.cost_of(()) for limit in limits]
+
+    def of(self, call: Call) -> Sequence[float]:
+        """Of one attempt: a number counts once, a function for each row of a micro-batch.
+
+        Raises:
+            BaseException: what a cost function of the user's raises.
+        """
+        if self.of_each is not None:
+            return self.of_each
+        return [
+            sum(limit.cost_of(copied(_arguments(record.value))) for record in call.records)
+            if callable(limit.cost)
+            else limit.cost_of(())
+            for limit in self._limits
+        ]
+
+
+def _arguments(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+class _Spans:
+    """Makes the spans of one function in one task.
+
+    Args:
+        name: of the spans.
+        function: the full name.
+
+    Raises:
+        AsyncUDFError: OpenTelemetry is not installed here.
+    """
+
+    def __init__(self, name: str, function: str, partition: int, redact: Redact | None) -> None:
+        try:
+            from opentelemetry import context, trace
+        except ImportError as error:
+            needs = "spans=True needs OpenTelemetry on every executor: pip install 'asyncudf[otel]'"
+            raise AsyncUDFError(needs) from error
+        self.context, self.trace = context, trace
+        self._name = name
+        self._tracer = trace.get_tracer("asyncudf")
+        self._attributes: dict[str, Any] = {"code.function.name": function, "asyncudf.partition": partition}
+        self._redact = redact
+
+    def begin(self, rows: int) -> Any:
+        """A span that has begun; its parent is the current one."""
+        told: dict[str, Any] = {"asyncudf.call.attempt": CURRENT_CALL.get().attempt, "asyncudf.call.rows": rows}
+        try:
+            return self._tracer.start_span(self._name, attributes={**self._attributes, **told})
+        except Exception:  # of an SDK: no row may fail of it
+            return self.trace.INVALID_SPAN
+
+    def fail(self, span: Any, error: BaseException) -> None:
+        """Tell that the attempt ended with this error."""
+        # Not record_exception: nothing in what that keeps is redacted.
+        span.set_attribute("error.type", type_name(error))
+        span.set_status(self.trace.Status(self.trace.StatusCode.ERROR, error_message(error, self._redact)))
+
+
+class _AttemptSpan:
+    """A context in which the span of one attempt is the current one, so that of what the function does is below it."""
+
+    # Afterwards the context is as it was: a call that leaves something in it would cost its slot.
+
+    __slots__ = ("_has_failed", "_rows", "_span", "_spans", "_token")
+
+    def __init__(self, spans: _Spans, rows: int) -> None:
+        self._spans = spans
+        self._rows = rows
+        self._has_failed = False
+
+    def __enter__(self) -> Self:
+        self._span = self._spans.begin(self._rows)
+        self._token = self._spans.context.attach(self._spans.trace.set_span_in_context(self._span))
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self.failed(error)
+        self._spans.context.detach(self._token)
+        with contextlib.suppress(Exception):
+            self._span.end()
+
+    def failed(self, error: BaseException) -> None:
+        """The attempt has ended with this error; the first one counts."""
+        if not self._has_failed:
+            self._has_failed = True
+            with contextlib.suppress(Exception):
+                self._spans.fail(self._span, error)

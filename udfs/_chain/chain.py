@@ -13,9 +13,8 @@ from typing import Protocol
 from asyncudf.queues import LatencyMarker, StreamRecord
 
 from .._operators.async_wait import AsyncWaitOperator
-from .._operators.buffered import BufferedOperator, SourceOperator
-from .._operators.input_buffer import InputElement
-from .._operators.operator import ChainedOperator, Operator
+from .._operators.intake import InputElement
+from .._operators.operator import BufferedOperator, ChainedOperator, Operator, SourceOperator
 from .._operators.outputs import (
     BroadcastingOutput,
     ChainingOutput,

@@ -21,8 +21,13 @@ from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._operators.async_wait import AsyncWaitOperator
 from .._operators.operator import ChainedOperator
 from .._operators.outputs import Output, TimestampedCollector
-from .._operators.synchronous import FilterOperator, ProcessOperator
-from .._operators.watermarks import UnionOperator, WatermarkColumnOperator, WatermarkOperator
+from .._operators.synchronous import (
+    FilterOperator,
+    ProcessOperator,
+    UnionOperator,
+    WatermarkColumnOperator,
+    WatermarkOperator,
+)
 from .._policies.options import EventLoop, OnError
 from .._policies.watermarks import WatermarkGenerator, WatermarkStrategy
 from .environment import TaskEnvironment

@@ -11,7 +11,7 @@ from .._arrow.schemas import capture_type
 from .._arrow.sizes import estimated_size, may_be_large
 from .._arrow.stored_results import StoredResultCodec, type_text
 from .._arrow.validation import validator
-from .._calls.copies import with_own_arguments
+from .._calls.invokers import with_own_arguments
 from .._coordination.config import CoordinatorConfig
 from .._errors.type_mismatch import check_awaited
 from .._functions.key_names import check_key_name, defaults_of, key_name

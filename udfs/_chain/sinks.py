@@ -18,8 +18,7 @@ from .._arrow.schemas import error_type
 from .._arrow.validation import validator
 from .._errors.records import LETTER_FIELDS
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
-from .._operators.outputs import Output
-from .._operators.writer import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
+from .._operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, Output, RecordWriterOutput
 from .plan import StreamNode
 
 __all__ = (

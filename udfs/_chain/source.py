@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from .._arrow.rows import SourceRows, records_of, rows_of, watermark_marks
-from .._operators.input_buffer import InputElement
+from .._operators.intake import InputElement
 from .._policies.watermarks import WatermarkGenerator
 from .factories import AssignFactory, WaitFactory
 from .plan import ChainPlan

@@ -13,9 +13,7 @@ from asyncudf.queues import Entry, StreamElement
 
 from .._calls.call import Call, RowSharing
 from .._calls.calls import Calls
-from .._calls.costs import Costs
-from .._calls.invokers import BatchCodec, Invoker, invoker_of
-from .._calls.micro_batch import MicroBatch
+from .._calls.invokers import BatchCodec, Costs, Invoker, invoker_of
 from .._calls.resources import closing, opened
 from .._calls.slots import CallSlot, SlotPool
 from .._coordination.config import TaskIdentity
@@ -29,10 +27,9 @@ from .._policies.options import OnNullInput, Options
 from .._stored.rows import NullAnswers, plain
 from .._stored.sharing import StoreSharing
 from .._stored.stored_results import StoredResults
-from .buffered import BufferedOperator
 from .fast_path import FastPath
-from .intake import Intake
-from .operator import ChainedOperator
+from .intake import Intake, MicroBatch
+from .operator import BufferedOperator, ChainedOperator
 from .outputs import Output
 from .queues import Emitter, queue_of
 

@@ -1,18 +1,25 @@
-"""Intake: leads rows from the input into the queue, each when its call can begin."""
+"""How rows enter an operator: they wait in the input, gather for a call, and get their place in the queue."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
-from asyncudf.queues import Entry, StreamElementQueue, StreamRecord
+from asyncudf.queues import Entry, StreamElement, StreamElementQueue, StreamRecord
 
 from .._calls.call import RowSharing
-from .._calls.micro_batch import MicroBatch
 from .._stored.rows import CachedRows
-from .input_buffer import InputBuffer
 
-__all__ = ("Intake",)
+__all__ = (
+    "InputBuffer",
+    "InputElement",
+    "Intake",
+    "MicroBatch",
+)
 
 
 TOGETHER = 200  # cached rows that are emitted together
@@ -151,3 +158,229 @@ class Intake:
 
     def _is_starved(self) -> bool:
         return self.buffer.has_ended or not self.queue.places  # behind a full queue a batch would wait for itself
+
+
+MANY = 10_000  # elements, where nobody knows how many there are
+
+
+# Whole batches come as plain tuples of value, timestamp and origin: most rows never need to be records.
+InputElement = StreamElement | tuple[Any, None, Any]
+
+
+def record_of(element: InputElement) -> StreamElement:
+    """The element, a plain tuple made a record."""
+    return StreamRecord._make(element) if type(element) is tuple else element  # type: ignore[return-value]
+
+
+class InputBuffer:
+    """Batches of elements in a line; asks for another batch when it starts on the last.
+
+    Args:
+        request_batch: asks whoever feeds for one batch.
+    """
+
+    # Batches stay iterators, and `current` is open to the fast path, so that taking a row costs one step of a C
+    # iterator and no call. A chain puts rows one by one: all of them share one iterator that reads from `_line`.
+    # Asking for the next batch when the last one begins, not when it ends, lets Spark read while calls go on.
+    #
+    # may_have_more is False only when every element has been taken
+    # has_ended: nothing more is fed
+    # _line: what was put one by one and not taken; _reads_line: one of _batches, or `current`, reads it
+    # current: gives what is left in _inserted, then what is left of _behind
+    # _is_listed: `values` is reading, which is no reason to ask for more
+
+    def __init__(self, request_batch: Callable[[], None]) -> None:
+        self._request_batch = request_batch
+        self._batches: deque[Iterator[InputElement]] = deque()
+        self.current: Iterator[InputElement] = iter(())
+        self._behind = self.current
+        self.may_have_more = False
+        self.has_ended = False
+        self._line: deque[StreamElement] = deque()
+        self._inserted: deque[StreamElement] = deque()
+        self._is_listed = self._reads_line = False
+
+    @property
+    def waiting(self) -> int:
+        """How many elements that were put one by one have not been taken."""
+        return len(self._line)
+
+    @property
+    def known_rows(self) -> int:
+        """About how many elements can be taken without another being fed."""
+        if self._batches or not self.may_have_more:
+            return len(self._line) + MANY * bool(self._batches)
+        return operator.length_hint(self.current, MANY)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether there is a batch behind the one that elements are taken from."""
+        return bool(self._batches)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is left and nothing will come."""
+        return self.has_ended and not self.may_have_more
+
+    def feed(self, batch: Iterable[InputElement]) -> None:
+        """Put a batch at the end of the line."""
+        self._batches.append(iter(batch))
+        self.may_have_more = True
+
+    def put(self, element: StreamElement) -> None:
+        """Put one element at the end of the line; `request_batch` is called when all of these have been taken."""
+        if not self._reads_line:
+            self._batches.append(self._take_line())
+            self._reads_line = self.may_have_more = True
+        self._line.append(element)
+
+    def _take_line(self) -> Iterator[StreamElement]:
+        # What is put while this is read joins it; when it has run dry, `put` starts another.
+        line = self._line
+        while line:
+            yield line.popleft()
+        self._reads_line = False
+        if not self._is_listed:
+            self._request_batch()
+
+    def end(self) -> None:
+        """Nothing follows."""
+        self.has_ended = True
+
+    def request_from(self, request_batch: Callable[[], None]) -> None:
+        """Ask here for batches, from now on."""
+        self._request_batch = request_batch
+
+    def insert(self, element: StreamElement) -> None:
+        """Put an element before all others, but behind those inserted earlier."""
+        if not self._inserted:  # what earlier ones were put before: a chain for each would nest without end
+            self.current = chain(self._take_inserted(), self._behind)
+            self.may_have_more = True
+        self._inserted.append(element)
+
+    def take_unless(self, stays: Callable[[StreamElement], bool]) -> StreamElement | None:
+        """Take the next element, unless it stays where it is."""
+        if self._inserted and stays(self._inserted[0]):
+            return None
+        element = self.next()
+        if element is not None and stays(element):
+            self.put_back(element)
+            return None
+        return element
+
+    def put_back(self, element: StreamElement) -> None:
+        """Put an element that was taken back to where it was."""
+        self.insert(element)
+        self._inserted.rotate()
+
+    def _take_inserted(self) -> Iterator[StreamElement]:
+        while self._inserted:
+            yield self._inserted.popleft()
+
+    def restore(self, elements: Iterable[StreamElement]) -> None:
+        """Put elements before all others."""
+        self.current = self._behind = chain(elements, self.current)
+        self.may_have_more = True
+
+    def refill(self) -> bool:
+        """Go on to the next batch, when `current` is exhausted; False if there is none."""
+        if not self._batches:
+            self.may_have_more = False
+            return False
+        self.current = self._behind = self._batches.popleft()
+        if not self._batches and not self.has_ended:
+            self._request_batch()
+        return True
+
+    def next(self) -> StreamElement | None:
+        """Take the next element, None if there is none now."""
+        while (element := next(self.current, None)) is None:
+            if not self.refill():
+                return None
+        return record_of(element)
+
+    def values(self) -> list[StreamElement]:
+        """All elements, in order; they stay where they are."""
+        line, is_read = list(self._line), self._reads_line  # is behind all else
+        self._line.clear()
+        self._is_listed = True
+        batches: list[Any] = [list(batch) for batch in (self.current, *self._batches)]
+        self._is_listed = False
+        listed = [*map(record_of, chain.from_iterable(batches)), *line]
+        if is_read:
+            self._line.extend(line)
+            self._reads_line = True
+            batches[-1] = chain(batches[-1], self._take_line())
+        self._batches = deque(map(iter, batches))
+        self.current = self._behind = self._batches.popleft()
+        return listed
+
+
+Row = tuple[StreamRecord, Entry]
+
+
+class MicroBatch:
+    """Gathers rows until there are enough of them, or the first has waited long enough.
+
+    Args:
+        size: rows of a full batch.
+        linger: seconds after which a batch is ready though not full; None: never.
+        wake: called when that time has come.
+    """
+
+    # Its rows are in the queue already: they count against it, and keep their place in the order while they wait here.
+    # So a batch must not wait for company that the queue has no place for: that is what `is_starved` is about.
+    #
+    # len(_rows) <= size; _timer runs from the first row on, and only while there is one; _has_waited: it has fired
+
+    def __init__(
+        self, size: int, linger: float | None, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]
+    ) -> None:
+        self._size = size
+        self._linger = linger
+        self._loop = loop
+        self._wake = wake
+        self._rows: list[Row] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_waited = False
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the batch must go out as it is."""
+        return len(self._rows) == self._size or self._has_waited
+
+    def gather(self, next_row: Callable[[], Row | None], is_starved: Callable[[], bool]) -> Sequence[Row]:
+        """The rows of the next call: a full batch, or a partial one that must not wait any longer; else none.
+
+        Args:
+            next_row: a row that is in the queue already, None if there is none now.
+            is_starved: whether nothing can join the batch any more.
+        """
+        while not self.is_ready:
+            row = next_row()
+            if row is not None:
+                self._add(row)
+            elif is_starved():
+                break
+            else:
+                return ()
+        return self._take()
+
+    def _add(self, row: Row) -> None:
+        if not self._rows and self._linger is not None:
+            self._timer = self._loop.call_later(self._linger, self._due)
+        self._rows.append(row)
+
+    def _take(self) -> Sequence[Row]:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        rows, self._rows, self._has_waited = self._rows, [], False
+        return rows
+
+    def _due(self) -> None:
+        self._has_waited = True
+        self._wake()

@@ -1,15 +1,29 @@
-"""What every operator is to its neighbours."""
+"""What every operator is to its neighbours, and what is common to operators that hold elements back."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import contextvars
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
+from .._errors.records import as_exception
+from .._stored.rows import Inlet
+from .intake import InputBuffer, InputElement
 from .outputs import Downstream, Output
 
-__all__ = ("ChainedOperator", "Marker", "Operator", "emit_marker")
+__all__ = (
+    "BufferedOperator",
+    "ChainedOperator",
+    "Marker",
+    "Operator",
+    "SourceOperator",
+    "emit_marker",
+)
+
 
 Marker = Watermark | WatermarkStatus | LatencyMarker
 
@@ -63,3 +77,159 @@ class ChainedOperator(Operator):
     def input(self) -> Downstream:
         """What one of those before it hands its rows to."""
         return self  # a union has an input of its own for each
+
+
+class BufferedOperator(Operator):
+    """Takes elements in, and pushes what becomes of them to an output while that has room.
+
+    Args:
+        request_batch: called when more elements are wanted.
+        fail: told of the error that ends the operator, to end its chain with it; its own `abort` unless given.
+    """
+
+    # Back-pressure ends here. Operators that wait for nothing hand a row on before they return, so only one that has
+    # elements of its own can stop when the output is full; it must be told (`resume`) when it may go on.
+    #
+    # _held_back: something could leave, but the output had no room when it was last asked
+    # _finished is set once: all is emitted, or an error
+    # _own_context: without the variables of any call, for what is run later
+
+    def __init__(
+        self,
+        output: Output,
+        loop: asyncio.AbstractEventLoop,
+        request_batch: Callable[[], None],
+        fail: Callable[[BaseException], None] | None,
+    ) -> None:
+        self._output = output
+        self.loop = loop
+        self._request_batch = request_batch
+        self._fail = fail or self.abort
+        self._input = InputBuffer(request_batch)
+        self._inlet: Inlet = self._input
+        self._held_back = False
+        self._own_context = contextvars.copy_context()
+        self._finished: asyncio.Future[None] = loop.create_future()
+
+    @abstractmethod
+    def look_at_input(self) -> None:
+        """Something has come in, or has ended."""
+
+    @abstractmethod
+    def push(self) -> None:
+        """Emit what may leave."""
+
+    async def run(self) -> None:
+        """All of it, for one that is not part of a chain."""
+        async with self.running():
+            pass
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether all is emitted, or an error has ended it."""
+        return self._finished.done()
+
+    def feed(self, elements: Iterable[InputElement]) -> None:
+        """Take a batch of rows and markers."""
+        self._inlet.feed(elements)
+        self.look_at_input()
+
+    def insert(self, marker: LatencyMarker) -> None:
+        """Put a marker where the next row is taken from."""
+        if not self.has_finished:
+            self._input.insert(marker)
+            self.look_at_input()
+
+    def end_of_input(self) -> None:
+        """Say that nothing follows."""
+        self._inlet.end()
+        self.look_at_input()
+
+    def resume(self) -> None:
+        """The output has room again."""
+        if self._held_back:
+            self._held_back = False
+            self.loop.call_soon(self.push, context=self._own_context.copy())  # not that of a row further down
+
+    def fail(self, error: BaseException) -> None:
+        """End the chain with an error."""
+        self._fail(error)
+
+    def abort(self, error: BaseException) -> None:
+        if not self._finished.done():
+            self._finished.set_exception(as_exception(error))
+
+    @contextlib.contextmanager
+    def _owning_its_end(self) -> Iterator[None]:
+        """Around the wait for `_finished`: its error is seen, also when a neighbour's is raised instead.
+
+        It wins over a cancellation, which may have come with it: of a task group, one of whose tasks a row waited for.
+        """
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._finished.done() and not self._finished.cancelled():
+                self._finished.result()
+            raise
+        finally:
+            if self._finished.done() and not self._finished.cancelled():
+                self._finished.exception()
+
+    def _end_output(self) -> None:
+        if self._output.get_watermark_gauge().timestamp != Watermark.MAX.timestamp:  # or it came from upstream
+            self._output.emit_watermark(Watermark.MAX)
+        self._output.close()
+
+
+BURST = 200  # elements that a source pushes before timers and the mailbox get their turn
+
+
+class SourceOperator(BufferedOperator):
+    """Pushes the elements of a task into a chain that does not begin with an async operator."""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Ask for elements; at the end of the block wait until all are pushed, and end the output."""
+        self._request_batch()
+        with self._owning_its_end():
+            yield
+            await self._finished
+        self._end_output()
+
+    # In bursts: to give way after each row would cost a turn of the loop per row, and never to do so would let no timer
+    # fire while a whole batch is pushed.
+    #
+    # _goes_on: the next burst is on its way; nobody else starts one meanwhile, or there would be two in each turn
+    _goes_on = False
+
+    def look_at_input(self) -> None:
+        self.push()
+
+    def push(self) -> None:
+        if not self._goes_on:
+            self._push_burst()
+
+    def _push_burst(self) -> None:
+        self._goes_on = False
+        try:
+            for _ in range(BURST):
+                if self._finished.done() or not self._push_one():
+                    return
+        except BaseException as error:  # called from the mailbox, where an exception would only be logged
+            self.fail(error)
+        else:
+            self._goes_on = True
+            self.loop.call_soon(self._push_burst)
+
+    def _push_one(self) -> bool:
+        if self._output.room <= 0:
+            self._held_back = True
+            return False
+        element = self._input.next()
+        if isinstance(element, StreamRecord):
+            self._output.collect(element)
+        elif element is not None:
+            emit_marker(self._output, element)
+        elif self._input.is_drained:
+            self._finished.set_result(None)
+        return element is not None

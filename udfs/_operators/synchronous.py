@@ -1,22 +1,30 @@
-"""The operators of a chain that wait for nothing: they hand on what they make before they return."""
+"""The operators of a chain that wait for nothing: filters, process functions, watermarks, unions."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
-from asyncudf.queues import StreamRecord
+from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
 from .._calls.resources import closing, opening
 from .._errors.exceptions import AsyncUDFError
 from .._errors.records import Redact, shown_input, task_error
 from .._functions.process_function import ProcessContext, ProcessFunction, checked_result
+from .._policies.watermarks import WatermarkGenerator
 from .operator import ChainedOperator, Marker, emit_marker
 from .outputs import Output, TimestampedCollector
 
-__all__ = ("FilterOperator", "ProcessOperator", "SynchronousOperator")
+__all__ = (
+    "FilterOperator",
+    "ProcessOperator",
+    "UnionOperator",
+    "WatermarkColumnOperator",
+    "WatermarkOperator",
+)
 
 
 class SynchronousOperator(ChainedOperator):
@@ -129,3 +137,155 @@ class ProcessOperator(SynchronousOperator):
             stack.push_async_exit(closing(lambda *_: function.close(), f"{name}.close() failed"))
             await opening(partial(function.open, self._context), f"{name}.open() failed")
             yield
+
+
+class WatermarkOperator(SynchronousOperator):
+    """Gives rows their event time and puts watermarks between them, in the middle of a chain.
+
+    Args:
+        mark: what the strategy reads of a row: microseconds or a flag.
+        batch: tells the rows of one Arrow batch from those of the next.
+        idleness: after so many seconds without a row the input is idle, until the next.
+    """
+
+    def __init__(
+        self,
+        output: Output,
+        generator: WatermarkGenerator,
+        mark: Callable[[StreamRecord], Any],
+        batch: Callable[[StreamRecord], Any],
+        unprojected: Callable[[StreamRecord], StreamRecord],
+        idleness: float | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(output)
+        self._generator = generator
+        self._mark = mark
+        self._batch = batch
+        self._unprojected = unprojected
+        self._idleness = idleness
+        self._loop = loop
+        self._current: Any = None  # the batch of the last row
+        self._is_idle = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def process(self, record: StreamRecord) -> None:
+        self._wake_up()
+        mark, batch = self._mark(record), self._batch(record)
+        if self._current is not None and batch is not self._current:
+            self._emit(self._generator.end_of_batch())
+        self._current = batch
+        self._emit(self._generator.before(mark))
+        self._output.collect(self._unprojected(record)._replace(timestamp=self._generator.timestamp(mark)))
+        self._emit(self._generator.after(mark))
+
+    def process_marker(self, marker: Marker) -> None:
+        if not isinstance(marker, Watermark) or marker == Watermark.MAX:  # this operator makes its own
+            super().process_marker(marker)
+
+    def end_of_input(self) -> None:
+        self._stop_timer()
+        super().end_of_input()
+
+    def _emit(self, watermark: Watermark | None) -> None:
+        if watermark is not None:
+            self._output.emit_watermark(watermark)
+
+    def _wake_up(self) -> None:
+        """A row has come: the input is active, and the time without one begins anew."""
+        if self._is_idle:
+            self._is_idle = False
+            self._output.emit_watermark_status(WatermarkStatus.ACTIVE)
+        if self._idleness is not None:
+            self._stop_timer()
+            self._timer = self._loop.call_later(self._idleness, self._fall_idle)
+
+    def _fall_idle(self) -> None:
+        self._is_idle = True
+        self._output.emit_watermark_status(WatermarkStatus.IDLE)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        if self._idleness is not None:  # an input without any row is idle too
+            self._timer = self._loop.call_later(self._idleness, self._fall_idle)
+        try:
+            yield
+        finally:
+            self._stop_timer()
+
+
+class WatermarkColumnOperator(SynchronousOperator):
+    """Adds the watermark in force to each row."""
+
+    def process(self, record: StreamRecord) -> None:
+        self._output.collect(record.with_value(self._output.get_watermark_gauge().timestamp))
+
+
+class UnionOperator(SynchronousOperator):
+    """Rows of several inputs as they come; the watermark is the lowest of those that are not idle, as in Flink."""
+
+    # An input without a watermark yet holds the others back, or a row of its own could come too late; an idle one has
+    # said that it will not. When it wakes up it may be behind: the watermark then stands still until it has caught up.
+    #
+    # _watermarks, _idle: one for each input, by its number; _open: inputs that have not ended
+    # _last never decreases; the output has ended when all inputs have
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(output)
+        self._watermarks: list[int | None] = []
+        self._idle: list[bool] = []
+        self._open = 0
+        self._last: int | None = None
+
+    def input(self) -> UnionInput:
+        """One more input."""
+        self._watermarks.append(None)
+        self._idle.append(False)
+        self._open += 1
+        return UnionInput(self, len(self._idle) - 1)
+
+    def process_input_marker(self, number: int, marker: Marker) -> None:
+        """A marker that came on one input."""
+        match marker:
+            case Watermark():
+                self._watermarks[number] = marker.timestamp
+                self._advance()
+            case WatermarkStatus():
+                was_idle = all(self._idle)
+                self._idle[number] = marker is WatermarkStatus.IDLE
+                if all(self._idle) != was_idle:
+                    self._output.emit_watermark_status(marker)
+                self._advance()
+            case LatencyMarker():
+                self._output.emit_latency_marker(marker)
+
+    def _advance(self) -> None:
+        active = [mark for mark, idle in zip(self._watermarks, self._idle, strict=True) if not idle]
+        known = [mark for mark in active if mark is not None]
+        if known and len(known) == len(active) and (self._last is None or min(known) > self._last):
+            self._last = min(known)
+            self._output.emit_watermark(Watermark(self._last))
+
+    def end_of_input(self) -> None:
+        self._open -= 1
+        if not self._open:
+            super().end_of_input()
+
+
+class UnionInput(SynchronousOperator):
+    """One input of a union."""
+
+    def __init__(self, union: UnionOperator, number: int) -> None:
+        super().__init__(union._output)
+        self._union = union
+        self._number = number
+
+    def process_marker(self, marker: Marker) -> None:
+        self._union.process_input_marker(self._number, marker)
+
+    def end_of_input(self) -> None:
+        self._union.end_of_input()

@@ -22,7 +22,7 @@ from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._functions.signature import FunctionSpec, refuse_dead_letters
 from .._loop.bridge import Bridge
-from .._operators.input_buffer import InputElement
+from .._operators.intake import InputElement
 from .._policies.options import Options
 from .._text.safe import type_name
 from ._compat import AnalyzeArgument, AnalyzeResult, check_table_functions

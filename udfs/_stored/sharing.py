@@ -13,7 +13,7 @@ from asyncudf.queues import Entry, StreamElementQueue
 
 from .._calls.call import Call, RowSharing
 from .._calls.calls import Calls
-from .._calls.copies import copied
+from .._calls.invokers import copied
 from .._calls.resources import closing
 from .._calls.slots import CallSlot, SlotPool
 from .._functions.async_function import Results

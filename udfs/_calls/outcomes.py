@@ -1,18 +1,105 @@
-"""What is counted of calls beyond that they ended: errors, and what is not one row with one result."""
+"""What a row gets from its attempts: checked results, what stands in for a late or failed one, and the counts."""
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
-from .._errors.records import Redact, error_message
+from asyncudf.queues import StreamRecord
+
+from .._errors.records import Redact, error_message, error_record, is_fatal, shown_input, task_error
 from .._functions.async_function import Results
-from .._functions.side_outputs import SideRecord
+from .._functions.context import CURRENT_CALL, CallState
+from .._functions.side_outputs import DEAD_LETTERS, SideRecord
 from .._metrics.counters import TaskCounters
+from .._policies.options import OnError, Options
 from .._text.safe import type_name
 from .call import Call
+from .invokers import Invoker
 
-__all__ = ("CallCounts",)
+__all__ = (
+    "CallCounts",
+    "ErrorPolicy",
+    "ResultChecker",
+    "Validate",
+)
+
+
+Validate = Callable[[Any], Any]
+
+
+class ResultChecker:
+    """Checks what comes back of a call, and asks for what shall stand in where it comes too late.
+
+    Args:
+        validate: checks and converts each result.
+    """
+
+    def __init__(self, validate: Validate | None) -> None:
+        self._validate = validate
+        self._context = contextvars.copy_context()  # without any row's variables
+
+    def checked(
+        self, results: Sequence[Results], side: Sequence[SideRecord]
+    ) -> tuple[list[Results | BaseException], BaseException | None]:
+        """The results of each row with what it has written on the side, or its error; and the first such error."""
+        outcomes: list[Results | BaseException] = []
+        validate, misfit = self._validate, None
+        for result in results:
+            try:
+                outcomes.append([*(result if validate is None else map(validate, result)), *side])
+                side = ()  # those of a micro-batch go with the first of its rows that fits
+            except BaseException as own:  # a ResultError, or whatever code of the user's a check has run
+                outcomes.append(own)
+                misfit = own if misfit is None else misfit
+        return outcomes, misfit
+
+    def late(self, invoker: Invoker, call: Call, record: StreamRecord, error: BaseException) -> Results | BaseException:
+        """What the function, or `on_timeout`, answers for a row that was not done in time; else an error."""
+        state = CallState(record, call.attempt)  # the function's own answer may ask its context too
+        state.deadline = call.deadline
+
+        def answer() -> Results:
+            CURRENT_CALL.set(state)
+            results = invoker.timed_out(record.value, error)
+            return [*(results if self._validate is None else map(self._validate, results)), *state.side]
+
+        try:
+            return self._context.copy().run(answer)
+        except BaseException as own:
+            return own
+
+
+class ErrorPolicy:
+    """The error policy of one function in one task."""
+
+    def __init__(self, options: Options, function: str, partition: int) -> None:
+        self._on_error = options.on_error
+        self._redact = options.redact
+        self._function = function
+        self._partition = partition
+
+    def fails_task(self, error: BaseException) -> bool:
+        """Whether the task ends with this error."""
+        return self._on_error is OnError.RAISE or is_fatal(error)
+
+    def result(self, error: BaseException, attempts: int, elapsed: float) -> Any:
+        """The result of the row, where the task goes on."""
+        if self._on_error is OnError.NULL:
+            return None
+        record = error_record(error, attempts, elapsed, self._redact)
+        if self._on_error is OnError.CAPTURE:
+            return {"value": None, "error": record}
+        # A dead letter is a result like any other up to the output: so it keeps the row's place, and leaves once.
+        return SideRecord(DEAD_LETTERS, {"error": {**record, "function": self._function, "partition": self._partition}})
+
+    def task_error(self, error: BaseException, attempt: int, rows: Sequence[Any]) -> BaseException:
+        """The error that ends the task; it names the function, the attempt, the partition and the input."""
+        how = f"in attempt {attempt}" if attempt else "without a call"  # its key, or an error that the store has kept
+        where = f"{self._function} failed {how}, partition {self._partition}"
+        return task_error(error, f"{where}, for the input {shown_input(rows, self._redact)}", self._redact)
 
 
 class CallCounts:
