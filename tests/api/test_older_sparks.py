@@ -1,5 +1,7 @@
-"""What older Sparks lack: a column that goes through a pandas UDF and stays exact, and clear errors for the rest."""
+"""What other Sparks lack: a column that goes through a pandas UDF and stays exact, and clear errors for the rest."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -121,3 +123,23 @@ def test_errors_and_types_are_read_in_the_old_way_too(monkeypatch: pytest.Monkey
     monkeypatch.setattr(spark, "DataType", type("DataType", (), {}))
     monkeypatch.setattr(spark, "_parse_datatype_string", lambda ddl: f"parsed {ddl}")
     assert _compat.from_ddl("a int") == "parsed a int"
+
+
+def test_a_client_of_spark_connect_alone_has_no_spark_context() -> None:
+    """As pyspark-client, which has no SparkContext and no py4j."""
+    program = """
+import pyspark
+del pyspark.SparkContext
+
+from asyncudf import async_pandas_udf
+from asyncudf.testing import run_rows
+
+@async_pandas_udf("string")
+async def shout(word):
+    return word.upper()
+
+print(run_rows(shout, ["oslo"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "['OSLO']\n"

@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
@@ -17,6 +17,9 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
 from .._errors.exceptions import AsyncUDFError, FunctionError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 try:
     from pyspark.sql.pandas.functions import arrow_udf
@@ -45,6 +48,7 @@ __all__ = (
     "AnalyzeArgument",
     "AnalyzeResult",
     "VariantType",
+    "active_context",
     "check_table_functions",
     "column_function",
     "column_of",
@@ -62,6 +66,15 @@ COLUMN_EVAL_TYPE: int = (
 )
 # Up to Spark 4.2 UTC is the default, since then it must be said.
 _IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+
+
+def active_context() -> SparkContext | None:
+    """The SparkContext of this process, if there is one; a client of Spark Connect alone (pyspark-client) has none."""
+    try:
+        from pyspark import SparkContext
+    except ImportError:
+        return None
+    return SparkContext._active_spark_context
 
 
 def to_arrow(declared: spark.DataType) -> pa.DataType:

@@ -30,6 +30,7 @@ from .._policies.rate_limit import RateLimit
 from .._stores.base import need
 from .._stores.redis import checked_url
 from .._text.urls import SecretUrl, without_secrets
+from ._compat import active_context
 
 if TYPE_CHECKING:  # a client of Spark Connect alone has none
     from pyspark import SparkContext
@@ -171,11 +172,7 @@ def _context_of(session: SparkSession) -> Any:
     """
     if hasattr(session, "_jsparkSession"):
         return session.sparkContext
-    try:
-        from pyspark import SparkContext
-    except ImportError:  # a client alone
-        return None
-    context = SparkContext._active_spark_context
+    context = active_context()
     if context is None or session.conf.get("spark.app.id", None) != context.applicationId:
         return None
     return context

@@ -13,16 +13,20 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark import SparkContext, TaskContext, cloudpickle
+from pyspark import TaskContext, cloudpickle
 from pyspark.accumulators import AccumulatorParam
 
 from ..._chain.chain import Chain
 from ..._chain.plan import ChainPlan
 from ..._metrics.export import Exporter
 from ..._metrics.log_line import task_line
+from .._compat import active_context
 from .live import Address, LiveReporter
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 __all__ = (
     "METRICS_LOGGER",
@@ -133,7 +137,7 @@ class TaskReportSpec:
     # The accumulator is unpickled only where a monitor wants to know: Spark would send it back with every task.
 
     def __reduce__(self) -> Any:
-        channels, context = self.channels, SparkContext._active_spark_context
+        channels, context = self.channels, active_context()
         if channels is None and context is not None:
             with contextlib.suppress(Exception):  # a context that is just being stopped: no job fails for it
                 channels = Channels(REGISTRY.accumulator(context), REGISTRY.secret)
