@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Iterable
 from types import FunctionType
@@ -16,9 +17,10 @@ def publish(package: str, public: Iterable[Any]) -> None:
     So tracebacks name `asyncudf.AsyncUDFError`, and what was pickled survives a move between private modules.
     """
     for one in public:
-        if isinstance(one, type) and "__annotations__" in vars(one):
-            # They are texts, which whoever asks later would look up in the package.
+        # Not vars(one)["__annotations__"], which a class need not have since Python 3.14.
+        if isinstance(one, type) and (own := inspect.get_annotations(one)):
+            # They are texts, whose names would later be looked up in the package.
             hints = typing.get_type_hints(one)
-            one.__annotations__ = {name: hints[name] for name in one.__annotations__}
+            one.__annotations__ = {name: hints[name] for name in own}
         if isinstance(one, (type, FunctionType)):
             one.__module__ = package

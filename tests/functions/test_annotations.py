@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import sys
@@ -15,6 +16,7 @@ import pytest
 from asyncudf import RuntimeContext, async_pandas_udf
 from asyncudf._functions.annotations import UnknownTypeError, Vector, from_annotation
 from asyncudf._functions.signature import FunctionKind
+from asyncudf.testing import MemoryStore, run_rows
 
 if TYPE_CHECKING:
     from nowhere import Client, Unit  # type: ignore[import-not-found]
@@ -157,6 +159,11 @@ def test_a_generator_with_an_annotation_for_checkers_is_typed_by_what_it_yields(
     assert (spec.kind, spec.returns) == (FunctionKind.GENERATOR, "bigint")
 
 
+@contextlib.asynccontextmanager
+async def client() -> AsyncIterator[int]:
+    yield 1
+
+
 def run_apart(source: str) -> dict[str, Any]:
     """The names of a module without `from __future__ import annotations`."""
     names: dict[str, Any] = {"__name__": __name__}
@@ -216,5 +223,6 @@ class Measured:
     assert spec.returns == "struct<inner:array<struct<x:bigint>>>"
     assert async_pandas_udf(names["series"], "int").spec.vectors == (Vector.SERIES, Vector.ARRAY)
     assert async_pandas_udf(names["stream"]).spec.returns == "struct<x:bigint>"
+    assert run_rows(names["call"], ["x"], resources=client, store=MemoryStore()) == [None]
     with pytest.raises(UnknownTypeError, match=r"the annotation of unit in .*Measured.* cannot be read"):
         from_annotation(names["Measured"])

@@ -12,6 +12,7 @@ from typing import Any
 from .._errors.exceptions import OptionError
 from .._stores.keys import canonical
 from .async_function import AsyncFunction
+from .parameters import signature_of
 
 __all__ = ("check_key_name", "defaults_of", "key_name")
 
@@ -133,7 +134,7 @@ def _is_harmless(name: str, cell: Any, function: Any, seen: set[int]) -> bool:
 def _defaults(function: Any) -> Iterator[tuple[str, Any]]:
     """The defaults of a function's parameters, by name."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = signature_of(function).parameters.values()
     except (TypeError, ValueError):  # not a Python function
         return
     for parameter in parameters:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import sys
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter
@@ -12,7 +13,15 @@ from typing import Any
 
 from .._policies.checks import is_async_def
 
-__all__ = ("BY_POSITION", "behind_decorators", "bound", "called", "is_coroutine_function", "parameters_of")
+__all__ = (
+    "BY_POSITION",
+    "behind_decorators",
+    "bound",
+    "called",
+    "is_coroutine_function",
+    "parameters_of",
+    "signature_of",
+)
 
 
 BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -81,10 +90,24 @@ def parameters_of(function: Any) -> Sequence[Parameter]:
 
 def _own_parameters(function: Any) -> list[Parameter]:
     try:
-        signature = inspect.signature(function, follow_wrapped=False)
+        signature = signature_of(function, follow_wrapped=False)
     except TypeError:  # an AsyncMock before Python 3.11.4: it looks like a function, and its code is a mock
-        signature = inspect.signature(function.__call__, follow_wrapped=False)
+        signature = signature_of(function.__call__, follow_wrapped=False)
     return list(signature.parameters.values())
+
+
+def signature_of(function: Any, *, follow_wrapped: bool = True) -> inspect.Signature:
+    """The signature, also if a name in an annotation has no value yet, which Python allows since 3.14.
+
+    Raises:
+        ValueError, TypeError: it cannot be read.
+    """
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        lenient = annotationlib.Format.FORWARDREF
+        return inspect.signature(function, follow_wrapped=follow_wrapped, annotation_format=lenient)
+    return inspect.signature(function, follow_wrapped=follow_wrapped)
 
 
 def bound(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._errors.exceptions import OptionError
+from .._functions.parameters import signature_of
 from .._policies.checks import unknown_name
 from .._text.safe import safe_repr
 
@@ -112,7 +113,7 @@ def checked_function(value: Any, name: str) -> Any:
     if not callable(value):
         raise OptionError(f"{name} must be a function of no arguments, not a {type(value).__name__}")
     try:
-        signature = inspect.signature(value)
+        signature = signature_of(value)
     except (TypeError, ValueError):  # of a builtin, or one that cannot be asked
         return value
     try:
