@@ -36,21 +36,21 @@ def start(
     function: Any,
     *,
     write: Callable[..., Any] = results_alone,
-    settle: Callable[[], None] = lambda: None,
+    flush: Callable[[], None] = lambda: None,
     coordinator: CoordinatorConfig | None = None,
     **options: Any,
 ) -> Bridge[Any, list[Any]]:
     """A bridge that writes batches of at most 100 results.
 
     Args:
-        settle: what brings them to Spark, and says when it has closed its end.
+        flush: writes them to Spark, and raises once Spark has closed its end.
         coordinator: where the tasks of the job agree on its limits.
         options: as in `async_pandas_udf`.
     """
     udf = async_pandas_udf(function, **options)
     plan, names = plan_function_offline(udf.spec, udf.options, None), udf.spec.parameters
     plan = dataclasses.replace(plan, coordinator=coordinator)
-    with mock.patch.object(worker, "flusher", return_value=settle):
+    with mock.patch.object(worker, "flusher", return_value=flush):
         return start_function(plan, write, names, [None] * len(names), 100, TaskReportSpec("column"))
 
 

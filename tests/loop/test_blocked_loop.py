@@ -47,7 +47,7 @@ def looks(*seen: tuple[float, bool], works: bool = False) -> tuple[list[bool], f
     told = []
     for after, is_blocked in seen:
         now += after
-        told.append(blocked.look(now, now if works else 100.0, is_blocked))
+        told.append(blocked.check(now, now if works else 100.0, is_blocked))
     return told, blocked.total
 
 

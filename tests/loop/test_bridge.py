@@ -143,11 +143,11 @@ def test_a_loop_that_has_just_ended_does_not_hide_the_error() -> None:
 
     bridge = start(call)
     (thread,) = loop_threads()
-    list(bridge.until_wanted())
+    list(bridge.until_requested())
     bridge.feed(batch(1))
     thread.join()
     assert loops[0].is_closed()
-    list(bridge.until_wanted())
+    list(bridge.until_requested())
     bridge.feed(batch(1))
     with pytest.raises(AsyncUDFError, match="first"):
         list(bridge.finish())
@@ -286,7 +286,7 @@ def test_the_bridges_own_cancellation_stays_what_it_is() -> None:
         await asyncio.sleep(1000)
 
     with bridge(call, resources={"group": asyncio.TaskGroup}) as made:
-        list(made.until_wanted())
+        list(made.until_requested())
         made.feed(batch(1))
     with pytest.raises(AsyncUDFError, match=r"^the task was cancelled$"):
         list(made.finish())

@@ -56,36 +56,36 @@ def worker() -> Iterator[Worker]:
 
 
 def test_what_was_written_reaches_spark(worker: Worker) -> None:
-    settle = worker.run(flusher)
+    flush = worker.run(flusher)
     worker.outfile.write(b"rows")
-    settle()
+    flush()
     assert worker.spark.recv(100) == b"rows"
 
 
 def test_an_end_that_spark_has_closed_is_seen_without_a_write(worker: Worker) -> None:
-    settle = worker.run(flusher)
-    settle()
+    flush = worker.run(flusher)
+    flush()
     worker.spark.close()
     with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
-        settle()
+        flush()
 
 
 def test_an_end_that_spark_has_closed_is_seen_though_its_input_is_not_read(worker: Worker) -> None:
-    settle = worker.run(flusher)
+    flush = worker.run(flusher)
     worker.spark.sendall(b"input")
-    settle()
+    flush()
     worker.spark.close()
     with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
-        settle()
+        flush()
 
 
 def test_an_end_that_spark_has_closed_is_seen_though_a_subprocess_holds_ours(worker: Worker) -> None:
-    settle = worker.run(flusher)
+    flush = worker.run(flusher)
     held = socket.fromfd(worker.outfile.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         worker.spark.close()
         with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
-            settle()
+            flush()
     finally:
         held.close()
 
@@ -94,10 +94,10 @@ def test_an_end_that_spark_has_closed_is_seen_though_a_subprocess_holds_ours(wor
 def test_both_kinds_of_sockets_are_watched(family: int) -> None:
     ours, spark = socket.socketpair() if family == socket.AF_UNIX else _tcp_pair()
     with ours, ours.makefile("wb") as outfile:
-        settle = _as_pyspark("pyspark")(outfile, flusher)
+        flush = _as_pyspark("pyspark")(outfile, flusher)
         spark.close()
         with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
-            settle()
+            flush()
 
 
 def _tcp_pair() -> tuple[socket.socket, socket.socket]:
@@ -107,10 +107,10 @@ def _tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def test_the_frames_of_others_are_not_searched(worker: Worker) -> None:
-    settle = worker.run(flusher, package="users_code")
+    flush = worker.run(flusher, package="users_code")
     worker.outfile.write(b"rows")
     worker.spark.close()
-    settle()
+    flush()
     worker.outfile.raw.close()  # its rows stay in the buffer
     with pytest.raises(ValueError, match="closed"):
         worker.outfile.flush()
@@ -123,9 +123,9 @@ def test_a_worker_whose_outfile_is_something_else_runs_as_ever(outfile: Any) -> 
 
 def test_a_stream_that_is_no_socket_is_flushed_only(tmp_path: Any) -> None:
     with open(tmp_path / "out", "wb") as outfile:
-        settle = _as_pyspark("pyspark")(outfile, flusher)
+        flush = _as_pyspark("pyspark")(outfile, flusher)
         outfile.write(b"rows")
-        settle()
+        flush()
         assert (tmp_path / "out").read_bytes() == b"rows"
 
 
@@ -133,20 +133,20 @@ def test_a_pair_of_streams_is_flushed_only() -> None:
     """Spark without its daemon has one file for both ways, which has no number."""
     written = io.BytesIO()
     pair = io.BufferedRWPair(io.BytesIO(), written)  # type: ignore[arg-type]
-    settle = _as_pyspark("pyspark")(pair, flusher)
+    flush = _as_pyspark("pyspark")(pair, flusher)
     pair.write(b"rows")
-    settle()
+    flush()
     assert written.getvalue() == b"rows"
 
 
 def test_a_system_without_poll_flushes_only(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("select.poll")
-    settle = worker.run(flusher)
+    flush = worker.run(flusher)
     worker.outfile.write(b"rows")
-    settle()
+    flush()
     assert worker.spark.recv(100) == b"rows"
     worker.spark.close()
-    settle()
+    flush()
 
 
 def test_rows_are_settled_before_sparks_thread_waits_for_more_results() -> None:
@@ -158,15 +158,15 @@ def test_rows_are_settled_before_sparks_thread_waits_for_more_results() -> None:
             await asyncio.to_thread(release.wait, 10)
         return x
 
-    def settle() -> None:
-        steps.append("settled")
+    def flush() -> None:
+        steps.append("flushed")
         if [0] in steps:
             release.set()
 
-    steps.extend(start(call, settle=settle).pipe(iter([batch(0, 1)])))
+    steps.extend(start(call, flush=flush).pipe(iter([batch(0, 1)])))
     first = steps.index([0])
-    assert steps[first + 1] == "settled", "the second call ends only after that"
-    assert [step for step in steps if step != "settled"] == [[0], [1]]
+    assert steps[first + 1] == "flushed", "the second call ends only after that"
+    assert [step for step in steps if step != "flushed"] == [[0], [1]]
 
 
 class Writes:
@@ -196,7 +196,7 @@ def test_rows_are_settled_before_sparks_thread_reads() -> None:
         tasks.append(Writes(*ways))
         return tasks[0]
 
-    reader: Reader[list[str]] = Reader(lambda: steps.append("settled"))
+    reader: Reader[list[str]] = Reader(lambda: steps.append("flushed"))
     bridge: Bridge[Any, list[str]] = Bridge(build, 1, asyncio.new_event_loop(), reader)
 
     def source() -> Iterator[Any]:
@@ -210,27 +210,27 @@ def test_rows_are_settled_before_sparks_thread_reads() -> None:
     steps.clear()
     with pytest.raises(EOFError):
         next(out)
-    assert steps == ["settled", "read"]
+    assert steps == ["flushed", "read"]
 
 
 def test_results_that_are_ready_are_not_settled_one_by_one() -> None:
     """A flush for each of many small batches would cost more than the batches."""
-    settled = []
+    flushed = []
 
     async def call(x: int) -> int:
         return x
 
     others = loop_threads()
-    bridge = start(call, settle=lambda: settled.append(1))
+    bridge = start(call, flush=lambda: flushed.append(1))
     (thread,) = [thread for thread in loop_threads() if thread not in others]
-    list(bridge.until_wanted())
+    list(bridge.until_requested())
     bridge.feed(batch(*range(10_000)))
     out = bridge.finish()
     first = next(out)
     thread.join(10)  # the rest is ready
-    settled.clear()
+    flushed.clear()
     assert len([first, *out]) >= 100  # the first may leave before it is full
-    assert not settled
+    assert not flushed
 
 
 def test_calls_are_cancelled_when_nobody_reads_any_more() -> None:
@@ -245,12 +245,12 @@ def test_calls_are_cancelled_when_nobody_reads_any_more() -> None:
             ended.append(x)
         return x
 
-    def settle() -> None:
+    def flush() -> None:
         if running.is_set():
             raise BrokenPipeError("nobody reads")
 
     with pytest.raises(BrokenPipeError, match="nobody reads"):
-        list(start(call, settle=settle).pipe(iter([batch(0, 1)])))
+        list(start(call, flush=flush).pipe(iter([batch(0, 1)])))
     assert sorted(ended) == [0, 1]
 
 
@@ -277,7 +277,7 @@ def test_the_calls_end_when_spark_leaves_while_its_thread_is_reading(worker: Wor
         worker.spark.close()
 
     def task() -> None:
-        list(start(call, settle=flusher()).pipe(source()))
+        list(start(call, flush=flusher()).pipe(source()))
 
     with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
         worker.run(task)
@@ -296,7 +296,7 @@ def test_the_calls_end_when_spark_leaves_while_its_thread_is_writing(worker: Wor
         return x
 
     def task() -> None:
-        out = start(call, settle=flusher()).pipe(iter([batch(0, 1)]))
+        out = start(call, flush=flusher()).pipe(iter([batch(0, 1)]))
         try:
             assert next(out) == [0]
             threading.Thread(target=leave).start()
@@ -323,7 +323,7 @@ def test_a_silence_is_filled_with_empty_batches(monkeypatch: pytest.MonkeyPatch)
         await asyncio.to_thread(release.wait, 10)
         return x
 
-    out = start(call, settle=lambda: None).pipe(iter([batch(7)]))
+    out = start(call, flush=lambda: None).pipe(iter([batch(7)]))
     assert [next(out) for _ in range(3)] == [[], [], []]
     release.set()
     assert [results for results in out if results] == [[7]]
@@ -333,7 +333,7 @@ def test_an_empty_batch_follows_a_second_without_any(monkeypatch: pytest.MonkeyP
     now = 0.0
     monkeypatch.setattr(bridge_module, "time", types.SimpleNamespace(monotonic=lambda: now))
 
-    def settle() -> None:
+    def flush() -> None:
         nonlocal now
         now += 0.4
         if now == 0.8:
@@ -345,10 +345,10 @@ def test_an_empty_batch_follows_a_second_without_any(monkeypatch: pytest.MonkeyP
         tasks.append(Writes(*ways))
         return tasks[0]
 
-    bridge: Bridge[Any, list[str]] = Bridge(build, 1, asyncio.new_event_loop(), Reader(settle, list))
-    list(bridge.until_wanted())
+    bridge: Bridge[Any, list[str]] = Bridge(build, 1, asyncio.new_event_loop(), Reader(flush, list))
+    list(bridge.until_requested())
     now = 0.0
-    out = bridge.until_wanted()
+    out = bridge.until_requested()
     assert (next(out), now) == (["late row"], 0.8)
     assert (next(out), now) == ([], 2.0)
     bridge.close()

@@ -128,7 +128,7 @@ def test_the_kit_is_left_by_an_interrupt_as_it_is() -> None:
 def test_what_is_over_is_told_to_whoever_asks_again() -> None:
     bridge = start(share, resources={"it": contextlib.nullcontext})
     assert results(bridge, 1) == [1]
-    assert list(bridge.until_wanted()) == list(bridge.finish()) == []
+    assert list(bridge.until_requested()) == list(bridge.finish()) == []
     bridge = start(share, resources={"it": contextlib.nullcontext})
     for _ in range(2):
         with pytest.raises(AsyncUDFError, match="ZeroDivisionError"):

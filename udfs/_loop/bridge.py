@@ -1,4 +1,4 @@
-"""Between Spark's thread, which pulls, and the event loop of the calls, which has a thread of its own."""
+"""Carries batches between Spark's thread, which pulls results, and the event loop of the calls in another thread."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ In = TypeVar("In")
 In_contra = TypeVar("In_contra", contravariant=True)
 Out = TypeVar("Out")
 
-WATCH = 0.05  # seconds between two looks at whether anybody still reads
-SILENCE = 1.0  # seconds after which a reader gets a sign of life
+WATCH = 0.05  # seconds between two flushes while Spark's thread waits; a flush finds out whether Spark still reads
+SILENCE = 1.0  # seconds without output after which Spark gets an empty batch
 
 
 class LoopTask(Protocol[In_contra]):
-    """What runs on the loop: fed with batches, until it has ended."""
+    """What runs on the loop: it is fed with batches until it has ended."""
 
     def feed(self, batch: In_contra, /) -> None: ...
     def end_of_input(self) -> None: ...
@@ -40,17 +40,18 @@ class LoopTask(Protocol[In_contra]):
 
 @dataclasses.dataclass(frozen=True)
 class Reader(Generic[Out]):
-    """Who reads what a bridge gives.
+    """What a bridge writes to, and reports to: Spark.
 
     Args:
-        settle: brings it what has been handed over so far; raises OSError if it reads no more.
-        nothing: makes an empty batch, for one that is told to stop only when it next gets something. None: it waits.
-        spark_thread: told when Spark's thread is away with a batch, or waits for the loop.
-        ended: told once how it ended: "succeeded", "failed", or "stopped" by the reader.
+        flush: writes out what the bridge has yielded so far; raises OSError once Spark reads no more.
+        empty_batch: makes a batch without rows. Spark gets one after a silence: it may need a batch to notice that it
+            is to stop. None: Spark gets none.
+        spark_thread: notes when Spark's thread is away with a batch, or waits for the loop.
+        ended: called once with how the task ended: "succeeded", "failed", or "stopped" by Spark.
     """
 
-    settle: Callable[[], None] = lambda: None
-    nothing: Callable[[], Out] | None = None
+    flush: Callable[[], None] = lambda: None
+    empty_batch: Callable[[], Out] | None = None
     spark_thread: SparkThread = dataclasses.field(default_factory=lambda: SparkThread(time.monotonic))
     ended: Callable[[str], None] = lambda how: None
 
@@ -58,24 +59,25 @@ class Reader(Generic[Out]):
 class Bridge(Generic[In, Out]):
     """Runs a loop task on an event loop in a thread of its own, and carries batches both ways.
 
-    Two mailboxes and no lock: the loop's own thread-safe calls lead in, one queue leads out. Spark's thread
-    gives a batch only when the loop task has asked for one, so a Spark that stops reading stops the calls after the
-    batches that were already handed over. Whenever Spark's thread has to wait, all that it has handed over is
-    settled first. It looks at the reader itself: were it blocked in a read or a write instead, that would fail.
+    Two mailboxes and no lock: the loop's own thread-safe calls lead in, one queue leads out. Spark's thread feeds a
+    batch only when the loop task has asked for one. So when Spark stops reading, calls stop after the batches that were
+    already fed. Before Spark's thread waits, for the loop or for Spark's next batch, it flushes what it has yielded.
 
     Args:
         build: makes the loop task, on the loop's thread, from the loop, `request_batch` (ask for a batch) and `emit`.
-        threads: how many calls may want a thread at the same time.
+        threads: how many calls may need a thread at the same time.
         loop: the event loop; the bridge closes it.
-        reader: who gets what comes out.
+        reader: what the batches are written to; unless given, the caller of `pipe` takes them.
     """
 
-    # Two threads, because both want to be the one that waits: Spark pulls results from a generator and hands out input
-    # from an iterator, the loop must go on meanwhile. Not `run_until_complete` for each batch in Spark's thread: calls
-    # would stand still whenever Spark computes, and no deadline would be seen.
+    # Two threads, because both want to be the one that waits: Spark pulls results from a generator and pushes input
+    # through an iterator, and the loop must go on meanwhile. With `run_until_complete` for each batch in Spark's
+    # thread, calls would stand still whenever Spark computes, and no deadline would be seen.
+    # Spark's thread polls: a blocking read or write of the connection would not notice that Spark has closed it.
     #
-    # _outbox: "batch", "request_batch", and at last "done" or "error", which stays in for whoever asks again
-    # _loop_task, _main: of the loop's thread; _heard: of Spark's; _is_stopped is only ever set on the loop's thread
+    # _outbox: "batch", "request_batch", and at last "done" or "error", which stays in for each later reader
+    # _loop_task, _main, _is_stopped: of the loop's thread; _last_output: of Spark's
+    # _outcome: how the task ends, as `Reader.ended` gets it; None: it has been reported
 
     def __init__(
         self,
@@ -89,8 +91,8 @@ class Bridge(Generic[In, Out]):
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._loop = loop
         self._reader = reader or Reader()
-        self._heard = time.monotonic()  # when something came out last
-        self._how: str | None = "stopped"  # it ends, unless it is said otherwise; None: it has been told
+        self._last_output = time.monotonic()
+        self._outcome: str | None = "stopped"
         self._loop_task: LoopTask[In]
         self._main: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -98,12 +100,12 @@ class Bridge(Generic[In, Out]):
         self._thread.start()
 
     def pipe(self, batches: Iterable[In]) -> Iterator[Out]:
-        """All of it: feed every batch, yield what comes out, close on every path."""
+        """Feed every batch, yield what comes out, and close on every path."""
         try:
             source = iter(batches)
             while True:
-                yield from self.until_wanted()
-                self._reader.settle()
+                yield from self.until_requested()
+                self._reader.flush()
                 batch = next(source, None)
                 if batch is None:
                     break
@@ -112,12 +114,12 @@ class Bridge(Generic[In, Out]):
         finally:
             self.close()
 
-    def until_wanted(self) -> Iterator[Out]:
-        """Yields what comes out until the loop task asks for a batch; may be left before that, and called again.
+    def until_requested(self) -> Iterator[Out]:
+        """Yield what comes out until the loop task asks for a batch; may be left before that, and called again.
 
         Raises:
             AsyncUDFError: a row failed, or the function could not be opened.
-            OSError: nobody reads any more.
+            OSError: Spark reads no more.
         """
         yield from self._until("request_batch")
 
@@ -126,26 +128,26 @@ class Bridge(Generic[In, Out]):
         self._send(lambda: self._loop_task.feed(batch))
 
     def finish(self) -> Iterator[Out]:
-        """Say that nothing follows, and yield all that comes out until the loop task has closed."""
+        """Say that no batch follows, and yield what comes out until the loop task has closed."""
         self._send(lambda: self._loop_task.end_of_input())
         yield from self._until("done")
 
     def close(self) -> None:
         """Cancel what is still running and wait for the thread, in bounded time; harmless when all is over."""
         # Bounded, since a call may hang in C code that nothing can end: then the daemon thread is left behind, and
-        # Spark's worker goes on. Winding up has several graces of its own, one after another.
+        # Spark's worker goes on. `run_to_end` waits for several grace periods, one after another.
         self._send(self._stop)
         self._thread.join(timeout=10 * shutdown.GRACE)
-        how, self._how = self._how, None
-        if how is not None:
-            self._reader.ended(how)
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None:
+            self._reader.ended(outcome)
 
     def _until(self, last: str) -> Iterator[Out]:
-        """Batches, up to what is waited for, or to the end of all."""
+        """Batches, up to the message that is waited for or to the end of all."""
         while True:
             what, content = self._next()
             if what == "batch":
-                self._heard = time.monotonic()
+                self._last_output = time.monotonic()
                 self._reader.spark_thread.leave()
                 try:
                     yield content
@@ -154,32 +156,32 @@ class Bridge(Generic[In, Out]):
             elif what == "request_batch":
                 if last == "request_batch":
                     return
-            else:  # it is over; whoever asks again hears it again
+            else:  # it is over, and a later reader is to see that too
                 self._outbox.put((what, content))
                 if what == "error":
-                    self._how = self._how and "failed"
+                    self._outcome = self._outcome and "failed"
                     raise content
-                self._how = self._how and "succeeded"
+                self._outcome = self._outcome and "succeeded"
                 return
 
     def _next(self) -> tuple[str, Any]:
-        """What comes out next, or an empty batch after a silence."""
+        """The next message, or an empty batch after a silence."""
         with contextlib.suppress(queue.Empty):
             return self._outbox.get_nowait()
-        nothing = self._reader.nothing
+        empty_batch = self._reader.empty_batch
         self._reader.spark_thread.wait()
         try:
             while True:
-                self._reader.settle()
-                if nothing is not None and time.monotonic() - self._heard >= SILENCE:
-                    return "batch", nothing()
+                self._reader.flush()
+                if empty_batch is not None and time.monotonic() - self._last_output >= SILENCE:
+                    return "batch", empty_batch()
                 with contextlib.suppress(queue.Empty):
                     return self._outbox.get(timeout=WATCH)
         finally:
             self._reader.spark_thread.go_on()
 
     def _send(self, action: Callable[[], Any]) -> None:
-        # A loop that is closed takes nothing: the outbox holds the reason, and whoever reads it next sees that.
+        # A closed loop takes nothing: the outbox has the reason, for its next reader.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(action)
 
@@ -189,11 +191,11 @@ class Bridge(Generic[In, Out]):
             self._main.cancel()
 
     def _serve(self) -> None:
-        """The life of the loop's thread; its last word is "done" or "error", whatever happens."""
+        """The life of the loop's thread; its last message is "done" or "error", whatever happens."""
         try:
             with watched(self._loop) as self.blocked:
                 run_to_end(self._loop, self._run(), self._threads)
-        except BaseException as error:  # whatever it was, Spark's thread must hear of it
+        except BaseException as error:  # whatever it was, Spark's thread must raise it
             self._outbox.put(("error", as_exception(error)))  # a SystemExit would end Spark's worker
         else:
             self._outbox.put(("done", None))
@@ -221,7 +223,7 @@ def pipe(
     """Run a task over Spark's batches; a partition without rows opens nothing.
 
     Args:
-        start: makes the bridge, knowing the first batch and how many seconds that was waited for.
+        start: makes the bridge, given the first batch and the seconds that the task has waited for it.
         read: makes the elements of one batch.
     """
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The event loop of a task: which one it is, and how it is run to its end."""
+"""The event loop of a task: which kind it is, and how it is run to its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .threads import CallThreads
 
 __all__ = ("new_event_loop", "run_to_end")
 
-ROUNDS = 3  # in which what ends may start something new, or break off the winding up
+ROUNDS = 3  # tasks that end may start new ones, or cancel the clean-up
 
 
 def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], threads: int) -> None:
@@ -25,7 +25,7 @@ def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None],
 
     Raises:
         AsyncUDFError: the coroutine was cancelled, or the loop was stopped under it.
-        BaseException: what has ended the coroutine or, if it was done, its winding up.
+        BaseException: what has ended the coroutine or, if it was done, the clean-up after it.
     """
     # Not asyncio.run, nor a Runner: both wait without a limit for tasks and generators that do not end, and minutes for
     # threads, while Spark waits for the task.
@@ -35,10 +35,11 @@ def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None],
     try:
         first = _error_of(loop, main)
         for _ in range(ROUNDS):
-            if (error := _error_of(loop, _wind_up(loop))) is None:
+            if (error := _error_of(loop, _clean_up(loop))) is None:
                 break
             first = first or error
-        for task in asyncio.all_tasks(loop):  # by callbacks of the last ones; one that has begun needs a running loop
+        # Callbacks of the last tasks may have made new ones. Those that have begun need a running loop.
+        for task in asyncio.all_tasks(loop):
             coroutine = task.get_coro()
             if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 discard(task)
@@ -55,7 +56,7 @@ def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None],
 
 def _error_of(loop: asyncio.AbstractEventLoop, running: Coroutine[Any, Any, None]) -> BaseException | None:
     """What has ended a coroutine; None if it was done."""
-    told = (
+    reason = (
         "code that runs in the task has cancelled it: something that was opened, or a background task of its own, "
         "called cancel() on the task in which open and close run"
     )
@@ -66,18 +67,18 @@ def _error_of(loop: asyncio.AbstractEventLoop, running: Coroutine[Any, Any, None
             loop.run_until_complete(task)
         except BaseException as error:
             if task.done():
-                return AsyncUDFError(told) if task.cancelled() else task.exception() or error
+                return AsyncUDFError(reason) if task.cancelled() else task.exception() or error
             if type(error) is not RuntimeError:
                 return error
         else:
             return None
-        told = "code that runs in the task has stopped its event loop: it must not call loop.stop()"
+        reason = "code that runs in the task has stopped its event loop: it must not call loop.stop()"
         task.cancel()
-    return AsyncUDFError(told)
+    return AsyncUDFError(reason)
 
 
-async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
-    """End all that the loop still has, each in bounded time; what does not end is discarded."""
+async def _clean_up(loop: asyncio.AbstractEventLoop) -> None:
+    """End all tasks and generators of the loop, each in bounded time; those that do not end are discarded."""
     left = {asyncio.current_task()}
     for _ in range(ROUNDS):  # generators that do not end, and tasks that others have started late
         left |= await end_tasks(asyncio.all_tasks() - left)
@@ -91,7 +92,7 @@ async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def new_event_loop(wanted: EventLoop) -> asyncio.AbstractEventLoop:
-    """A loop of that kind.
+    """A loop of the kind that the option `loop` asks for.
 
     Raises:
         AsyncUDFError: uvloop is asked for and not installed here.

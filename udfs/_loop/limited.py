@@ -1,8 +1,8 @@
-"""Awaits the user's code in the task that runs it, with a limit that the code cannot ignore.
+"""Awaits the user's code in the task that runs it, with a time limit that the code cannot ignore.
 
-`asyncio.wait_for` and `asyncio.timeout` both wait for ever on a coroutine that swallows its cancellation. A task of its
-own could be abandoned, but what is opened in one task and closed in another breaks task groups and `asyncio.timeout`.
-So the coroutine is driven by hand, in the task that it belongs to: then it can be left at any `await`.
+`asyncio.wait_for` and `asyncio.timeout` both wait for ever on a coroutine that swallows its cancellation. In a task of
+its own the coroutine could be abandoned, but a task group or an `asyncio.timeout` that is opened in one task and closed
+in another breaks. So the coroutine is driven step by step in its own task, and can be left at any `await`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _STEP: contextvars.ContextVar[object] = contextvars.ContextVar("asyncudf_step", 
 async def within(limit: float, step: Coroutine[Any, Any, Value], *, to_its_end: bool = False) -> Value:
     """The result of a coroutine that runs in the current task, as task groups and `asyncio.timeout` need it.
 
-    When the limit is over the task is cancelled, again and again for the grace period; a coroutine that goes on all
-    the same is left where it waits. So is one that does not heed that others have cancelled the task. (One that
-    blocks the thread instead of waiting cannot be helped.)
+    At the limit the task is cancelled, again and again for the grace period. A coroutine that goes on all the same is
+    left where it waits, as is one that ignores a cancellation of the task by others. (A coroutine that blocks the
+    thread instead of waiting cannot be left.)
 
     Args:
-        to_its_end: the coroutine is not to see that others cancel the task meanwhile. It still sees what it has
+        to_its_end: the coroutine does not see cancellations of the task by others. It still sees those by what it has
             started itself, such as an `asyncio.timeout`.
 
     Raises:
         TimeoutError: the coroutine was not done in time.
-        asyncio.CancelledError: others have cancelled the task and nobody has taken it back, whatever the coroutine
-            made of it; or it raised this.
+        asyncio.CancelledError: others have cancelled the task and have not taken it back, whatever the coroutine did
+            with the cancellation; or the coroutine raised this.
     """
     reminder = _Reminder(limit, to_its_end)
     try:
@@ -59,12 +59,12 @@ async def within(limit: float, step: Coroutine[Any, Any, Value], *, to_its_end: 
 class _Reminder:
     """Cancels the current task when its time is up, and takes all of it back in the end."""
 
-    # The task's count of cancellations is all that tells ours from those of others: it is `_before` when we begin, each
-    # of ours is in `cancelled`, and whatever else is in it has come from others, who expect the task to end.
+    # Only the task's count of cancellations tells ours from those of others. It is `_before` when we begin, each of
+    # ours is in `cancelled`, and the rest has come from others, who expect the task to end.
     #
     # _timer: one at a time, for the limit, for the grace period after others have cancelled, or for the next reminder
     # _hurries: the count for which the timer was brought forward; 0: it stands at the limit
-    # has_given_up: set with the last cancellation: where that comes by, the coroutine is left where it waits
+    # has_given_up: set with the last cancellation, at which the coroutine is left where it waits
 
     def __init__(self, limit: float, to_its_end: bool) -> None:
         task = asyncio.current_task()
@@ -114,7 +114,7 @@ class _Reminder:
         self.task.cancel()
 
     def overdue(self) -> TimeoutError:
-        """What is said of the coroutine."""
+        """The error of a coroutine that was not done in time."""
         if self._hurries:
             return TimeoutError(f"cancelled, and not ended within {shutdown.GRACE:g} s")
         besides = ", and not ended when it was cancelled" if self.has_given_up else ""
@@ -158,7 +158,7 @@ def _driven(running: Coroutine[Any, Any, Value], reminder: _Reminder) -> Generat
 
 
 class _Gate(asyncio.Future[None]):
-    """A future of our own in place of one that a coroutine has yielded, which may not heed its cancellation."""
+    """A future of our own in place of one that a coroutine has yielded, which may ignore its cancellation."""
 
     def __init__(self, reminder: _Reminder, future: Any) -> None:
         super().__init__(loop=reminder.task.get_loop() if future is None else future.get_loop())

@@ -16,26 +16,26 @@ from .._errors.exceptions import FatalError
 __all__ = ("CallThreads",)
 
 
-SPARE = 32  # threads for what else asks the loop for one: asyncio.to_thread in an async def, looking up names
-MOST_HUNG = 10  # for each call at a time
+SPARE = 32  # threads for asyncio.to_thread in an async def, and for looking up names
+MOST_HUNG = 10  # hung threads for each call at a time
 
 
 class CallThreads(ThreadPoolExecutor):
-    """A loop's executor whose threads no longer count once the call that they work for was cancelled.
+    """A loop's executor whose threads no longer count once the call that they run was cancelled.
 
-    The threads are its own and daemons: those of the standard library are joined when the interpreter ends, which
-    does not happen while one hangs. All but the threads themselves belongs to the loop's thread.
+    The threads are daemons of its own: the interpreter joins those of the standard library when it ends, and so never
+    ends while one hangs. All but the threads themselves belongs to the loop's thread.
 
     Args:
-        calls: how many calls may want a thread at the same time.
+        calls: how many calls may need a thread at the same time.
     """
 
-    # A thread cannot be ended. Where its call has timed out it is only counted as hung, and a new one takes its turn:
+    # A thread cannot be ended. Where its call has timed out it is counted as hung, and a new thread takes its place:
     # else a few calls without a time limit of their own would stop all others for good. `_most_hung` bounds that.
     #
     # _pending: the calls that wait in _calls or are in a thread
-    # _hung: those given up while a thread is at them; some may have ended since they were counted last
-    # len(_working) >= the number of pending calls, unless all threads that may be are there
+    # _hung: those that were cancelled while a thread runs them; some may have ended since they were counted last
+    # len(_working) >= the number of pending calls, unless the threads are as many as they may be
 
     def __init__(self, calls: int) -> None:
         super().__init__(calls)  # asyncio asks for one of this class; its own threads are never made
@@ -75,7 +75,7 @@ class CallThreads(ThreadPoolExecutor):
         return call
 
     def _give_up(self, call: _Call) -> None:
-        """Nobody waits for the call any more, but a thread is at it."""
+        """Nobody waits for the call any more, but a thread runs it."""
         self._hung.add(call)
         with contextlib.suppress(RuntimeError):  # no thread can be started: tried again with the next call
             self._grow()
@@ -105,7 +105,7 @@ class CallThreads(ThreadPoolExecutor):
             del call, finish  # or the result would live until then
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Start no further call, and let each thread end after the one it works for. Never waits: see `join`."""
+        """Start no further call, and let each thread end after the call that it runs. Never waits: see `join`."""
         self._is_shut = True
         with contextlib.suppress(queue.Empty):
             while cancel_futures and (call := self._calls.get_nowait()) is not None:
@@ -114,14 +114,14 @@ class CallThreads(ThreadPoolExecutor):
             self._calls.put(None)
 
     def join(self, timeout: float) -> None:
-        """Wait for the threads, but not longer than so many seconds."""
+        """Wait for the threads, `timeout` seconds at most."""
         end = time.monotonic() + timeout
         for thread in self._working:
             thread.join(max(0.0, end - time.monotonic()))
 
 
 class _Call(Future[Any]):
-    """Tells when it was given up while a thread is at it."""
+    """A call, which reports that it was cancelled while a thread runs it."""
 
     def __init__(self, function: Callable[[], Any], given_up: Callable[[_Call], None]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tells that synchronous code keeps the event loop from coming round, seen from a thread beside it."""
+"""Warns when synchronous code blocks the event loop, from a thread beside it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .._text.safe import printable
 __all__ = ("BlockedTime", "watched")
 
 
-INTERVAL = 0.25  # seconds between two looks
-LIMIT = 1.0  # seconds that a loop may take to come round
-MOMENT = 0.005  # seconds at one place of the user's code that are no work of Python's
+INTERVAL = 0.25  # seconds between two checks
+LIMIT = 1.0  # seconds that a turn of the loop may take
+MOMENT = 0.005  # seconds; code that stays at one place for so long waits, and does not compute
 OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 STANDARD = os.path.dirname(os.__file__) + os.sep
 LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark", "redis", "opentelemetry")  # asyncudf itself calls the last two
@@ -33,17 +33,17 @@ logger = logging.getLogger("asyncudf")
 
 
 class BlockedTime:
-    """Makes of looks at a loop how long it was blocked.
+    """Adds up how long a loop was blocked, check by check.
 
     Attributes:
-        total: seconds in which it was, as far as they were told.
+        total: seconds in all spells that were longer than the limit.
     """
 
-    # Of a look that comes late only the time counts in which the loop's thread has worked: it let no other thread run.
-    # In a halt of the whole process it has not, and nothing can be said of the loop.
+    # Of the time before a late check only that counts in which the loop's thread has worked: it let no other thread
+    # run. In a halt of the whole process it has not worked, and nothing can be said of the loop.
     #
-    # total: all that was told; _spell: how long it has been blocked without a break, told once it is over the limit
-    # _last, _worked: when the last look was, and what the thread had worked by then
+    # _spell: how long the loop has been blocked without a break; counted in total once it is over the limit
+    # _last, _worked: when the last check was, and the seconds that the thread had worked by then
 
     def __init__(self, now: float, worked: float) -> None:
         self.total = 0.0
@@ -52,15 +52,15 @@ class BlockedTime:
         self._worked = worked
 
     def is_hogged(self, now: float, worked: float) -> bool:
-        """Whether this look comes late, and the loop's thread has worked meanwhile."""
+        """Whether this check is late, and the loop's thread has worked meanwhile."""
         return now - self._last > 2 * INTERVAL and worked - self._worked > INTERVAL
 
-    def look(self, now: float, worked: float, is_blocked: bool) -> bool:
-        """Whether it has been blocked for longer than the limit.
+    def check(self, now: float, worked: float, is_blocked: bool) -> bool:
+        """Whether the loop has been blocked for longer than the limit.
 
         Args:
-            worked: how long the loop's thread has, in all.
-            is_blocked: the user's code runs, and the loop has not come round since the last look, or is held up.
+            worked: seconds that the loop's thread has worked in all.
+            is_blocked: the user's code runs, and the loop has made no turn since the last check, or waits in that code.
         """
         passed = now - self._last
         if passed > 2 * INTERVAL:
@@ -78,7 +78,7 @@ class BlockedTime:
 
 @contextlib.contextmanager
 def watched(loop: asyncio.AbstractEventLoop) -> Iterator[BlockedTime]:
-    """Around what runs the loop in this thread: warns once, and tells the total in the end."""
+    """A block that runs the loop in this thread: warns once if it is blocked, and logs the total in the end."""
     watch = _Watch(loop, threading.get_ident(), _clock_of_this_thread())
     with contextlib.suppress(RuntimeError):  # no thread can be started: nobody watches
         watch.start()
@@ -91,20 +91,20 @@ def watched(loop: asyncio.AbstractEventLoop) -> Iterator[BlockedTime]:
 
 
 class _Watch(threading.Thread):
-    """Looks at the loop's thread four times a second: where its user's code is, and whether the loop comes round."""
+    """Checks the loop's thread four times a second: where the user's code is, and whether the loop makes turns."""
 
-    # Not asyncio's debug mode: it times each callback, which slows all of them down, and tells of a call that blocks
-    # only when that has ended. A thread beside it costs nothing per row, and can say where the call is while it blocks.
+    # Not asyncio's debug mode: it times each callback, which slows all of them down, and reports a call that blocks
+    # only when that has ended. A thread beside it costs nothing per row, and sees where the call is while it blocks.
     #
-    # Each look sends a callback to the loop, unless the last one has not been called yet.
-    # _came_round: whether the callback sent last was called; _told: whom the warning named, None before it
+    # Each check sends a callback to the loop, unless the last one has not been called yet.
+    # _has_turned: whether the callback sent last was called; _named: whom the warning named, None before it
 
     def __init__(self, loop: asyncio.AbstractEventLoop, watched: int, worked: Callable[[], float]) -> None:
         super().__init__(name="asyncudf-watch", daemon=True)
         self._loop = loop
         self._watched = watched
-        self._came_round = True
-        self._told: str | None = None
+        self._has_turned = True
+        self._named: str | None = None
         self._worked = worked
         self.blocked = BlockedTime(time.monotonic(), worked())
         self.over = threading.Event()
@@ -113,26 +113,29 @@ class _Watch(threading.Thread):
         with contextlib.suppress(RuntimeError, OSError):  # the loop is closed, its thread has ended
             while not self.over.wait(INTERVAL):
                 frames = _frames_of_user(self._frame())
-                name = _name(frames[0]) if frames else ""  # at once: what has returned does not tell who has called it
+                name = _name(frames[0]) if frames else ""  # at once: a frame that has returned has no caller
                 is_hogged = self.blocked.is_hogged(time.monotonic(), self._worked())
-                if frames and self._came_round and not is_hogged and not self._stays():
+                if frames and self._has_turned and not is_hogged and not self._stays():
                     frames = []
-                if self.blocked.look(time.monotonic(), self._worked(), bool(frames)) and self._told is None:
-                    self._told = name
+                if self.blocked.check(time.monotonic(), self._worked(), bool(frames)) and self._named is None:
+                    self._named = name
                     _warn(name, frames, is_hogged)
                 del frames
-                if self._came_round:
-                    self._came_round = False
-                    self._loop.call_soon_threadsafe(self._come_round)
-        if self._told is not None:
-            told = "the event loop was blocked for %.1f s in all, by %s or the like; see the warning above"
-            logger.warning(told, self.blocked.total, self._told)
+                if self._has_turned:
+                    self._has_turned = False
+                    self._loop.call_soon_threadsafe(self._turn)
+        if self._named is not None:
+            logger.warning(
+                "the event loop was blocked for %.1f s in all, by %s or the like; see the warning above",
+                self.blocked.total,
+                self._named,
+            )
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._watched)
 
     def _stays(self) -> bool:
-        """Whether the thread is held up where it is: one of many calls that block, each for a moment only."""
+        """Whether the thread waits where it is: in one of many calls that block, each for a moment only."""
         frame = self._frame()
         place = None if frame is None else frame.f_lasti
         worked = self._worked()
@@ -141,12 +144,12 @@ class _Watch(threading.Thread):
             return True
         return frame is not None and self._frame() is frame and frame.f_lasti == place
 
-    def _come_round(self) -> None:
-        self._came_round = True
+    def _turn(self) -> None:
+        self._has_turned = True
 
 
 def _clock_of_this_thread() -> Callable[[], float]:
-    """Seconds that this thread has worked, for another one to read; those of the process where that cannot be done."""
+    """A clock of the seconds that this thread has worked, for another thread; of the process where there is none."""
     if sys.platform == "linux":
         return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
     return time.process_time
@@ -180,12 +183,12 @@ def _is_library(file: str) -> bool:
 
 
 def _libraries() -> tuple[str, ...]:
-    """Where those that are loaded lie: a folder of the user's may be called like one of them."""
+    """The folders of those that are loaded: a folder of the user's may be called like one of them."""
     return tuple(folder + os.sep for name in LIBRARIES for folder in getattr(sys.modules.get(name), "__path__", ()))
 
 
 def _name(outermost: FrameType) -> str:
-    """Of the operator that called it, else of the function itself."""
+    """The name of the operator that called the function, else of the function itself."""
     frame = outermost.f_back
     while frame is not None and frame.f_code.co_filename.startswith(OWN):
         name = getattr(frame.f_locals.get("self"), "name", None)

@@ -190,7 +190,7 @@ class TableRun:
                 self._function_plan, self._write, self._analyzed.names, arrow_types, TABLE_ROWS, report_spec
             )
         with self._task.error_reporting():
-            yield from self._bridge.until_wanted()
+            yield from self._bridge.until_requested()
             rows, self._rows = self._rows, []
             self._bridge.feed([self._record(row) for row in rows])
 

@@ -171,7 +171,7 @@ _IS_CLOSED = getattr(select, "POLLRDHUP", 0)
 
 
 def flusher() -> Callable[[], None]:
-    """A function that brings what Spark's thread has handed over to Spark, out of the buffer of 64 KB on the way.
+    """A function that writes what Spark's thread has yielded to Spark, out of the buffer of 64 KB on the way.
 
     It raises an OSError once Spark has closed its end: after a LIMIT, a cancelled job, a failed neighbour. Make and
     call it in Spark's thread. PySpark tells nobody its connection, so it is looked for in the frames that called us;
@@ -183,12 +183,12 @@ def flusher() -> Callable[[], None]:
         return lambda: None
     has_closed = _watch(stream)
 
-    def settle() -> None:
+    def flush() -> None:
         stream.flush()
         if has_closed():
             raise BrokenPipeError(errno.EPIPE, "Spark has closed its end: it needs no more rows, or the job has ended")
 
-    return settle
+    return flush
 
 
 def _stream_to_spark() -> io.BufferedIOBase | None:
