@@ -41,6 +41,15 @@ print(json.dumps([
 ]))
 """
 
+SHIP = """
+import os, tempfile
+tempfile.tempdir = tempfile.mkdtemp()
+asyncudf.ship(spark, "tenacity")
+asyncudf.ship(spark, "tenacity")
+os.rmdir(tempfile.tempdir)  # fails if anything was left there
+tempfile.tempdir = None
+"""
+
 ENTRY_POINTS = """
 shout.register(spark, "shout")
 words.createOrReplaceTempView("words")
@@ -86,12 +95,12 @@ def test_executors_without_the_library_say_so_and_ship_brings_it(lean_cluster: S
     lacking = lean_cluster.run(TRY + "print(failure(lambda: asyncudf.ship(spark)))")
     assert "lacks tenacity>=9 (not installed)" in lacking
 
-    found = lean_cluster.run(DECLARED + 'asyncudf.ship(spark, "tenacity")\n' + ENTRY_POINTS)
+    found = lean_cluster.run(DECLARED + SHIP + ENTRY_POINTS)
     assert json.loads(found) == [["BERGEN", "OSLO"]] * 4
 
 
 def test_ship_with_spark_connect(connect: SharedDriver) -> None:
-    found = connect.run(DECLARED + "asyncudf.ship(spark)\nasyncudf.ship(spark)\n" + ENTRY_POINTS)
+    found = connect.run(DECLARED + SHIP + ENTRY_POINTS)
     assert json.loads(found) == [["BERGEN", "OSLO"]] * 4
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import importlib.metadata
 import importlib.util
 import io
 import json
-import os
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -52,21 +49,30 @@ def ship(spark: SparkSession, *modules: str | ModuleType) -> None:
     """
     names = [module.__name__ if isinstance(module, ModuleType) else module for module in modules]
     content = _zipped([*OURS, *names])
-    folder = tempfile.mkdtemp(prefix="asyncudf-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors may ask for it as long as the driver lives
-    # Named by what is in it: Spark takes a name once.
-    path = os.path.join(folder, f"{LIBRARY}_{hashlib.sha256(content).hexdigest()[:16]}.zip")
-    Path(path).write_bytes(content)
     try:
-        if hasattr(spark, "_jsparkSession"):
-            spark.sparkContext.addPyFile(path)
-        else:
-            spark.addArtifacts(path, pyfile=True)
+        _add(spark, f"{LIBRARY}_{hashlib.sha256(content).hexdigest()[:16]}.zip", content)  # Spark takes a name once
     except Exception as error:
         raise AsyncUDFError(
             f"this Spark session does not take modules ({type(error).__name__}: {error}); {_ENVIRONMENT}"
         ) from error
     _check_executors(spark, names)
+
+
+def _add(spark: SparkSession, name: str, content: bytes) -> None:
+    """Give Spark a zip of modules."""
+    if hasattr(spark, "_jsparkSession"):
+        from pyspark import SparkFiles  # a client of Spark Connect alone has none
+
+        # Executors fetch it from where it is as long as the session lives. Spark deletes this folder then.
+        path = Path(SparkFiles.getRootDirectory(), name)
+        if not path.exists():
+            path.write_bytes(content)
+        spark.sparkContext.addPyFile(str(path))
+        return
+    with tempfile.TemporaryDirectory(prefix="asyncudf-") as folder:  # the server has its own copy when the call returns
+        path = Path(folder, name)
+        path.write_bytes(content)
+        spark.addArtifacts(str(path), pyfile=True)
 
 
 def _zipped(names: Sequence[str]) -> bytes:
