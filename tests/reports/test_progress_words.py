@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from asyncudf._reports.pace import Progress, Snapshot
-from asyncudf._reports.progress_words import details, heading, tasks
+from asyncudf._reports.progress import Progress, Snapshot, details, heading, tasks
 
 ONE = Progress(
     label="weather", rows=1, expected=1, is_estimated=False, share=None, rate=1.0, in_flight=1, errors=1, retries=1,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from .._reports.pace import Snapshot
+    from .._reports.progress import Snapshot
 
 __all__ = ("Run", "monitor")
 
@@ -144,7 +144,7 @@ class Run:
         return run_frame(self._spark, self.metrics)
 
     def _snapshot(self) -> Snapshot:
-        from .._reports.pace import Snapshot
+        from .._reports.progress import Snapshot
 
         self._take()
         with self._lock:
@@ -189,7 +189,7 @@ class _Progress(threading.Thread):
     is_shown = False  # whether there is one
 
     def __init__(self, run: Run) -> None:
-        from .._reports.progress import progress_display
+        from .._reports.displays import progress_display
 
         super().__init__(name="asyncudf-progress", daemon=True)
         self._run = run

@@ -1,25 +1,27 @@
-"""What shows progress: a terminal, a notebook, and a log."""
+"""Progress while a run goes on: in a terminal, a notebook or a log, and without ever failing a job."""
 
 from __future__ import annotations
 
 import contextlib
 import html
 import importlib
+import os
 import sys
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .pace import Pace, Progress, Snapshot
-from .progress_words import details, heading, line, printable, tasks
+from .progress import Progress, ProgressTracker, Snapshot, details, heading, line, printable, tasks
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ("Display", "LogDisplay", "NotebookDisplay", "TerminalDisplay")
+__all__ = ("Display", "TerminalDisplay", "progress_display")
 
 
+WRONG = (Exception, SystemExit)  # what a display may raise; an interrupt is the user's
 REDRAWN = 0.1  # seconds between two pictures in a terminal, at least
 UPDATED = 0.5  # and in a notebook, where each goes through the browser
 LOGGED = 10.0  # and between two lines about a function in a log
@@ -30,25 +32,98 @@ LAYOUTS = (
 )  # fmt: skip
 
 
+def progress_display(stream: TextIO | None = None) -> SafeDisplay:
+    """A display for where the program runs: a terminal, a notebook, or a log.
+
+    It never fails: when nothing can be shown any more it ends silently. Any thread may use it. Making a snapshot costs
+    more than showing it: two in a second are enough.
+
+    Args:
+        stream: where to write; left out it is the notebook, or stderr.
+    """
+    return SafeDisplay(lambda: _display_for(stream))
+
+
+def _display_for(stream: TextIO | None) -> Display:
+    if stream is None and _is_notebook():
+        return NotebookDisplay()
+    stream = stream or sys.stderr
+    if stream is None:
+        raise OSError("there is nothing to write to")
+    if stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown"):
+        with contextlib.suppress(ImportError):  # without rich: lines
+            from rich.console import Console
+
+            class Pipe(Console):
+                def on_broken_pipe(self) -> None:
+                    raise  # rich would close the program's stdout and end it
+
+            return TerminalDisplay(Pipe(file=stream, highlight=False))
+    return LogDisplay(stream)
+
+
+def _is_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+class SafeDisplay:
+    """A display that shows nothing more once it has failed: progress must not end a job."""
+
+    # Locked: figures come from a thread, and the run may end meanwhile. What is shown last must be the end.
+
+    def __init__(self, make: Callable[[], Display]) -> None:
+        self._lock = threading.Lock()
+        self._inner: Display | None = None
+        with contextlib.suppress(*WRONG):
+            self._inner = make()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """The run goes on."""
+        with self._lock:
+            try:
+                if self._inner is not None:
+                    self._inner.show(snapshot)
+            except WRONG:
+                self._give_up()
+
+    def close(self, snapshot: Snapshot) -> None:
+        """The run is over; what is shown now remains."""
+        with self._lock:
+            try:
+                if self._inner is not None:
+                    self._inner.close(snapshot)
+            except WRONG:
+                pass
+            finally:
+                self._give_up()
+
+    def _give_up(self) -> None:
+        inner, self._inner = self._inner, None
+        with contextlib.suppress(*WRONG):
+            if inner is not None:
+                inner.give_up()
+
+
 class Display(ABC):
     """Shows how far a run is; called by one thread at a time, as often as there is news."""
 
     often = 0.0  # seconds between two pictures, at least
 
     def __init__(self) -> None:
-        self._pace = Pace()
+        self._tracker = ProgressTracker()
         self._shown: float | None = None
 
     def show(self, snapshot: Snapshot) -> None:
         """The run goes on."""
-        functions = self._pace.of(snapshot)
+        functions = self._tracker.track(snapshot)
         if self._shown is None or snapshot.seconds - self._shown >= self.often:
             self._shown = snapshot.seconds
             self._draw(functions, snapshot)
 
     def close(self, snapshot: Snapshot) -> None:
         """The run is over: this is what remains to be seen."""
-        self._draw(self._pace.of(snapshot, is_over=True), snapshot)
+        self._draw(self._tracker.track(snapshot, is_over=True), snapshot)
 
     @abstractmethod
     def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None: ...

@@ -1,91 +1,216 @@
-"""Progress while a run goes on: the display that suits where the program runs, and that never fails."""
+"""How far the functions of a run have come, how fast they go, how long is left; and the words for it."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-import threading
-from collections.abc import Callable
-from typing import TextIO
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from .displays import Display, LogDisplay, NotebookDisplay, TerminalDisplay
-from .pace import Snapshot
+from .._text.figures import noun, things
 
-__all__ = ("progress_display",)
+__all__ = ("Progress", "ProgressTracker", "Snapshot", "details", "heading", "line", "printable", "tasks")
 
 
-WRONG = (Exception, SystemExit)  # what a display may raise; an interrupt is the user's
+NOW = 5.0  # seconds; rows/s are those of the last few
+LATELY = 30.0  # seconds; the time left is estimated from these, as it would jump about with the others
 
 
-def progress_display(stream: TextIO | None = None) -> CarefulDisplay:
-    """A display for where the program runs: a terminal, a notebook, or a log.
+@dataclass(frozen=True)
+class Snapshot:
+    """What is known of a run at one moment.
 
-    It never fails: when nothing can be shown any more it ends silently. Any thread may use it. Making a snapshot costs
-    more than showing it: two in a second are enough.
-
-    Args:
-        stream: where to write; left out it is the notebook, or stderr.
+    Attributes:
+        functions: what each did until now, as `RunMetrics.to_plain` tells it.
+        tasks_done, tasks_total: of the stages in which the functions run; None where Spark does not say.
+        seconds: since the start of the run, by a clock that is never set back.
+        tasks_of: the same counts for the stages of each function, by its label.
     """
-    return CarefulDisplay(lambda: _display_for(stream))
+
+    functions: Sequence[Mapping[str, Any]]
+    tasks_done: int
+    tasks_total: int | None
+    seconds: float
+    tasks_of: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+
+    def tasks(self, function: Mapping[str, Any]) -> tuple[int, int | None]:
+        """How many tasks of the function's stages are done, of how many."""
+        return self.tasks_of.get(function["function"], (self.tasks_done, self.tasks_total))
 
 
-def _display_for(stream: TextIO | None) -> Display:
-    if stream is None and _is_notebook():
-        return NotebookDisplay()
-    stream = stream or sys.stderr
-    if stream is None:
-        raise OSError("there is nothing to write to")
-    if stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown"):
-        with contextlib.suppress(ImportError):  # without rich: lines
-            from rich.console import Console
+@dataclass(frozen=True)
+class Progress:
+    """How far one function is.
 
-            class Pipe(Console):
-                def on_broken_pipe(self) -> None:
-                    raise  # rich would close the program's stdout and end it
+    Attributes:
+        expected: rows in the end; None if not known yet.
+        is_estimated: whether that is an estimate.
+        share: of the work that is done, from 0 to 1; None if not known.
+        rate: rows in a second, lately, or of a run that is over in the mean; None if not known yet.
+        in_flight: calls, now.
+        errors, retries: of all attempts, also in tasks that failed.
+        failed_tasks: that Spark runs again, or gave up.
+        p50, p95: seconds that calls took; None without calls.
+        left: seconds, an estimate; None if not known.
+        took: seconds, of a run that is over, else None.
+    """
 
-            return TerminalDisplay(Pipe(file=stream, highlight=False))
-    return LogDisplay(stream)
+    label: str
+    rows: int
+    expected: int | None
+    is_estimated: bool
+    share: float | None
+    rate: float | None
+    in_flight: int
+    errors: int
+    retries: int
+    failed_tasks: int
+    p50: float | None
+    p95: float | None
+    left: float | None
+    took: float | None
 
 
-def _is_notebook() -> bool:
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return getattr(shell, "kernel", None) is not None
+class ProgressTracker:
+    """Makes `Progress` of the snapshots of one run, which come in their order."""
+
+    # Rows of tasks that failed count as work: their number only grows, and what they cost is time too.
+
+    def __init__(self) -> None:
+        self._worked: dict[str, deque[tuple[float, int]]] = {}
+        self._live: set[str] = set()  # functions whose tasks report while they run; of others only the mean is known
+
+    def track(self, snapshot: Snapshot, *, is_over: bool = False) -> list[Progress]:
+        """How far each function is."""
+        return [self._progress(function, snapshot, is_over) for function in snapshot.functions]
+
+    def _progress(self, function: Mapping[str, Any], snapshot: Snapshot, is_over: bool) -> Progress:
+        rows, expected, is_estimated = _expected(function, snapshot)
+        if is_over:
+            expected, is_estimated = rows, False
+        in_vain, latency, tasks = function["failed_attempts"], function["latency"], function["tasks"]
+        rate, lately = self._rates(function, snapshot.seconds)
+        lasted = max(0.0, function["ended"] - function["began"])
+        return Progress(
+            label=function["function"],
+            rows=rows,
+            expected=expected,
+            is_estimated=is_estimated,
+            share=1.0 if is_over else _share(rows, expected, *snapshot.tasks(function)),
+            rate=rate if not is_over else rows / lasted if lasted else None,
+            in_flight=0 if is_over else round(sum(task["timeline"][-1][2] for task in _running(function))),
+            errors=sum(function["errors"].values()) + sum(in_vain["errors"].values()),
+            retries=function["retries"] + in_vain["retries"],
+            failed_tasks=tasks["failed"] + tasks["lost"],
+            p50=latency["p50"],
+            p95=latency["p95"],
+            left=(expected - rows) / lately if expected is not None and lately and not is_over else None,
+            took=lasted if is_over else None,
+        )
+
+    def _rates(self, function: Mapping[str, Any], now: float) -> tuple[float | None, float | None]:
+        """Rows in a second, of the last few seconds and of some more."""
+        label, worked = function["function"], function["rows"] + function["failed_attempts"]["rows"]
+        if label not in self._worked:
+            began = now - max(0.0, function["ended"] - function["began"])
+            self._worked[label] = deque([(max(0.0, began), 0)])
+        samples = self._worked[label]
+        samples.append((now, worked))
+        if function["tasks"]["running"]:
+            self._live.add(label)
+        if label not in self._live:
+            while len(samples) > 2:  # the first and the last are enough
+                del samples[1]
+            return (mean := _rate(samples[0], samples[-1])), mean
+        while len(samples) > 2 and samples[1][0] <= now - LATELY:
+            samples.popleft()
+        since = next((sample for sample in reversed(samples) if sample[0] <= now - NOW), samples[0])
+        return _rate(since, samples[-1]), _rate(samples[0], samples[-1])
 
 
-class CarefulDisplay:
-    """Shows nothing any more once something went wrong: progress must not end a job."""
+def _rate(first: tuple[float, int], last: tuple[float, int]) -> float | None:
+    return max(0.0, (last[1] - first[1]) / (last[0] - first[0])) if last[0] > first[0] else None
 
-    # Locked: figures come from a thread, and the run may end meanwhile. What is shown last must be the end.
 
-    def __init__(self, make: Callable[[], Display]) -> None:
-        self._lock = threading.Lock()
-        self._inner: Display | None = None
-        with contextlib.suppress(*WRONG):
-            self._inner = make()
+def _running(function: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [task for task in function["per_task"] if task["status"] == "running" and task["timeline"]]
 
-    def show(self, snapshot: Snapshot) -> None:
-        """The run goes on."""
-        with self._lock:
-            try:
-                if self._inner is not None:
-                    self._inner.show(snapshot)
-            except WRONG:
-                self._give_up()
 
-    def close(self, snapshot: Snapshot) -> None:
-        """The run is over; what is shown now remains."""
-        with self._lock:
-            try:
-                if self._inner is not None:
-                    self._inner.close(snapshot)
-            except WRONG:
-                pass
-            finally:
-                self._give_up()
+def _expected(function: Mapping[str, Any], snapshot: Snapshot) -> tuple[int, int | None, bool]:
+    """Rows that are done, rows in the end, and whether that is an estimate."""
+    rows, tasks = function["rows"], function["tasks"]
+    counted, total = snapshot.tasks(function)
+    # Empty partitions report nothing: Spark's number of tasks that are done may be the higher one.
+    done = max(counted, tasks["succeeded"])
+    listed = [task["rows"] for task in function["per_task"] if task["status"] == "running"]
+    ended = rows - (sum(listed) * tasks["running"] / len(listed) if listed else 0)  # not all tasks are listed
+    if total is not None and done >= total and not tasks["running"]:
+        return rows, rows, False
+    if not total or not done or ended <= 0 or tasks["stopped"]:  # a reader that stops early may do so at any time
+        return rows, None, False
+    estimate = ended * total / done
+    digit = 10 ** max(0, math.floor(math.log10(estimate)) - 2)  # three digits: more would pretend to know more
+    return rows, max(math.ceil(estimate / digit) * digit, rows), True
 
-    def _give_up(self) -> None:
-        inner, self._inner = self._inner, None
-        with contextlib.suppress(*WRONG):
-            if inner is not None:
-                inner.give_up()
+
+def _share(rows: int, expected: int | None, done: int, total: int | None) -> float | None:
+    if expected:
+        return min(1.0, rows / expected)
+    return min(1.0, done / total) if total else None
+
+
+def printable(text: str, encoding: str) -> str:
+    """The text without what would move the cursor, or cannot be written."""
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+def line(one: Progress) -> str:
+    """All in one line."""
+    share = [] if one.share is None or one.took is not None else [f"{int(one.share * 100)}%"]
+    return f"{one.label}: " + ", ".join([*share, *heading(one), *(words for words, _ in details(one))])
+
+
+def heading(one: Progress) -> tuple[str, str, str]:
+    """How many rows, how fast, and how long still."""
+    of = f" of ~{one.expected:,}" if one.is_estimated else ""
+    rate = "?" if one.rate is None else f"{one.rate:,.0f}" if one.rate >= 10 else f"{one.rate:.1f}"
+    left = f"in {_clock(one.took)}" if one.took is not None else f"{_clock(one.left)} left"
+    rows = noun(one.expected if one.is_estimated else one.rows, "row")
+    return f"{one.rows:,}{of} {rows}", f"{rate} rows/s", left
+
+
+def details(one: Progress) -> list[tuple[str, bool]]:
+    """More words, and whether each names something that went wrong."""
+    words = [] if one.took is not None else [(f"{one.in_flight:,} in flight", False)]
+    words.append((things(one.errors, "error"), one.errors > 0))
+    words.append((things(one.retries, "retry", "retries"), False))
+    if one.p50 is not None and one.p95 is not None:
+        words += [(f"p50 {_short(one.p50)}", False), (f"p95 {_short(one.p95)}", False)]
+    if one.failed_tasks:
+        words.append((things(one.failed_tasks, "failed task"), True))
+    return words
+
+
+def tasks(snapshot: Snapshot) -> str:
+    """How many tasks are done, and how long the run has taken."""
+    total = "" if snapshot.tasks_total is None else f" of {snapshot.tasks_total:,}"
+    named = noun(snapshot.tasks_done if snapshot.tasks_total is None else snapshot.tasks_total, "task")
+    return f"{snapshot.tasks_done:,}{total} {named}, {_clock(snapshot.seconds)}"
+
+
+def _clock(seconds: float | None) -> str:
+    """`0:09`, `1:02:33`, and `?` if it is not known."""
+    if seconds is None or seconds > 1e7:
+        return "?"
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _short(seconds: float) -> str:
+    if seconds >= 9.95:
+        return f"{seconds:,.0f} s"
+    if seconds >= 0.9995:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.00995 else f"{seconds * 1000:.2g} ms"

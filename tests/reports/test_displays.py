@@ -1,0 +1,398 @@
+"""Progress is readable where there is a terminal, a notebook, or a log, and never ends a job."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from asyncudf._reports.displays import Display, TerminalDisplay, progress_display
+from asyncudf._reports.progress import Snapshot
+
+
+def figures(**others: Any) -> dict[str, Any]:
+    """What `RunMetrics.to_plain` tells of a function in the middle of its run."""
+    per_task = [{"status": "running", "rows": 24_000, "timeline": [[60.0, 24_000, 40.0, 3.0]]}]
+    return {
+        "function": "weather", "tasks": {"succeeded": 4, "stopped": 0, "running": 1, "failed": 0, "lost": 0},
+        "began": 100.0, "ended": 162.0, "rows": 124_000, "retries": 1, "errors": {"ValueError": 12},
+        "failed_attempts": {"rows": 0, "retries": 0, "errors": {}}, "latency": {"p50": 0.048, "p95": 1.25},
+        "per_task": per_task, **others,
+    }  # fmt: skip
+
+
+def snapshot(*functions: dict[str, Any], seconds: float = 62.0, done: int = 4) -> Snapshot:
+    return Snapshot(functions or [figures()], done, 8, seconds)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+    def write(self, text: str) -> int:
+        return super().write(text.encode(self._encoding).decode(self._encoding))
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a terminal that can do everything, whatever the tests run in."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES", "JPY_PARENT_PID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", "30")
+
+
+def lines_of(shown: Snapshot, *, width: int = 100, is_over: bool = False) -> list[str]:
+    """What a terminal of that width shows."""
+    console = Console(record=True, width=width, file=Terminal(), force_terminal=True)
+    display = TerminalDisplay(console)
+    (display.close if is_over else display.show)(shown)
+    told = [line.rstrip() for line in console.export_text().splitlines()]
+    display.give_up()
+    return told
+
+
+class TestTerminal:
+    def test_it_tells_of_each_function_in_two_lines(self) -> None:
+        assert lines_of(snapshot()) == [
+            "weather  " + "━" * 30 + "  62%  124,000 of ~200,000 rows  2,000 rows/s  0:38 left",
+            "         40 in flight  12 errors  1 retry  p50 48 ms  p95 1.2 s",
+            "4 of 8 tasks, 1:02",
+        ]
+
+    def test_in_the_end_it_tells_what_was_done(self) -> None:
+        over = figures(tasks={"succeeded": 8, "stopped": 0, "running": 0, "failed": 1, "lost": 0}, per_task=[])
+        assert lines_of(snapshot(over, done=8), is_over=True) == [
+            "weather  " + "━" * 30 + "  100%  124,000 rows  2,000 rows/s  in 1:02",
+            "         12 errors  1 retry  p50 48 ms  p95 1.2 s  1 failed task",
+            "8 of 8 tasks, 1:02",
+        ]
+
+    @pytest.mark.parametrize("width", [1, 10, 20, 40, 60, 80, 120])
+    def test_no_line_is_broken_however_narrow_it_is(self, width: int) -> None:
+        long = figures(function="a_function_with_a_very_long_name_that_nobody_shortened")
+        told = lines_of(snapshot(long, figures()), width=width)
+        assert len(told) == 5
+        assert all(len(line) <= width for line in told)
+
+    def test_what_matters_most_stays_where_it_is_narrow(self) -> None:
+        assert lines_of(snapshot(), width=40)[0] == "weather  62%  0:38 left"
+        assert lines_of(snapshot(), width=60)[0] == "weather  62%  124,000 of ~200,000 rows  0:38 left"
+
+    def test_names_in_wide_letters_keep_the_columns(self) -> None:
+        first, _, second, *_ = lines_of(snapshot(figures(function="天気"), figures()))
+        assert first.index("62%") + 2 == second.index("62%")  # two letters of two columns
+
+    def test_functions_stand_in_columns(self) -> None:
+        slow = figures(function="geocode #2", rows=900, errors={}, retries=0, per_task=[])
+        first, _, second, *_ = lines_of(snapshot(figures(), slow))
+        assert [first.index("━"), first.index("%"), first.index(" rows "), first.index("rows/s")] == [
+            second.index("━"), second.index("%"), second.index(" rows "), second.index("rows/s"),
+        ]  # fmt: skip
+
+    def test_names_cannot_move_the_cursor_or_use_markup(self) -> None:
+        first, *_ = lines_of(snapshot(figures(function="\x1b[31m[bold]f")))
+        assert first.startswith("?[31m[bold]f ")
+
+    def test_before_anything_is_known_it_pretends_nothing(self) -> None:
+        unknown = figures(rows=0, began=162.0, errors={}, retries=0, latency={"p50": None, "p95": None}, per_task=[])
+        told = lines_of(Snapshot([unknown], 0, None, 62.0))
+        assert told == [
+            "weather  0 rows  ? rows/s  ? left", "         0 in flight  0 errors  0 retries", "0 tasks, 1:02",
+        ]  # fmt: skip
+
+    def test_it_is_redrawn_ten_times_a_second_at_most(self) -> None:
+        stream = Terminal()
+        display = progress_display(stream)
+        for moment in range(1000):
+            display.show(snapshot(seconds=60 + moment / 1000))
+        assert stream.getvalue().count("of ~200,000") in range(9, 12)
+
+    def test_it_has_no_thread_of_its_own(self) -> None:
+        """An error there could end nothing, and would be printed."""
+        before = threading.enumerate()
+        display = progress_display(Terminal())
+        display.show(snapshot())
+        assert threading.enumerate() == before
+
+    def test_what_the_program_prints_stands_above(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And is not overwritten by the next picture."""
+        stream = Terminal()
+        monkeypatch.setattr(sys, "stdout", stream)
+        display = progress_display(stream)
+        display.show(snapshot(seconds=60))
+        sys.stdout.write("own words\n")
+        display.show(snapshot(seconds=61))
+        display.close(snapshot())
+        assert sys.stdout is stream
+        before, after = stream.getvalue().split("own words\n")
+        assert "weather" in before
+        assert "weather" in after
+
+    def test_what_goes_to_a_file_stays_out_of_the_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stream, file = Terminal(), io.StringIO()
+        monkeypatch.setattr(sys, "stdout", file)
+        display = progress_display(stream)
+        display.show(snapshot())
+        sys.stdout.write("own words\n")
+        display.close(snapshot())
+        assert file.getvalue() == "own words\n"
+        assert "own words" not in stream.getvalue()
+
+    def test_without_color_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And what is done of the bar can be told from the rest nevertheless."""
+        monkeypatch.setenv("NO_COLOR", "1")
+        stream = Terminal()
+        progress_display(stream).show(snapshot())
+        assert "━" * 18 + "─" * 12 in stream.getvalue()
+        assert "\x1b[3" not in stream.getvalue()
+
+    @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+    def test_a_terminal_without_unicode_gets_what_it_can_show(self, encoding: str) -> None:
+        stream = Terminal(encoding)
+        progress_display(stream).show(snapshot(figures(function="größe天")))
+        assert "#" * 18 in stream.getvalue().replace("\x1b[32m", "").replace("\x1b[90m", "")
+        assert "124,000 of ~200,000" in stream.getvalue()
+
+
+class TestLog:
+    LINE = "weather: 62%, 124,000 of ~200,000 rows, 2,000 rows/s, 0:38 left, 40 in flight, 12 errors, 1 retry, "
+
+    def test_it_is_one_line_in_ten_seconds_and_one_at_the_end(self) -> None:
+        stream = io.StringIO()
+        display = progress_display(stream)
+        for moment in range(250):
+            display.show(snapshot(seconds=moment / 10))
+        display.close(snapshot(seconds=25.0))
+        told = stream.getvalue().splitlines()
+        assert [line.rpartition("tasks, ")[2] for line in told] == ["0:10)", "0:20)", "0:25)"]
+
+    def test_the_line_tells_everything(self) -> None:
+        stream = io.StringIO()
+        progress_display(stream).show(snapshot())
+        assert stream.getvalue() == f"asyncudf: {self.LINE}p50 48 ms, p95 1.2 s (4 of 8 tasks, 1:02)\n"
+
+    def test_a_dumb_terminal_is_a_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TERM", "dumb")
+        stream = Terminal()
+        progress_display(stream).show(snapshot())
+        assert stream.getvalue().startswith(f"asyncudf: {self.LINE}")
+
+    def test_without_rich_a_terminal_is_a_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+        stream = Terminal()
+        progress_display(stream).show(snapshot())
+        assert stream.getvalue().startswith(f"asyncudf: {self.LINE}")
+
+    def test_without_unicode_names_are_shown_as_far_as_they_can_be(self) -> None:
+        raw = io.BytesIO()
+        stream = io.TextIOWrapper(raw, encoding="ascii")
+        progress_display(stream).show(snapshot(figures(function="größe\n")))
+        assert raw.getvalue().startswith(b"asyncudf: gr??e?: 62%")
+
+
+class Handle:
+    """A display of a notebook, which keeps what it shows."""
+
+    def __init__(self, shown: dict[str, str]) -> None:
+        self.shown = [shown]
+
+    def update(self, shown: dict[str, str], raw: bool) -> None:
+        assert raw
+        self.shown.append(shown)
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> list[Handle]:
+    """The displays of a notebook."""
+    handles: list[Handle] = []
+
+    def display(shown: dict[str, str], raw: bool, display_id: bool) -> Handle:
+        assert raw
+        assert display_id
+        handles.append(Handle(shown))
+        return handles[-1]
+
+    python, shown = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    vars(python)["get_ipython"] = lambda: types.SimpleNamespace(kernel=object())
+    vars(shown)["display"] = display
+    monkeypatch.setitem(sys.modules, "IPython", python)
+    monkeypatch.setitem(sys.modules, "IPython.display", shown)
+    return handles
+
+
+class TestNotebook:
+    def test_there_is_one_display_made_at_once_and_updated_in_its_place(self, notebook: list[Handle]) -> None:
+        """A thread that made it later would belong to no cell."""
+        display = progress_display()
+        (handle,) = notebook
+        for moment in range(20):
+            display.show(snapshot(seconds=60 + moment / 10))
+        display.close(snapshot())
+        assert len(handle.shown) == 6  # empty, four in two seconds, the last
+        assert handle.shown[-2]["text/plain"].startswith("weather: 62%, 124,000 of ~200,000 rows")
+        assert '<progress value="0.620">' in handle.shown[-2]["text/html"]
+        assert '<progress value="1.000">' in handle.shown[-1]["text/html"]
+
+    def test_names_are_escaped(self, notebook: list[Handle]) -> None:
+        """And what would turn the words about, or act unseen, is not shown."""
+        progress_display().show(snapshot(figures(function="<script>&\x00\x1b\u202e")))
+        page = notebook[0].shown[-1]["text/html"]
+        assert "&lt;script&gt;&amp;???<" in page
+        assert notebook[0].shown[-1]["text/plain"].startswith("<script>&???:")
+        assert "<script>" not in page
+
+    def test_a_stream_that_is_given_is_used(self, notebook: list[Handle]) -> None:
+        stream = io.StringIO()
+        progress_display(stream).show(snapshot())
+        assert not notebook
+        assert stream.getvalue()
+
+    def test_ipython_in_a_terminal_is_no_notebook(
+        self, notebook: list[Handle], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: types.SimpleNamespace())
+        progress_display().show(snapshot())
+        assert not notebook
+        assert capsys.readouterr().err.startswith("asyncudf: weather")
+
+    def test_a_notebook_that_cannot_update_ends_it(
+        self, notebook: list[Handle], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        display = progress_display()
+        monkeypatch.setattr(notebook[0], "update", lambda *_, **__: 1 / 0)
+        display.show(snapshot())
+        display.close(snapshot())
+
+
+class Failing(Terminal):
+    """A terminal that goes away."""
+
+    def __init__(self, after: int, error: type[BaseException]) -> None:
+        super().__init__()
+        self.left = after
+        self.error = error
+        self.attempts = 0
+
+    def write(self, text: str) -> int:
+        self.left -= 1
+        if self.left < 0:
+            self.attempts += 1
+            raise self.error("the terminal is gone")
+        return super().write(text)
+
+
+class TestNeverFails:
+    @pytest.mark.parametrize("error", [OSError, BrokenPipeError, SystemExit])
+    @pytest.mark.parametrize("after", range(12))
+    def test_a_terminal_that_goes_away_ends_the_display_and_nothing_else(
+        self, after: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """At whatever write it is gone, the program has its own stdout again, and goes on."""
+        stream, stdout, replaced = Failing(after, error), Terminal(), list[object]()
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(stdout, "fileno", lambda: replaced.append("stdout"))  # rich puts /dev/null in its place
+        display = progress_display(stream)
+        for moment in range(20):
+            display.show(snapshot(seconds=60.0 + moment))
+        display.close(snapshot())
+        assert sys.stdout is stdout
+        assert not replaced
+        assert stream.attempts in range(1, 6)
+
+    def test_a_closed_stream_is_nothing_to_complain_about(self) -> None:
+        for stream in (io.StringIO(), Terminal()):
+            stream.close()
+            display = progress_display(stream)
+            display.show(snapshot())
+            display.close(snapshot())
+
+    def test_a_stream_that_is_closed_meanwhile_is_none_either(self) -> None:
+        for stream in (io.StringIO(), Terminal()):
+            display = progress_display(stream)
+            display.show(snapshot(seconds=60.0))
+            stream.close()
+            display.show(snapshot(seconds=90.0))
+            display.close(snapshot())
+
+    def test_a_program_without_stderr_shows_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stderr", None)
+        display = progress_display()
+        display.show(snapshot())
+        display.close(snapshot())
+
+    def test_figures_that_make_no_sense_end_it(self, caplog: pytest.LogCaptureFixture) -> None:
+        """And nothing is said of it."""
+        stream = io.StringIO()
+        display = progress_display(stream)
+        display.show(Snapshot([{"function": "f"}], 0, 0, 20.0))
+        display.show(snapshot(seconds=40.0))
+        display.close(snapshot())
+        assert stream.getvalue() == ""
+        assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
+
+    def test_an_interrupt_is_the_users(self) -> None:
+        stream = Terminal()
+        display = progress_display(stream)
+        stream.write = _raise(KeyboardInterrupt)  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            display.show(snapshot())
+
+    def test_the_end_is_what_is_shown_last(self) -> None:
+        """A thread may be in the middle of a picture when the run ends."""
+        stream = io.StringIO()
+        display = progress_display(stream)
+        write, others = stream.write, list[threading.Thread]()
+
+        def slow_write(text: str) -> int:
+            if not others:
+                others.append(threading.Thread(target=display.close, args=[snapshot(seconds=99.0)]))
+                others[0].start()
+                others[0].join(0.1)  # it has to wait
+            return write(text)
+
+        stream.write = slow_write  # type: ignore[method-assign]
+        display.show(snapshot())
+        others[0].join()
+        display.show(snapshot(seconds=200.0))
+        assert [line[-5:-1] for line in stream.getvalue().splitlines()] == ["1:02", "1:39"]
+
+    def test_a_run_that_ends_before_it_has_shown_anything_is_shown(self) -> None:
+        stream = Terminal()
+        progress_display(stream).close(snapshot())
+        assert "124,000 rows" in stream.getvalue()
+
+    def test_a_display_can_be_closed_without_any_function(self) -> None:
+        for stream in (io.StringIO(), Terminal()):
+            display = progress_display(stream)
+            display.show(Snapshot([], 0, None, 20.0))
+            display.close(Snapshot([], 0, None, 21.0))
+
+
+def _raise(error: type[BaseException]) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_a_display_says_what_it_must_be() -> None:
+    assert Display.__abstractmethods__ == {"_draw"}
