@@ -292,6 +292,19 @@ VERDICTS: dict[str, Case] = {
         "winding_down",
         ["90%", "5 rows for 20 slots", "half as many partitions", HALF],
     ),
+    "small partitions, and a slow call in one of them": (
+        figures(
+            winding_down=9.0,
+            calls_busy=1.0,
+            rows=200,
+            tasks={"succeeded": 20},
+            ended=5.0,
+            latency=latencies(200, 0.4, 2.5),
+            per_task=[*[task(0.4, longest=0.4, winding_down=0.4)] * 19, task(2.5, longest=2.5, winding_down=2.4)],
+        ),
+        "winding_down",
+        ["90%", "10 rows for 20 slots", "half as many partitions", HALF],
+    ),
     "small partitions, all at once": (
         figures(winding_down=9.0, calls_busy=1.0, rows=100, tasks={"succeeded": 20}, ended=0.5),
         "winding_down",

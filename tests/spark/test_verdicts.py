@@ -3,6 +3,7 @@
 # ruff: noqa: A002 - parameters are called like the columns
 
 import asyncio
+import contextlib
 import re
 import time
 
@@ -55,6 +56,50 @@ def test_a_slow_map_in_pandas_before_it(spark, entry):
     quick = job(at_once)
     assert 1 - quick["seconds"] / slow["seconds"] == pytest.approx(promised, rel=1 / 3)
     assert quick["time"]["input"] < slow["time"]["input"] / 2
+
+
+def test_a_slow_map_in_pandas_behind_it(spark):
+    """The function is done long before it: twice the slots halve the function's time, and hardly that of the job."""
+
+    def job(function):
+        df = spark.range(0, ROWS, 1, 1).select(function("id").alias("id")).mapInPandas(slowly, "id bigint")
+        with monitor(spark) as run:
+            df.write.format("noop").mode("overwrite").save()
+        return run.metrics
+
+    before = job(call)
+    (function,) = before["functions"]
+    said = re.search(r"; its tasks took ([\d.]+) s of the run's ([\d.]+) s$", function["verdict"]["text"])
+    assert said, function["verdict"]["text"]
+    assert float(said[1]) == pytest.approx(function["ended"] - function["began"], abs=0.05)
+    assert float(said[2]) == pytest.approx(before["seconds"], abs=0.05)
+    after = job(call.with_options(capacity=20))
+    assert after["functions"][0]["seconds"] < 0.75 * function["seconds"]
+    assert after["seconds"] > 0.75 * before["seconds"]
+
+
+@contextlib.asynccontextmanager
+async def slow_to_open():
+    await asyncio.sleep(0.3)
+    yield
+
+
+def test_clients_that_take_long_to_open(spark):
+    """Half as many partitions open half as many."""
+
+    @async_pandas_udf(capacity=10, resources={"client": slow_to_open})
+    async def with_client(id: int, client) -> int:
+        await asyncio.sleep(0.02)
+        return id
+
+    def job(partitions):
+        return told(spark, spark.range(0, 200, 1, partitions).select(with_client("id")))
+
+    before = job(8)
+    assert "resources were opened and closed" in before["verdict"]["text"]
+    promised = re.search(r"half as many partitions would (about halve|save about (\d+)%)", before["verdict"]["text"])
+    promised = int(promised[2] or 50) / 100
+    assert 1 - job(4)["seconds"] / before["seconds"] == pytest.approx(promised, rel=1 / 3)
 
 
 def test_time_sleep_in_a_call(spark):

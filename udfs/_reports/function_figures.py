@@ -254,12 +254,11 @@ class FunctionFigures:
 
         Full slots are busy for less; queues that are full, and tasks that end, wait for a longest call that is shorter.
         """
-        total, longest = sum(seconds * number for seconds, number in self._histogram("histogram")), self.latency("max")
-        if not total or not longest:
+        total = sum(seconds * number for seconds, number in self._histogram("histogram"))
+        if not total:
             return 0.0
         left = sum(min(seconds, limit) * number for seconds, number in self._histogram("histogram")) / total
-        waiting = self._waiting_for_calls * max(0.0, 1 - limit / longest)
-        return min(self.share(State.CALLS_BUSY) * (1 - left) + waiting, self._spare(left))
+        return min(self.share(State.CALLS_BUSY) * (1 - left) + self.waiting_beyond(limit), self._spare(left))
 
     def if_no_attempt_failed(self) -> float:
         """Saved if each call had one attempt and no back-off.
@@ -273,6 +272,18 @@ class FunctionFigures:
             left = min(1.0, max(left, self.calls_ended * shortest / in_slots))
         busy = self.share(State.CALLS_BUSY) * (1 - left)
         return min(busy + self._waiting_for_calls * self.waited, self._spare(left))
+
+    def waiting_beyond(self, limit: float) -> float:
+        """Waited at the head of the line and at the end of tasks for what the longest call took beyond a limit."""
+        if not self.per_task or self.count("per_task_left_out"):
+            longest = self.latency("max")
+            return self._waiting_for_calls * max(0.0, 1 - limit / longest) if longest else 0.0
+        waited = 0.0
+        for task in self.per_task:
+            if longest := _longest_call(task):
+                ending = min(_time(task, State.WINDING_DOWN), longest)  # beyond it the task opens and closes resources
+                waited += (_time(task, State.HEAD_OF_LINE) + ending) * max(0.0, 1 - limit / longest)
+        return min(1.0, waited / self.seconds)
 
     @property
     def _waiting_for_calls(self) -> float:

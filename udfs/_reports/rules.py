@@ -266,7 +266,8 @@ def _head_of_line(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 def _winding_down(f: FunctionFigures) -> Iterator[Diagnosis]:
     opens_long = f.opening >= max(SOME, f.share(f.top) / 2)
-    is_slow = not _is_even(f) and f.latency("p50") > 0 and not opens_long
+    half = f.latency("p50")
+    is_slow = not _is_even(f) and half > 0 and not opens_long and f.waiting_beyond(half) >= MUCH * f.share(f.top)
     if is_slow:
         yield from _timeouts(f)
     if f.waited >= MUCH and not opens_long:
