@@ -28,6 +28,12 @@ def slowly(batches):
         yield batch
 
 
+def less_slowly(batches):
+    for batch in batches:
+        time.sleep(0.005 * len(batch))
+        yield batch
+
+
 def at_once(batches):
     yield from batches
 
@@ -62,7 +68,7 @@ def test_a_slow_map_in_pandas_behind_it(spark):
     """The function is done long before it: twice the slots halve the function's time, and hardly that of the job."""
 
     def job(function):
-        df = spark.range(0, ROWS, 1, 1).select(function("id").alias("id")).mapInPandas(slowly, "id bigint")
+        df = spark.range(0, ROWS, 1, 1).select(function("id").alias("id")).mapInPandas(less_slowly, "id bigint")
         with monitor(spark) as run:
             df.write.format("noop").mode("overwrite").save()
         return run.metrics
