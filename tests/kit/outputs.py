@@ -26,19 +26,19 @@ class Emitted:
 class Taken(Output):
     """Notes what it takes; with a tag only that tag's records."""
 
-    def __init__(self, tag: OutputTag | None = None, room: int = 10) -> None:
+    def __init__(self, tag: OutputTag | None = None, available: int = 10) -> None:
         super().__init__(tag)
         self.all: list[Any] = []
-        self._room = room
+        self._available = available
         self.closed = 0
 
     @property
-    def room(self) -> int:
-        return self._room
+    def available(self) -> int:
+        return self._available
 
-    @room.setter
-    def room(self, room: int) -> None:
-        self._room = room
+    @available.setter
+    def available(self, available: int) -> None:
+        self._available = available
 
     def collect(self, record: StreamRecord) -> None:
         self.all.append(record)

@@ -33,7 +33,7 @@ MARKERS = [Watermark(5), WatermarkStatus.IDLE, LatencyMarker(1.0, "source", 0)]
 class Following:
     """The next operator, as an output sees it."""
 
-    room = 7
+    available = 7
 
     def __init__(self) -> None:
         self.all: list[Any] = []
@@ -72,7 +72,7 @@ def test_what_passes_on_passes_on_everything_in_its_order(make: str) -> None:
     output.collect(StreamRecord("b"))
     output.close()
     assert inner.all == [StreamRecord("a", 3), *MARKERS, StreamRecord("b")]
-    assert (output.room, inner.closed) == (10, 1)
+    assert (output.available, inner.closed) == (10, 1)
     assert output.get_watermark_gauge().timestamp == 5
 
 
@@ -115,7 +115,7 @@ def test_an_output_with_a_tag_takes_only_that_tags_records_and_one_without_only_
 
 
 def test_broadcasting_gives_everybody_the_same_and_has_the_room_of_the_fullest() -> None:
-    one, two = Taken(room=5), Taken(room=3)
+    one, two = Taken(available=5), Taken(available=3)
     output = BroadcastingOutput([one, two])
     value = [1]
     output.collect(StreamRecord(value))
@@ -123,7 +123,7 @@ def test_broadcasting_gives_everybody_the_same_and_has_the_room_of_the_fullest()
     assert one.all == two.all == [StreamRecord([1]), *MARKERS]
     assert one.all[0].value is value
     assert two.all[0].value is value
-    assert output.room == 3
+    assert output.available == 3
 
 
 def test_copying_broadcasting_copies_for_all_but_the_last() -> None:
@@ -150,7 +150,7 @@ def test_chaining_shows_the_next_operator_its_projection_of_a_record(output_clas
     assert (seen, seen.origin, markers) == (StreamRecord([1], 4), record, MARKERS)
     assert (seen.value is record.value["xs"]) == (output_class is ChainingOutput), "only the copying one copies, deeply"
     assert following.ended
-    assert output.room == 7
+    assert output.available == 7
 
 
 def test_a_timestamped_collector_puts_the_input_rows_timestamp_on_each_value() -> None:

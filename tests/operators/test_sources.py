@@ -80,7 +80,7 @@ def test_per_batch_fences_the_batches_of_a_single_operator() -> None:
 
 
 def test_a_source_pushes_nothing_where_there_is_no_room_and_goes_on_when_there_is() -> None:
-    loop, output = VirtualClockLoop(), Taken(room=0)
+    loop, output = VirtualClockLoop(), Taken(available=0)
     rows = [StreamRecord("a"), StreamRecord("b")]
 
     async def main() -> None:
@@ -90,7 +90,7 @@ def test_a_source_pushes_nothing_where_there_is_no_room_and_goes_on_when_there_i
             source.end_of_input()
             await asyncio.sleep(1)
             assert output.all == []
-            output.room = 1
+            output.available = 1
             source.resume()
 
     loop.run_until_complete(main())
@@ -99,7 +99,7 @@ def test_a_source_pushes_nothing_where_there_is_no_room_and_goes_on_when_there_i
 
 
 def test_a_source_pushes_one_burst_in_a_turn_of_the_loop_however_often_it_is_fed() -> None:
-    loop, output = VirtualClockLoop(), Taken(room=UNLIMITED)
+    loop, output = VirtualClockLoop(), Taken(available=UNLIMITED)
     rows, pushed = [StreamRecord(n) for n in range(5 * BURST)], []
 
     async def main() -> None:

@@ -264,8 +264,8 @@ class Calls:
         call.attempt = slot.attempt = 1
         call.slots.append(slot)
         slot.call, slot.entry = call, None
-        self._deadlines.hand_over(entry, call)
-        self._attempts.hand_over(entry, call)
+        self._deadlines.reassign(entry, call)
+        self._attempts.reassign(entry, call)
         return call
 
     @property

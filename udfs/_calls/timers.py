@@ -66,7 +66,7 @@ class Deadlines(Generic[T]):
             self.watch_for(when)
         return when
 
-    def hand_over(self, entry: Entry, owner: T) -> None:
+    def reassign(self, entry: Entry, owner: T) -> None:
         """Another is the owner of a row from now on, if it is watched."""
         if (watched := self.line.get(entry)) is not None:
             self.line[entry] = watched[0], owner

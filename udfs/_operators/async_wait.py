@@ -39,18 +39,18 @@ __all__ = ("AsyncWaitOperator",)
 class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     """Flink's operator of that name for one task: every method is called on one event loop, nothing is locked.
 
-    Rows are pulled: `request_batch` is called when more can be used, which comes by `feed`, or in a chain by `process`
-    while there is `room`. Results leave in the order of `options.output_mode`, each exactly once, while `output` has
-    room.
+    Rows are pulled: the operator calls `request_batch` when it can use more, and gets them by `feed`, or in a chain by
+    `process` as long as it is `available`. Results leave in the order of `options.output_mode`, each exactly once, as
+    long as `output` is available.
 
     Args:
-        validate: checks and converts each result; raises ResultError for one that does not fit.
+        validate: checks and converts each result; raises ResultError for a result of another type.
         codec: for vectorized functions.
-        weigh: how many bytes a result has, where they may be so large that `options.max_buffered_bytes` matters.
-        may_edit: whether arguments may be lists or dicts, which an attempt could edit under the next one's feet.
+        weigh: how many bytes a result has, if results may be so large that `options.max_buffered_bytes` matters.
+        may_edit: whether arguments may be lists or dicts, which an attempt could edit before the next attempt.
         stored: the store of the function in this task; closed with the operator.
         rng: for the jitter of delays.
-        counters: of what is done here; their clock is the operator's.
+        counters: count what is done; their clock is the operator's.
         identity: this task among those of the job; None: this task is the whole job.
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second.
     """
@@ -60,9 +60,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     #
     # A row goes through _inlet, _input, _intake, _queue, _calls (most rows by _fast_path), _emitter, in this order.
     #
-    # Rows come by `feed` or `process`, slots ask for them, calls end: whatever happens first notes it where it belongs
-    # (input, queue, entry), and then calls `_pool.wake` or `push`. These two look at the state alone: they may be
-    # called at any time, in any order, and once too often does no harm.
+    # Rows come by `feed` or `process`, slots ask for them, calls end: each such event first changes the state where it
+    # belongs (input, queue, entry), and then calls `_pool.wake` or `push`. These two look at the state alone: they may
+    # be called at any time, in any order, and once too often does no harm.
     #
     # len(_queue) <= queue_size; calls in progress that count <= capacity
     # _finished is set once: by the first error, or when the input has ended and the queue is empty
@@ -121,8 +121,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._is_admitting = self._will_admit = False
 
     @property
-    def room(self) -> int:
-        """How many rows may be handed over one by one: what the call slots can start at once, less what waits."""
+    def available(self) -> int:
+        """How many rows may come one by one: what the call slots can start at once, less the rows that wait."""
         return self._wanted_rows - self._inlet.waiting
 
     def process(self, element: StreamElement) -> None:
@@ -174,7 +174,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._sharing.open()
 
     def _may_fail(self) -> Callable[[str], None]:
-        """See FAIL_TASK."""
+        """The value of FAIL_TASK."""
         failed = self._admission.failed
 
         def fail(mistake: str) -> None:
@@ -217,7 +217,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def admit_without_slot(self) -> None:
         """Admit what needs no slot where none is free: markers, the end of the input, rows that need no call."""
-        if self._is_admitting:  # what is taken may leave at once, and emitting looks again: one after the other
+        if self._is_admitting:  # an element may leave at once, and the emission comes here again
             return
         self._is_admitting = True
         try:
@@ -233,7 +233,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._finished.set_result(None)
 
     def snapshot_state(self) -> list[StreamElement]:
-        """The elements not yet emitted, in order: those in the queue, then those handed over but not admitted.
+        """The elements not yet emitted, in order: first the queue, then what was fed and not admitted.
 
         After `restore_state` each row is called anew: emission is exactly once, calls are at least once, as in Flink.
         """
@@ -248,16 +248,16 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     async def work(self, slot: CallSlot) -> None:
         """The life of one call slot: one call after another, until there is none or the slot is dirty."""
-        # All in one coroutine: whatever a call waits for comes back through each of those between it and its task.
+        # All in one coroutine: each coroutine between a call and its task costs something whenever the call goes on.
         #
-        # In this order: a row whose back-off is over has waited longest; then the fast path, which takes rows itself;
-        # what it cannot run (a plain def, a micro-batch, 0..n results, `retry_if_result`) gets to the rest.
+        # In this order: a row whose back-off is over, as it has waited longest; then the fast path, which takes rows
+        # itself; then calls that it cannot run (a plain def, a micro-batch, 0..n results, `retry_if_result`).
         try:
             slot.capture_baseline()
             clock, pause, fast_path = self._calls.clock, self._calls.pause, self._fast_path
             end = clock() + pause
             while not (self._finished.done() or self._admission.waiting is not None or slot.is_dirty()):
-                # A dead service is tried with a new row, where there is one: those that have failed may be to blame.
+                # A dead service is tried with a new row, if there is one: rows that have failed may be the cause.
                 is_broken = not self._admission.is_open and self._health.is_broken
                 is_new = is_broken and self._intake.has_call and not self._calls.has_new
                 call = None if is_new else self._calls.next_ready()
@@ -286,7 +286,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     end = clock() + pause
         except BaseException as error:  # the source or the output failed, not a row
             if slot.abandoned or (isinstance(error, asyncio.CancelledError) and slot.task.cancelling()):
-                raise  # the pool, or somebody else's code between two calls, has cancelled it
+                raise  # the pool has cancelled the slot, or other code has, between two calls
             self.fail(error)
         finally:
             self._pool.retire(slot)
@@ -331,7 +331,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """Emit rows that have one result each, or give them their places; both lists are empty then."""
         try:
             self._emitter.emit_done(records, results)
-        except BaseException as error:  # a call that has just begun must not be lost with it
+        except BaseException as error:  # a call that has just begun must not fail with it
             self.fail(error)
         if self._queue.has_completed_elements():
             self.push()
@@ -347,7 +347,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._emit()
 
     def _emit(self) -> None:
-        if self._emitter.is_going_on:  # further down the chain a row of ours was completed: the emission takes it
+        if self._emitter.is_going_on:  # an operator further down has completed a row: the emission takes it
             return
         try:
             self._held_back = self._emitter.emit()

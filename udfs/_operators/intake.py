@@ -43,16 +43,16 @@ class Intake:
         has_uncalled: whether rows may come that need no call.
     """
 
-    # Not before: a row in the queue holds a place and, in the ordered mode, all that come behind it. So rows wait in
-    # the input, in the batch that they came in, and only those that a call is for are taken out one by one.
+    # A row in the queue holds a place and, in the ordered mode, all rows behind it. So rows wait in the input, in the
+    # batch that they came in, and a slot takes them out one by one, each when its call can begin.
     #
-    # What needs no call (a marker, cached rows, a row that shares a call) must not wait for a slot: coroutines that run
-    # on after their rows are done may hold all of them.
+    # An element that needs no call (a marker, cached rows, a row that shares a call) must not wait for a slot: all
+    # slots may be held by coroutines that run on after their rows are done.
     #
     # A row is in exactly one place: in the input, or in the queue, or emitted.
-    # Of those in the queue, each unfinished one is in the batch, or follows a call, or belongs to one Call.
-    # _is_admitting: an element is on its way into the queue. What is emitted meanwhile may lead here again, and the
-    # elements behind it must not pass it.
+    # Each unfinished row in the queue is in the batch, or follows a call, or belongs to one Call.
+    # _is_admitting: an element is on its way into the queue. If an emission meanwhile leads here again, the elements
+    # behind it stay in the input, as they must not pass it.
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Intake:
 
     @property
     def has_call(self) -> bool:
-        """Whether a slot would find rows for a call, as far as can be told without taking one."""
+        """Whether a slot would probably find rows for a call; sure only after one was taken."""
         if not self._sharing.takes_more:
             return False
         can_admit = self.buffer.may_have_more and self.queue.places > 0
@@ -87,19 +87,19 @@ class Intake:
 
     @property
     def may_admit_without_slot(self) -> bool:
-        """Whether what needs no call may be admitted now, though no slot is free."""
+        """Whether elements that need no call may be admitted now, while no slot is free."""
         if self._is_admitting:
             return False
-        # A marker behind rows has time until they have left.
+        # Without such rows there are only markers, and a marker behind rows has time until they have left.
         return self.queue.places > 0 if self._has_uncalled else self.queue.is_empty()
 
     @property
     def is_drained(self) -> bool:
-        """Whether all has been emitted and nothing will come."""
+        """Whether everything has been emitted and the input has ended."""
         return self.buffer.is_drained and self.queue.is_empty()
 
     def rows_of_a_call(self) -> Sequence[tuple[StreamRecord, Entry]]:
-        """The rows of the next call, with their places in the queue; none, if there is nothing to call now."""
+        """The rows of the next call with their entries in the queue; none if no call can be formed now."""
         return self._batch.gather(self._next_row, self._is_starved)
 
     def admit_without_slot(self) -> bool:
@@ -121,7 +121,7 @@ class Intake:
             self._operator.push()
 
     def _next_row(self) -> tuple[StreamRecord, Entry] | None:
-        """The next row that has a call of its own, if the queue has a place; what is before it is admitted."""
+        """The next row with a call of its own, if the queue has a place; elements before it are admitted."""
         if self._is_admitting or not self._sharing.takes_more:
             return None
         self._is_admitting = True
@@ -157,10 +157,10 @@ class Intake:
             self.buffer.put_back(rows)  # type: ignore[arg-type]
 
     def _is_starved(self) -> bool:
-        return self.buffer.has_ended or not self.queue.places  # behind a full queue a batch would wait for itself
+        return self.buffer.has_ended or not self.queue.places  # a full queue waits for the rows of the batch
 
 
-MANY = 10_000  # elements, where nobody knows how many there are
+MANY = 10_000  # elements, if the number is not known
 
 
 # Whole batches come as plain tuples of value, timestamp and origin: most rows never need to be records.
@@ -173,10 +173,10 @@ def record_of(element: InputElement) -> StreamElement:
 
 
 class InputBuffer:
-    """Batches of elements in a line; asks for another batch when it starts on the last.
+    """Batches of elements, in order; asks for another batch when the last one begins.
 
     Args:
-        request_batch: asks whoever feeds for one batch.
+        request_batch: asks for one more batch.
     """
 
     # Batches stay iterators, and `current` is open to the fast path, so that taking a row costs one step of a C
@@ -185,9 +185,9 @@ class InputBuffer:
     #
     # may_have_more is False only when every element has been taken
     # has_ended: nothing more is fed
-    # _line: what was put one by one and not taken; _reads_line: one of _batches, or `current`, reads it
-    # current: gives what is left in _inserted, then what is left of _behind
-    # _is_listed: `values` is reading, which is no reason to ask for more
+    # _line: elements that were put one by one and not taken; _reads_line: one of _batches, or `current`, reads it
+    # current: yields the rest of _inserted, then the rest of _behind
+    # _is_listed: `values` reads the batches, and asks for no more
 
     def __init__(self, request_batch: Callable[[], None]) -> None:
         self._request_batch = request_batch
@@ -207,7 +207,7 @@ class InputBuffer:
 
     @property
     def known_rows(self) -> int:
-        """About how many elements can be taken without another being fed."""
+        """About how many elements can be taken before more are fed."""
         if self._batches or not self.may_have_more:
             return len(self._line) + MANY * bool(self._batches)
         return operator.length_hint(self.current, MANY)
@@ -219,23 +219,23 @@ class InputBuffer:
 
     @property
     def is_drained(self) -> bool:
-        """Whether nothing is left and nothing will come."""
+        """Whether everything was taken and nothing follows."""
         return self.has_ended and not self.may_have_more
 
     def feed(self, batch: Iterable[InputElement]) -> None:
-        """Put a batch at the end of the line."""
+        """Add a batch behind all elements."""
         self._batches.append(iter(batch))
         self.may_have_more = True
 
     def put(self, element: StreamElement) -> None:
-        """Put one element at the end of the line; `request_batch` is called when all of these have been taken."""
+        """Add one element behind all others; once all such elements were taken `request_batch` is called."""
         if not self._reads_line:
             self._batches.append(self._take_line())
             self._reads_line = self.may_have_more = True
         self._line.append(element)
 
     def _take_line(self) -> Iterator[StreamElement]:
-        # What is put while this is read joins it; when it has run dry, `put` starts another.
+        # Elements that are put meanwhile are read too; once the line is empty `put` starts another iterator.
         line = self._line
         while line:
             yield line.popleft()
@@ -253,13 +253,13 @@ class InputBuffer:
 
     def insert(self, element: StreamElement) -> None:
         """Put an element before all others, but behind those inserted earlier."""
-        if not self._inserted:  # what earlier ones were put before: a chain for each would nest without end
+        if not self._inserted:  # one chain for all of them: a chain for each would nest without end
             self.current = chain(self._take_inserted(), self._behind)
             self.may_have_more = True
         self._inserted.append(element)
 
     def take_unless(self, stays: Callable[[StreamElement], bool]) -> StreamElement | None:
-        """Take the next element, unless it stays where it is."""
+        """Take the next element, unless `stays` is true for it."""
         if self._inserted and stays(self._inserted[0]):
             return None
         element = self.next()
@@ -320,7 +320,7 @@ Row = tuple[StreamRecord, Entry]
 
 
 class MicroBatch:
-    """Gathers rows until there are enough of them, or the first has waited long enough.
+    """The rows of a vectorized function's next call: gathers rows until the batch is full or has waited long enough.
 
     Args:
         size: rows of a full batch.
@@ -328,8 +328,8 @@ class MicroBatch:
         wake: called when that time has come.
     """
 
-    # Its rows are in the queue already: they count against it, and keep their place in the order while they wait here.
-    # So a batch must not wait for company that the queue has no place for: that is what `is_starved` is about.
+    # Its rows are in the queue already: they count there, and keep their place in the order while they wait here. So a
+    # batch must not wait for more rows when the queue has no place for them: `is_starved` says so.
     #
     # len(_rows) <= size; _timer runs from the first row on, and only while there is one; _has_waited: it has fired
 

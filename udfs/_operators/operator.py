@@ -1,4 +1,4 @@
-"""What every operator is to its neighbours, and what is common to operators that hold elements back."""
+"""The base classes of operators, and the operator that pushes a task's elements into a chain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Marker = Watermark | WatermarkStatus | LatencyMarker
 
 
 def emit_marker(output: Output, marker: Marker) -> None:
-    """Hand a marker to the method for its kind."""
+    """Call the output's method for this kind of marker."""
     match marker:
         case Watermark():
             output.emit_watermark(marker)
@@ -54,13 +54,13 @@ class Operator(ABC):
 class ChainedOperator(Operator):
     """An operator that gets its rows from another one."""
 
-    # By plain calls, on one stack: a row passes from operator to operator without a queue or a task between them. Only
-    # an async operator keeps it, and returns at once.
+    # A row passes from operator to operator by plain calls, on one stack, without a queue or a task between them. Only
+    # an async operator keeps the row, and returns at once.
 
     @property
     @abstractmethod
-    def room(self) -> int:
-        """How many rows may come now."""
+    def available(self) -> int:
+        """How many rows the operator can take now."""
 
     @abstractmethod
     def process(self, record: StreamRecord, /) -> None:
@@ -75,24 +75,25 @@ class ChainedOperator(Operator):
         """Nothing follows."""
 
     def input(self) -> Downstream:
-        """What one of those before it hands its rows to."""
-        return self  # a union has an input of its own for each
+        """Where one of the operators before this one passes its rows."""
+        return self  # a union has one input for each of them
 
 
 class BufferedOperator(Operator):
-    """Takes elements in, and pushes what becomes of them to an output while that has room.
+    """Takes elements in, and pushes their results to an output while the output can take more.
 
     Args:
         request_batch: called when more elements are wanted.
-        fail: told of the error that ends the operator, to end its chain with it; its own `abort` unless given.
+        fail: called with the error that ends the operator, to end its chain; its own `abort` unless given.
     """
 
-    # Back-pressure ends here. Operators that wait for nothing hand a row on before they return, so only one that has
-    # elements of its own can stop when the output is full; it must be told (`resume`) when it may go on.
+    # Back-pressure ends here. Operators that wait for nothing pass a row on before they return, so only an operator
+    # that holds elements can stop when the output is full; the output calls `resume` when it can take more.
     #
-    # _held_back: something could leave, but the output had no room when it was last asked
-    # _finished is set once: all is emitted, or an error
-    # _own_context: without the variables of any call, for what is run later
+    # _input: elements are taken from it; _inlet: elements are fed to it. Both are one object unless rows are prepared
+    # _held_back: something could leave, but the output could take nothing when it was last asked
+    # _finished is set once: everything is emitted, or an error has ended the operator
+    # _own_context: without the variables of any call, for callbacks
 
     def __init__(
         self,
@@ -113,20 +114,20 @@ class BufferedOperator(Operator):
 
     @abstractmethod
     def look_at_input(self) -> None:
-        """Something has come in, or has ended."""
+        """An element can be taken from the input, or the input has ended."""
 
     @abstractmethod
     def push(self) -> None:
         """Emit what may leave."""
 
     async def run(self) -> None:
-        """All of it, for one that is not part of a chain."""
+        """Open, run and close an operator that is not part of a chain."""
         async with self.running():
             pass
 
     @property
     def has_finished(self) -> bool:
-        """Whether all is emitted, or an error has ended it."""
+        """Whether everything is emitted, or an error has ended the operator."""
         return self._finished.done()
 
     def feed(self, elements: Iterable[InputElement]) -> None:
@@ -135,21 +136,21 @@ class BufferedOperator(Operator):
         self.look_at_input()
 
     def insert(self, marker: LatencyMarker) -> None:
-        """Put a marker where the next row is taken from."""
+        """Put a marker before all elements of the input."""
         if not self.has_finished:
             self._input.insert(marker)
             self.look_at_input()
 
     def end_of_input(self) -> None:
-        """Say that nothing follows."""
+        """End the input: nothing follows."""
         self._inlet.end()
         self.look_at_input()
 
     def resume(self) -> None:
-        """The output has room again."""
+        """The output can take more again."""
         if self._held_back:
             self._held_back = False
-            self.loop.call_soon(self.push, context=self._own_context.copy())  # not that of a row further down
+            self.loop.call_soon(self.push, context=self._own_context.copy())  # not in that of a later row
 
     def fail(self, error: BaseException) -> None:
         """End the chain with an error."""
@@ -161,9 +162,9 @@ class BufferedOperator(Operator):
 
     @contextlib.contextmanager
     def _owning_its_end(self) -> Iterator[None]:
-        """Around the wait for `_finished`: its error is seen, also when a neighbour's is raised instead.
+        """Around the wait for `_finished`: its error counts as retrieved, also when a neighbour's error is raised.
 
-        It wins over a cancellation, which may have come with it: of a task group, one of whose tasks a row waited for.
+        The error wins over a cancellation, which may have the same cause: a row waited for a task of a task group.
         """
         try:
             yield
@@ -176,7 +177,7 @@ class BufferedOperator(Operator):
                 self._finished.exception()
 
     def _end_output(self) -> None:
-        if self._output.get_watermark_gauge().timestamp != Watermark.MAX.timestamp:  # or it came from upstream
+        if self._output.get_watermark_gauge().timestamp != Watermark.MAX.timestamp:  # it may come from upstream
             self._output.emit_watermark(Watermark.MAX)
         self._output.close()
 
@@ -196,10 +197,10 @@ class SourceOperator(BufferedOperator):
             await self._finished
         self._end_output()
 
-    # In bursts: to give way after each row would cost a turn of the loop per row, and never to do so would let no timer
-    # fire while a whole batch is pushed.
+    # In bursts: to yield to the loop after each row would cost a turn of the loop per row, and without a yield no timer
+    # would fire while a whole batch is pushed.
     #
-    # _goes_on: the next burst is on its way; nobody else starts one meanwhile, or there would be two in each turn
+    # _goes_on: the next burst is scheduled, and `push` starts no other
     _goes_on = False
 
     def look_at_input(self) -> None:
@@ -222,7 +223,7 @@ class SourceOperator(BufferedOperator):
             self.loop.call_soon(self._push_burst)
 
     def _push_one(self) -> bool:
-        if self._output.room <= 0:
+        if self._output.available <= 0:
             self._held_back = True
             return False
         element = self._input.next()

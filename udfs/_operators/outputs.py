@@ -1,4 +1,4 @@
-"""Where records go next: collectors and outputs, after Flink's classes of these names."""
+"""Where records go next: collectors and outputs, named after Flink's, and the writer at the end of a chain."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ __all__ = (
 )
 
 
-UNLIMITED = sys.maxsize  # the room of what leaves the chain
+UNLIMITED = sys.maxsize  # rows that an output at the end of a chain can take
 
 
 class Output(Collector):
-    """Takes records, side records, and the markers that travel between them, each at its place.
+    """Takes records, side records, and the markers between them, each at its place.
 
     An output with a tag takes only that tag's records; one without takes only the main stream's.
     """
 
-    # Back-pressure is asked for and not enforced: `collect` never blocks and never refuses. Who sends asks for `room`
-    # before, and goes on when its `resume` is called.
+    # Back-pressure is not enforced: `collect` never blocks and never refuses. The operator that sends asks for
+    # `available` before, and goes on when its `resume` is called.
 
     def __init__(self, tag: OutputTag | None = None) -> None:
         self.tag = tag
@@ -50,17 +50,17 @@ class Output(Collector):
         self.leaves_chain = True  # whether no code of the user's runs further down
 
     @property
-    def room(self) -> int:
-        """How many records may come now. More are taken, but whoever sends shall wait when it is 0: back-pressure."""
+    def available(self) -> int:
+        """How many records the output can take now. At 0 the sender has to wait; more are taken all the same."""
         return UNLIMITED
 
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        """Take one result for each of some records (or plain tuples of the same), in their order."""
+        """Take one result for each of these records, which may be plain tuples of the same, in their order."""
         for (_, timestamp, origin), result in zip(records, results, strict=True):
             self.collect(StreamRecord(result, timestamp, origin))
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
-        """Take a record for a side output (Flink's `collect(tag, record)`); one that nobody reads is dropped."""
+        """Take a record for a side output (Flink's `collect(tag, record)`); without a reader it is dropped."""
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Take a watermark at its place among the records."""
@@ -73,14 +73,14 @@ class Output(Collector):
         """Take a latency marker at its place among the records."""
 
     def get_watermark_gauge(self) -> WatermarkGauge:
-        """Tells the last watermark that came this way."""
+        """The last watermark that passed."""
         return self._gauge
 
 
 class ForwardingOutput(Output):
-    """Hands everything on as it is."""
+    """Passes everything on as it is."""
 
-    # Rows with their results, together, were done at once: they have no side records and never were in the queue.
+    # Rows that come with their results were done at once: they have no side records and were never in the queue.
 
     def __init__(self, output: Output) -> None:
         super().__init__()
@@ -89,8 +89,8 @@ class ForwardingOutput(Output):
         self.leaves_chain = output.leaves_chain
 
     @property
-    def room(self) -> int:
-        return self._output.room
+    def available(self) -> int:
+        return self._output.available
 
     def collect(self, record: StreamRecord) -> None:
         self._output.collect(record)
@@ -115,7 +115,7 @@ class ForwardingOutput(Output):
 
 
 class ReportingOutput(ForwardingOutput):
-    """Tells when latency markers leave an operator, and hands everything on.
+    """Reports when latency markers leave an operator, and passes everything on.
 
     Args:
         report: told of each latency marker.
@@ -132,9 +132,9 @@ class ReportingOutput(ForwardingOutput):
 
 
 class SplittingOutput(ForwardingOutput):
-    """Tells the results of a row from what its function wrote to side outputs, which comes in the same line."""
+    """Separates the results of a row from what its function wrote to side outputs."""
 
-    # In one line, so that a side record leaves at its row's place, with its attempt's results or not at all.
+    # Both come in one list, so that a side record leaves at its row's place, with its attempt's results or not at all.
 
     def collect(self, record: StreamRecord) -> None:
         value = record.value
@@ -145,17 +145,17 @@ class SplittingOutput(ForwardingOutput):
 
 
 class Downstream(Protocol):
-    """The side of an operator that the one before it sees."""
+    """An operator as the operator before it sees it."""
 
     @property
-    def room(self) -> int: ...
+    def available(self) -> int: ...
     def process(self, record: StreamRecord, /) -> None: ...
     def process_marker(self, marker: Watermark | WatermarkStatus | LatencyMarker, /) -> None: ...
     def end_of_input(self) -> None: ...
 
 
 class ChainingOutput(Output):
-    """Hands a record straight to the next operator of the same chain.
+    """Passes a record straight to the next operator of the same chain.
 
     Args:
         following: the next operator.
@@ -169,8 +169,8 @@ class ChainingOutput(Output):
         self._project = project
 
     @property
-    def room(self) -> int:
-        return self._following.room
+    def available(self) -> int:
+        return self._following.available
 
     def collect(self, record: StreamRecord) -> None:
         self._following.process(self._project(record))
@@ -198,7 +198,7 @@ class CopyingChainingOutput(ChainingOutput):
 
 
 class BroadcastingOutput(Output):
-    """Hands a record to several outputs, a side record to those of its tag; each gets every marker."""
+    """Passes a record to several outputs, a side record to the outputs of its tag, a marker to all outputs."""
 
     def __init__(self, outputs: Sequence[Output]) -> None:
         super().__init__()
@@ -208,8 +208,8 @@ class BroadcastingOutput(Output):
         self._tagged = [output for output in outputs if output.tag is not None]
 
     @property
-    def room(self) -> int:
-        return min((output.room for output in self._outputs), default=UNLIMITED)
+    def available(self) -> int:
+        return min((output.available for output in self._outputs), default=UNLIMITED)
 
     def collect(self, record: StreamRecord) -> None:
         for output in self._main:
@@ -240,7 +240,7 @@ class BroadcastingOutput(Output):
 class CopyingBroadcastingOutput(BroadcastingOutput):
     """The same, with a shallow copy for all but the last."""
 
-    # Shallow, for the row itself: what is in it is copied by the `CopyingChainingOutput` of those that may edit it.
+    # Shallow, for the row itself: its values are copied by the `CopyingChainingOutput` of operators that may edit them.
 
     def collect(self, record: StreamRecord) -> None:
         for output in self._main[:-1]:
@@ -287,7 +287,7 @@ _origin_of = itemgetter(2)  # of records, and of plain tuples of the same
 
 
 class RecordWriterOutput(Output):
-    """Leaves the chain: gathers results and hands them to `write` in batches.
+    """Leaves the chain: gathers results and passes them to `write` in batches.
 
     A batch goes out when it is full, `linger` seconds after its first row, and at the end, so that a slow
     service does not keep finished rows from Spark. It is full at so many rows, or when its results weigh too much.
@@ -303,7 +303,7 @@ class RecordWriterOutput(Output):
     # rows would not fit into memory, nor into one Arrow array; `linger`, as a slow service fills no batch for minutes.
     #
     # len(_values) == len(_origins) < rows between two calls; _held: what they weigh, if they are weighed
-    # _timer: set while there are rows; _failure: what it met, for the next caller
+    # _timer: set while there are rows; _failure: its error, for the next caller
 
     def __init__(
         self,

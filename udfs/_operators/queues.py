@@ -40,28 +40,28 @@ def queue_of(
 
 
 class Emitter:
-    """Lets results leave the queue while the output has room, one row after the other.
+    """Lets results leave the queue while the output can take more, one row after the other.
 
-    What runs further down does not see the context variables of the call that caused the emission. It may complete
-    another row of this operator: that row leaves behind the rows that are leaving.
+    Operators further down do not see the context variables of the call that caused the emission. If they complete
+    another row of this operator, that row leaves after the rows that are leaving.
 
     Args:
         weighed: the queue, if it is bounded in bytes.
 
     Attributes:
-        is_bounded: whether the output's room is to be asked for.
+        is_bounded: whether the output can take only so many rows.
         is_going_on: whether a row is leaving at this moment.
     """
 
-    # A row that leaves runs what is further down the chain right here, on the stack of the code that has completed the
-    # row. If that completes another row of this operator, to emit it at once would let it overtake the row that is
-    # leaving: so `is_going_on` is asked before, and the outer loop takes it in its turn.
+    # A row that leaves runs the operators further down right here, on the stack of the code that has completed the row.
+    # If they complete another row of this operator, that row must not overtake the row that is leaving: so callers look
+    # at `is_going_on` first, and the outer loop takes the other row in its turn.
 
     def __init__(self, queue: StreamElementQueue, output: Output, weighed: ByteBoundedQueue | None) -> None:
         self._queue = queue
         self._output = output
         self.weighed = weighed
-        self.is_bounded = output.room < UNLIMITED
+        self.is_bounded = output.available < UNLIMITED
         self._context = contextvars.copy_context()
         self.is_going_on = False
 
@@ -74,12 +74,12 @@ class Emitter:
     def places(self) -> int:
         """How many rows may be taken in now, if each of them is done at once."""
         places = self._queue.places
-        if self.is_bounded and self._queue.may_pass() and (room := self._output.room) > 0:
-            return min(places, room)
+        if self.is_bounded and self._queue.may_pass() and (available := self._output.available) > 0:
+            return min(places, available)
         return places
 
     def emit(self) -> bool:
-        """Emit all that may leave; returns whether something has to wait for room."""
+        """Emit all that may leave; returns whether something has to wait for the output."""
         self.is_going_on = True
         try:
             return self._context.run(self._emit_while_there_is_room)
@@ -107,7 +107,7 @@ class Emitter:
     def _emit_while_there_is_room(self) -> bool:
         if not self.is_bounded:
             self._queue.emit_completed_elements(self._output, UNLIMITED)
-        while self._output.room > 0 and self._queue.emit_completed_elements(self._output, 1):
+        while self._output.available > 0 and self._queue.emit_completed_elements(self._output, 1):
             pass  # one by one: each may become many on its way
         return self._queue.has_completed_elements()
 
@@ -117,7 +117,7 @@ class Emitter:
             if not self.is_bounded:
                 count = len(records)
                 self._output.collect_results(records, results)
-            while count < len(records) and self._output.room > 0:  # one by one: each may become many on its way
+            while count < len(records) and self._output.available > 0:  # one by one: each may become many on its way
                 count += 1
                 self._output.collect_results(records[count - 1 : count], results[count - 1 : count])
         finally:
@@ -125,21 +125,21 @@ class Emitter:
 
 
 class ByteBoundedQueue(StreamElementQueue):
-    """Another queue, with no place for new rows while the results that wait in it weigh too much.
+    """Another queue, with no place for new rows while the results that wait in it have too many bytes.
 
-    What is in progress when the limit is reached comes on top.
+    The results of calls in progress when the limit is reached come on top.
 
     Args:
         limit: bytes.
         weigh: how many a result has.
     """
 
-    # Nobody knows how large a result will be before it is there. So the bound does not hold back results, it lets no
-    # new rows in: `places` is 0 from when the limit is reached until enough has left.
-    # A result is weighed when it is completed and once more when it leaves: an output sees records, and not the entry
-    # that could have kept the weight. Both times it must be the same, so nobody may edit a result in between.
+    # The size of a result is not known before the call ends. So the bound does not hold back results, it lets no new
+    # rows in: `places` is 0 from when the limit is reached until enough results have left.
+    # A result is weighed when it is completed and once more when it leaves, as an output sees records and not entries.
+    # Both times it must weigh the same, so no code may edit a result in between.
     #
-    # _held: the weight of the results that were completed in the queue and not yet emitted
+    # _held: bytes of the results that were completed in the queue and not yet emitted
 
     def __init__(self, queue: StreamElementQueue, limit: int, weigh: Callable[[Any], int]) -> None:
         super().__init__(queue.capacity)
@@ -147,7 +147,7 @@ class ByteBoundedQueue(StreamElementQueue):
         self._limit = limit
         self.weigh = weigh
         self._held = 0
-        self.most = 0  # that it ever was
+        self.most = 0  # bytes that were ever held
 
     @property
     def places(self) -> int:
@@ -171,12 +171,12 @@ class ByteBoundedQueue(StreamElementQueue):
         self.load(results)
 
     def load(self, results: Sequence[Any]) -> None:
-        """These wait in the queue from now on."""
+        """These results wait in the queue from now on."""
         self._held += sum(map(self.weigh, results))
         self.most = max(self.most, self._held)
 
     def unload(self, result: Any) -> None:
-        """This one leaves."""
+        """This result leaves."""
         self._held -= self.weigh(result)
 
     def has_completed_elements(self) -> bool:
@@ -196,7 +196,7 @@ class ByteBoundedQueue(StreamElementQueue):
 
 
 class _Loading(Entry):
-    """An entry whose results are weighed when they come."""
+    """An entry that weighs its results when they come."""
 
     __slots__ = ("_bound", "_entry")
 
@@ -219,7 +219,7 @@ class _Loading(Entry):
 
 
 class UnloadingOutput(ForwardingOutput):
-    """Where such a queue emits to: a result that passes is off the scales."""
+    """The output of a queue that is bounded in bytes: a result that passes is no longer held."""
 
     def __init__(self, output: Output, bound: ByteBoundedQueue) -> None:
         super().__init__(output)

@@ -28,16 +28,16 @@ __all__ = (
 
 
 class SynchronousOperator(ChainedOperator):
-    """Passes everything on; a subclass says what it does with rows or markers."""
+    """Passes everything on; a subclass changes what becomes of rows or markers."""
 
-    # It holds nothing, so it has no room of its own to give and nothing to resume: both are those of its output.
+    # It holds nothing: how many rows are available is what its output can take, and there is nothing to resume.
 
     def __init__(self, output: Output) -> None:
         self._output = output
 
     @property
-    def room(self) -> int:
-        return self._output.room
+    def available(self) -> int:
+        return self._output.available
 
     def process(self, record: StreamRecord) -> None:
         self._output.collect(record)
@@ -49,7 +49,7 @@ class SynchronousOperator(ChainedOperator):
         self._output.close()
 
     def abort(self, error: BaseException) -> None:
-        """Nothing runs here that had to be stopped."""
+        """Nothing runs here, so there is nothing to stop."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -60,20 +60,20 @@ class SynchronousOperator(ChainedOperator):
 def row_error(
     name: str, partition: int, value: Any, error: BaseException, redact: Redact | None = None
 ) -> AsyncUDFError:
-    """The error of a row in a plain function; one that came from further down the chain stays what it is."""
+    """The error of a row in a plain function; an error from further down the chain stays as it is."""
     if issubclass(type(error), AsyncUDFError) and error.is_located:  # type: ignore[attr-defined]
         return error  # type: ignore[return-value]
     where = f"{name} failed, partition {partition}, for the input {shown_input([value], redact)}"
     failed = task_error(error, where, redact)
-    failed.__cause__ = error  # also of a result that does not fit: its traceback leads to the line that gave it
+    failed.__cause__ = error  # also for a type mismatch: its traceback leads to the line that gave the result
     return failed
 
 
 class FilterOperator(SynchronousOperator):
-    """Keeps the rows for which a function says so; they go on untouched.
+    """Passes on the rows for which a function is true, untouched.
 
     Args:
-        unprojected: gives the record back of which the function sees a projection.
+        unprojected: returns the record whose projection the function sees.
     """
 
     def __init__(
@@ -140,12 +140,12 @@ class ProcessOperator(SynchronousOperator):
 
 
 class WatermarkOperator(SynchronousOperator):
-    """Gives rows their event time and puts watermarks between them, in the middle of a chain.
+    """Gives rows their event time and puts watermarks between them, inside a chain.
 
     Args:
-        mark: what the strategy reads of a row: microseconds or a flag.
-        batch: tells the rows of one Arrow batch from those of the next.
-        idleness: after so many seconds without a row the input is idle, until the next.
+        mark: returns what the strategy reads of a row: microseconds or a flag.
+        batch: returns the Arrow batch of a row.
+        idleness: seconds without a row after which the input is idle, until the next row.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class WatermarkOperator(SynchronousOperator):
             self._output.emit_watermark(watermark)
 
     def _wake_up(self) -> None:
-        """A row has come: the input is active, and the time without one begins anew."""
+        """A row has come: the input is active, and its idle time starts anew."""
         if self._is_idle:
             self._is_idle = False
             self._output.emit_watermark_status(WatermarkStatus.ACTIVE)
@@ -226,12 +226,12 @@ class WatermarkColumnOperator(SynchronousOperator):
 
 
 class UnionOperator(SynchronousOperator):
-    """Rows of several inputs as they come; the watermark is the lowest of those that are not idle, as in Flink."""
+    """Passes on rows of several inputs as they come; the watermark is the lowest of all active inputs, as in Flink."""
 
-    # An input without a watermark yet holds the others back, or a row of its own could come too late; an idle one has
-    # said that it will not. When it wakes up it may be behind: the watermark then stands still until it has caught up.
+    # An input without a watermark yet holds the others back, as its rows could come too late otherwise; an idle input
+    # promises not to. When it becomes active it may be behind: the watermark stands still until it has caught up.
     #
-    # _watermarks, _idle: one for each input, by its number; _open: inputs that have not ended
+    # _watermarks, _idle: of each input, by its number; _open: inputs that have not ended
     # _last never decreases; the output has ended when all inputs have
 
     def __init__(self, output: Output) -> None:
@@ -242,14 +242,14 @@ class UnionOperator(SynchronousOperator):
         self._last: int | None = None
 
     def input(self) -> UnionInput:
-        """One more input."""
+        """Add an input."""
         self._watermarks.append(None)
         self._idle.append(False)
         self._open += 1
         return UnionInput(self, len(self._idle) - 1)
 
     def process_input_marker(self, number: int, marker: Marker) -> None:
-        """A marker that came on one input."""
+        """Take a marker of one input."""
         match marker:
             case Watermark():
                 self._watermarks[number] = marker.timestamp
