@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from asyncudf._arrow.layout import ColumnGroup, RowLayout
-from asyncudf._arrow.sizes import estimated_size
+from asyncudf._arrow.results import estimated_size
 from asyncudf.queues import StreamRecord
 
 

@@ -1,4 +1,4 @@
-"""How a row looks on its way through a chain: what stays Arrow, what operators have added, who sees what of it."""
+"""The layout of a row in a chain: the source's Arrow columns, those that operators add, and what each operator sees."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pyarrow as pa
 from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import FunctionError
-from .results import ResultWriter
-from .rows import source_columns
-from .sizes import estimated_size, may_be_large
+from .results import ResultArrays, estimated_size, may_be_large
+from .rows import fields_of, source_columns
 
 __all__ = ("ColumnGroup", "Projection", "RowLayout", "WatermarkColumnGroup")
 
@@ -25,7 +24,7 @@ Projection = Callable[[StreamRecord], StreamRecord]
 
 @dataclasses.dataclass(frozen=True)
 class ColumnGroup:
-    """What one operator adds to a row: a struct's fields, or anything else as one column."""
+    """The columns that one operator adds to a row: a struct's fields, or one column of any other type."""
 
     function: str  # its name, for messages
     arrow_type: Any  # of the operator's value as it is in a record
@@ -34,29 +33,23 @@ class ColumnGroup:
 
     @classmethod
     def of(cls, function: str, arrow_type: pa.DataType, name: str, *, whole: bool = False) -> ColumnGroup:
-        """`name` is the column's, where the type is not a struct, or with `whole` where it stays one."""
+        """The group of a type; `name` is for the one column of a type that is no struct, or of a struct with `whole`."""
         if pa.types.is_struct(arrow_type) and not whole:
-            return cls(
-                function, arrow_type, tuple(arrow_type.field(i).name for i in range(arrow_type.num_fields)), True
-            )
+            return cls(function, arrow_type, tuple(field.name for field in fields_of(arrow_type)), True)
         return cls(function, arrow_type, (name,), False)
 
     @property
     def arrow_types(self) -> list[pa.DataType]:
         """The types of its columns."""
-        return (
-            [self.arrow_type.field(i).type for i in range(self.arrow_type.num_fields)]
-            if self.spreads
-            else [self.arrow_type]
-        )
+        return [field.type for field in fields_of(self.arrow_type)] if self.spreads else [self.arrow_type]
 
     def columns(self, values: Sequence[Any]) -> list[pa.Array]:
-        """Its columns of some records' values."""
-        array = ResultWriter(self.function, self.arrow_type).array(values)
+        """The columns of these values."""
+        array = ResultArrays(self.function, self.arrow_type).array(values)
         return array.flatten() if self.spreads else [array]
 
     def getter(self, index: int) -> Callable[[Any], Any]:
-        """Finds a column in the group's value."""
+        """A function that reads a column from the group's value."""
         if not self.spreads:
             return lambda value: value
         name = self.names[index]
@@ -64,7 +57,7 @@ class ColumnGroup:
 
 
 class WatermarkColumnGroup(ColumnGroup):
-    """The watermark in force at a row: microseconds since the epoch, as long as nobody looks at it."""
+    """The watermark in force at a row: microseconds since the epoch, and a datetime for an operator that reads it."""
 
     def getter(self, index: int) -> Callable[[Any], Any]:
         epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC if self.arrow_type.tz else None)
@@ -73,18 +66,18 @@ class WatermarkColumnGroup(ColumnGroup):
 
 @dataclasses.dataclass(frozen=True)
 class RowLayout:
-    """The columns of a stream: those of the source, if they are still the same rows, then a group for each operator.
+    """The columns of a stream: those of the source, unless an operator made new rows, then a group for each operator.
 
     A record's `value` is that of the newest group. Its `origin` leads to the groups before it: the record as it was
-    before the newest group, and at the end of that line (rows, number), a row of the source. So an operator that
+    before the newest group, and so on; the last origin is (rows, number), a row of the source. So an operator that
     adds columns makes one new record and copies nothing, and the source's columns stay Arrow.
     """
 
     # Not one dict or tuple of all columns per row: each operator would copy what those before it have added, and the
-    # source's columns would have to become Python values and Arrow again, which is slow and not always exact.
+    # source's columns would become Python values and Arrow again, which is slow and not always exact.
     #
-    # len(source_names or ()) == len(source_types); columns are counted over the source's, then over each group's
-    # Depth of `origin` for a record with n groups: n - 1 records, then (rows, number), or None if the rows are new
+    # len(source_names or ()) == len(source_types); positions count the source's columns, then those of each group
+    # The origins of a record with n groups: n - 1 records, then (rows, number), or None if the rows are new
 
     source_names: tuple[str, ...] | None  # None: the first group replaced the rows
     source_types: tuple[Any, ...]
@@ -92,12 +85,12 @@ class RowLayout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all columns, in their order."""
+        """The names of all columns, in their order."""
         return (self.source_names or ()) + tuple(name for group in self.groups for name in group.names)
 
     @property
     def arrow_types(self) -> list[Any]:
-        """Of all columns, in their order."""
+        """The types of all columns, in their order."""
         return [*self.source_types, *(arrow_type for group in self.groups for arrow_type in group.arrow_types)]
 
     @property
@@ -106,16 +99,16 @@ class RowLayout:
         return not self.groups
 
     def with_columns(self, group: ColumnGroup) -> RowLayout:
-        """With the columns that an operator adds."""
+        """This layout, and the columns that an operator adds."""
         return dataclasses.replace(self, groups=(*self.groups, group))
 
     @classmethod
     def of_new_rows(cls, group: ColumnGroup) -> RowLayout:
-        """Of rows that an operator has made itself."""
+        """The layout of new rows, which an operator makes."""
         return cls(None, (), (group,))
 
     def arguments(self, positions: Sequence[int]) -> Projection:
-        """Shows a record as a tuple of some of its columns."""
+        """Projects a record to a tuple of some of its columns."""
         getters = [self._getter(position) for position in positions]
         origin = self._origin_of
         if len(getters) == 1:
@@ -124,7 +117,7 @@ class RowLayout:
         return lambda record: StreamRecord(tuple(get(record) for get in getters), record.timestamp, origin(record))
 
     def mapping(self, positions: Sequence[int]) -> Projection:
-        """Shows a record as a dict of some of its columns."""
+        """Projects a record to a dict of some of its columns."""
         names = [self.names[position] for position in positions]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -134,17 +127,17 @@ class RowLayout:
         return lambda record: StreamRecord({n: get(record) for n, get in getters}, record.timestamp, origin(record))
 
     def whole(self) -> Projection:
-        """Shows a record as a dict of all its columns."""
+        """Projects a record to a dict of all its columns."""
         return self.mapping(range(len(self.names)))
 
     def is_mutable(self, positions: Sequence[int]) -> bool:
         """Whether a value of these columns can be edited in place, as a list can and a string cannot."""
         arrow_types = self.arrow_types
         found = [arrow_types[position] for position in positions]
-        return any(one is None or pa.types.is_nested(one) for one in found)  # None: nobody has said
+        return any(one is None or pa.types.is_nested(one) for one in found)  # None: no declared type
 
     def weigher(self) -> Callable[[Any, Any], int] | None:
-        """About how many bytes operators have added to a record, given as its value and its origin; None: few."""
+        """Estimates the bytes that operators have added to a record, from its value and origin; None: always few."""
         are_large = [may_be_large(group.arrow_type) for group in reversed(self.groups)]
         if not any(are_large):
             return None
@@ -159,23 +152,21 @@ class RowLayout:
         return weigh
 
     def no_rows(self, source: pa.Schema) -> list[pa.Array]:
-        """The columns of no records, as `columns` would make them; `source` is that of the source's batches."""
-        arrow_types = [] if self.source_names is None else source.types
-        return [
-            pa.array([], arrow_type)
-            for arrow_type in (*arrow_types, *(arrow_type for group in self.groups for arrow_type in group.arrow_types))
-        ]
+        """Empty columns, as `columns` makes them of no records; `source` is the schema of the source's batches."""
+        arrow_types = [] if self.source_names is None else list(source.types)
+        arrow_types += [arrow_type for group in self.groups for arrow_type in group.arrow_types]
+        return [pa.array([], arrow_type) for arrow_type in arrow_types]
 
     def _origin_of(self, record: StreamRecord) -> Any:
-        # Where an operator has added nothing yet, the record has no value to keep: its own origin will do.
+        # Before the first operator a record has no value to keep: its own origin is enough.
         return record if self.groups else record.origin
 
     def unprojected(self, seen: StreamRecord) -> StreamRecord:
-        """The record of which an operator sees this projection."""
+        """The record that a projection was made of."""
         return seen.origin if self.groups else seen.with_value(None)
 
     def _getter(self, position: int) -> Getter:
-        """Finds a column in a record; how far back it is, is known beforehand and not looked for in each row."""
+        """A function that reads a column from a record; the number of hops is found here, not in each row."""
         before = len(self.source_names or ())
         if position < before:
             return _from_source(position, len(self.groups))
@@ -187,7 +178,7 @@ class RowLayout:
         raise IndexError(position)
 
     def columns(self, values: Sequence[Any], origins: Sequence[Any]) -> list[pa.Array]:
-        """Arrow columns of records, given as their values and their origins."""
+        """The Arrow columns of records, from their values and their origins."""
         found: list[list[pa.Array]] = []
         for number, group in reversed(list(enumerate(self.groups))):
             found.append(group.columns(values))
@@ -199,7 +190,7 @@ class RowLayout:
 
 
 def _from_source(position: int, hops: int) -> Getter:
-    """Finds a column of the source, so many records back."""
+    """Reads a column of the source, `hops` records back."""
     if hops <= 1:
         return lambda record: record.origin[0].column(position)[record.origin[1]]
 
@@ -213,7 +204,7 @@ def _from_source(position: int, hops: int) -> Getter:
 
 
 def _from_group(get: Callable[[Any], Any], hops: int) -> Getter:
-    """Finds what an operator has added, so many records back."""
+    """Reads what an operator has added, `hops` records back."""
     if not hops:
         return lambda record: get(record.value)
 

@@ -1,4 +1,4 @@
-"""Arrow to rows of Python values and back, exact both ways; the columns that nobody reads stay Arrow."""
+"""Arrow to rows of Python values and back, exact both ways; columns that are not read stay Arrow."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ __all__ = (
 
 
 def warm_up() -> None:
-    """Do before the first call, once in a worker, what all calls in flight would have to wait for."""
+    """Do once in a worker, before the first call, what all calls in flight would wait for."""
     pa.array([0])  # pyarrow imports pandas
     if not gc.get_freeze_count():
-        # A full collection, one in 100,000 rows, would look at all that is imported, each time.
+        # Else each full collection, about one in 100,000 rows, looks at all imported objects.
         gc.collect()
         gc.freeze()
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """The values of a column: NULL is None, whole numbers stay whole, timestamps know their zone (UTC)."""
+    """The values of a column: NULL is None, whole numbers stay whole, timestamps with a zone are in UTC."""
     arrow_type = normalized(column.type)
     if arrow_type != column.type:
         column = column.cast(arrow_type)
-    # pyarrow alone needs microseconds for each date, and for each value of any type if it is asked for dicts.
+    # to_pylist takes microseconds for each date, and for each value of any type with maps_as_pydicts.
     if pa.types.is_date32(arrow_type) or (pa.types.is_timestamp(arrow_type) and arrow_type.unit == "us"):
         return _moments(column)
     values: list[Any] = column.to_pylist()
@@ -51,10 +51,10 @@ def values_of(column: pa.Array) -> list[Any]:
 
 
 def _moments(column: pa.Array) -> list[Any]:
-    """Dates or timestamps by way of numpy, which makes all of them at once."""
+    """Dates or timestamps, made by numpy, all of them at once."""
     values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
     if values.count(None) != column.null_count or any(value.__class__ is int for value in values):
-        # A year that Python does not have, or numpy's NaT: pyarrow says so.
+        # A year that Python does not have, or numpy's NaT: pyarrow raises the right error.
         return column.to_pylist()  # type: ignore[no-any-return]
     if getattr(column.type, "tz", None) is None:
         return values
@@ -62,7 +62,7 @@ def _moments(column: pa.Array) -> list[Any]:
 
 
 def _has_maps(arrow_type: pa.DataType) -> bool:
-    """Whether there is a map in a type, however deep."""
+    """Whether there is a map in a type, at any depth."""
     if pa.types.is_struct(arrow_type):
         return any(_has_maps(field.type) for field in fields_of(arrow_type))
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
@@ -71,7 +71,7 @@ def _has_maps(arrow_type: pa.DataType) -> bool:
 
 
 def _with_dicts(arrow_type: pa.DataType) -> Callable[[Any], Any]:
-    """Makes the maps, which pyarrow gives as pairs, of what it gives for a value."""
+    """Turns the maps in a value of pyarrow, which are lists of pairs, into dicts."""
     if pa.types.is_struct(arrow_type):
         fields = [(field.name, _with_dicts(field.type)) for field in fields_of(arrow_type)]
         return lambda v: None if v is None else {name: inner(v[name]) for name, inner in fields}
@@ -92,7 +92,7 @@ def _dict_of(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def as_key(value: Any) -> Any:
-    """A value as the key of a dict: structs and arrays are tuples there."""
+    """A value as the key of a dict: structs and arrays become tuples."""
     if isinstance(value, (dict, list)):
         return tuple(map(as_key, value.values() if isinstance(value, dict) else value))
     return value
@@ -101,7 +101,7 @@ def as_key(value: Any) -> Any:
 def normalized(arrow_type: pa.DataType) -> pa.DataType:
     """The type with UTC as the zone of each timestamp, and with nulls allowed everywhere inside."""
     # pyarrow cannot cast a null struct whose fields are declared not null, though it makes such arrays itself.
-    # The instant is what counts; a session's zone may be one that Python does not know by that name.
+    # The instant counts, not the zone: Python may not know the session's zone by its name.
     if pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None:
         return pa.timestamp(arrow_type.unit, "UTC")
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
@@ -126,7 +126,7 @@ def rows_of(function: str, columns: Sequence[pa.Array], names: Sequence[str] | N
     """A function's input, row by row: a tuple of arguments, or with `names` a dict.
 
     Raises:
-        AsyncUDFError: a value has no Python form, such as a moment in the year 10000.
+        AsyncUDFError: a value has no Python form, such as a timestamp in the year 10000.
     """
     values = [
         _values(
@@ -142,7 +142,7 @@ def read_back(function: str, column: pa.Array) -> list[Any]:
     """The values of a column of results.
 
     Raises:
-        ResultError: one has no Python form.
+        ResultError: a value has no Python form.
     """
     return _values(column, f"what {function} returned ({column.type})", ResultError)
 
@@ -151,7 +151,7 @@ def _values(column: pa.Array, what: str, error_type: type[AsyncUDFError]) -> lis
     try:
         return values_of(column)
     except (TypeError, ValueError, KeyError, OverflowError) as error:
-        # What pyarrow says would show the value, which may be secret.
+        # pyarrow's message would show the value, which may be secret.
         raise error_type(
             f"{what} has no Python form ({type_name(error)}): it has a map with a key more than once, or a moment "
             "that is not in the years 1 to 9999"
@@ -159,12 +159,12 @@ def _values(column: pa.Array, what: str, error_type: type[AsyncUDFError]) -> lis
 
 
 def records_of(rows: Iterable[Any], origins: Iterable[Any]) -> Iterable[tuple[Any, None, Any]]:
-    """The rows as records without a timestamp, as far as plain tuples are: making records costs a third of a call."""
+    """The rows as plain tuples with the fields of a record: to make StreamRecords costs a third of a call."""
     return zip(rows, repeat(None), origins)
 
 
 def watermark_marks(column: pa.Array) -> list[Any]:
-    """What a watermark strategy reads: timestamps as microseconds since the epoch, flags as they are."""
+    """The values that a watermark strategy reads: timestamps as microseconds since the epoch, flags as they are."""
     if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type):
         return column.to_pylist()  # type: ignore[no-any-return]
     zone = column.type.tz if pa.types.is_timestamp(column.type) else None
@@ -172,9 +172,9 @@ def watermark_marks(column: pa.Array) -> list[Any]:
 
 
 class SourceRows:
-    """A batch of the source; columns become Python values when an operator behind the first asks for them."""
+    """A batch of the source. A column becomes Python values when an operator after the first reads it."""
 
-    # A whole column at a time, once: value by value would cost many times as much, and all rows of a batch will ask.
+    # A whole column at a time, once: single values cost many times as much, and all rows of the batch are read.
 
     __slots__ = ("_columns", "batch")
 
@@ -193,8 +193,8 @@ class SourceRows:
 
 def source_columns(origins: Sequence[tuple[SourceRows, int]]) -> list[pa.Array]:
     """The source columns of results whose origins are (rows, row number): one `take` for each source batch."""
-    # Most often all are of one batch, and in the ordered mode in its order: then nothing is copied, only a slice is cut
-    # (`_take`). Results of several batches come in runs or, unordered, interleaved.
+    # Most often all are of one batch, and in the ordered mode in its order: then `_take` makes a slice without a copy.
+    # Results of several batches come in runs or, unordered, interleaved.
     first = origins[0][0]
     numbers = [number for rows, number in origins if rows is first]
     if len(numbers) == len(origins):

@@ -1,4 +1,4 @@
-"""Results of a declared Arrow type in a store: as which Python types they are read back."""
+"""Results of a declared Arrow type as bytes for a result store, and back; the declared type as a text for keys."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from .._errors.exceptions import FunctionError
 from .._stores.values import ResultCodec, StoredFailure
+from .rows import fields_of
 
 __all__ = ("StoredResultCodec", "type_text")
 
 
 Check = Callable[[Any], Any]
 
-# What is checked by the codec alone as strictly as by a validator; of all other types both look.
+# The types that the codec alone checks as strictly as a validator; values of all other types are checked by both.
 _EXACT = (
     pa.types.is_boolean,
     pa.types.is_integer,
@@ -31,13 +32,13 @@ _EXACT = (
 
 
 class StoredResultCodec:
-    """Results of one function as bytes, and back; checked again as far as reading them does not.
+    """Results of one function as bytes, and back; checked again where reading them does not check enough.
 
     Args:
-        declared: the Arrow type of one result; None: nobody said, and only what needs no type to come back is kept.
+        declared: the Arrow type of one result; None: not declared, and only results that need no type are kept.
         validate: checks a value of this type.
-        captures: whether a result is the struct of value and error: the value is kept, whatever `on_error` is.
-        limits: as of a `ResultCodec`.
+        captures: whether a result is a struct of value and error. The value is kept, so that `on_error` may change.
+        limits: as in `ResultCodec`.
 
     Raises:
         FunctionError: results of this type cannot be kept.
@@ -54,7 +55,7 @@ class StoredResultCodec:
 
     @property
     def expired(self) -> int:
-        """How many were too old, so far."""
+        """The number of results so far that were too old."""
         return self._codec.expired
 
     def kept(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
@@ -70,13 +71,13 @@ class StoredResultCodec:
         return None if fitting is None else (value, fitting)
 
     def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
-        """What is kept of a row that failed."""
+        """A failed row as bytes."""
         return self._codec.encode_failure(key, failure)
 
     def decode_many(
         self, keys: Sequence[bytes], values: Sequence[bytes | None]
     ) -> list[list[Any] | StoredFailure | None]:
-        """What was kept under each key; None where there is nothing, or nothing that fits."""
+        """The results or the failure of each key; None without a value, or if it does not fit."""
         found = self._codec.decode_many(keys, values)
         if self._validate is None and not self._captures:
             return found
@@ -86,13 +87,13 @@ class StoredResultCodec:
         if self._validate is not None:
             try:
                 results = [*map(self._validate, results)]
-            except Exception:  # it was not made by this function: it is to be called
+            except Exception:  # another function made it: call this one
                 return None
         return [{"value": value, "error": None} for value in results] if self._captures else results
 
 
 def _needs_no_type(value: Any) -> bool:
-    """Whether a value comes back as it was, though nobody says of what type it is."""
+    """Whether a value comes back as it was without a declared type."""
     kind = type(value)
     if kind is list:
         return all(map(_needs_no_type, value))
@@ -104,7 +105,7 @@ def _needs_no_type(value: Any) -> bool:
 
 
 def type_text(arrow_type: pa.DataType | None) -> str:
-    """A declared type as a text that no version of a library and no session changes, for keys.
+    """A declared type as a text for keys, the same in every version of a library and every session.
 
     >>> type_text(pa.struct([("temp", pa.float64()), ("sky", pa.large_string())]))
     'struct<"temp":double,"sky":string>'
@@ -112,8 +113,7 @@ def type_text(arrow_type: pa.DataType | None) -> str:
     if arrow_type is None:
         return ""
     if pa.types.is_struct(arrow_type):
-        fields = (arrow_type.field(i) for i in range(arrow_type.num_fields))
-        inside = ",".join(f'"{_escaped(field.name)}":{type_text(field.type)}' for field in fields)
+        inside = ",".join(f'"{_escaped(field.name)}":{type_text(field.type)}' for field in fields_of(arrow_type))
         return f"struct<{inside}>"
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
         return f"list<{type_text(arrow_type.value_type)}>"
@@ -133,7 +133,7 @@ def _escaped(name: str) -> str:
     return name.replace("\\", "\\\\").replace('"', '\\"')
 
 
-# Arrow type, the Python type that the codec reads it as, and its name where Arrow has several.
+# Arrow type, the Python type that the codec reads it as, and its name if Arrow has several.
 _PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], Any, str]] = (
     (pa.types.is_boolean, bool, "bool"),
     (pa.types.is_floating, float, ""),
@@ -151,19 +151,18 @@ def _annotation(arrow_type: pa.DataType, name: str) -> Any:
     """The Python type that msgspec reads values of an Arrow type as.
 
     Raises:
-        FunctionError: there is none.
+        FunctionError: there is no such type.
     """
     if pa.types.is_integer(arrow_type):
         return _integer(arrow_type)
     if pa.types.is_struct(arrow_type):
-        fields = [arrow_type.field(i) for i in range(arrow_type.num_fields)]
-        inside = {field.name: _nullable(field, name) for field in fields}
+        inside = {field.name: _nullable(field, name) for field in fields_of(arrow_type)}
         return TypedDict("Result", inside)  # type: ignore[operator]
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
         return list[_nullable(arrow_type.value_field, name)]  # type: ignore[misc]
     if pa.types.is_map(arrow_type):
         key, item = _annotation(arrow_type.key_type, name), _nullable(arrow_type.item_field, name)
-        # What is no key of a dict comes as a list of pairs, as from the validator.
+        # With keys that no dict can have, a map is a list of pairs, as from the validator.
         return list[tuple[key, item]] if pa.types.is_nested(arrow_type.key_type) else dict[key, item]  # type: ignore[valid-type]
     for matches, annotation, _ in _PLAIN:
         if matches(arrow_type):
@@ -184,9 +183,9 @@ def _nullable(field: pa.Field, name: str) -> Any:
 
 
 def _is_exact(arrow_type: pa.DataType) -> bool:
-    """Whether reading a value checks all that a validator would."""
+    """Whether reading a value checks as much as a validator."""
     if pa.types.is_struct(arrow_type):
-        return all(_is_exact(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
+        return all(_is_exact(field.type) for field in fields_of(arrow_type))
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
         return _is_exact(arrow_type.value_type)
     return any(matches(arrow_type) for matches in _EXACT)

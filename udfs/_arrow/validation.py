@@ -1,22 +1,26 @@
-"""Checks a result against its declared type, so that Arrow never changes it silently."""
+"""Checks results against their declared type, so that Arrow never changes one silently."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
 import math
 import operator
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from .._errors.type_mismatch import TypeMismatchError, fields_mismatch, mismatch_error, uncheckable
 from .._policies.options import ExtraFields
-from .plain_values import Fit, is_bool, is_missing, plain_fit
+from .rows import fields_of
 
 __all__ = ("validator",)
 
+
+Fit = Callable[[Any], Any]
 
 NO_ROW = "a row is a mapping of the columns; give one, or leave the row out: with filter, flat_map or without output()"
 
@@ -24,32 +28,32 @@ NO_ROW = "a row is a mapping of the columns; give one, or leave the row out: wit
 def validator(
     function: str, arrow_type: pa.DataType, *, extra_fields: ExtraFields | None = None, row: bool = False
 ) -> Fit:
-    """A function that gives back a result as a value that Arrow takes for `arrow_type` without changing it.
+    """A function from a result to a value that Arrow takes for `arrow_type` without changing it.
 
-    Arrow alone would make 1 of 1.5, 1.0 of True, a date of a datetime and nothing of a missing field. The
-    function raises ResultError with the function, the field and the value instead.
+    Arrow alone makes 1 of 1.5, 1.0 of True, a date of a datetime, and says nothing of a missing field. The
+    function raises a ResultError with the function, the field and the value instead.
 
     Args:
-        extra_fields: what becomes of the fields of structs that are not declared; None: an error, without a choice.
-        row: a struct is a whole row, of which there is none that is None.
+        extra_fields: what happens to fields of structs that are not declared; None: an error that names no option.
+        row: a struct is a whole row, which cannot be None.
     """
-    # The declared type is looked at once, here: what comes out is a function made of functions, one for each field, so
-    # that per row nothing is left but to look at the value.
-    fit = _nullable(_fit(arrow_type, "", extra_fields), arrow_type, "", not (row and pa.types.is_struct(arrow_type)))
+    # The declared type is read once, here. The function is made of functions, one for each field, so that per row only
+    # the value is looked at.
+    fit = _nullable(arrow_type, "", extra_fields, not (row and pa.types.is_struct(arrow_type)))
 
     def checked(value: Any) -> Any:
         try:
             return fit(value)
         except TypeMismatchError as mismatch:
             raise mismatch_error(function, mismatch, value) from None
-        except Exception as error:  # of code of the value's own, such as __index__ or items
+        except Exception as error:  # in code of the value's class, such as __index__ or items
             raise mismatch_error(function, uncheckable(value, arrow_type, error), value) from error
 
     return _quick(arrow_type, checked)
 
 
 def _quick(arrow_type: pa.DataType, checked: Fit) -> Fit:
-    """The same for less, where a value is plainly of the declared type: this counts once per row."""
+    """The same at a lower cost for values that are exactly of the declared type: it runs for each row."""
     if pa.types.is_integer(arrow_type):
         high = 2 ** (arrow_type.bit_width - 1) - 1
         low = -high - 1
@@ -61,16 +65,17 @@ def _quick(arrow_type: pa.DataType, checked: Fit) -> Fit:
     return checked
 
 
-def _nullable(fit: Fit, arrow_type: pa.DataType, path: str, nullable: bool) -> Fit:
-    """The same, with None for a value that is missing, or an error where there must be one."""
+def _nullable(arrow_type: pa.DataType, path: str, extra: ExtraFields | None, nullable: bool) -> Fit:
+    """A function for values of a type and for missing ones, which become None or raise."""
+    fit = _fit(arrow_type, path, extra)
 
-    # is_missing only where the value does not fit: to ask each value of each row for its type's name would cost more.
+    # _is_missing only if the value does not fit: it reads the name of the type, which costs more.
     def checked(value: Any) -> Any:
         if value is not None:
             try:
                 return fit(value)
             except TypeMismatchError:
-                if not is_missing(value):
+                if not _is_missing(value):
                     raise
         if nullable:
             return None
@@ -80,7 +85,7 @@ def _nullable(fit: Fit, arrow_type: pa.DataType, path: str, nullable: bool) -> F
 
 
 def _fit(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
-    """A function for values of a type that are not None; `path` leads to them in messages."""
+    """A function for values of a type that are not None; messages name them by `path`."""
     if pa.types.is_integer(arrow_type):
         return _integer(arrow_type, path)
     if pa.types.is_floating(arrow_type):
@@ -93,7 +98,7 @@ def _fit(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
         return _map(arrow_type, path, extra)
     if pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type):
         return _string(arrow_type, path)
-    return plain_fit(arrow_type, path)
+    return _plain(arrow_type, path)
 
 
 def _integer(arrow_type: pa.DataType, path: str) -> Fit:
@@ -111,8 +116,8 @@ def _integer(arrow_type: pa.DataType, path: str) -> Fit:
 
 
 def _as_int(value: Any, arrow_type: pa.DataType, path: str) -> int:
-    # operator.index and not int(), which takes 1.5 and "1"; a bool is an index too, and most likely a mistake.
-    if not is_bool(value):
+    # operator.index and not int(), which takes 1.5 and "1". A bool is an index too, but most likely a mistake.
+    if not _is_bool(value):
         try:
             return operator.index(value)  # numpy's integers, IntEnum
         except TypeError:
@@ -120,7 +125,7 @@ def _as_int(value: Any, arrow_type: pa.DataType, path: str) -> int:
     raise TypeMismatchError(path, value, f"declared {arrow_type}")
 
 
-# From here on a number becomes infinity: half a step beyond the largest that there is.
+# The smallest numbers that become infinity: half a step above the largest finite one.
 _LIMITS = {16: 65520.0, 32: 2.0**128 - 2.0**103, 64: math.inf}
 
 
@@ -161,21 +166,19 @@ def _string(arrow_type: pa.DataType, path: str) -> Fit:
 
 def _list(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
     item = f"{path}[]"
-    fit_item = _nullable(
-        _fit(arrow_type.value_type, item, extra), arrow_type.value_type, item, arrow_type.value_field.nullable
-    )
+    fit_item = _nullable(arrow_type.value_type, item, extra, arrow_type.value_field.nullable)
     floats = pa.types.is_floating(arrow_type.value_type)
     limit = _LIMITS[arrow_type.value_type.bit_width] if floats else math.inf
 
     def fit(value: Any) -> list[Any]:
         if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
             items = value.tolist()
-            # Of moments that are finer than Python's, numpy makes plain numbers.
+            # Of times that are finer than microseconds, numpy makes plain numbers.
             is_finer = value.dtype.kind in "mM" and isinstance(items, list) and int in map(type, items)
             value = list(value) if is_finer else items
         if not isinstance(value, (list, tuple)):
             raise TypeMismatchError(path, value, "declared array (give a list)")
-        # An embedding: nothing to look at one by one. No number is larger than the length of the vector.
+        # An embedding is not checked item by item: no number in it is larger than the length of the vector.
         if floats and set(map(type, value)) == {float} and (limit == math.inf or math.hypot(*value) < limit):
             return list(value)
         return [fit_item(item) for item in value]
@@ -184,14 +187,9 @@ def _list(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
 
 
 def _map(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
-    fit_key = _nullable(_fit(arrow_type.key_type, f"{path} key", extra), arrow_type.key_type, f"{path} key", False)
-    item = f"{path} value"
-    fit_item = _nullable(
-        _fit(arrow_type.item_type, item, extra), arrow_type.item_type, item, arrow_type.item_field.nullable
-    )
-
-    fit_key = _as_stored(fit_key, arrow_type.key_type)
-    is_hashable = not pa.types.is_nested(arrow_type.key_type)  # what an array or a struct becomes is not
+    fit_key = _as_stored(_nullable(arrow_type.key_type, f"{path} key", extra, False), arrow_type.key_type)
+    fit_item = _nullable(arrow_type.item_type, f"{path} value", extra, arrow_type.item_field.nullable)
+    is_hashable = not pa.types.is_nested(arrow_type.key_type)  # the lists and dicts of arrays and structs are not
 
     def fit(value: Any) -> Any:
         if not isinstance(value, Mapping):
@@ -203,14 +201,14 @@ def _map(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
 
 
 def _as_stored(fit: Fit, arrow_type: pa.DataType) -> Fit:
-    """Floating-point keys as Arrow keeps them: two that differ may be one there."""
+    """Floating-point keys as Arrow keeps them: two keys that differ may be equal there."""
     if not pa.types.is_floating(arrow_type):
         return fit
     width = struct.Struct({16: "e", 32: "f", 64: "d"}[arrow_type.bit_width])
 
     def stored(value: Any) -> float:
         (key,) = width.unpack(width.pack(fit(value)))
-        return key if key == key else math.nan  # one nan is the same key as itself only
+        return key if key == key else math.nan  # two nans are equal keys only if they are one object
 
     return stored
 
@@ -223,12 +221,10 @@ def _once_each(items: Sequence[tuple[Any, Any]], value: Any, path: str) -> dict[
 
 
 def _struct(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
-    fields = [arrow_type.field(i) for i in range(arrow_type.num_fields)]
+    fields = fields_of(arrow_type)
     names = [field.name for field in fields]
-    fits = {}
-    for field in fields:
-        inner = f"{path}.{field.name}" if path else field.name
-        fits[field.name] = _nullable(_fit(field.type, inner, extra), field.type, inner, field.nullable)
+    prefix = f"{path}." if path else ""
+    fits = {field.name: _nullable(field.type, f"{prefix}{field.name}", extra, field.nullable) for field in fields}
     known, drops = frozenset(names), extra is ExtraFields.DROP
 
     def fit(value: Any) -> dict[str, Any]:
@@ -241,17 +237,147 @@ def _struct(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fi
 
 
 def _as_mapping(value: Any, names: Sequence[str], path: str) -> Mapping[str, Any]:
-    """What stands for a struct, by the names of its fields; a plain tuple is taken in their order."""
+    """The fields of a value for a struct, by their names; a plain tuple has them in their declared order."""
     if isinstance(value, Mapping):
         return _once_each(list(value.items()), value, path)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # Not by `dataclasses.fields`, which knows no field of a class that Spark 3.5 has pickled by value.
+        # Not `dataclasses.fields`, which finds no field of a class that Spark 3.5 has pickled by value.
         fields: Iterable[Any] = value.__dataclass_fields__.values()
         return {field.name: getattr(value, field.name) for field in fields if field._field_type.name == "_FIELD"}
     if isinstance(value, tuple):
         own = getattr(value, "_fields", None) or getattr(value, "__fields__", None)  # NamedTuple, pyspark's Row
         if own or len(value) == len(names):
             return _once_each(list(zip(own or names, value, strict=True)), value, path)
-    raise TypeMismatchError(
-        path, value, f"declared struct<{', '.join(names)}> (give a dict, a dataclass or a NamedTuple)"
-    )
+    problem = f"declared struct<{', '.join(names)}> (give a dict, a dataclass or a NamedTuple)"
+    raise TypeMismatchError(path, value, problem)
+
+
+# Values without parts, such as moments and decimals.
+
+MAX_DIGITS = 1000  # before or behind the point; no declared decimal has so many
+
+
+def _plain(arrow_type: pa.DataType, path: str) -> Fit:
+    """A function that turns a value of a type without parts into one that Arrow takes, or raises TypeMismatchError."""
+    for matches, accepts, convert in _PLAIN:
+        if matches(arrow_type):
+            return _plain_fit(arrow_type, path, accepts, convert)
+    return _plain_fit(arrow_type, path, lambda _: True, _keep)
+
+
+def _plain_fit(arrow_type: pa.DataType, path: str, accepts: Callable[[Any], bool], convert: Fit) -> Fit:
+    # Every accepted value of these types fits. Of other types Arrow checks each value: it knows its limits best.
+    exact_types = (bool, bytes, datetime.date, datetime.datetime, datetime.time)
+
+    def fit(value: Any) -> Any:
+        if not accepts(value):
+            raise TypeMismatchError(path, value, f"declared {_described(arrow_type)}")
+        try:
+            exact = convert(value)
+            if type(exact) not in exact_types:
+                pa.scalar(exact, type=arrow_type)  # too large decimals, too long durations, types that Arrow adds later
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise TypeMismatchError(path, value, f"declared {_described(arrow_type)}", f": {error}") from None
+        return exact
+
+    return fit
+
+
+def _described(arrow_type: pa.DataType) -> str:
+    """The type for a message; of a timestamp also what to give for it, which its name does not say."""
+    if pa.types.is_timestamp(arrow_type):
+        aware, naive = "timestamp (give a time-zone-aware datetime)", "timestamp_ntz (give a naive datetime)"
+        return aware if arrow_type.tz else naive
+    return str(arrow_type)
+
+
+def _keep(value: Any) -> Any:
+    return value
+
+
+def _is_datetime(value: Any) -> bool:
+    return isinstance(value, datetime.datetime) and not _is_missing(value)  # NaT is one, without a zone
+
+
+def _is_aware(value: Any) -> bool:
+    return _is_datetime(value) and value.utcoffset() is not None
+
+
+def _is_naive(value: Any) -> bool:
+    return _is_datetime(value) and value.utcoffset() is None
+
+
+def _in_microseconds(value: Any) -> Any:
+    """The value itself. Raises ValueError if it is finer than microseconds."""
+    # pandas' Timestamp and Timedelta have nanoseconds, which Arrow cuts off.
+    if type(value) in (datetime.datetime, datetime.timedelta):
+        return value
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+        raise ValueError("it has nanoseconds, and Spark keeps microseconds; round it with .round('us')")
+    return value
+
+
+def _aware(value: Any) -> Any:
+    """The same moment in a zone that Arrow reads exactly. Raises ValueError if it is not in the years 1 to 9999."""
+    value = _in_microseconds(value)
+    if value.tzinfo is datetime.UTC:
+        return value
+    # Arrow ignores the microseconds of an offset. And it has moments before the year 1 and after 9999, which Python
+    # cannot read.
+    is_at_an_end = value.year in (datetime.MINYEAR, datetime.MAXYEAR)
+    if not value.utcoffset().microseconds and not is_at_an_end:
+        return value
+    try:
+        return value.astimezone(datetime.UTC)
+    except OverflowError:
+        raise ValueError("in UTC it is not in the years 1 to 9999") from None
+
+
+def _is_date(value: Any) -> bool:
+    return isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, datetime.time) and value.tzinfo is None
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"))
+
+
+def _is_decimal(value: Any) -> bool:
+    return isinstance(value, decimal.Decimal) or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _decimal(value: Any) -> Any:
+    """The number. Raises ValueError for one that is so long that Arrow crashes."""
+    if isinstance(value, decimal.Decimal) and value.is_finite() and abs(value.adjusted()) > MAX_DIGITS:
+        raise ValueError("it has more digits than any decimal")
+    return value
+
+
+def _is_any_binary(arrow_type: pa.DataType) -> bool:
+    return pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type)  # type: ignore[no-any-return]
+
+
+def _is_a(*types: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, types)
+
+
+# Arrow type, the check of a value for it, and the conversion to a value that Arrow takes as it is. The first match
+# counts: a timestamp with a zone stands before one without.
+_PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], bool], Fit]] = (
+    (pa.types.is_boolean, _is_bool, bool),
+    (lambda arrow_type: pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None, _is_aware, _aware),
+    (pa.types.is_timestamp, _is_naive, _in_microseconds),
+    (pa.types.is_date, _is_date, _keep),
+    (pa.types.is_time, _is_time, _keep),
+    (pa.types.is_duration, _is_a(datetime.timedelta), _in_microseconds),
+    (pa.types.is_decimal, _is_decimal, _decimal),
+    (_is_any_binary, _is_a(bytes, bytearray, memoryview), bytes),
+)
+
+
+def _is_missing(value: Any) -> bool:
+    """pd.NaT and pd.NA, without importing pandas."""
+    return type(value).__name__ in ("NaTType", "NAType")

@@ -1,4 +1,4 @@
-"""Rows of a micro-batch to pandas and Arrow, as a vectorized function takes them, and its answer back to values."""
+"""Rows of a micro-batch as pandas and Arrow vectors for a vectorized function, and the values of its result."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ("VectorCodec",)
 
 
 class VectorCodec:
-    """Rows of a micro-batch to the vectors that a function asks for, and its answer back to values.
+    """Turns the rows of a micro-batch into the vectors that a function takes, and its result into values.
 
-    NULL is None in every vector: a column with one comes as objects, so that whole numbers stay whole.
+    NULL is None in every vector: a column with a NULL has dtype object, so that whole numbers stay whole.
 
     Args:
         function: its name, for messages.
         vectors: what each parameter takes.
-        names: of the columns, or of the parameters where columns have none.
-        arrow_types: the Arrow types of the columns; None where nobody has declared them (the test kit).
+        names: of the columns, or of the parameters if columns have none.
+        arrow_types: the Arrow types of the columns; None if they are not declared (in the test kit).
     """
 
     def __init__(

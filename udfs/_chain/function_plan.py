@@ -7,8 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .._arrow.schemas import capture_type
-from .._arrow.sizes import estimated_size, may_be_large
+from .._arrow.results import capture_type, estimated_size, may_be_large
 from .._arrow.stored_results import StoredResultCodec, type_text
 from .._arrow.validation import validator
 from .._calls.invokers import with_own_arguments

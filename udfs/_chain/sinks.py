@@ -13,8 +13,8 @@ import pyarrow as pa
 from asyncudf.queues import StreamRecord
 
 from .._arrow.layout import ColumnGroup, RowLayout
+from .._arrow.results import error_type
 from .._arrow.rows import normalized
-from .._arrow.schemas import error_type
 from .._arrow.validation import validator
 from .._errors.records import LETTER_FIELDS
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Column
 
-from .._arrow.results import ResultWriter
+from .._arrow.results import ResultArrays
 from .._arrow.rows import records_of, rows_of
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import FunctionError
@@ -56,7 +56,7 @@ class ColumnTask:
     def _start(self, first: Any, waited: float) -> Bridge[Iterable[InputElement], pa.Array]:
         columns, spec = _columns(first), self.function_plan.spec
         spec.check_column_count(len(columns))
-        writer = ResultWriter(spec.name, self.function_plan.written)
+        writer = ResultArrays(spec.name, self.function_plan.written)
         arrow_types = [column.type for column in columns]
         # The first batch may be a small one, which another column of ours below this has sent early.
         rows = max(len(columns[0]), FEW_ROWS)

@@ -16,7 +16,7 @@ from pyspark.sql.functions import udtf
 
 from asyncudf.queues import StreamRecord
 
-from .._arrow.results import ResultWriter
+from .._arrow.results import ResultArrays
 from .._arrow.rows import as_key, read_back
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import AsyncUDFError, FunctionError
@@ -151,7 +151,7 @@ class TableRun:
         self._analyzed = analyzed
         plan = task.function_plan
         self._function_plan = dataclasses.replace(plan, spec=plan.spec.with_columns(analyzed.parameters))
-        self._writer = ResultWriter(plan.spec.name, plan.written)
+        self._writer = ResultArrays(plan.spec.name, plan.written)
         self._from_pickled = [_from_pickled(data_type) for data_type in analyzed.data_types]
         self._rows: list[Any] = []
         self._bridge: Bridge[Iterable[InputElement], list[tuple[Any, ...]]] | None = None
