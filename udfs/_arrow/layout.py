@@ -33,7 +33,7 @@ class ColumnGroup:
 
     @classmethod
     def of(cls, function: str, arrow_type: pa.DataType, name: str, *, whole: bool = False) -> ColumnGroup:
-        """The group of a type; `name` is for the one column of a type that is no struct, or of a struct with `whole`."""
+        """The group of a type; `name` is for the one column of a type that is no struct, or of a `whole` struct."""
         if pa.types.is_struct(arrow_type) and not whole:
             return cls(function, arrow_type, tuple(field.name for field in fields_of(arrow_type)), True)
         return cls(function, arrow_type, (name,), False)
