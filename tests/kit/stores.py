@@ -52,7 +52,7 @@ class LeasedStore(SlowStore):
         owners: of each key the task that has leased it.
     """
 
-    is_shared: bool = True
+    is_built_in: bool = True
 
     def __init__(self, *, get: float = 0.0, put: float = 0.0, error_ttl: float | None = None) -> None:
         super().__init__(get=get, put=put)

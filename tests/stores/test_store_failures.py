@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ import tenacity
 from asyncudf import (
     DEAD_LETTERS,
     AsyncUDFError,
+    ResultStore,
     RetryStrategy,
     async_pandas_udf,
 )
@@ -21,6 +24,7 @@ from asyncudf._stored.stored_results import StoredResults, StoreWriter
 from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_rows
 
 from ..kit.stores import Counting, SlowStore
+from ..kit.thorough import times
 
 CITIES = ["oslo", "bergen", "oslo", "tromso", "bergen", "oslo"]
 UPPER = [city.upper() for city in CITIES]
@@ -213,6 +217,100 @@ class TestErrors:
 
         with pytest.raises(AsyncUDFError, match="no key of a store can be made of a value of type object"):
             run_rows(weather, [object()], store=MemoryStore())
+
+
+class TestStoresOfUsers:
+    @pytest.mark.parametrize("what", ["open", "get", "put", "close"])
+    def test_one_that_cancels_its_asyncio_task_is_one_that_fails(
+        self, what: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A client whose task group has failed does. The rows that had waited for the store waited for ever."""
+
+        class Cancelling(SlowStore):
+            async def _ask(self, asked: str, size: int, seconds: float) -> None:
+                await super()._ask(asked, size, seconds)
+                task = asyncio.current_task()
+                if asked == what and task is not None:
+                    task.cancel()
+                    await asyncio.sleep(0)
+
+        for capacity in (1, 10):
+            assert run_rows(Counting().function, CITIES, store=Cancelling(), capacity=capacity) == UPPER
+        assert "the store of weather cannot be used: CancelledError" in caplog.text
+        if what != "close":
+            with pytest.raises(AsyncUDFError, match="cannot be used: CancelledError"):
+                run_rows(Counting().function, CITIES, store=Cancelling(), on_store_error="fail")
+
+    def test_one_may_have_attributes_of_any_name(self) -> None:
+        store = SlowStore()
+        store.leases = {"mine": 1}  # type: ignore[assignment]
+        assert run_rows(Counting().function, CITIES, store=store) == UPPER
+
+    def test_no_row_is_lost_whatever_one_does(self) -> None:
+        """Slow, failing, cancelling, swallowing cancellations, answering with anything, editing what it is given."""
+        for seed in times(100, 2000):
+            chance = random.Random(seed)
+            store = ErraticStore(chance)
+            rows = [f"city {chance.randrange(40)}" for _ in range(chance.choice([5, 60]))]
+            capacity, limit = chance.choice([1, 3, 50]), chance.choice([0.2, 1.0])
+            out = run_rows(Counting(0.3).function, rows, store=store, capacity=capacity, store_timeout=limit)
+            assert out == [row.upper() for row in rows], seed
+            assert store.opened == 0, seed
+
+
+class ErraticStore(ResultStore):
+    """A store of which a share of all steps goes wrong in some way."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._share = chance.choice([0.05, 0.3, 1.0])
+        self._faults = chance.sample(["slow", "raise", "answer", "swallow", "timeout", "cancel"], chance.randint(1, 6))
+        self._entries: dict[bytes, bytes] = {}
+        self.opened = 0
+
+    async def open(self) -> None:
+        self.opened += 1
+        await self._step(None)
+
+    async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        found = [self._entries.get(key) for key in keys]
+        keys.clear()
+        return await self._step(found)  # type: ignore[no-any-return]
+
+    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
+        self._entries.update(items)
+        items.clear()
+        await self._step(None)
+
+    async def close(self) -> None:
+        self.opened -= 1
+        await self._step(None)
+
+    async def _step(self, answer: Any) -> Any:
+        match self._chance.choice(self._faults) if self._chance.random() < self._share else None:
+            case "slow":
+                await asyncio.sleep(self._chance.choice([0.01, 0.5, 30]))
+            case "raise":
+                errors = [ConnectionError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
+                raise self._chance.choice(errors)
+            case "swallow":
+                for _ in range(self._chance.choice([1, 10**6])):
+                    with contextlib.suppress(BaseException):
+                        await asyncio.sleep(1000)
+            case "timeout":
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await asyncio.sleep(10)
+            case "cancel":
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                await asyncio.sleep(0)
+            case "answer" if answer:
+                odd = [None, "text", [*answer, b"x"], answer[1:], [*map(str, answer)], iter(answer), {}, answer[::-1]]
+                odd += [[1] * len(answer), [b""] * len(answer), [b"x" * 30] * len(answer), b"x" * len(answer)]
+                return self._chance.choice(odd)
+        return answer
 
 
 class TestOpenAndClose:

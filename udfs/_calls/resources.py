@@ -15,6 +15,7 @@ from .._errors.records import error_text
 from .._functions.context import RuntimeContext
 from .._functions.signature import FunctionSpec
 from .._loop.limited import within
+from .._loop.shutdown import discard
 from .._text.safe import safe_repr
 
 __all__ = ("closing", "opened", "opening")
@@ -43,14 +44,20 @@ async def opened(spec: FunctionSpec, context: RuntimeContext) -> AsyncIterator[M
         yield values
 
 
-async def opening(step: Callable[[], Any], failure: str, limit: float = OPEN_LIMIT) -> Any:
-    """Call what opens something, in the task of the caller, and wait for it if it is to be awaited.
+async def opening(
+    step: Callable[[], Any], failure: str, limit: float = OPEN_LIMIT, *, in_own_task: bool = False
+) -> Any:
+    """Call what opens something, and wait for it if it is to be awaited.
+
+    Args:
+        in_own_task: not in the task of the caller, which code that cancels the task that it runs in would end.
 
     Raises:
         AsyncUDFError: it failed, with whatever exception, or was not done within `limit` seconds.
         asyncio.CancelledError: others have cancelled the task.
     """
-    return await _told_if_broken(within(limit, _called(step)), failure)
+    called = _called(step)
+    return await _told_if_broken(within(limit, _in_own_task(called) if in_own_task else called), failure)
 
 
 Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], Coroutine[Any, Any, bool]]
@@ -92,6 +99,26 @@ async def _told_if_broken(step: Awaitable[Any], failure: str) -> Any:
         if by_others or is_dropped:
             raise
         raise AsyncUDFError(f"{failure}: {error_text(error)}") from error
+
+
+async def _in_own_task(called: Coroutine[Any, Any, Any]) -> Any:
+    task = asyncio.ensure_future(_outcome(called))
+    try:
+        value, error = await task
+    finally:
+        if not task.done():
+            discard(task)
+    if error is not None:
+        raise error
+    return value
+
+
+async def _outcome(called: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """What a coroutine gives, or raises: a SystemExit that ended a task would end the loop."""
+    try:
+        return await called, None
+    except BaseException as error:
+        return None, error
 
 
 async def _called(step: Callable[[], Any]) -> Any:

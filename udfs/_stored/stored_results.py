@@ -89,6 +89,8 @@ class StoredResults:
     """
 
     # Lookups and writes come at the same time. The first lookup opens the store; a write comes after one.
+    # A store of the user's runs in asyncio tasks of its own: were a lookup or a write cancelled by it, the rows that
+    # wait for that would wait for ever.
     #
     # _must_close: `open` was called, and `close` not since; _is_open: and it has succeeded
     # _is_opening: a lookup is at it, and others go without meanwhile
@@ -126,7 +128,7 @@ class StoredResults:
     @property
     def leases(self) -> Leases | None:
         """Of keys, among the tasks of a host; None where the store has none."""
-        return self._store.leases if self._is_open else None
+        return self._store.leases if self._is_open and self._store.is_built_in else None
 
     @property
     def close_limit(self) -> float:
@@ -206,7 +208,7 @@ class StoredResults:
             if not self._is_open:  # what it has of a connection must not pile up
                 self._must_close = False
                 with contextlib.suppress(AsyncUDFError):
-                    await opening(self._store.close, "", self._limit)
+                    await opening(self._store.close, "", self._limit, in_own_task=not self._store.is_built_in)
         finally:
             self._is_opening = False
         return self._is_open
@@ -233,7 +235,9 @@ class StoredResults:
         if self._clock() < self._rests_until:
             return None
         try:
-            return await opening(step, f"the store of {self._name} cannot be used", limit)
+            return await opening(
+                step, f"the store of {self._name} cannot be used", limit, in_own_task=not self._store.is_built_in
+            )
         except AsyncUDFError as error:
             if self._fails_task:
                 raise AsyncUDFError(

@@ -63,7 +63,7 @@ class ResultStore:
     ttl: float | None = None
     error_ttl: float | None = None
     key: Key | None = None
-    is_shared: bool = False  # whether one object may stand for many at the same time, so that each gets a copy
+    is_built_in: bool = False  # of the library: each task opens a copy of it, and its leases count
     leases: Leases | None = None  # while it is open, where tasks can agree on who calls
 
     @classmethod
@@ -197,7 +197,7 @@ class Place(Protocol):
 class _Connected(ResultStore):
     """A store that comes with the library: a place, and the connection to it while it is open."""
 
-    is_shared: bool = True
+    is_built_in: bool = True
 
     def __init__(self, place: Place, ttl: Seconds | None, error_ttl: Seconds | None, key: Key | None) -> None:
         _check_key(key)
@@ -258,7 +258,7 @@ def of_task(store: ResultStore, taken: set[int]) -> ResultStore:
     Args:
         taken: the ids of those that operators of this task have already.
     """
-    if id(store) in taken or store.is_shared:
+    if id(store) in taken or store.is_built_in:
         try:
             return copy.copy(store)
         except BaseException as error:

@@ -40,7 +40,7 @@ class MemoryStore(ResultStore):
     [None]
     """
 
-    is_shared: bool = True
+    is_built_in: bool = True
 
     # _entries: of each key its value, and when it ends by the shared clock
     # _shared: the clock, hits and misses; copies have the same objects
