@@ -64,7 +64,7 @@ ONLY_THERE = {
     "numpy": set(),
     "tenacity": {"_policies.retry"},
     "uvloop": {"_loop.event_loops"},
-    "aiohttp": {"http._session", "http._options"},
+    "aiohttp": {"http._session"},
     "rich": {"_reports.displays", "_reports.progress"},
     "IPython": {"_reports.displays"},
     "opentelemetry": {"_calls.invokers"},

@@ -1,9 +1,9 @@
-"""HTTP services: a session for each task, answers told apart, and what is worth another attempt.
+"""HTTP services: a session for each task, errors by what to do next, and which of them are worth another attempt.
 
-- `session(url)` is a resource: an `aiohttp.ClientSession` in each task, whose limits are those of the function.
-- `raise_for_status(response)` raises a `ThrottledError`, a `RetryableError` or a `PermanentError`, with what the
-  service said.
-- `is_retryable` is a default for `retry_on=`: throttled and retryable answers, connections and timeouts, nothing else.
+- `session(url)` is a resource: an `aiohttp.ClientSession` in each task, with the limits of the function.
+- `raise_for_status(response)` raises a `ThrottledError`, a `RetryableError` or a `PermanentError`, with the beginning
+  of the response.
+- `is_retryable` is a default for `retry_on=`: throttled and retryable responses, connections, timeouts, nothing else.
 
     @async_pandas_udf(
         "string",
@@ -20,8 +20,7 @@
             await http.raise_for_status(response)
             return (await response.json())["title"]
 
-A `Retry-After` wins over the delay of the strategy, up to its `max_retry_after`. In a test of a function there need
-be no server:
+A `Retry-After` replaces the delay of the strategy, up to its `max_retry_after`. A test of a function needs no server:
 
 >>> from asyncudf import RetryStrategy, RuntimeContext, http
 >>> from asyncudf.testing import run_rows
@@ -36,9 +35,8 @@ be no server:
 
 from asyncudf.queues._public import publish as _publish
 
-from ._answers import raise_for_status
-from ._errors import HTTPStatusError, PermanentError, RetryableError, ThrottledError
-from ._retryable import is_retryable
+from ._errors import HTTPStatusError, PermanentError, RetryableError, ThrottledError, is_retryable
+from ._responses import raise_for_status
 from ._session import SessionFactory, session
 
 __all__ = (

@@ -1,11 +1,15 @@
-"""What is raised for an HTTP answer that is none: whether to ask more slowly, again, or not again."""
+"""The errors of HTTP responses: call more slowly, call again, or never again; and which failures to retry."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from .._errors.exceptions import AsyncUDFError
-from .._text.safe import one_line, printable
+from .._errors.http import refusal_of, retry_after, status_of
+from .._errors.records import is_fatal
+from .._errors.traces import leaves, related
+from .._policies.call_outcome import CallOutcome, outcome_of
+from .._text.safe import one_line, printable, type_name
 
 __all__ = (
     "HTTPStatusError",
@@ -13,28 +17,31 @@ __all__ = (
     "RetryableError",
     "ThrottledError",
     "error_class",
-    "is_retryable_status",
+    "is_retryable",
 )
 
 
 TOO_MANY_REQUESTS = 429
 RETRYABLE = (408, 425)  # request timeout, too early
-NEVER_MENDED = (501, 505)  # not implemented, HTTP version not supported: so it will be the next time
-BODY_LENGTH = 300  # characters that are shown; pages of error are long, and say the same in their first line
+NOT_RETRYABLE = (501, 505)  # not implemented, HTTP version not supported: the next call gets the same
+BODY_LENGTH = 300  # characters that are shown; error pages are long, and their first line says the same
+# Errors of aiohttp, by name, so that it need not be imported: a body that ended too early, and a certificate that is
+# not the pinned one, which aiohttp counts as a failed connection, though it lasts.
+_BROKEN, _WRONG_SERVER = "ClientPayloadError", "ServerFingerprintMismatch"
 
 
 class HTTPStatusError(AsyncUDFError):
-    """An answer with a status of 400 or more: raised by `raise_for_status` as one of its three subclasses.
+    """A response with a status of 400 or more; `raise_for_status` raises one of its three subclasses.
 
-    It can be made by hand, for tests of a function's own.
+    Tests of a function can make one themselves.
 
     Attributes:
-        status: of HTTP, such as 503.
-        reason: the text behind the status, such as "Service Unavailable"; may be empty.
-        body: the begin of the answer, at most 300 characters in one line; may be empty.
+        status: the HTTP status, such as 503.
+        reason: the text after the status, such as "Service Unavailable"; may be empty.
+        body: the beginning of the body, at most 300 characters in one line; may be empty.
         retry_after: the seconds that the server asks to wait; None if it does not say.
-        headers: those of the answer that say when to ask again, by their names in lower case; may be empty.
-        request: what was asked, such as "GET https://api.example.com/v1?***"; no user, password or query in it.
+        headers: the headers that say when to call again, by their names in lower case; may be empty.
+        request: the request, such as "GET https://api.example.com/v1?***"; without user, password and query.
 
     With `redact=` neither the body nor the request is shown: both may repeat the input.
 
@@ -62,32 +69,62 @@ class HTTPStatusError(AsyncUDFError):
 
 
 class ThrottledError(HTTPStatusError):
-    """The service asks for fewer calls: a 429, or another error that says when to ask again, such as GitHub's 403."""
+    """The service asks for fewer calls: a 429, or another error that says when to call again, such as GitHub's 403."""
 
 
 class RetryableError(HTTPStatusError):
-    """The service cannot answer now, and may the next time: 408, 425, and 500 or more but for 501 and 505."""
+    """The service cannot answer now, but may the next time: 408, 425, and 500 or more except 501 and 505."""
 
 
 class PermanentError(HTTPStatusError):
-    """The answer to this request, and it will be the next time: 400, 401, 403, 404 and what is none of the others."""
-
-
-def is_retryable_status(status: int, retry_after: float | None) -> bool:
-    """Whether the next answer to the same request may be another one."""
-    return error_class(status, retry_after) is not PermanentError
+    """The same request gets the same response the next time: 400, 401, 403, 404 and every other status."""
 
 
 def error_class(status: int, retry_after: float | None) -> type[HTTPStatusError]:
-    """Which of the three an answer is; `retry_after` is what it asks to wait for."""
+    """The class of the error for a status; `retry_after` is the wait that the response asks for."""
     if status == TOO_MANY_REQUESTS or retry_after is not None:
         return ThrottledError
-    is_retryable = status in RETRYABLE or (status >= 500 and status not in NEVER_MENDED)
+    is_retryable = status in RETRYABLE or (status >= 500 and status not in NOT_RETRYABLE)
     return RetryableError if is_retryable else PermanentError
 
 
 def _excerpt(body: str) -> str:
-    # Cleaned before it is cut: half a URL does not look like one.
+    # Secrets are removed before the text is cut: half a URL does not look like one.
     text = printable(body[: 20 * BODY_LENGTH])
     text = " ".join("".join(one if one.isprintable() else " " for one in text).split())
     return text if len(text) <= BODY_LENGTH else f"{text[: BODY_LENGTH - 3]}..."
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether another attempt may succeed: a default for `retry_on=` that suits HTTP.
+
+    True for a service that asks for fewer calls or cannot answer now (statuses as in `raise_for_status`), for
+    connections that fail or break, and for timeouts, `attempt_timeout=` among them. False for a refusal with
+    `x-should-retry: false`, for every other status, for wrong certificates, and for errors of Python or of the function
+    itself, such as a KeyError or a result that does not fit. An exception counts as the one that it was raised from
+    (`raise ... from error`); a group is retryable only if everything in it is.
+
+    It knows the exceptions of `raise_for_status` and aiohttp, `TimeoutError`, and the `OSError`s of the network. By
+    their `status`, `response`, code or names it knows those of httpx, requests, botocore, gRPC and others, and imports
+    none of these.
+
+    >>> from asyncudf import RetryStrategy
+    >>> retry = RetryStrategy.exponential_backoff(attempts=5, initial=0.2, maximum=30.0, retry_on=is_retryable)
+    >>> is_retryable(ThrottledError(429)), is_retryable(ConnectionResetError()), is_retryable(TimeoutError())
+    (True, True, True)
+    >>> is_retryable(PermanentError(404)), is_retryable(KeyError("title"))
+    (False, False)
+    """
+    if is_fatal(error) or not issubclass(type(error), Exception):
+        return False
+    if issubclass(type(error), BaseExceptionGroup):
+        return all(map(is_retryable, leaves(error)))
+    refusal, status = refusal_of(error), status_of(error)
+    if refusal is not None:
+        return refusal.may_retry
+    if status is not None:
+        return error_class(status, retry_after(error)) is not PermanentError
+    names = {type_name(one) for one in related(error)}
+    if _WRONG_SERVER in names:
+        return False
+    return _BROKEN in names or outcome_of(error) is CallOutcome.DOWN

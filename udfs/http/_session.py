@@ -1,29 +1,22 @@
-"""A session of aiohttp as a resource: made in each task, with limits that leave it to the function's options."""
+"""An aiohttp session as a resource: made in each task, limited by the function's options, checked on the driver."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._functions.context import CURRENT_CALL
-from .._policies.checks import Seconds, optional, positive_int, seconds, span
+from .._functions.parameters import signature_of
+from .._policies.checks import Seconds, optional, positive_int, seconds, span, unknown_name
 from .._text.safe import printable, safe_repr
-from ._options import (
-    check_names,
-    check_options,
-    checked_function,
-    checked_headers,
-    checked_url,
-    checked_variable,
-    connector_names,
-    header_text,
-)
 
 if TYPE_CHECKING:
     import aiohttp
@@ -34,11 +27,28 @@ __all__ = ("SessionFactory", "session")
 logger = logging.getLogger("asyncudf")
 
 Given = Callable[[], Any]  # plain or async
-# aiohttp makes a request of its own accord again where a kept connection was dropped, and has no option for it. Its own
-# test client uses this attribute; tests/http/test_session.py tells whether it is still there.
+# aiohttp repeats a request by itself if a kept connection was dropped, and has no option for it. Its own test client
+# uses this attribute; tests/http/test_session.py checks that it is still there.
 NOT_IDEMPOTENT = ("POST", "PATCH")
 KEY = "Idempotency-Key"
 REPEATS = "_retry_connection"
+
+OWN_NAMES = {  # options of aiohttp, and the options of `session` that set them
+    "timeout": "total_timeout=, connect_timeout= and read_timeout=",
+    "conn_timeout": "connect_timeout=",
+    "limit": "connections=",
+    "keepalive_timeout": "keep_alive=",
+    "force_close": "keep_alive=0",
+    "ttl_dns_cache": "dns_cache=",
+    "use_dns_cache": "dns_cache=0",
+}
+FOR_THE_LOOP = ("connector", "cookie_jar", "resolver")
+SECRETS = ("auth", "proxy_auth", "cookies")
+SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
+NEVER = ("self", "base_url", "headers", "loop", "connector_owner")
+NO_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def session(
@@ -58,47 +68,47 @@ def session(
 ) -> SessionFactory:
     """A resource that is an `aiohttp.ClientSession`: opened once in each task, on the loop of the calls, and closed.
 
-    The limits are the function's: `capacity` bounds the calls, `timeout` and `attempt_timeout` end them. So by default
-    the session has no limit of connections and no time limit but that of connecting. (aiohttp's own 100 connections
-    would hold back a function with `capacity=200` without a word, and its 300 seconds end a call that has more.)
-    Cookies of an answer are forgotten: they would go along with the calls of other rows.
+    The function's options are the limits: `capacity` bounds the calls, `timeout` and `attempt_timeout` end them. So by
+    default the session has no limit of connections, and no time limit except for connecting. (aiohttp's default of 100
+    connections would silently hold back a function with `capacity=200`, and its 300 seconds would end longer calls.)
+    Cookies of a response are not kept: they would be sent with the calls of other rows.
 
-    Each request is an attempt that the function has made: aiohttp's own second request, after a connection that the
-    service has dropped, is switched off. Give `retry=` with `retry_on=http.is_retryable`, or a `keep_alive` that is
-    shorter than the service's.
+    Each request is an attempt of the function: aiohttp's own second request, after a connection that the service has
+    dropped, is switched off. Give `retry=` with `retry_on=http.is_retryable`, or a `keep_alive` that is shorter than
+    the service's.
 
-    What the functions `token`, `headers` and `on_executor` return is not in Spark's plan. They are called once in each
-    task, may be `async def`, and are tried again with the task if they fail.
+    The values that the functions `token`, `headers` and `on_executor` return are not in Spark's plan. The functions are
+    called once in each task and may be `async def`. If one fails, the task fails, and Spark's retry calls it again.
 
     Args:
         base_url: the address of the service; requests are relative to it. `session.get("users")` of
-            "https://example.com/v1" asks for /v1/users, and `session.get("/users")` for /users.
-        headers: for all requests, or a function that returns them, for secrets such as {"X-Api-Key": ...}.
+            "https://example.com/v1" requests /v1/users, and `session.get("/users")` requests /users.
+        headers: of all requests, or a function that returns them, for secrets such as {"X-Api-Key": ...}.
         token: a function that returns a token, sent as `Authorization: Bearer <token>`.
         token_env: the environment variable of the executors that has the token.
-        connections: at once in each task; a call above it waits inside, which counts against its deadlines.
-        total_timeout: seconds of a request, from its begin to the end of its body; None: no limit.
+        connections: the most at once in each task; further calls wait in aiohttp, which counts against their deadlines.
+        total_timeout: seconds of a request, from its beginning to the end of the response's body; None: no limit.
         connect_timeout: seconds for making a connection, with TLS; waiting for a free one is not counted.
-        read_timeout: seconds in which nothing comes; give it where answers come in parts and `attempt_timeout` is long.
-        keep_alive: seconds for which a connection without calls is kept; 0: each request has one of its own.
+        read_timeout: seconds without any data; for responses that come in parts, with a long `attempt_timeout`.
+        keep_alive: seconds for which an idle connection is kept; 0: each request has a connection of its own.
         dns_cache: seconds for which the addresses of a host are remembered; 0: not at all.
         on_executor: a function that returns more options, for what cannot be pickled or is a secret: `connector`,
             `cookie_jar`, `auth`, an SSL context for `ssl`, ...
         **options: anything else that `aiohttp.ClientSession` or `aiohttp.TCPConnector` takes, such as
             `raise_for_status=http.raise_for_status`, `trust_env=True`, `limit_per_host=10`.
 
-    What comes from `token`, `token_env` and the function `headers` goes to the origin of `base_url` alone (which they
-    need), also where the function asks another address, or is redirected to one.
+    The secrets of `token`, `token_env` and the function `headers` are sent to the origin of `base_url` alone (so they
+    need a `base_url`), also if the function requests another address, or is redirected to one.
 
     Returns:
-        what `resources=` takes; for a parameter called `session` without a name: `resources=http.session(...)`.
+        a factory for `resources=`; `resources=http.session(...)` is for a parameter called `session`.
 
     Raises:
         OptionError: a value that cannot work, an option that aiohttp does not have, or a secret that would be in the
             plan.
 
-    When a task begins, it fails with an AsyncUDFError where the environment has no such variable. Closing waits until
-    the connections are closed.
+    A task fails at its beginning with an AsyncUDFError if its environment has no variable `token_env`. Closing waits
+    until the connections are closed.
 
     >>> from asyncudf import async_pandas_udf, http
     >>> @async_pandas_udf("string", capacity=200, resources=http.session("https://example.com", token_env="API_TOKEN"))
@@ -108,19 +118,19 @@ def session(
     ...         return await response.text()
     """
     limit = optional(seconds)
-    check_options(options)
+    _check_options(options)
     found = SessionFactory(
-        base_url=checked_url(base_url),
-        headers=checked_headers(headers),
-        token=checked_function(token, "token"),
-        token_env=checked_variable(token_env),
+        base_url=_checked_url(base_url),
+        headers=_checked_headers(headers),
+        token=_checked_function(token, "token"),
+        token_env=_checked_variable(token_env),
         connections=optional(positive_int)(connections, "connections"),
         total_timeout=limit(total_timeout, "total_timeout"),
         connect_timeout=limit(connect_timeout, "connect_timeout"),
         read_timeout=limit(read_timeout, "read_timeout"),
         keep_alive=span(keep_alive, "keep_alive"),
         dns_cache=span(dns_cache, "dns_cache"),
-        on_executor=checked_function(on_executor, "on_executor"),
+        on_executor=_checked_function(on_executor, "on_executor"),
         options=options,
     )
     if token is not None and token_env is not None:
@@ -135,10 +145,10 @@ def session(
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SessionFactory:
-    """Makes a session in each task; what `session` returns. It can be pickled, and holds no secret."""
+    """Makes a session in each task; `session` returns one. It can be pickled, and holds no secret."""
 
-    asks = True  # in which attempt it is used
-    __name__ = "session"  # the parameter that it is for, where `resources=` does not name one
+    asks = True  # the session reads the number of the attempt
+    __name__ = "session"  # the parameter that gets it, if `resources=` names none
 
     base_url: str | None
     headers: Mapping[str, str] | Given | None
@@ -162,10 +172,10 @@ class SessionFactory:
         import aiohttp
 
         late = {} if self.on_executor is None else await _called(self.on_executor)
-        check_names(late)
+        _check_names(late)
         options = {**self.options, **late}
         secrets = await self._secret_headers()
-        own = {name: options.pop(name) for name in connector_names() & options.keys()}
+        own = {name: options.pop(name) for name in _connector_names() & options.keys()}
         if "cookies" not in options and "cookie_jar" not in options:
             options["cookie_jar"] = aiohttp.DummyCookieJar()
         own_traces = [_for_one_origin(str(self.base_url), secrets)] if secrets else []
@@ -201,13 +211,13 @@ class SessionFactory:
         return aiohttp.TCPConnector(limit=self.connections or 0, **keep, **dns, **own)  # 0: no limit
 
     async def _secret_headers(self) -> dict[str, str]:
-        """What the functions and the environment give, checked; no message shows it."""
+        """The headers of the functions and the environment, checked; no message shows them."""
         found: dict[str, str] = {}
         if callable(self.headers):
             given = await _called(self.headers)
             if not isinstance(given, Mapping):
                 raise OptionError(f"headers of {self!r} returned a {type(given).__name__}, not a dict of texts")
-            found = {str(name): header_text(value, f"headers[{name!r}]") for name, value in given.items()}
+            found = {str(name): _header_text(value, f"headers[{name!r}]") for name, value in given.items()}
         if self.token_env is not None:
             if not os.environ.get(self.token_env, "").strip():
                 raise AsyncUDFError(
@@ -222,7 +232,7 @@ class SessionFactory:
 
 
 def _bearer(token: Any, name: str) -> str:
-    token = header_text(token.strip() if isinstance(token, str) else token, name)  # a file's line end is none of it
+    token = _header_text(token.strip() if isinstance(token, str) else token, name)  # without a file's line end
     if not token:
         raise OptionError(f"{name} is empty; it must be the token")
     return f"Bearer {token}"
@@ -264,8 +274,8 @@ def _warning_of_repeats() -> aiohttp.TraceConfig:
 
 
 def _for_one_origin(base_url: str, secrets: Mapping[str, str]) -> aiohttp.TraceConfig:
-    """Adds headers to the requests for one origin, and takes them away from those that lead to another one."""
-    # Headers of a session would go to every host that it asks, and all but `Authorization` with each redirect.
+    """Adds headers to the requests to one origin, and removes them from redirects to another origin."""
+    # The headers of a session are sent to every host, and all but `Authorization` with each redirect.
     import aiohttp
     import yarl
 
@@ -289,3 +299,138 @@ def _for_one_origin(base_url: str, secrets: Mapping[str, str]) -> aiohttp.TraceC
     trace.on_request_start.append(start)
     trace.on_request_redirect.append(redirect)
     return trace
+
+
+# What `session` is given is checked on the driver, before anything is sent to Spark.
+
+
+def _checked_url(value: Any) -> str | None:
+    """The address of a service, with a slash after its path."""
+    if value is None:
+        return None
+    import yarl  # aiohttp's own
+
+    try:
+        url = yarl.URL(str(value)) if isinstance(value, (str, yarl.URL)) else None
+        is_web = url is not None and url.absolute and url.scheme in ("http", "https") and bool(url.host)
+    except ValueError:
+        url, is_web = None, False
+    if url is None or not is_web:
+        raise OptionError(
+            f"base_url must be the address of a service, as 'https://example.com', not {safe_repr(value)}"
+        )
+    if url.user is not None or url.password is not None:
+        raise OptionError(
+            f"base_url must not have a user or a password, which all who see Spark's plan could read "
+            f"({safe_repr(value)}); give token_env='NAME', or headers=<function> with the Authorization it wants"
+        )
+    if url.query_string or url.fragment:
+        raise OptionError(
+            f"base_url must end with its path, or what is behind it would be lost ({safe_repr(value)}); "
+            "give params= with each request"
+        )
+    # Without the slash aiohttp refuses the path, or leaves its last part out of the requests.
+    return str(url if url.path.endswith("/") else url.with_path(f"{url.raw_path}/", encoded=True))
+
+
+def _checked_headers(value: Any) -> Any:
+    """Headers for all requests: a mapping of texts, or a function that returns one."""
+    if value is None or callable(value):
+        return _checked_function(value, "headers")
+    if not isinstance(value, Mapping):
+        raise OptionError(f"headers must be a dict of texts, or a function that returns one, not {safe_repr(value)}")
+    for name, text in value.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise OptionError(f"headers has a name that no header can have: {safe_repr(name)}")
+        _header_text(text, f"headers[{name!r}]")
+        if name.lower() in SECRET_HEADERS:
+            raise OptionError(
+                f"headers must not hold {name}, which all who see Spark's plan could read; give token_env='NAME' or "
+                f"token=<function>, or a function: headers=lambda: {{{name!r}: os.environ['NAME']}}"
+            )
+    return dict(value)
+
+
+def _header_text(value: Any, name: str) -> str:
+    """A text that a header can hold; the message does not show it."""
+    if not isinstance(value, str):
+        raise OptionError(f"{name} must be a text, not {type(value).__name__}")
+    if NO_HEADER.search(value):
+        raise OptionError(
+            f"{name} must be one line of plain characters: it has a line end or a control character in it"
+        )
+    return value
+
+
+def _checked_function(value: Any, name: str) -> Any:
+    """A function of no arguments, plain or async, or None."""
+    if value is None:
+        return None
+    if isinstance(value, str) and name == "token":
+        raise OptionError(
+            "token must be a function that returns it, not the token itself, which all who see Spark's plan could "
+            "read; give token_env='NAME' to have it read from an environment variable of the executors"
+        )
+    if not callable(value):
+        raise OptionError(f"{name} must be a function of no arguments, not a {type(value).__name__}")
+    try:
+        signature = signature_of(value)
+    except (TypeError, ValueError):  # a builtin, or another function without a signature
+        return value
+    try:
+        signature.bind()
+    except TypeError:
+        raise OptionError(f"{name} must be a function of no arguments; {safe_repr(value)} takes some") from None
+    return value
+
+
+def _checked_variable(value: Any) -> str | None:
+    """The name of an environment variable."""
+    if value is not None and not (isinstance(value, str) and VARIABLE.fullmatch(value)):
+        # The message does not show it: most often it is the token itself.
+        raise OptionError("token_env must be the name of an environment variable, as 'API_TOKEN', not its value")
+    return value
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    """Raises OptionError unless aiohttp takes all of these options, and they may be in Spark's plan."""
+    for name, value in given.items():
+        if name in FOR_THE_LOOP:
+            raise OptionError(f"{name} belongs to one event loop; make it there: on_executor=lambda: {{{name!r}: ...}}")
+        if name in SECRETS:
+            raise OptionError(
+                f"{name} would be in Spark's plan, which others can read; give on_executor=lambda: {{{name!r}: ...}}"
+            )
+        if name == "proxy" and "@" in str(value):
+            raise OptionError(
+                "proxy must not have a user or a password, which all who see Spark's plan could read; "
+                "give on_executor=lambda: {'proxy': ...}"
+            )
+    _check_names(given)
+
+
+def _check_names(given: Any) -> None:
+    """Raises OptionError unless it is a mapping whose keys are options of aiohttp."""
+    if not isinstance(given, Mapping):
+        raise OptionError(f"on_executor must return a dict of options, not {safe_repr(type(given))}")
+    for name in given:
+        if name in OWN_NAMES:
+            raise OptionError(f"{name} is set by {OWN_NAMES[name]} of http.session")
+        if name not in (known := _client_names() | _connector_names()):
+            raise OptionError(unknown_name("option of aiohttp", str(name), sorted(known)))
+
+
+@functools.cache
+def _client_names() -> frozenset[str]:
+    """The options of `aiohttp.ClientSession`."""
+    import aiohttp
+
+    return frozenset(inspect.signature(aiohttp.ClientSession.__init__).parameters).difference(NEVER, OWN_NAMES)
+
+
+@functools.cache
+def _connector_names() -> frozenset[str]:
+    """The options of `aiohttp.TCPConnector`."""
+    import aiohttp
+
+    return frozenset(inspect.signature(aiohttp.TCPConnector.__init__).parameters).difference(NEVER, OWN_NAMES)

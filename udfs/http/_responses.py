@@ -1,4 +1,4 @@
-"""Raises for an answer of an HTTP service that is an error, with the begin of what it says."""
+"""raise_for_status: the error of an HTTP response, with the beginning of its body and without secrets."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ if TYPE_CHECKING:
 __all__ = ("raise_for_status",)
 
 
-BODY_BYTES = 16 * 1024  # that are read: an answer that is read to its end leaves the connection to the next call
-BODY_SECONDS = 2.0  # a server that cannot say why must not hold the slot
+BODY_BYTES = 16 * 1024  # to read: a response that is read to its end leaves its connection to the next call
+BODY_SECONDS = 2.0  # to wait for the body: a slow server must not hold the slot
 SECRET_NAME = re.compile(r"auth|cookie|key|token|secret|password|signature|session", re.IGNORECASE)
 SEPARATORS = re.compile(r"[\s;,=\"]+")
-# Of JSON, forms and HTML.
+# How JSON, forms and HTML write these characters.
 ESCAPES = {'"': '\\"', "/": "\\/", " ": "+", "&": "&amp;", "<": "&lt;", ">": "&gt;", "'": "&#39;"}
 NOT_AWAITED = (
-    "called http.raise_for_status without await, so that no answer could fail the call; "
+    "called http.raise_for_status without await, so that no response could fail the call; "
     "write `await http.raise_for_status(response)`"
 )
-SECRET_LENGTH = 6  # characters; shorter ones would be found in any text
+SECRET_LENGTH = 6  # characters; shorter ones occur in any text
 
 
 def raise_for_status(response: aiohttp.ClientResponse) -> Coroutine[Any, Any, None]:
-    """Raise unless the status is less than 400; then nothing is read of the answer.
+    """Raise an error if the status is 400 or more. For any other status the body is not read.
 
-    What is raised tells apart what to do next (`is_retryable` reads it), and has the begin of the body, for which at
-    most 16 KiB are read and 2 seconds waited. What the request's own headers and query have of secrets is `***` in it,
-    also where it is percent-encoded, or decoded as the user and password of `Basic`.
-    The connection is free for the next call afterwards, or closed; also when the call is cancelled meanwhile.
+    The class of the error says what to do next (`is_retryable` reads it). The error has the beginning of the body: at
+    most 16 KiB are read, for at most 2 seconds. Secrets of the request's own headers and query are `***` in it, also
+    if they are percent-encoded, or decoded as the user and password of `Basic`. Afterwards the connection is free for
+    the next call, or closed; also if the call is cancelled meanwhile.
 
-    It can be given to aiohttp too, to be done with each answer: `http.session(url, raise_for_status=raise_for_status)`.
+    aiohttp can call it for each response too: `http.session(url, raise_for_status=raise_for_status)`.
+
+    Without `await` it could not fail the call. So it fails the task then, whatever the status; the error says so.
 
     Args:
-        response: an answer of aiohttp.
-
-    Without `await` it could not fail the call; so it ends the task, with an error that says so, whatever the status.
+        response: a response of aiohttp.
 
     Raises:
         ThrottledError: the service asks for fewer calls: 429, any other error with a `Retry-After`, or a 403 whose
             `x-ratelimit-remaining` is 0.
-        RetryableError: 408, 425, and 500 or more but for 501 and 505.
+        RetryableError: 408, 425, and 500 or more except 501 and 505.
         PermanentError: every other status of 400 or more.
-        TypeError: it is no answer of aiohttp; most often the `await` or `async with` of the request is missing.
+        TypeError: not a response of aiohttp; most often the `await` or `async with` of the request is missing.
 
     >>> from asyncudf import http
     >>> async def title(key: str, session: "aiohttp.ClientSession") -> str:
@@ -68,14 +68,14 @@ def raise_for_status(response: aiohttp.ClientResponse) -> Coroutine[Any, Any, No
     status: Any = getattr(response, "status", None)
     if type(status) is not int or not hasattr(response, "content"):
         raise TypeError(
-            "raise_for_status takes an answer of aiohttp, as from `async with session.get(...) as response`, "
+            "raise_for_status takes a response of aiohttp, as from `async with session.get(...) as response`, "
             f"not {safe_repr(response)}"
         )
     return _Awaited(response, status)
 
 
 class _Awaited(Coroutine[Any, Any, None]):
-    """A coroutine that is missed if nobody awaits it: Python itself would only warn, and an error be a result."""
+    """A coroutine that fails the task if it is never awaited: Python alone only warns, and the row would be wrong."""
 
     def __init__(self, response: aiohttp.ClientResponse, status: int) -> None:
         self._response, self._status = response, status
@@ -103,7 +103,7 @@ class _Awaited(Coroutine[Any, Any, None]):
     def __del__(self) -> None:
         if self._coroutine is not None:
             return
-        # The garbage collector may ask from anywhere.
+        # The garbage collector may call it from anywhere.
         if self._fail is None or FAIL_TASK.get(None) is not self._in_task:
             warnings.warn(NOT_AWAITED, RuntimeWarning, stacklevel=2)
         else:
@@ -116,7 +116,7 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
     try:
         body = await _beginning(response)
     finally:
-        response.close()  # closes the connection only if there is more to come on it
+        response.close()  # closes the connection only if the body is not at its end
     wait = retry_after(response)
     kind = ThrottledError if refusal_of(response) is not None else error_class(status, wait)
     body = _without_own_secrets(body, response)
@@ -126,9 +126,9 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
 
 
 async def _beginning(response: aiohttp.ClientResponse) -> str:
-    """The first bytes of the body as text; what has come until it breaks or takes too long; nothing of binary data."""
+    """The beginning of the body as text, up to where it breaks or takes too long; empty for binary data."""
     data = bytearray()
-    with contextlib.suppress(Exception):  # the status is what counts, whatever becomes of the rest
+    with contextlib.suppress(Exception):  # the status is enough, if the body cannot be read
         async with asyncio.timeout(BODY_SECONDS):
             if response.content.at_eof():
                 data += await response.read()  # the caller has read it already
@@ -136,20 +136,20 @@ async def _beginning(response: aiohttp.ClientResponse) -> str:
                 data += chunk
     try:
         text = data.decode(response.charset or "utf-8", "replace")
-    except (LookupError, ValueError):  # no charset that there is, or one that cannot be read
+    except (LookupError, ValueError):  # an unknown charset, or one that is no text encoding
         text = data.decode("utf-8", "replace")
     return "" if "\0" in text else text
 
 
 def _without_own_secrets(text: str, response: aiohttp.ClientResponse) -> str:
-    """The text with `***` where it repeats a secret of the request, as pages for debugging do."""
+    """The text with `***` for each secret of the request, which debugging pages repeat."""
     for secret in sorted(set(_secrets(response)), key=len, reverse=True):
         text = re.sub("".join(map(_written, secret)), "***", text)
     return text
 
 
 def _written(one: str) -> str:
-    """A pattern of a character, as it is and as it is written in URLs, forms, JSON and HTML."""
+    """A pattern for a character, plain and as URLs, forms, JSON and HTML write it."""
     if one.isalnum() and one.isascii():
         return one
     escapes = [one, quote(one, safe="", errors="replace"), *([ESCAPES[one]] if one in ESCAPES else [])]
@@ -160,14 +160,14 @@ def _secrets(response: aiohttp.ClientResponse) -> Iterator[str]:
     for name, value in (*response.request_info.headers.items(), *response.url.query.items()):
         if SECRET_NAME.search(name):
             scheme, _, token = value.partition(" ")
-            parts = [value, token, *SEPARATORS.split(value)]  # of `Bearer <token>` and `session=<token>` each
+            parts = [value, token, *SEPARATORS.split(value)]  # of `Bearer <token>` and `session=<token>`
             if scheme.lower() == "basic":
                 parts += _of_basic(token)
             yield from (part for part in parts if len(part) > SECRET_LENGTH)
 
 
 def _of_basic(token: str) -> Sequence[str]:
-    """What is in the header of a user and a password, where some services have a key as the user."""
+    """The user and password of a `Basic` header, and the secret of the two: with some services a key is the user."""
     try:
         both = base64.b64decode(token).decode("utf-8", "replace")
     except ValueError:
