@@ -1,4 +1,4 @@
-"""A call on its way to its results; what it needs of its operator; which rows share it."""
+"""A call on its way to its results; the interfaces of its operator and of what shares calls between rows."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ class Call:
     """A row, or the rows of one micro-batch, on the way to their results."""
 
     # done: the entries are complete
-    # slots: those inside the function for this call; more than one when a ResultFuture has ended an attempt whose
-    # coroutine runs on while the next attempt is made
-    # waited: seconds of back-off so far, which a strategy may have a limit for
-    # parked: when the last attempt ended; until the next one begins, after the back-off and in a free slot
-    # idle: seconds since `started` in which no attempt was under way
-    # pauses: how long all calls had been paused by then
-    # uncounted: of `attempt` those that use up none: the service was too busy, or dead
-    # is_fresh: its deadline begins with its next attempt
+    # slots: the slots whose coroutine runs for this call; several if the row is called twice, or if a ResultFuture has
+    # ended an attempt whose coroutine runs on during the next attempt
+    # attempt: how many attempts have begun; uncounted: the attempts among them that retries do not count, as the
+    # service was too busy, or dead, or as they were second calls
+    # waited: seconds of back-off so far
+    # parked: when the last attempt ended; None while an attempt runs
+    # idle: seconds since `started` in which no attempt ran
+    # pauses: for how long all calls had been paused by `parked`
+    # is_fresh: its time and its deadline start with its next attempt
     # costs: of one attempt, in permits of each rate limit
     # is_held: it has failed, and waits among the `HeldFailures`
-    # is_excused: an outage has excused its failures; later ones are no sign of another
+    # is_excused: an outage has excused its failures; later ones do not show another
     __slots__ = (
         "attempt", "costs", "deadline", "done", "entries", "idle", "is_excused", "is_fresh", "is_held", "parked",
         "pauses", "records", "slots", "started", "uncounted", "waited",
@@ -54,12 +55,12 @@ class Call:
 
     @property
     def watched(self) -> Entry:
-        """Under which its deadline is found."""
+        """The entry under which the deadline runs."""
         return self.entries[0]
 
     @property
     def undecided(self) -> list[CallSlot]:
-        """The slots in which an answer is waited for; two, if it is made a second time."""
+        """The slots whose attempt has not ended; two if the row is called a second time."""
         return [slot for slot in self.slots if slot.call is self]
 
 

@@ -1,12 +1,12 @@
-"""One row's call from its deadline to its result.
+"""The calls of an operator: each from its first attempt to the results of its rows.
 
-The order of wrapping, outermost first, with the piece of code that does it:
+The order of wrapping, outermost first, with the code that does it:
 
-    deadline(               Calls.invoke, _expire   covers all attempts and back-offs
-      retry(                Calls._outcome          back-off holds no slot
-        breaker( limits(    Admission               one call waits, in the slot that has pulled it
-          slot(             SlotPool                one slot, one attempt
-            attempt_timeout(  Calls.invoke, _attempt_expired
+    deadline(               start_deadline, _expire     covers all attempts and back-offs
+      retry(                _decide, _back_off          a call in back-off holds no slot
+        breaker( limits(    Admission                   one call waits, in the slot that has taken it
+          slot(             SlotPool                    one slot, one attempt
+            attempt_timeout(  invoke, _attempt_expired
               function)))))   Invoker.invoke
 """
 
@@ -42,7 +42,7 @@ __all__ = ("Calls",)
 
 
 PAUSE = 0.01  # seconds
-_NO_ANSWER = AsyncTimeoutError("no answer")  # what the gates are told of attempts that were given up
+_NO_ANSWER = AsyncTimeoutError("no answer")  # reported to the gates for attempts that were given up
 
 
 class Calls:
@@ -53,24 +53,22 @@ class Calls:
 
     Attributes:
         asks: whether the function can ask which row it works on.
-        function: what the fast path calls; None: it must not.
+        function: what the fast path calls; None if calls need more than that.
         limit: seconds that a call, or an attempt of it, may take.
-        pause: seconds after which a slot gives others their turn, between calls that return at once.
+        pause: seconds of calls that return at once, after which a slot yields to the event loop.
     """
 
     # A call that is not done is in one place: at work in a slot, at the gates of `Admission`, in back-off (a timer of
     # the loop), in `ready`, or held until it is known whether its service is dead.
     #
-    # An attempt may come back from its coroutine, its ResultFuture, its own limit or the row's deadline, more than one
-    # of them at once. All end in `_outcome` or `_expire`; the first one counts, and later ones find `slot.call` taken
-    # away or `call.done` set.
+    # An attempt may end by its coroutine, its ResultFuture, its own limit or the row's deadline, or by several of them.
+    # All end in `_outcome` or `_expire`; the first one counts, and later ones find `slot.call` taken away or
+    # `call.done` set.
     #
-    # A row whose call gives way is no more than an entry, at first: its Call is made when somebody asks for it, by
-    # `call_of`, which for most rows nobody does. `admitting` and `succeeding` each make a function that is called for
-    # such a row, in which no attribute of an object that is always the same has to be looked up.
-    #
-    # Where somebody has to be asked whether a row may be called, `beginning` makes a third, which gives it its place
-    # before that.
+    # The first attempt of a row on the fast path has no Call: the slot knows its entry, its start and its deadline, and
+    # for most rows that is all. `call_of` makes the Call when it is needed. Three functions serve these attempts. Each
+    # is made once, so that it looks up no attribute of an object that is always the same: `beginning` (only where a
+    # limit or a store decides whether an attempt begins), `admitting` (the row enters the queue), `succeeding`.
 
     def __init__(
         self,
@@ -103,7 +101,7 @@ class Calls:
         self.function: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._invoker: Invoker
         self._sharing = RowSharing()
-        self.ready: deque[Call] = deque()  # whose back-off is over
+        self.ready: deque[Call] = deque()  # calls whose next attempt may begin
         self._backing_off: set[Call] = set()
         self._was_broken = False
         self._hedges = None if options.hedge is None else Hedges(options.hedge, self._loop, pool.wake)
@@ -117,19 +115,19 @@ class Calls:
         self._limits_attempts = options.attempt_timeout is not None
         limits_of_calls = [limit for limit in (options.timeout, options.attempt_timeout) if limit is not None]
         self.limit = min(limits_of_calls, default=math.inf)
-        self.pause = min(PAUSE, self.limit)  # a loop that comes round more rarely would see no deadline in time
-        # Whether the function, or a resource of it, can ask which row it works on, or its span which attempt it is of.
+        self.pause = min(PAUSE, self.limit)  # or deadlines would be seen too late
+        # The function or a resource of it can ask for its row, its span for the number of the attempt.
         asking = any(getattr(factory, "asks", False) for factory in spec.resources.values())
         self.asks = spec.has_context or options.spans or asking
-        # An attempt gets copies of arguments that it could edit: there may be another. An AsyncFunction's is a dict.
+        # An attempt gets copies of arguments that it could edit, as another may follow. An AsyncFunction gets a dict.
         self._copies = may_edit or spec.takes_mapping
 
     def share(self, sharing: RowSharing) -> None:
-        """Rows share their calls so, from now on."""
+        """Share calls between rows as this says, from now on."""
         self._sharing = sharing
 
     def use(self, invoker: Invoker) -> None:
-        """The function is open."""
+        """The function is open: attempts call it by this."""
         self._invoker = invoker
         if invoker.direct is not None and self._takes_any_result and self._hedges is None:
             self.function = with_own_arguments(invoker.direct) if self._copies else invoker.direct
@@ -139,7 +137,7 @@ class Calls:
         return Call(records, entries, self.clock())
 
     def price(self, call: Call) -> bool:
-        """Give a call its costs; False if there are none to be told: then it has failed."""
+        """Set the costs of a call; returns False if the user's cost function has failed, and the call with it."""
         if call.costs is None:
             try:
                 call.costs = self._costs.of(call)
@@ -150,19 +148,19 @@ class Calls:
         return True
 
     def beginning(self, put_record: Callable[[Any], Entry]) -> Callable[[CallSlot, Any], float | None] | None:
-        """Makes a function that gives a row its place before its first attempt.
+        """Makes a function that puts a row into the queue and begins its first attempt.
 
         The function returns when the attempt began, or None if it does not begin now.
 
         Returns:
-            None if no row has to ask anybody before its first attempt.
+            None if no limit and no store decides about first attempts: then a row enters the queue when it suspends.
         """
         if self.admission.is_open and not self._sharing.keeps_results:
             return None
         return self._sharing.beginning(put_record, self._start)
 
     def _start(self, slot: CallSlot, entry: Entry) -> float | None:
-        """Begin the first attempt of a row that has its place, if the limits let it; else it is the next in line."""
+        """Begin the first attempt of a row, if the limits allow it; if not, its call is the next of the ready calls."""
         now = self.clock() if self.admission.is_open else self.admission.begin_nowait(slot)
         if now is None:
             self.ready.appendleft(self.open((entry.element,), (entry,)))  # type: ignore[arg-type]
@@ -171,21 +169,21 @@ class Calls:
         return now
 
     def admitting(
-        self, put_record: Callable[[Any], Entry], before: Sequence[Any], take: Callable[[], None]
+        self, put_record: Callable[[Any], Entry], done: Sequence[Any], flush: Callable[[], None]
     ) -> Callable[[CallSlot], None]:
-        """Gives a place to the row whose first attempt is under way in a slot, which knows it already.
+        """Makes a function that puts the row of the first attempt in a slot into the queue, and starts its deadline.
 
         Args:
-            before: rows that were done at once since the last was admitted; `take` gives them theirs first.
+            done: rows that were done at once before this row; `flush` gives them their places first.
         """
-        # All is dated back to when the attempt began: whether a row was admitted before or after must not be seen.
+        # The deadline runs from when the attempt began: whether a row was put before or after that makes no difference.
         release = self._pool.release
         timeout, deadlines, watched = self._options.timeout, self._deadlines, self._deadlines.line
         attempts = self._attempts if self._limits_attempts else None
 
         def admit(slot: CallSlot) -> None:
-            if before:
-                take()
+            if done:
+                flush()
             state = slot.state
             if (entry := slot.entry) is None:
                 slot.entry = entry = put_record(state.element)
@@ -202,12 +200,12 @@ class Calls:
         return admit
 
     def succeeding(self, complete: Callable[[Entry, Any], object]) -> Callable[[CallSlot, Any], float]:
-        """Makes a function that takes the result of a row that was admitted so, and returns the time then.
+        """Makes a function that takes the result of a first attempt whose row is in the queue, and returns the time.
 
         Args:
             complete: gives a row its result, and emits what may leave.
         """
-        # The time at the end, when the next call may begin: what runs further down the chain is no time of either call.
+        # It returns the time at its end, when the next call may begin: operators further down take no time of a call.
         clock, validate, watched, latencies = self.clock, self.validate, self._deadlines.line, self._latencies
         complete, end_with_call = self._sharing.completing(complete), self._end_with_call
 
@@ -218,7 +216,7 @@ class Calls:
                 return end_with_call(slot, result)
             try:
                 value = result if validate is None else validate(result)
-            except BaseException:  # a ResultError, or an error of the user's: checked once more where it is counted
+            except BaseException:  # a type mismatch: checked again where errors are counted
                 return end_with_call(slot, result)
             slot.entry = None
             slot.is_suspended = False
@@ -227,14 +225,14 @@ class Calls:
                 watched.pop(entry, None)
             try:
                 complete(entry, value)
-            except BaseException as error:  # of the output; raised in a coroutine some would become another
+            except BaseException as error:  # of the output; in a coroutine a StopIteration would change
                 self._operator.fail(error)
             return clock()
 
         return succeeded if self.admission.is_open and not self._limits_attempts else self._limited(succeeded)
 
     def _limited(self, succeeded: Callable[[CallSlot, Any], float]) -> Callable[[CallSlot, Any], float]:
-        """The same, where attempts have a time limit of their own, or limits are asked before they begin."""
+        """The same for attempts that have a time limit of their own, or that limits decide about."""
         clock, attempts, report_end = self.clock, self._attempts.line, self._report_end
 
         def ended_and_succeeded(slot: CallSlot, result: Any) -> float:
@@ -249,13 +247,13 @@ class Calls:
         return ended_and_succeeded
 
     def _end_with_call(self, slot: CallSlot, result: Any) -> float:
-        """A first attempt has a result that is not simply its row's: it ends as all other attempts do."""
+        """End a first attempt as all other attempts end: its result is not all that there is to it."""
         if not slot.abandoned:
             self.ended(slot, self.call_of(slot), [(result,)], None)
         return self.clock()
 
     def call_of(self, slot: CallSlot) -> Any:
-        """The call whose attempt is undecided in the slot, if there is one."""
+        """The call whose attempt runs in the slot undecided, if there is one; of a first attempt it is made now."""
         entry, state = slot.entry, slot.state
         if entry is None:
             return slot.call
@@ -270,23 +268,23 @@ class Calls:
 
     @property
     def has_ready(self) -> bool:
-        """Whether there is a call to be made of a row that has one already."""
+        """Whether there is a call whose next attempt may begin."""
         return bool(self.ready) or (self._hedges is not None and self._hedges.has_call)
 
     @property
     def has_new(self) -> bool:
-        """Whether the next of these was never made."""
+        """Whether the next ready call had no attempt yet."""
         return bool(self.ready) and not self.ready[0].attempt
 
     def next_ready(self) -> Call | None:
-        """A call whose back-off is over."""
+        """The next call whose attempt may begin."""
         while self.ready:
             call = self.ready.popleft()
             if self._is_over(call):
                 self._expire(call)
             if not (call.done or call.is_held):
                 if not call.attempt:
-                    call.started = self.clock()  # its first attempt begins now; its deadline may run since it came
+                    call.started = self.clock()  # its first attempt begins now, though its deadline may run already
                 return call
         return None if self._hedges is None else self._hedges.next()
 
@@ -310,7 +308,7 @@ class Calls:
             element = call.records[0] if len(values) == 1 else StreamRecord(tuple(values))
             state = slot.begin_attempt(element, call.attempt)
             state.started, state.deadline, state.is_batch = now, call.deadline, len(values) > 1
-        if is_second:  # within the limit of the first
+        if is_second:  # the limit of the first attempt holds for both
             call.uncounted += 1
             self.counts.hedged()
         else:
@@ -321,7 +319,7 @@ class Calls:
         return self._invoker.invoke(copied(values) if self._copies else values, deliver)
 
     def start_deadline(self, call: Call, now: float) -> None:
-        """From now on the call takes its time, and its deadline runs."""
+        """Start the time and the deadline of a call."""
         call.started, call.idle, call.is_fresh = now, 0.0, False
         call.deadline = self._deadlines.start(call.watched, call, now)
 
@@ -329,7 +327,7 @@ class Calls:
         self, slot: CallSlot, call: Call, attempt: int, results: Results | None, error: BaseException | None
     ) -> None:
         """A ResultFuture was completed: its attempt is decided, though the coroutine may run on."""
-        if slot.call is call and slot.attempt == attempt and not slot.abandoned:  # not one of an earlier attempt
+        if slot.call is call and slot.attempt == attempt and not slot.abandoned:  # not a future of an earlier attempt
             slot.call = None
             if slot.admitted is not None or error is not None:
                 self._report_end(slot, error)
@@ -347,13 +345,13 @@ class Calls:
                 self._report_end(slot, error)
             if self._hedges is None or self._is_first_answer(self._hedges, call, error):
                 self._outcome(call, results, error, slot.state.side)
-        elif call.done and not call.slots:  # a ResultFuture had ended it: until now the deadline watched what ran on
+        elif call.done and not call.slots:  # by a ResultFuture; the deadline was for its coroutine
             self._deadlines.stop(call.watched)
 
     def _is_first_answer(self, hedges: Hedges, call: Call, error: BaseException | None) -> bool:
-        """Whether it counts how an attempt has ended; then the other one, if there are two, is cancelled."""
+        """Whether the end of an attempt counts; then the other attempt, if the row is called twice, is cancelled."""
         others = call.undecided
-        if error is not None and others and not self._is_answer(error):  # what is left of the two may have one yet
+        if error is not None and others and not self._is_answer(error):  # the other attempt may still succeed
             self.counts.error(error)
             return False
         hedges.ended(call)
@@ -363,15 +361,15 @@ class Calls:
         return True
 
     def _is_answer(self, error: BaseException) -> bool:
-        """Whether a second call would end in the same way: the service has answered, with a 404 for example."""
+        """Whether another attempt would end in the same way: the service has answered, with a 404 for example."""
         lasts = outcome_of(error) is CallOutcome.ANSWERED and is_lasting(error, self._options.retry)
         return lasts or is_fatal(error)
 
     def _report_end(self, slot: CallSlot, error: BaseException | None) -> None:
-        """An attempt is over."""
+        """Report the end of an attempt to the limits."""
         self.admission.ended(slot, error)
         if self._health.held is not None:
-            self.settle()
+            self.evaluate_held()
 
     def _outcome(
         self,
@@ -380,8 +378,8 @@ class Calls:
         error: BaseException | None,
         side: Sequence[SideRecord] = (),
     ) -> None:
-        """An attempt has come back, in time or not: the row is done, or it is tried again."""
-        # The clock decides, not the timer: where a call has blocked the loop, a late result may come before its timer.
+        """An attempt has ended, in time or not."""
+        # The clock decides, not the timer: after a call has blocked the loop, a late result may come before its timer.
         now = self.clock() - ROUNDING
         if call.deadline is not None and now > call.deadline:
             self._expire(call)  # the loop was too busy to notice it in time
@@ -391,10 +389,10 @@ class Calls:
             return
         if call.done:
             return
-        outcomes, failure = self._checker.checked(results or (), side)
-        if error is not None:
-            outcomes, failure = [error] * len(call.records), error
-        self._decide(call, results, outcomes, failure, now)
+        if error is None:
+            self._decide(call, results, *self._checker.checked(results or (), side), now)
+        else:
+            self._decide(call, results, [error] * len(call.records), error, now)
 
     def _decide(
         self,
@@ -404,12 +402,12 @@ class Calls:
         failure: BaseException | None,
         now: float,
     ) -> None:
-        """An attempt has come back in time: the row is done, or it is tried again.
+        """An attempt has ended in time: the rows are done, or the call is tried again.
 
         Args:
-            results: as they came.
+            results: as the function gave them.
             outcomes: of each row, checked.
-            failure: of them all, or the first of theirs.
+            failure: the error of the call, or of its first row that has one.
         """
         if failure is None and self._takes_any_result:
             self._complete(call, outcomes, outcomes, now)  # type: ignore[arg-type]
@@ -417,7 +415,7 @@ class Calls:
         if failure is not None:
             self.counts.error(failure)
             refusal = self._health.refusal_of(failure)
-            if refusal is not None and self._is_settled(call, outcomes, refusal):
+            if refusal is not None and self._handles_refusal(call, outcomes, refusal):
                 return
         try:
             delay = self._next_delay(call, failure, results)
@@ -431,8 +429,8 @@ class Calls:
         else:
             self.conclude(call, outcomes)
 
-    def _is_settled(self, call: Call, outcomes: Sequence[Results | BaseException], refusal: Refusal) -> bool:
-        """Whether it is clear what becomes of a refused call: it waits alone and uses no attempt, or it has failed."""
+    def _handles_refusal(self, call: Call, outcomes: Sequence[Results | BaseException], refusal: Refusal) -> bool:
+        """Let a refused call wait alone, without using an attempt, or fail; False if it is retried like others."""
         if refusal.may_retry and self._options.throttle_counts:
             return False
         if not refusal.may_retry or _is_too_late(call, self.clock() + refusal.seconds):
@@ -444,7 +442,7 @@ class Calls:
         return True
 
     def _next_delay(self, call: Call, error: BaseException | None, results: Sequence[Results] | None) -> float | None:
-        """Seconds until the next attempt; None if there is none."""
+        """Seconds until the next attempt; None if no attempt follows."""
         retry = self._options.retry
         if retry is None or (error is None and not retry.checks_results) or is_fatal(error):
             return None
@@ -454,7 +452,7 @@ class Calls:
         delay = retry.next_delay(attempt, self._rng)
         if delay is not None and not _is_too_late(call, now + delay):
             return delay
-        # The row does not wait for an attempt that its deadline would cut off before it begins.
+        # No row waits for an attempt that could not begin before its deadline.
         if error is None and self._sharing.keeps_results and retry.asks_again(attempt):
             self._sharing.leaves(call)  # the result stands for this row, and is not kept
         return None
@@ -475,11 +473,11 @@ class Calls:
         call.pauses = self._health.throttle.paused_seconds(self.clock())
 
     def stop_deadline(self, entry: Entry) -> None:
-        """The deadline of the call with this first entry runs no more."""
+        """Stop the deadline of the call with this first entry."""
         self._deadlines.stop(entry)
 
     def _give_back(self, call: Call) -> None:
-        """Move the deadline of a call by the time that it has spent in a pause of all calls."""
+        """Move the deadline of a call by the time that it has spent in pauses of all calls."""
         pauses = self._health.throttle.paused_seconds(self.clock())
         spent, call.pauses = pauses - call.pauses, pauses
         if call.deadline is not None:
@@ -493,17 +491,17 @@ class Calls:
         *,
         may_hold: bool = True,
     ) -> None:
-        """No attempt follows: errors go the way of `on_error`, row by row.
+        """No attempt follows: errors become results as `on_error` says, row by row.
 
         Args:
-            cause: why, where something stands in for the results.
-            may_hold: the service may turn out to be to blame.
+            cause: the error of a call whose outcomes were made by `on_timeout`.
+            may_hold: whether the call may be held until it is known whether its service is dead.
         """
         if may_hold and self._health.held is not None and self._health.held.hold(call, outcomes, cause):
             if not call.slots:
                 self._deadlines.stop(call.watched)
             self._park(call)
-            self._loop.call_soon(self.settle)
+            self._loop.call_soon(self.evaluate_held)
             return
         completed: list[Results] = []
         failed: list[BaseException] = []
@@ -527,7 +525,7 @@ class Calls:
     def _complete(
         self, call: Call, completed: Sequence[Results], outcomes: Sequence[Results | BaseException], now: float
     ) -> None:
-        """The rows of the call are done: here every call ends of which there is a `Call`."""
+        """The rows of the call have their results. Every call that has a `Call` ends here."""
         call.done = True
         if not call.attempt:
             self.counts.uncalled(completed)
@@ -547,26 +545,26 @@ class Calls:
             self._operator.fail(error)
 
     def _expire(self, call: Call) -> None:
-        """The row's deadline has come: it is done, whatever still runs for it."""
+        """The deadline of a call has come: its rows are done, whatever still runs for them."""
         if call.parked is not None:
             self._give_back(call)
-        if not (call.done or call.deadline is None or self._is_over(call)):  # it was given time back
+        if not (call.done or call.deadline is None or self._is_over(call)):  # it has moved
             self._loop.call_later(call.deadline - self.clock(), self._expire_late, call)
             return
         self._abandon_slots(call)
         self._attempts.stop(call.watched)
         if not (call.done or call.is_held or self._waits_for_breaker(call)):
             self._time_out(call)
-        self.admission.wake()  # it may be the one that waits there
+        self.admission.wake()  # the call may be the one that waits there
         self._pool.wake()
 
     def _expire_late(self, call: Call) -> None:
-        """The deadline may have come of a row that was given time back; it runs anew if the call does."""
+        """A deadline that was moved may have come; if the call began anew another one runs."""
         if not (call.done or call.deadline is None):
             self._due(self._expire, call)
 
     def _attempt_expired(self, call: Call) -> None:
-        """The attempt's own limit has come: an outcome like an exception, which may be tried again."""
+        """The limit of an attempt has come: this is an outcome like an exception, and may be retried."""
         if self._is_over(call):
             self._expire(call)
             return
@@ -578,23 +576,23 @@ class Calls:
         self._pool.wake()
 
     def _is_over(self, call: Call) -> bool:
-        """Whether the deadline has come, though the loop may not have noticed it."""
+        """Whether the deadline has come, though its timer may not have fired."""
         return call.deadline is not None and self.clock() + ROUNDING >= call.deadline
 
     def _waits_for_breaker(self, call: Call) -> bool:
-        """Whether a call is late because the service is dead, and not at work; then it has all its time anew."""
+        """Whether a call is late because it waits for a dead service; then all its time begins anew."""
         if not self._health.is_broken or (call.attempt and call.parked is None):
             return False
         self._renew(call)
         return True
 
     def _time_out(self, call: Call) -> None:
-        self._sharing.leaves(call)  # what stands in for a result is this row's alone
+        self._sharing.leaves(call)  # the answer of `on_timeout` is for this row alone
         error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
         answers = [self._checker.late(self._invoker, call, record, error) for record in call.records]
         is_at_work = call.parked is None
         self.counts.timed_out(call, answers)
-        # One that has waited for its turn tells nothing of the service, and is in another place.
+        # A call that waits for its turn says nothing about the service.
         self.conclude(call, answers, error, may_hold=is_at_work)
 
     def _abandon_slots(self, call: Call) -> None:
@@ -608,8 +606,8 @@ class Calls:
         self._pool.abandon(slot)
         self._report_end(slot, why)
 
-    def settle(self) -> None:
-        """An attempt has ended, or the breaker has opened, or nothing more comes: held calls have failed, or not."""
+    def evaluate_held(self) -> None:
+        """Decide about held calls: an attempt has ended, the breaker has opened or closed, or nothing more comes."""
         held = self._health.held
         if held is None:
             return
@@ -620,7 +618,7 @@ class Calls:
             self._was_broken = self._health.is_broken
             waiting = self.admission.waiting
             for call in [*self._backing_off, *self.ready, *([] if waiting is None else [waiting])]:
-                if not (call.done or call.undecided):  # what it has waited for is that the service answers
+                if not (call.done or call.undecided):  # it has waited for the service to come back
                     self._renew(call)
         if self._pool.is_idle and not (self.ready or self._backing_off or self._operator.has_rows()):
             self._fail_held(held.failed(is_last=True))
@@ -631,12 +629,12 @@ class Calls:
             self.conclude(call, outcomes, may_hold=False)
 
     def _begin_anew(self, call: Call) -> None:
-        """The call is tried as if it had never been."""
+        """Try the call as if it had had no attempt."""
         self._renew(call)
         self._retry(call)
 
     def _renew(self, call: Call) -> None:
-        """All time of the call, and of those that share it, begins anew with its next attempt."""
+        """Let all time of the call, and of the calls that share it, begin anew with its next attempt."""
         for one in (call, *self._sharing.renewed(call)):
             self._deadlines.stop(one.watched)
             one.uncounted, one.waited, one.deadline = one.attempt, 0.0, None
@@ -648,7 +646,7 @@ class Calls:
         return {*filter(None, at_work), *self._backing_off, *self.ready, *waiting, *(self._health.held or ())}
 
     def close(self) -> None:
-        """Watch no deadline any more."""
+        """Stop all timers."""
         self._deadlines.close()
         self._attempts.close()
         if self._hedges is not None:
@@ -656,5 +654,5 @@ class Calls:
 
 
 def _is_too_late(call: Call, when: float) -> bool:
-    """Whether a call would be cut off by its deadline before it begins."""
+    """Whether the deadline of a call comes before an attempt that begins then."""
     return call.deadline is not None and when >= call.deadline

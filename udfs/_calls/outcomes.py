@@ -31,7 +31,7 @@ Validate = Callable[[Any], Any]
 
 
 class ResultChecker:
-    """Checks what comes back of a call, and asks for what shall stand in where it comes too late.
+    """Checks the results of attempts, and asks `on_timeout` for the answer of a row that is late.
 
     Args:
         validate: checks and converts each result.
@@ -44,21 +44,21 @@ class ResultChecker:
     def checked(
         self, results: Sequence[Results], side: Sequence[SideRecord]
     ) -> tuple[list[Results | BaseException], BaseException | None]:
-        """The results of each row with what it has written on the side, or its error; and the first such error."""
+        """For each row its results with its side records, or its error; and the first of these errors."""
         outcomes: list[Results | BaseException] = []
         validate, misfit = self._validate, None
         for result in results:
             try:
                 outcomes.append([*(result if validate is None else map(validate, result)), *side])
-                side = ()  # those of a micro-batch go with the first of its rows that fits
-            except BaseException as own:  # a ResultError, or whatever code of the user's a check has run
+                side = ()  # the side records of a micro-batch go with its first good row
+            except BaseException as own:  # a ResultError, or an error of the user's code that the check has run
                 outcomes.append(own)
                 misfit = own if misfit is None else misfit
         return outcomes, misfit
 
     def late(self, invoker: Invoker, call: Call, record: StreamRecord, error: BaseException) -> Results | BaseException:
-        """What the function, or `on_timeout`, answers for a row that was not done in time; else an error."""
-        state = CallState(record, call.attempt)  # the function's own answer may ask its context too
+        """What the function, or `on_timeout`, answers for a row whose deadline has come; an error without an answer."""
+        state = CallState(record, call.attempt)  # the answer may ask for its context too
         state.deadline = call.deadline
 
         def answer() -> Results:
@@ -86,18 +86,18 @@ class ErrorPolicy:
         return self._on_error is OnError.RAISE or is_fatal(error)
 
     def result(self, error: BaseException, attempts: int, elapsed: float) -> Any:
-        """The result of the row, where the task goes on."""
+        """The result of the row, if the task goes on."""
         if self._on_error is OnError.NULL:
             return None
         record = error_record(error, attempts, elapsed, self._redact)
         if self._on_error is OnError.CAPTURE:
             return {"value": None, "error": record}
-        # A dead letter is a result like any other up to the output: so it keeps the row's place, and leaves once.
+        # A dead letter is a result up to the output, so that it leaves at the row's place, and once.
         return SideRecord(DEAD_LETTERS, {"error": {**record, "function": self._function, "partition": self._partition}})
 
     def task_error(self, error: BaseException, attempt: int, rows: Sequence[Any]) -> BaseException:
         """The error that ends the task; it names the function, the attempt, the partition and the input."""
-        how = f"in attempt {attempt}" if attempt else "without a call"  # its key, or an error that the store has kept
+        how = f"in attempt {attempt}" if attempt else "without a call"  # it has no key, or its error was stored
         where = f"{self._function} failed {how}, partition {self._partition}"
         return task_error(error, f"{where}, for the input {shown_input(rows, self._redact)}", self._redact)
 
@@ -109,7 +109,7 @@ class CallCounts:
         begun: gives all calls that have begun, and some that are done.
     """
 
-    # What nearly all calls share is counted by the length of a list of latencies, see TaskCounters.
+    # Most of what is counted follows from the length of a list of latencies, see TaskCounters.
 
     def __init__(self, counters: TaskCounters, redact: Redact | None, begun: Callable[[], Iterable[Call]]) -> None:
         self._counters = counters
@@ -117,11 +117,11 @@ class CallCounts:
         self._begun = begun
 
     def error(self, error: BaseException) -> None:
-        """An attempt has ended with it."""
+        """An attempt has ended with this error."""
         self._counters.totals.note_error(type_name(error), partial(error_message, error, self._redact))
 
     def throttled(self) -> None:
-        """The service has asked for a pause, for which the call waits."""
+        """The service has refused an attempt, and the call waits."""
         self._counters.totals.throttled += 1
 
     def hedged(self) -> None:
@@ -133,10 +133,10 @@ class CallCounts:
         self._counters.totals.timeouts += not call.done
 
     def timed_out(self, call: Call, answers: Sequence[Results | BaseException]) -> None:
-        """A call has not ended in time; these are the answers for its rows."""
+        """A call is late; these are the answers for its rows."""
         self._counters.totals.timeouts += 1
         error = next((answer for answer in answers if isinstance(answer, BaseException)), None)
-        if call.parked is not None:  # its last attempt has ended before
+        if call.parked is not None:  # no attempt runs
             self.unparks(call)
         elif error is not None:
             self.error(error)
@@ -148,19 +148,19 @@ class CallCounts:
             self._counters.totals.dead_letters += 1
 
     def parks(self, call: Call) -> None:
-        """No attempt is under way until another follows, or none does."""
+        """No attempt of the call runs from now on."""
         call.parked = self._counters.clock()
 
     def begins_again(self, call: Call) -> None:
-        """Another attempt begins; or the first, of one that has waited for the call of an equal row."""
+        """An attempt of a parked call begins."""
         if call.attempt:
             self._counters.totals.attempts += 1
         self.unparks(call)
 
     def unparks(self, call: Call) -> None:
-        """What it has waited for another attempt is no time of the service's, however long it took."""
+        """The time until now was not the service's, however long the call has waited for another attempt."""
         if call.parked is not None:
-            # Its time may have begun anew meanwhile, when an outage was over: what was before is in no latency.
+            # Its time may have begun anew meanwhile, after an outage: only time since then is in a latency.
             call.idle += self._counters.clock() - max(call.parked, call.started)
             call.parked = None
 
@@ -178,13 +178,13 @@ class CallCounts:
         self._counters.totals.results += sum(map(_count_results, completed))
 
     def count_open(self) -> None:
-        """Bring up to date for how long the calls have taken that are not done."""
+        """Bring up to date how long the open calls have taken."""
         now = self._counters.clock()
         ends = [(call, now if call.parked is None else max(call.parked, call.started)) for call in self._open]
         self._counters.totals.open_seconds = sum(end - call.started - call.idle for call, end in ends if call.attempt)
 
     def abandon(self) -> None:
-        """The operator ends, and nobody waits for the calls any more that are not done."""
+        """The operator ends, and its open calls are given up."""
         self._abandon(self._open)
         self._counters.totals.open_seconds = 0.0
 
@@ -195,7 +195,7 @@ class CallCounts:
     def _abandon(self, calls: Sequence[Call]) -> None:
         for call in calls:
             self.unparks(call)
-            call.done = True  # whatever its deadline would make of it yet, it is counted
+            call.done = True  # it is counted, and its deadline must not count it again
         begun = [call for call in calls if call.attempt]
         now = self._counters.clock()
         self._counters.abandon(len(begun), sum(now - call.started for call in begun))

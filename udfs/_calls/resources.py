@@ -21,8 +21,8 @@ from .._text.safe import safe_repr
 __all__ = ("closing", "opened", "opening")
 
 
-OPEN_LIMIT = 600.0  # seconds; a client that is not open by then never will be
-CLOSE_LIMIT = 30.0  # a task that has done its work must not be held up for long by a server that has gone away
+OPEN_LIMIT = 600.0  # seconds; a client that is not open by then is taken for dead
+CLOSE_LIMIT = 30.0  # seconds; a server that has gone away must not hold up a finished task for long
 
 
 @contextlib.asynccontextmanager
@@ -47,10 +47,10 @@ async def opened(spec: FunctionSpec, context: RuntimeContext) -> AsyncIterator[M
 async def opening(
     step: Callable[[], Any], failure: str, limit: float = OPEN_LIMIT, *, in_own_task: bool = False
 ) -> Any:
-    """Call what opens something, and wait for it if it is to be awaited.
+    """Call a function that opens something, and await its result if it is awaitable.
 
     Args:
-        in_own_task: not in the task of the caller, which code that cancels the task that it runs in would end.
+        in_own_task: the function runs in a task of its own: it may cancel the task that it runs in.
 
     Raises:
         AsyncUDFError: it failed, with whatever exception, or was not done within `limit` seconds.
@@ -64,7 +64,7 @@ Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType
 
 
 def closing(close: Callable[..., Any], failure: str, broken: str | None = None, limit: float = CLOSE_LIMIT) -> Exit:
-    """What closes something, for an exit stack: within `limit` seconds, and it cannot swallow an error.
+    """Makes an exit of a stack that closes something within `limit` seconds, and cannot swallow an error.
 
     Once begun it is not cut short by a cancellation of the task, which is raised when it is done.
     An error that ends the block already wins over one of closing. A cancellation does not: it may have come from what
@@ -87,15 +87,15 @@ def closing(close: Callable[..., Any], failure: str, broken: str | None = None, 
 
 
 async def _told_if_broken(step: Awaitable[Any], failure: str) -> Any:
-    """Await it; what it raises becomes an AsyncUDFError that says so, unless the task itself is ended from outside."""
+    """Await a step; its error becomes an AsyncUDFError with `failure`, unless others have cancelled the task."""
     task = asyncio.current_task()
     assert task is not None
-    before = task.cancelling()  # a CancelledError alone does not tell whether it is one of the user's code
+    before = task.cancelling()  # a CancelledError alone does not say whether the user's code has raised it
     try:
         return await step
-    except BaseException as error:  # a CancelledError or a SystemExit of theirs is an error like any other
+    except BaseException as error:  # a CancelledError or a SystemExit of the user's code is an error like others
         by_others = isinstance(error, asyncio.CancelledError) and task.cancelling() > before
-        is_dropped = asyncio.current_task(task.get_loop()) is not task  # by who closes a coroutine that waits
+        is_dropped = asyncio.current_task(task.get_loop()) is not task  # a coroutine that waits was closed
         if by_others or is_dropped:
             raise
         raise AsyncUDFError(f"{failure}: {error_text(error)}") from error
@@ -114,7 +114,7 @@ async def _in_own_task(called: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def _outcome(called: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """What a coroutine gives, or raises: a SystemExit that ended a task would end the loop."""
+    """The result or the error of a coroutine: a SystemExit that ended a task would end the loop."""
     try:
         return await called, None
     except BaseException as error:
@@ -128,7 +128,7 @@ async def _called(step: Callable[[], Any]) -> Any:
 
 async def _entered(stack: contextlib.AsyncExitStack, factory: Callable[..., Any], label: str) -> Any:
     """Open a resource; from then on the stack closes it, also where the task was cancelled meanwhile."""
-    # Not enter_async_context: it would close without a limit, and let an error of closing hide that of a row.
+    # Not enter_async_context: it would close without a time limit, and an error of closing could hide a row's error.
     manager = factory()
     if not hasattr(manager, "__aenter__"):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""The call slots: coroutines that pull rows and run their calls, one call each at a time.
+"""The call slots: coroutines that take rows and run their calls, one call at a time each.
 
 Pull, not push: a slot whose call is over takes the next row itself, so in a steady flow no task, future or callback
 is made per row.
@@ -39,7 +39,7 @@ def _notify_on_suspend(
     # and its task: a call that returns at once costs no future, no callback and no turn of the event loop.
     send = running.send
     go_on: Callable[[Any], Any] = send
-    given: Any = None  # what came in at the last yield: it belongs to the call that waits
+    given: Any = None  # what the last yield gave: it belongs to the call that waits
     while True:
         try:
             waiting_for = go_on(given)
@@ -48,7 +48,7 @@ def _notify_on_suspend(
         if not slot.is_suspended:
             slot.is_suspended = True
             suspended(slot)
-        go_on, given = send, None  # it lets go of the last error before it waits again
+        go_on, given = send, None  # the last error must not live on while this waits
         try:
             yield waiting_for
         except BaseException as thrown:
@@ -56,12 +56,12 @@ def _notify_on_suspend(
 
 
 class CallSlot:
-    """One coroutine that runs calls. Never used again once a call has left traces in it."""
+    """One coroutine that runs calls. It takes no other call once a call has left traces in it."""
 
-    # A call has no task and no context of its own: that would cost more than many a call. So what it leaves behind, a
-    # context variable or a cancellation that it has swallowed, would be met by the next call of the slot. `clean` is
-    # the context as each call shall find it; a slot where it differs ends, and a new one takes its turn. The check is
-    # cheap: a copy shares its variables with the original until one of the two is changed.
+    # A call has no task and no context of its own: that would cost more than many a call. So the next call of the slot
+    # would find what a call leaves behind: a context variable, or a cancellation that it has swallowed. `clean` is the
+    # context that each call has to find; a slot whose context differs ends, and a new slot takes its turn. The check
+    # is cheap: a copy shares its variables with the original until one of the two is changed.
 
     __slots__ = (
         "abandoned", "admitted", "attempt", "call", "clean", "context", "counts_for_breaker", "entry", "is_cancelled",
@@ -71,43 +71,43 @@ class CallSlot:
     def __init__(self, context: contextvars.Context) -> None:
         self.context = context  # in which its calls run
         self.state = CallState()
-        self.call: Any = None  # the call whose attempt is undecided here
-        self.entry: Entry | None = None  # of a row that is called here for the first time, whose Call nobody needed yet
-        self.attempt = 0  # its number
-        self.admitted: float | None = None  # when it was let in, until the gates are told that it is over
-        self.ticket = 0  # under which the circuit breaker has let it in
-        self.counts_for_breaker = True  # whether a failure tells of the service, and not of its row
-        self.is_suspended = False  # whether a call that began as one of many is now waited for
-        self.is_cancelled = False  # whether somebody has cancelled its task, who may have taken it back
-        self.abandoned = False  # another has taken its turn; what it still does no longer counts
+        self.call: Any = None  # the call whose attempt runs here undecided
+        self.entry: Entry | None = None  # of the row of a first attempt that has no Call yet
+        self.attempt = 0  # number of the attempt
+        self.admitted: float | None = None  # when the limits admitted the attempt, until its end is reported to them
+        self.ticket = 0  # number that the circuit breaker gave the attempt
+        self.counts_for_breaker = True  # whether a failure says something about the service
+        self.is_suspended = False  # whether the call on the fast path has suspended
+        self.is_cancelled = False  # whether the task was cancelled, which may have been taken back
+        self.abandoned = False  # another slot has its turn; its results no longer count
         self.task: asyncio.Task[None]
-        self.clean: contextvars.Context  # what each call shall find
+        self.clean: contextvars.Context  # that each call has to find
 
     def capture_baseline(self) -> None:
-        """Remember the context that each call shall find; runs inside the slot's own task."""
+        """Remember the context that each call has to find; runs inside the slot's own task."""
         decimal.getcontext()  # sets a variable when first used, which is no trace of a call
         self.clean = self.context.copy()
 
     def begin_attempt(self, element: Any, attempt: int = 1) -> CallState:
-        """Begin an attempt whose function may ask about its row; runs inside the slot's own task."""
-        # A new one each time: tasks that the last attempt has left behind still ask theirs.
+        """Begin an attempt whose function can ask for its row; runs inside the slot's own task."""
+        # A new state each time: tasks that the last attempt has left behind still ask for their own.
         state = self.state = CallState(element, attempt)
         CURRENT_CALL.set(state)
         self.clean = self.context.copy()
         return state
 
     def is_dirty(self) -> bool:
-        """Whether it must take no other call: the last one left a context variable or an unheeded cancellation."""
-        if self.is_cancelled:  # taken back or not, it may be still to come: for whoever waits next
+        """Whether it must take no other call: the last call left a context variable or an unheeded cancellation."""
+        if self.is_cancelled:  # a CancelledError may still be pending, also after `uncancel`
             self.is_cancelled = self.task.cancelling() > 0 or self.task._must_cancel  # type: ignore[attr-defined]
         try:
             return self.is_cancelled or self.abandoned or self.context != self.clean
-        except BaseException:  # variables that cannot be compared, such as arrays: one of them was set
+        except BaseException:  # a variable was set to a value that cannot be compared, such as an array
             return True
 
 
 class _SlotTask(asyncio.Task[None]):
-    """Notes that it was cancelled, so that nobody has to ask after each call."""
+    """A task that notes in its slot that it was cancelled, so that the slot need not ask after each call."""
 
     def __init__(self, slot: CallSlot, life: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
         self._slot = slot
@@ -142,7 +142,7 @@ class SlotOperator(Protocol):
 
 
 class SlotPool:
-    """At most `capacity` slots that count; abandoned ones live on beside them until they end.
+    """At most `capacity` slots that count; abandoned slots live on beside them until they end.
 
     Args:
         has_uncalled: whether the operator has rows that need no slot: then it is told when all slots are taken.
@@ -150,13 +150,13 @@ class SlotPool:
 
     # One slot takes rows at a time, so rows enter the queue in their order. It lets the next one take rows just before
     # its own call waits, so there are as many slots as calls that wait, and one is enough for a function that never
-    # does. Not `capacity` slots from the start: those without a row would each need a future to be woken by.
+    # does. Not `capacity` slots from the start: each slot without a row would need a future that wakes it.
     #
-    # _slots: all that have not ended, abandoned ones too: close() ends them
-    # _active: of these, those that are not abandoned; _active <= capacity, but where that has shrunk
+    # _slots: all slots that have not ended, also abandoned ones: close() ends them
+    # _active: how many of these are not abandoned; _active <= capacity, unless capacity has shrunk
     # _leader: the slot that takes rows, or is about to; after each wake() there is one if has_work() and
     # _active < capacity
-    # _context: None before open() and after close(), when none may start
+    # _context: None before open() and after close(), when no slot may start
     # most: calls that were in flight together
 
     def __init__(self, operator: SlotOperator, capacity: int, *, has_uncalled: bool) -> None:
@@ -172,7 +172,7 @@ class SlotPool:
         self._context: contextvars.Context | None = None
 
     def open(self) -> None:
-        """From now on `wake` starts slots; they find the context variables of the caller."""
+        """Let `wake` start slots; they find the context variables of the caller."""
         self._context = contextvars.copy_context()
 
     @property
@@ -182,22 +182,22 @@ class SlotPool:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no slot is at work, or about to be."""
+        """Whether no slot works or is about to."""
         return not self._active
 
     @property
     def in_flight(self) -> int:
-        """How many calls are waited for."""
+        """How many calls the slots wait for."""
         return self._active - (self._leader is not None)
 
     @property
     def at_work(self) -> list[CallSlot]:
-        """The slots that may have a call whose attempt is undecided."""
+        """The slots that may have an undecided attempt."""
         return [slot for slot in self._slots if not slot.abandoned]
 
     def wake(self) -> None:
-        """Start a slot if there is work, the capacity for it and no other on the way."""
-        # Asked after each row: what costs most comes last.
+        """Start a slot if there is work and capacity for it, and no other slot takes rows."""
+        # Called after each row: the check that costs most comes last.
         if self._leader is not None or self._active >= self.capacity or self._context is None:
             return
         if not self._has_work():
@@ -211,7 +211,7 @@ class SlotPool:
         slot.task.add_done_callback(lambda _: self._leave(slot))  # also if it was cancelled before it began
 
     def resize(self, capacity: int) -> None:
-        """Have so many slots from now on; those that are too many are not ended, and wait where they ask for a call."""
+        """Have this many slots from now on; slots beyond that do not end, they wait where they ask for a call."""
         if capacity != self.capacity:
             self.capacity = capacity
             self.wake()
@@ -234,7 +234,7 @@ class SlotPool:
             self._operator.slots_are_taken()
 
     def _leave(self, slot: CallSlot) -> None:
-        """The slot has ended and makes room for another."""
+        """The slot has ended; another may start."""
         self._slots.discard(slot)
         if not slot.abandoned:
             self._active -= 1
@@ -247,14 +247,14 @@ class SlotPool:
             self._active -= 1
 
     def abandon(self, slot: CallSlot) -> None:
-        """Cancel the slot's call and make room for another, whether or not the call obeys."""
-        # At once and not when the call has ended: it may clean up for long, or catch the cancellation and go on.
+        """Cancel the slot's call and let another slot start at once, whether or not the call obeys."""
+        # The call may clean up for long, or catch the cancellation and go on.
         if not slot.abandoned:
             self.retire(slot)
             slot.task.cancel()
 
     async def close(self, *, patient: bool) -> None:
-        """End all slots; with `patient`, calls whose rows are done may first finish what they do after it."""
+        """End all slots; if `patient`, coroutines whose rows are done may first finish."""
         self._context = None
         self._account.enter(State.WINDING_DOWN)
         running = {slot.task for slot in self._slots if not slot.abandoned}

@@ -1,4 +1,4 @@
-"""The timers of calls: many deadlines with one timer, and second calls for rows whose first takes long."""
+"""The timers of calls: many deadlines with one timer, and second calls for rows whose first call takes long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDING = 1e-9  # seconds
 
 
 class Deadlines(Generic[T]):
-    """Rows watched by one timer, each for its owner. All have the same delay, so they are due in the order they came.
+    """The deadlines of many rows with one timer. All have the same delay, so they come in the order they were started.
 
     Args:
         clock: seconds.
@@ -32,12 +32,12 @@ class Deadlines(Generic[T]):
         expire: called with the owner of each row whose time has passed; must not raise.
     """
 
-    # A timer for each would cost a push to the loop's heap and a cancellation per row. With one delay for all, the
-    # order of arrival is that of the deadlines: the timer is set for the first in line, and set anew when it fires.
-    # It may fire for one that has left meanwhile: that is cheaper than to move it whenever the first one leaves.
+    # A timer for each row would cost a push to the loop's heap and a cancellation. With one delay for all rows the
+    # timer is set for the first deadline, and set anew when it fires. It may fire for a row that is done: that is
+    # cheaper than to move it whenever the first row is done.
     #
-    # line: what is watched, by the row's entry: its deadline and its owner, the next one first; open to those who take
-    # out what is over, which needs no more; timer fires no later than the first of them
+    # line: deadline and owner of each row, by its entry, in the order of the deadlines; the fast path takes rows out
+    # of it directly; timer fires no later than the first deadline
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class Deadlines(Generic[T]):
     ) -> None:
         self._loop = loop
         self._clock = clock
-        self._offset = loop.time() - clock()  # of the loop's own time, where the two differ
+        self._offset = loop.time() - clock()  # of the loop's own time to the clock
         self._delay = delay
         self._expire = expire
-        # A dict and not a deque: what ends leaves at once, and nothing keeps its results alive.
+        # A dict and not a deque: a row that is done leaves at once, and its results are not kept alive.
         self.line: dict[Entry, tuple[float, T]] = {}
         self.timer: asyncio.TimerHandle | None = None
         self._context = contextvars.copy_context()
 
     def start(self, entry: Entry, owner: T, now: float) -> float | None:
-        """Watch a row from now on; returns its deadline, None if there is no limit."""
+        """Start the deadline of a row; returns when it comes, None if there is no limit."""
         if self._delay is None:
             return None
         when = now + self._delay
@@ -67,47 +67,47 @@ class Deadlines(Generic[T]):
         return when
 
     def reassign(self, entry: Entry, owner: T) -> None:
-        """Another is the owner of a row from now on, if it is watched."""
+        """Give a row another owner, if its deadline runs."""
         if (watched := self.line.get(entry)) is not None:
             self.line[entry] = watched[0], owner
 
     def stop(self, entry: Entry) -> float | None:
-        """Watch a row no longer; returns its deadline if it was watched."""
+        """Stop the deadline of a row; returns when it would have come, if it ran."""
         watched = self.line.pop(entry, None)
         return None if watched is None else watched[0]
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop all deadlines."""
         self.line.clear()
         if self.timer is not None:
             self.timer.cancel()
 
     def watch_for(self, when: float) -> None:
-        # Not in the context of the call that happens to be the first in line.
+        # Not in the context of the call that happens to be the first.
         self.timer = self._loop.call_at(when + self._offset, self._fire, context=self._context)
 
     def _fire(self) -> None:
         self.timer = None
-        now = self._clock() + ROUNDING  # or rounding lets the timer fire just before its time, for ever
+        now = self._clock() + ROUNDING  # or the timer could fire just before its time, for ever
         due = []
         for entry, (when, _) in self.line.items():
             if when > now:
                 self.watch_for(when)
                 break
             due.append(entry)
-        for entry in due:  # what expires one may stop another that is due as well
+        for entry in due:  # to expire one row may stop another that is due
             if (watched := self.line.pop(entry, None)) is not None:
                 self._expire(watched[1])
 
 
 class Hedges:
-    """Tells which calls get a second one, and when.
+    """Decides which rows are called a second time, and when.
 
     Args:
         wake: called when there is one to make.
     """
 
-    # _timers: of calls under way that have no second one yet; _line: those whose time has come, which ask for a slot
+    # _timers: of calls that run and are not made twice yet; _line: calls whose second call waits for a slot
     # _begun: when the first call of the newest attempt began, of rows that are not done
 
     def __init__(self, options: Hedge, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
@@ -115,7 +115,7 @@ class Hedges:
         self._loop = loop
         self._wake = wake
         self._timers: dict[Call, asyncio.TimerHandle] = {}
-        self._line: dict[Call, None] = {}  # in its order
+        self._line: dict[Call, None] = {}  # a set in order
         self._begun: dict[Call, float] = {}
 
     def began(self, call: Call) -> None:
@@ -140,7 +140,7 @@ class Hedges:
             self._policy.ended(self._loop.time() - begun)
 
     def next(self) -> Call | None:
-        """A call that is to be made a second time."""
+        """The next call that is to be made a second time."""
         while self._line:
             call = next(iter(self._line))
             del self._line[call]
@@ -150,11 +150,11 @@ class Hedges:
 
     @property
     def has_call(self) -> bool:
-        """Whether there may be one."""
+        """Whether there may be a second call to make."""
         return bool(self._line)
 
     def close(self) -> None:
-        """Make no more."""
+        """Stop all timers, and make no more second calls."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -291,7 +291,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         finally:
             self._pool.retire(slot)
             self._admission.wake()
-            self._calls.settle()
+            self._calls.evaluate_held()
             self.finish_if_drained()
 
     async def _run_call(self, slot: CallSlot, call: Call) -> None:
@@ -318,7 +318,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def health_changed(self) -> None:
         """The coordinator has said what the tasks of the job know of the service."""
-        self._calls.settle()
+        self._calls.evaluate_held()
 
     # Results leave.
 

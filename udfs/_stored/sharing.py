@@ -210,7 +210,7 @@ class StoreSharing(RowSharing):
         for row, _ in misses_of(call):
             if row.key is not None:
                 self._called.add(row.key)
-                for follower in self._followers_of(row.key):
+                for follower in self._followers_of(row.key) if self._followers else ():
                     if follower.is_fresh:
                         self._calls.start_deadline(follower, now)
 
@@ -257,8 +257,9 @@ class StoreSharing(RowSharing):
                 return
             value, results = kept
             self._called.discard(key)
-            for follower in self._flights.followers(key):
-                self._calls.stop_deadline(follower)
+            if self._followers:
+                for follower in self._flights.followers(key):
+                    self._calls.stop_deadline(follower)
             self._write(key, value, self._stored.ttl, results, partial(self._land, key, entry, results))
         elif self._stored.error_ttl is None or not is_lasting(outcome, self._retry):
             self._leave_flight(key, entry)
