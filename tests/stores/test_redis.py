@@ -249,7 +249,7 @@ def test_a_wrong_password_is_an_error_without_it(server: ValkeyServer) -> None:
 
     async def main() -> None:
         store = ResultStore.redis(url_of(server, "my-wrong-password"))
-        assert "my-wrong-password" not in repr(store) + repr(vars(store)) + str(store.place)  # type: ignore[attr-defined]
+        assert "my-wrong-password" not in repr(store) + repr(vars(store)) + str(store.location)  # type: ignore[attr-defined]
         async with store:
             with pytest.raises(RedisError) as raised:
                 await store.get_many([key(1)])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, OptionError, ResultStore
-from asyncudf._stores.base import check_attributes, placed
+from asyncudf._stores.base import check_attributes, in_folder
 from asyncudf.testing import MemoryStore
 
 
@@ -182,7 +182,7 @@ def test_a_password_that_breaks_a_url_is_not_shown(password: str, user: str) -> 
 def test_a_store_shows_no_secret(url: str) -> None:
     """Neither a store nor what it is made of shows a password."""
     store = ResultStore.redis(url, ttl=5)
-    shown = f"{store!r} {store.place!r} {store.place} {vars(store)}"  # type: ignore[attr-defined]
+    shown = f"{store!r} {store.location!r} {store.location} {vars(store)}"  # type: ignore[attr-defined]
     assert "s3cret" not in shown
     assert "ttl=5" in shown
 
@@ -208,16 +208,21 @@ def test_a_store_travels_with_all_that_it_is_made_with(store: ResultStore) -> No
 def test_a_path_is_that_of_the_driver() -> None:
     """A relative path is meant from where the program was started, not from where a worker is."""
     store = ResultStore.disk(Path("results"))
-    assert store.place.path == str(Path.cwd() / "results")  # type: ignore[attr-defined]
-    assert ResultStore.disk("~/results").place.path == str(Path.home() / "results")  # type: ignore[attr-defined]
+    assert store.location.path == str(Path.cwd() / "results")  # type: ignore[attr-defined]
+    assert ResultStore.disk("~/results").location.path == str(Path.home() / "results")  # type: ignore[attr-defined]
 
 
 def test_only_an_executors_store_is_placed(tmp_path: Path) -> None:
     """It gets its folder where it runs; one that has a place, or is of a user's class, keeps it."""
-    store = placed(ResultStore.executor(max_bytes=2**25, ttl=5, key=len), str(tmp_path))
-    assert (store.place.path, store.place.max_bytes, store.ttl, store.key) == (f"{tmp_path}-{2**25}", 2**25, 5.0, len)  # type: ignore[attr-defined]
+    store = in_folder(ResultStore.executor(max_bytes=2**25, ttl=5, key=len), str(tmp_path))
+    assert (store.location.path, store.location.max_bytes, store.ttl, store.key) == (
+        f"{tmp_path}-{2**25}",
+        2**25,
+        5.0,
+        len,
+    )  # type: ignore[attr-defined]
     for other in (ResultStore.disk("x"), ResultStore.redis("redis://h"), MemoryStore(), ResultStore()):
-        assert placed(other, str(tmp_path)) is other
+        assert in_folder(other, str(tmp_path)) is other
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from .._functions.side_outputs import SideTypes
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import SparkThread
 from .._stored.stored_results import StoredResults
-from .._stores.base import of_task, placed
+from .._stores.base import in_folder, of_task
 from .function_plan import FunctionPlan
 
 __all__ = ("TaskEnvironment",)
@@ -96,5 +96,5 @@ class TaskEnvironment:
         assert plan.options.store is not None
         store = of_task(plan.options.store, self.stores)
         if self.folder is not None:
-            store = placed(store, self.folder)
+            store = in_folder(store, self.folder)
         return StoredResults(plan.spec.name, store, plan.result_keys(), plan.result_codec(), plan.options, self.clock)

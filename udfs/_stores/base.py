@@ -20,7 +20,7 @@ from .leases import Leases
 from .local import LARGEST, SMALLEST, LocalFolder
 from .redis import RedisServer, checked_url
 
-__all__ = ("Key", "ResultStore", "check_attributes", "need", "of_task", "placed")
+__all__ = ("Key", "ResultStore", "check_attributes", "in_folder", "need", "of_task")
 
 
 Key = Callable[..., Any]
@@ -32,19 +32,19 @@ class ResultStore:
 
     `executor`, `disk` and `redis` make the stores that come with the library. For one of your own, subclass it: `open`,
     `get_many`, `put_many` and `close` over bytes, as coroutines. `asyncudf.testing.check_result_store` says whether it
-    keeps what is promised here.
+    keeps these promises.
 
-    - An object travels to the executors, so it must pickle: keep what it is configured with in `__init__`, and connect
-      in `open`. Each task has one of its own, opened on the event loop that its calls run on, and closes it, perhaps in
-      another asyncio task. Where functions of a chain share an object, each but the first has a `copy.copy` of it.
-    - Lookups and writes may come at the same time.
+    - An object travels to the executors, so it must pickle: set its configuration in `__init__`, and connect in `open`.
+      Each task has its own, and opens it on the event loop that its calls run on. Each coroutine may run in another
+      asyncio task. Where functions of a chain share an object, each but the first has a `copy.copy` of it.
+    - Lookups and writes may run at the same time.
     - A key is 16 bytes, a value any bytes. A value comes back as it was put, or not at all; a store may lose any.
-    - An error that a coroutine raises is dealt with as the option `on_store_error` says. It loses no row.
-    - Each may be cancelled at any `await`. After that the store must go on to work.
+    - The option `on_store_error` says what happens if a coroutine raises an error. No row is lost.
+    - Each may be cancelled at any `await`. The store must work after that.
 
     Attributes:
         ttl: seconds for which a result counts; None: for ever.
-        error_ttl: seconds for which an error counts that another attempt would not mend; None: errors are not kept.
+        error_ttl: seconds for which an error counts that another attempt would not mend; None: errors are not stored.
         key: a plain function of the arguments, whose result stands for them in the key; None: the arguments count.
 
     >>> import time
@@ -79,15 +79,15 @@ class ResultStore:
         It lives until the application ends. In local mode there is one.
 
         Args:
-            max_bytes: how large its files may grow together, at least 16 MiB. When they are full the oldest results
-                make room for new ones, half of them at once. One larger than a 32nd is not kept.
+            max_bytes: how large its files may grow together, at least 16 MiB. When they are full, the older half of the
+                results is deleted at once. A result that is larger than a 32nd is not stored.
             ttl, error_ttl, key: the attributes.
 
         Raises:
             OptionError: a value that cannot work, or lmdb or msgspec is not installed.
         """
         need("ResultStore.executor", "store", "lmdb", "msgspec")
-        return _Connected(LocalFolder(None, _size(max_bytes)), ttl, error_ttl, key)
+        return _BuiltInStore(LocalFolder(None, _size(max_bytes)), ttl, error_ttl, key)
 
     @classmethod
     def disk(
@@ -98,22 +98,22 @@ class ResultStore:
         error_ttl: Seconds | None = None,
         key: Key | None = None,
     ) -> ResultStore:
-        """A store that all workers of a host share, in a folder that stays: the next run finds what this one has paid.
+        """A store that all workers of a host share, in a folder that stays: the next run finds this run's results.
 
-        Results survive that any of the processes is killed. After a power failure a file may be damaged: delete the
+        Results survive when any of the processes is killed. After a power failure a file may be damaged: delete the
         folder. It must be on a disk of the host, not on a network. It must belong to the user of the workers, and
-        nobody else may write to it: a task that opens another folder has a store that fails (`on_store_error`).
+        nobody else may write to it: in a task that opens another folder the store fails (`on_store_error`).
 
         Args:
             path: a folder; it is made if it is not there, for its owner alone. `~` is the home of the program's user.
-            max_bytes: as that of `executor`. Of stores of one folder that differ in it each begins files of its size.
+            max_bytes: as in `executor`. Stores of one folder may differ in it: each begins files of its own size.
             ttl, error_ttl, key: the attributes.
 
         Raises:
             OptionError: a value that cannot work, or lmdb or msgspec is not installed.
         """
         need("ResultStore.disk", "store", "lmdb", "msgspec")
-        return _Connected(LocalFolder(_folder(path), _size(max_bytes)), ttl, error_ttl, key)
+        return _BuiltInStore(LocalFolder(_folder(path), _size(max_bytes)), ttl, error_ttl, key)
 
     @classmethod
     def redis(
@@ -124,12 +124,12 @@ class ResultStore:
         error_ttl: Seconds | None = None,
         key: Key | None = None,
     ) -> ResultStore:
-        """A store that the whole cluster shares, in Redis or what speaks its protocol.
+        """A store that the whole cluster shares, in Redis or a server that speaks its protocol.
 
         Args:
             url: such as `redis://:password@host:6379/0`, `rediss://...` or `unix://...`; never shown with its password.
             prefix: what all keys begin with, before a colon.
-            ttl, error_ttl, key: the attributes. Redis itself forgets what is too old.
+            ttl, error_ttl, key: the attributes. Redis itself deletes results that are too old.
 
         Raises:
             OptionError: a value that cannot work, or redis or msgspec is not installed.
@@ -137,7 +137,7 @@ class ResultStore:
         need("ResultStore.redis", "redis", "redis", "msgspec")
         if not isinstance(prefix, str) or not prefix:
             raise OptionError(f"prefix must be a text of at least one character, not {safe_repr(prefix)}")
-        return _Connected(RedisServer(checked_url(url), prefix), ttl, error_ttl, key)
+        return _BuiltInStore(RedisServer(checked_url(url), prefix), ttl, error_ttl, key)
 
     async def open(self) -> None:
         """Connect; called once, before anything else, on the loop of the calls."""
@@ -147,25 +147,25 @@ class ResultStore:
         raise NotImplementedError(f"{type(self).__name__} needs a coroutine get_many(keys)")
 
     async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
-        """Keep values for `ttl` seconds, or for ever; once it returns they are found, by other tasks too."""
+        """Store values for `ttl` seconds, or for ever; once it returns, other tasks find them too."""
         raise NotImplementedError(f"{type(self).__name__} needs a coroutine put_many(items, ttl)")
 
     async def close(self) -> None:
         """Disconnect; called once, also after a failure."""
 
     async def info(self) -> dict[str, int]:
-        """What is in it: `entries` that are not too old, the `bytes` that it takes, and how often something was found,
-        `hits`, and not found, `misses`.
+        """The `entries` that are not too old, the `bytes` that they take, and how many lookups have found a value,
+        `hits`, or none, `misses`.
         """
-        raise AsyncUDFError(f"{type(self).__name__} cannot tell what is in it: it has no coroutine info()")
+        raise AsyncUDFError(f"{type(self).__name__} cannot say what is in it: it has no coroutine info()")
 
     async def delete(self, keys: Sequence[bytes]) -> None:
-        """Forget some results, wherever they were put."""
-        raise AsyncUDFError(f"{type(self).__name__} cannot forget: it has no coroutine delete(keys)")
+        """Delete some results, whichever task has put them."""
+        raise AsyncUDFError(f"{type(self).__name__} cannot delete results: it has no coroutine delete(keys)")
 
     async def clear(self) -> None:
-        """Forget all results."""
-        raise AsyncUDFError(f"{type(self).__name__} cannot forget: it has no coroutine clear()")
+        """Delete all results."""
+        raise AsyncUDFError(f"{type(self).__name__} cannot delete results: it has no coroutine clear()")
 
     async def __aenter__(self) -> Self:
         """Open it for a block: `async with store: print(await store.info())`."""
@@ -177,7 +177,7 @@ class ResultStore:
 
 
 class Connection(Protocol):
-    """A place of results that is open; as the methods of `ResultStore`."""
+    """The open results of a location; its methods are those of `ResultStore`."""
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
     async def put_many(self, items: Mapping[bytes, bytes], ttl: float | None) -> None: ...
@@ -187,31 +187,31 @@ class Connection(Protocol):
     async def clear(self) -> None: ...
 
 
-class Place(Protocol):
-    """Where a store is: plain values, that travel. Its `str` is for people."""
+class Location(Protocol):
+    """Where the results of a store are: plain values, which travel. Its `str` is for people."""
 
     def connect(self) -> Connection: ...
     def leases(self) -> Leases | None: ...
 
 
-class _Connected(ResultStore):
-    """A store that comes with the library: a place, and the connection to it while it is open."""
+class _BuiltInStore(ResultStore):
+    """A store of the library: a location, and the connection to it while it is open."""
 
     is_built_in: bool = True
 
-    def __init__(self, place: Place, ttl: Seconds | None, error_ttl: Seconds | None, key: Key | None) -> None:
+    def __init__(self, location: Location, ttl: Seconds | None, error_ttl: Seconds | None, key: Key | None) -> None:
         _check_key(key)
         self.ttl = _span(ttl, "ttl")
         self.error_ttl = _span(error_ttl, "error_ttl")
         self.key = key
-        self.place = place
+        self.location = location
         self._connection: Connection | None = None
         self.leases = None
 
     def __repr__(self) -> str:
         given = {"ttl": self.ttl, "error_ttl": self.error_ttl, "key": self.key}
         shown = "".join(f", {name}={safe_repr(value)}" for name, value in given.items() if value is not None)
-        return f"<ResultStore {self.place}{shown}>"
+        return f"<ResultStore {self.location}{shown}>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_connection": None, "leases": None}  # for pickles and copies
@@ -225,8 +225,8 @@ class _Connected(ResultStore):
     async def open(self) -> None:
         if self._connection is not None:
             raise AsyncUDFError(f"{self!r} is open already: open a copy of it, as each task does")
-        self._connection = self.place.connect()
-        self.leases = self.place.leases()
+        self._connection = self.location.connect()
+        self.leases = self.location.leases()
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return await self._open.get_many(keys)
@@ -253,10 +253,10 @@ class _Connected(ResultStore):
 
 
 def of_task(store: ResultStore, taken: set[int]) -> ResultStore:
-    """The object that one operator of a task opens: the very one that the user has made, if nobody else has taken it.
+    """The object that one operator of a task opens: the user's own for the first operator, else a copy.
 
     Args:
-        taken: the ids of those that operators of this task have already.
+        taken: the ids of the users' objects that operators of this task have already.
     """
     if id(store) in taken or store.is_built_in:
         try:
@@ -270,19 +270,19 @@ def of_task(store: ResultStore, taken: set[int]) -> ResultStore:
     return store
 
 
-def placed(store: ResultStore, folder: str) -> ResultStore:
-    """The same store; that of an executor with the folder that it lives in, one for each size."""
-    if not isinstance(store, _Connected):
+def in_folder(store: ResultStore, folder: str) -> ResultStore:
+    """The same store; an executor's has a folder beside `folder` for each size."""
+    if not isinstance(store, _BuiltInStore):
         return store
-    place = store.place
-    if not isinstance(place, LocalFolder) or place.path is not None:
+    location = store.location
+    if not isinstance(location, LocalFolder) or location.path is not None:
         return store
-    place = dataclasses.replace(place, path=f"{folder}-{place.max_bytes}")
-    return _Connected(place, store.ttl, store.error_ttl, store.key)
+    location = dataclasses.replace(location, path=f"{folder}-{location.max_bytes}")
+    return _BuiltInStore(location, store.ttl, store.error_ttl, store.key)
 
 
 def need(what: str, extra: str, *libraries: str) -> None:
-    """See that libraries are installed, without importing them."""
+    """Check that libraries are installed, without importing them."""
     missing = [name for name in libraries if importlib.util.find_spec(name) is None]
     if missing:
         raise OptionError(f'{what} needs {" and ".join(missing)}: pip install "asyncudf[{extra}]"')
@@ -305,7 +305,7 @@ def _is_span(seconds: object) -> bool:
 
 
 def _check_key(key: Any) -> None:
-    """What stands for the arguments in a key: nothing, or a function that is not `async`."""
+    """Check what makes keys of arguments: nothing, or a function that is not `async`."""
     if key is None:
         return
     if not callable(key) or any(map(_is_async, (key, type(key).__call__))):
@@ -317,14 +317,14 @@ def _is_async(function: Any) -> bool:
 
 
 def check_attributes(store: Any) -> None:
-    """See that a store, also one of a user's class, has a `ttl`, an `error_ttl` and a `key` that can work.
+    """Check that a store, also one of a user's class, has a `ttl`, an `error_ttl` and a `key` that can work.
 
     Raises:
         OptionError: one cannot. The message names it, its value, and what it must be.
     """
     for name in ("ttl", "error_ttl"):
         value = getattr(store, name)
-        if isinstance(value, timedelta):  # what the library's own take, and turn into a number
+        if isinstance(value, timedelta):  # the library's own stores turn it into a number
             seconds = value.total_seconds()
             raise OptionError(f"{name} of a store must be a number of seconds: {name} = {seconds!r}, not a timedelta")
         if value is not None and not _is_span(value):
@@ -343,7 +343,7 @@ def _folder(path: Any) -> str:
     found = os.path.abspath(os.path.expanduser(text))
     if os.path.lexists(found) and not os.path.isdir(found):
         raise OptionError(f"path must be that of a folder, but {found} is none")
-    # Of another user's the tasks say so: theirs may be another one. Without it they would call for each row, and warn.
+    # A folder of another user's is left to the tasks, which may run as that user. Else they would call for each row.
     if os.path.isdir(found) and hasattr(os, "geteuid"):
         status = os.stat(found)
         if status.st_uid == os.geteuid() and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

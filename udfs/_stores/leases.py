@@ -1,4 +1,4 @@
-"""Leases of keys among the tasks of one host: who has one calls, the others wait for the result."""
+"""Leases of keys among the tasks of one host: the task that has a key's lease calls, the others wait for its result."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FILES = 16  # for ten thousand leases at once
 
 
 class Leases(Protocol):
-    """What a store offers whose tasks can agree on who calls."""
+    """The leases of one store object, of which tasks have one each."""
 
     def take(self, key: bytes) -> bool:
-        """Lease a key, unless somebody else has it; True as well for one that is leased already by this object."""
+        """Lease a key, unless another object has it leased; also True if this object has it leased already."""
         ...
 
     def give_back(self, key: bytes) -> None:
-        """End the lease of a key; nothing happens if there is none."""
+        """End the lease of a key, if there is one."""
 
     def close(self) -> None:
         """End all leases of this object."""
@@ -34,14 +34,14 @@ class Leases(Protocol):
 class FileLeases:
     """Leases as locks on single bytes of a few empty files.
 
-    The operating system ends the locks of a process that dies, however it dies. So a lease needs no clock, and may
-    last as long as its call.
+    The operating system ends the locks of a process that dies, however it dies. So a lease needs no clock, and lasts as
+    long as its call.
     """
 
     # "Open file description" locks: they belong to this object, and not to the process as other locks of fcntl do. Two
     # operators of one task exclude each other too, and neither loses its locks when the other closes the files.
     #
-    # For each lock that is taken the system looks through those that the file has: so there is more than one file.
+    # To take a lock the system searches all locks of the file: so there is more than one file.
 
     def __init__(self, path: str) -> None:
         self._files: list[int] = []
@@ -57,7 +57,7 @@ class FileLeases:
         try:
             self._lock(key, _fcntl().F_WRLCK)
         except OSError as error:
-            return error.errno not in (errno.EAGAIN, errno.EACCES)  # a system without such locks: everybody may call
+            return error.errno not in (errno.EAGAIN, errno.EACCES)  # a system without such locks: each task may call
         return True
 
     def give_back(self, key: bytes) -> None:
@@ -84,7 +84,7 @@ _open: weakref.WeakSet[FileLeases] = weakref.WeakSet()
 
 
 def _close_after_fork() -> None:
-    """A process that is forked off a task may outlive it, and must not keep its leases."""
+    """A process that a task has forked may outlive it, and must not keep its leases."""
     for leases in _open:
         leases.close()
 

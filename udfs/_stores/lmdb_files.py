@@ -171,15 +171,15 @@ def _remove(path: str) -> None:
 
 
 class LmdbFile:
-    """One file of entries under keys. Its methods wait for nobody, if those who write agree on one of them.
+    """One file of entries under keys. Its methods wait for nobody, as long as there is one writer at a time.
 
     Args:
-        size: bytes that it may grow to; the same for all who open it, in whatever process.
+        size: bytes that it may grow to; the same for all processes that open it.
     """
 
     # _data, _lock: the same files, open to see how long they are. The lock file is closed after LMDB has closed it: the
     # system would take LMDB's locks back.
-    # users: of this process, see `_opened`
+    # users: how many uses of this process are open, see `_opened`
 
     def __init__(self, path: str, size: int, *, create: bool) -> None:
         import lmdb
@@ -205,7 +205,7 @@ class LmdbFile:
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool = False, buffers: bool = False) -> Iterator[Any]:
-        """A transaction, that counts unless an exception leaves the block.
+        """A transaction, which counts unless an exception leaves the block.
 
         Raises:
             AsyncUDFError: the file cannot be read or written.
@@ -244,7 +244,7 @@ class LmdbFile:
         return int(found["psize"] * (found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]))
 
     def close(self) -> None:
-        """One of those who have opened it needs it no more."""
+        """End one use of the file, which is closed with its last."""
         with _registry:
             self.users -= 1
             if self.users or _open.get((self._pid, self.path)) is not self:
@@ -301,7 +301,7 @@ _registry = threading.Lock()  # the chains of a notebook's tests run in threads;
 
 
 def _opened(path: str, size: int, *, create: bool = False) -> LmdbFile:
-    """The file, for one that will close it. A process must not open an LMDB file twice, so its users share it.
+    """A use of the file, to be closed. A process must not open an LMDB file twice, so its uses share one object.
 
     Raises:
         AsyncUDFError, OSError: as `RotatingFiles`.
@@ -323,7 +323,7 @@ def _opened(path: str, size: int, *, create: bool = False) -> LmdbFile:
 
 
 def own_folder() -> str:
-    """A temporary folder of this process, for a store that was not told where it lives."""
+    """A temporary folder of this process, for a store without a folder."""
     with _registry:
         pid = os.getpid()
         if pid not in _own_folders:
@@ -338,7 +338,7 @@ def _remove_own(pid: int) -> None:
 
 
 def _make_private(path: str) -> None:
-    """See that a folder is this user's, and that nobody else can put anything into it; make it if it is not there.
+    """Check that a folder is this user's, and that nobody else can put anything into it; make it if it is not there.
 
     LMDB opens a file by its name, and follows links. So another user who can write to the folder could have another
     file overwritten, or make a task wait for ever at a FIFO.
@@ -380,7 +380,7 @@ def regular_file(path: str, *, create: bool = False) -> int:
 
 
 def _lock_of(path: str) -> str:
-    """Where LMDB keeps who reads and writes a file."""
+    """LMDB's own file beside a file, with its readers and its writer."""
     return f"{path}-lock"
 
 

@@ -21,7 +21,7 @@ READ_AT_ONCE = 256  # keys: between two such steps others have their turn on the
 WRITTEN_AT_ONCE = 100  # results in a transaction, and of `max_bytes` the share below: each changes a page or two
 WRITTEN_SHARE = 32
 COUNTED_AT_ONCE = 2000
-PAUSE = 0.001  # seconds between two looks whether another process still writes
+PAUSE = 0.001  # seconds until the writer's lock is tried again
 
 NEVER = b"\xff" * 8
 GONE = bytes(8)
@@ -31,7 +31,7 @@ NO_RESULTS = (HEADER[0], COUNTS)
 
 @dataclasses.dataclass(frozen=True)
 class LocalFolder:
-    """A folder of this host; None for an executor's store that has not been told yet where it lives."""
+    """A folder of this host; None for an executor's store until `in_folder` names one."""
 
     path: str | None
     max_bytes: int
@@ -133,7 +133,7 @@ class LocalResults:
             await self._writing(partial(self._put, part))
 
     def _parts(self, items: Mapping[bytes, bytes], ends: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
-        """The entries that are written in a transaction each; without what would push out too much else."""
+        """The entries of each transaction; without values that would push out too many others."""
         part: list[tuple[bytes, bytes]] = []
         size = 0
         for key, value in items.items():
@@ -156,7 +156,7 @@ class LocalResults:
         return COUNTS, struct.pack(">2Q", *self._counted(self._files.current()).values())
 
     async def _writing(self, step: Callable[[], None]) -> None:
-        """Take a step as the one that writes, once no other does."""
+        """Take a step as the only writer of the folder, once there is no other."""
         while True:
             with self._files.writing() as is_ours:
                 if is_ours:
@@ -182,5 +182,5 @@ class LocalResults:
         return len(found)
 
     def _ends(self, seconds: float) -> bytes:
-        """The moment in so many seconds; of two, the later one sorts behind."""
+        """The moment in so many seconds as bytes, which sort by time."""
         return int(min((self._clock() + seconds) * 1000, 2.0**63)).to_bytes(8, "big")

@@ -1,4 +1,4 @@
-"""A store in the memory of one process, for tests: nothing is written anywhere, and time passes when it is told to."""
+"""A store in the memory of one process, for tests; its time passes by `advance` alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _stays_here: ContextVar[bool] = ContextVar("asyncudf_stays_here", default=False)
 
 @contextlib.contextmanager
 def staying_here() -> Iterator[None]:
-    """A block in which plans are made that go nowhere, so that what is in them need not travel."""
+    """A block whose plans do not leave this process, so that what is in them need not pickle."""
     token = _stays_here.set(True)
     try:
         yield
@@ -28,7 +28,7 @@ def staying_here() -> Iterator[None]:
 
 
 class MemoryStore(ResultStore):
-    """A store for tests without Spark: copies of it, one for each task, share what is in it.
+    """A store for tests without Spark: its copies, one for each task, share what is in it.
 
     Results age by `advance` alone.
 

@@ -1,4 +1,4 @@
-"""Results in Redis, or in what speaks its protocol: one MGET for a batch, pipelined SETs."""
+"""Results in Redis, or in a server that speaks its protocol: one MGET for a batch, pipelined SETs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TLS_OPTIONS: dict[str, tuple[str, str]] = {  # of one that begins with rediss://
 
 @dataclasses.dataclass(frozen=True)
 class RedisServer:
-    """A server, and what the keys in it begin with."""
+    """A server, and the prefix of the keys in it."""
 
     url: str = dataclasses.field(repr=False)  # it may have a password in it
     prefix: str
@@ -64,26 +64,26 @@ class RedisServer:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
-        # Tried again once, at once: a connection that was idle while the server began anew shows that only when used.
+        # Tried again once, at once: only its use shows that the server has restarted while a connection was idle.
         # More is for the option on_store_error, which knows how long a row may wait.
         client = Redis.from_url(self.url, decode_responses=False, retry=Retry(NoBackoff(), 1))
         return RedisResults(client, self.prefix)
 
     def leases(self) -> None:
-        """None: to ask a server for one costs a round trip for each call."""
+        """None: a lease of a server would cost a round trip for each call."""
 
 
 class RedisResults:
     """The results on a server."""
 
-    # _found: hits and misses that the server was not told yet. It counts them for all tasks.
-    # _answers: whether the server answered when it was last asked
+    # _found: hits and misses that were not sent to the server yet, which counts them for all tasks
+    # _answers: whether the server has answered the last command
 
     def __init__(self, client: Any, prefix: str) -> None:
         self._client = client
         self._prefix = f"{prefix}:".encode()
         self._is_result = re.compile(re.escape(self._prefix) + b"[0-9a-f]{%d}" % (2 * KEY_BYTES)).fullmatch
-        self._counts = f"{prefix}:asyncudf.counts".encode()  # no key of a result, nor, it is hoped, of somebody else
+        self._counts = f"{prefix}:asyncudf.counts".encode()  # no key of a result, and most likely of no other program
         self._found = {"hits": 0, "misses": 0}
         self._answers = True
 
@@ -156,25 +156,27 @@ class RedisResults:
         return self._prefix + key.hex().encode()  # hexadecimal, so that people can look for it
 
     async def _names(self) -> AsyncIterator[list[bytes]]:
-        """The names of all results, a part at a time; while others write, one may come twice."""
+        """The names of all results, some at a time; a name may come twice while others write."""
         pattern = re.sub(rb"([*?\[\]\\^-])", rb"\\\1", self._prefix) + b"?" * (2 * KEY_BYTES)
         cursor = 0
         while True:
             cursor, names = await self._client.scan(cursor, match=pattern, count=SCANNED_AT_ONCE)
-            if ours := {name for name in names if self._is_result(name)}:  # of others' names too a prefix may be one
+            if ours := {
+                name for name in names if self._is_result(name)
+            }:  # our prefix may begin other programs' names too
                 yield list(ours)
             if not cursor:
                 return
 
 
 def checked_url(url: str, option: str = "url") -> str:
-    """The URL of a server.
+    """Check the URL of a server.
 
     Args:
-        option: what it was given as.
+        option: the name of the option, for the message.
 
     Raises:
-        OptionError: it is none. The message has no part of it that could be of a password.
+        OptionError: it is no URL of a server. The message has no part of it that could be of a password.
     """
     if not isinstance(url, str):
         raise OptionError(f"{option} must be a text such as 'redis://localhost:6379/0', not {safe_repr(url)}")
@@ -183,7 +185,7 @@ def checked_url(url: str, option: str = "url") -> str:
         is_unix = parts.scheme == "unix"
         is_url = parts.scheme in SCHEMES and parts.port != 0 and bool(parts.path if is_unix else parts.hostname)
         is_url = is_url and (is_unix or "@" not in url[url.index(parts.netloc) + len(parts.netloc) :])
-    except ValueError:  # a port that is no number, which a password with a slash in it looks like
+    except ValueError:  # a port that is no number: so a password with a slash in it is read
         parts, is_unix, is_url = urlsplit(""), False, False
     if not is_url:
         raise OptionError(
@@ -204,7 +206,7 @@ def checked_url(url: str, option: str = "url") -> str:
 
 
 def _check_option(option: str, name: str, values: Sequence[str], known: Mapping[str, tuple[str, str]]) -> None:
-    """See that an option behind the `?` is known, given once, and of a value that can work; values may be secret."""
+    """Check that an option behind the `?` is known, is given once, and can work; values may be secret."""
     if name in TLS_OPTIONS and name not in known:
         raise OptionError(f"{option} has an option {name}, which is for one that begins with rediss://")
     if name not in known:

@@ -1,4 +1,4 @@
-"""Results as bytes that tell what they are, and back: what is damaged or of somebody else's making is no result."""
+"""Results as bytes with a checksum, and back: bytes that are damaged, or of another program, are no result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ("ResultCodec", "StoredFailure", "sealed")
 
 
 # 8 bytes of BLAKE2b of the key and all that follows: two bytes, the version of the format and what is in it; when it
-# was written (8 bytes, milliseconds since the epoch); the content. The key is in it so that a result which has got
-# under another key, by whatever bug, is not taken for its.
+# was written (8 bytes, milliseconds since the epoch); the content. The checksum covers the key, so that the result of
+# another key, which a bug has put there, is not taken.
 _RESULTS, _FAILURE = b"\x02r", b"\x02f"
 _CHECK_BYTES = 8
 _CONTENT = 10  # where it begins, behind the check
@@ -27,7 +27,7 @@ _ALWAYS, _NEVER = bytes(8), b"\xff" * 8
 
 @dataclasses.dataclass(frozen=True)
 class StoredFailure:
-    """What is kept of a row that failed for good: the name of the exception's class, its message, an HTTP status."""
+    """A row that failed for good: the name of the exception's class, its message, an HTTP status."""
 
     type: str
     message: str
@@ -35,18 +35,18 @@ class StoredFailure:
 
 
 class ResultCodec:
-    """Encodes the results of one function as MessagePack, and decodes what has come back as the declared type.
+    """Encodes the results of one function as MessagePack, and decodes them as the declared type.
 
     Args:
         annotation: the declared type, as `msgspec` takes it: int, float, str, bool, bytes, Decimal, date, datetime,
             timedelta, time, list, dict, tuple, and a TypedDict for a struct. Results may be None.
         many: whether a row may have none or many; else it has one.
-        ttl: seconds for which a result counts here, whoever has written it; None: as long as the store has it.
-        error_ttl: the same of a failure; None: failures do not count.
+        ttl: seconds for which a result counts here, whichever job has written it; None: as long as the store has it.
+        error_ttl: the same for a failure; None: failures do not count.
         clock: seconds since the epoch.
 
     Attributes:
-        expired: how many were too old, so far.
+        expired: how many were too old so far.
 
     Raises:
         OptionError: msgspec is not installed.
@@ -91,7 +91,7 @@ class ResultCodec:
             return self._encode(_with_decimals(results))
 
     def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
-        """What is kept of a row that failed."""
+        """A failure as bytes."""
         return self._sealed(_FAILURE, key, self._encode(failure))
 
     def _sealed(self, head: bytes, key: bytes, content: bytes) -> bytes:
@@ -116,7 +116,7 @@ class ResultCodec:
                             self.expired += 1
                         else:
                             result = decode(content) if kind == _RESULTS else self._decode_other(kind, content)
-                except Exception:  # whoever can write to a store can write anything, and no row is to fail for it
+                except Exception:  # others may write anything to the store, and no row is to fail for that
                     result = None
             found.append(result)
         return found
@@ -126,12 +126,12 @@ class ResultCodec:
 
 
 def _stamp(seconds: float) -> bytes:
-    """A moment; of two, the later one sorts behind."""
+    """A moment as bytes, which sort by time."""
     return int(min(max(0.0, seconds * 1000), 2.0**63)).to_bytes(8, "big")
 
 
 def sealed(head: bytes, key: bytes, content: bytes) -> bytes:
-    """Content with what says that it is whole, and whose it is."""
+    """Content with a checksum of itself and the key that it belongs to."""
     content = head + content
     return blake2b(key + content, digest_size=_CHECK_BYTES).digest() + content
 
@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 
 def _with_decimals(value: Any) -> Any:
-    """The same with decimals for whole numbers that MessagePack has no place for; what is declared decimal may be."""
+    """The same with decimals for whole numbers of more than 64 bits: a declared decimal may be given as one."""
     if isinstance(value, dict):
         return {_with_decimals(key): _with_decimals(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
