@@ -39,7 +39,7 @@ def remote(app: str | None) -> Any:
 @pytest.fixture(autouse=True)
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Any, Server]]:
     """The servers that a test has made this driver start; none is left."""
-    monkeypatch.setattr("asyncudf._spark.coordinators.BEAT", 0.01)
+    monkeypatch.setattr("asyncudf._spark.coordinators.POLL_INTERVAL", 0.01)
     with drivers_servers() as servers:
         yield servers
         for server in servers.values():

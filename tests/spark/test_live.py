@@ -209,6 +209,6 @@ def test_the_driver_says_that_live_figures_are_those_of_a_sample(
 def test_the_secret_is_in_no_message_and_no_property() -> None:
     """What travels in the open, or is shown, says nothing of it."""
     report_spec = TaskReportSpec("column", channels=Channels(b"accumulator", REGISTRY.secret))
-    shown = repr(report_spec) + str(report_spec) + MonitorRequest(["run"], ("127.0.0.1", 1)).dumped()
+    shown = repr(report_spec) + str(report_spec) + MonitorRequest(["run"], ("127.0.0.1", 1)).to_property()
     assert repr(REGISTRY.secret)[2:-1] not in shown
     assert REGISTRY.secret.hex() not in shown

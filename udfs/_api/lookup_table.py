@@ -14,7 +14,7 @@ from .._functions.async_function import AsyncFunction
 from .._policies.checks import flag, optional, positive_int, seconds, text
 from .._policies.options import CallOptions, OnNullInput
 from .._policies.retry import EndedAttempt, RetryStrategy
-from .._spark.lookup_table.keys import arguments_of, called_rows, check_ends, free_name, keys_of, waves
+from .._spark.lookup_table.keys import arguments_of, called_rows, check_ends, free_name, key_batches, keys_of
 from .._spark.lookup_table.table import lookup_table
 from .._text.safe import safe_repr
 from .decorator import AsyncUDF, udf_of
@@ -132,7 +132,7 @@ class LookupTable:
             FunctionError: `df` is streaming; a column is missing, there twice, or of another type than in the table;
                 the table is another one, or cannot be read, or made.
             PySparkException: a job has failed, as by what no `on_error` keeps from it, such as resources that cannot
-                be opened, or because the table cannot be written; the waves before stay in the table.
+                be opened, or because the table cannot be written; the batches before stay in the table.
         """
         flag(progress, "progress")
         check_ends(df)
@@ -153,7 +153,7 @@ class LookupTable:
     def _call(self, keys: DataFrame, count: int) -> tuple[int, int]:
         outcome = free_name("outcome", self._columns)
         called = failed = 0
-        for part in waves(self._spark, keys, count, self._wave) if count else ():
+        for part in key_batches(self._spark, keys, count, self._wave) if count else ():
             rows = unordered_wait(arguments_of(part), self._udf, *self._columns, as_=outcome)
             more, errors = self._table.append(called_rows(rows, self._columns, outcome))
             called, failed = called + more, failed + errors

@@ -1,4 +1,4 @@
-"""monitor: what the functions of a block do, live and afterwards."""
+"""monitor: what the async functions of a block do, live and afterwards."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 __all__ = ("Run", "monitor")
 
 
-REFRESH = 0.5  # seconds between two pictures of the progress
-REFRESH_LOGS = 5.0  # the same where each costs a query
-IDLE = 10  # the progress rests at least so many times as long as its last look at the figures has kept a processor busy
-GRACE = 1.0  # seconds that tasks have to tell how they were stopped, once nobody needs them any more
+REFRESH = 0.5  # seconds between two updates of the progress display
+REFRESH_LOGS = 5.0  # the same where each update needs a query
+IDLE = 10  # the display waits at least so many times the processor time of its last update
+GRACE = 1.0  # seconds for tasks to report how they were stopped
 
 
 class Run:
     """What all async functions did whose jobs ran in a `with monitor(spark) as run:` block.
 
-    Everything may be asked at any time: before the block has ended it is the state so far.
+    You may ask for everything at any time. Before the block has ended you get the state so far.
     """
 
-    # Messages come in other threads and wait in a queue; whoever asks takes them out, under the lock.
-    # Words and pictures are imported when they are asked for: Spark's workers import this module too.
+    # Messages come in other threads and wait in a queue. The thread that asks for figures adds them, under the lock.
+    # `_reports` is imported when it is used: Spark's workers import this module too.
     #
     # _began, _ended: None before
 
@@ -59,7 +59,7 @@ class Run:
             raise AsyncUDFError("a run is for one block; call monitor(spark) again for the next")
         self._began, self._since = time.time(), time.monotonic()
         self._watch.open()
-        if self._progress and not _Progress.is_shown:  # two pictures in one terminal would overwrite each other
+        if self._progress and not _Progress.is_shown:  # two displays in one terminal would overwrite each other
             with contextlib.suppress(RuntimeError):  # no thread can be started: nothing is shown
                 shown = _Progress(self)
                 shown.start()
@@ -72,10 +72,10 @@ class Run:
         assert self._began is not None
         self._ended = time.monotonic()
         try:
-            self._take_last()
+            self._add_last()
         finally:
             self._watch.close()
-            self._take()
+            self._add_new()
             with self._lock:
                 self._metrics.mark_failed(self._watch.failed_tasks(self._metrics.unproven_stages))
             if self._shown is not None:
@@ -108,7 +108,7 @@ class Run:
         """
         from .._reports.verdict import verdict
 
-        self._take()
+        self._add_new()
         with self._lock:
             functions = self._metrics.to_plain()
         began = self._began or 0.0
@@ -146,30 +146,30 @@ class Run:
     def _snapshot(self) -> Snapshot:
         from .._reports.progress import Snapshot
 
-        self._take()
+        self._add_new()
         with self._lock:
             functions = self._metrics.to_plain()
         tasks = {one["function"]: self._watch.task_count(one["stages"]) for one in functions}
         done, total = self._watch.task_count({stage for one in functions for stage in one["stages"]})
         return Snapshot(functions, done, total, time.monotonic() - self._since, tasks)
 
-    def _take(self) -> None:
-        """Add what has been told so far."""
+    def _add_new(self) -> None:
+        """Add the messages that have come."""
         with self._lock:
             self._add(self._watch.messages())
 
-    def _take_logged(self) -> None:
-        with self._lock, contextlib.suppress(Exception):  # whatever a query may fail with: the figures stay as they are
+    def _add_logged(self) -> None:
+        with self._lock, contextlib.suppress(Exception):  # a query failed: the figures stay as they are
             self._add(self._watch.logged())
 
-    def _take_last(self) -> None:
-        """Wait a moment for tasks that are just being stopped."""
+    def _add_last(self) -> None:
+        """Add the last messages; waits up to `GRACE` seconds for tasks that are being stopped."""
         end = time.monotonic() + GRACE
-        self._take()
+        self._add_new()
         while self._is_running() and (left := end - time.monotonic()) > 0:
             with self._lock:
                 self._add(self._watch.messages(left))
-        self._take_logged()
+        self._add_logged()
 
     def _is_running(self) -> bool:
         with self._lock:
@@ -184,9 +184,9 @@ class Run:
 
 
 class _Progress(threading.Thread):
-    """Shows how far a run is, now and then."""
+    """Shows the progress of a run at intervals."""
 
-    is_shown = False  # whether there is one
+    is_shown = False  # whether a run has a display
 
     def __init__(self, run: Run) -> None:
         from .._reports.displays import progress_display
@@ -198,18 +198,18 @@ class _Progress(threading.Thread):
 
     def run(self) -> None:
         logs_due = time.monotonic() + REFRESH_LOGS
-        with contextlib.suppress(Exception):  # a picture is never worth a job
+        with contextlib.suppress(Exception):  # a display never fails a job
             wait = REFRESH
             while not self._over.wait(wait):
                 if time.monotonic() >= logs_due:
-                    self._run._take_logged()
+                    self._run._add_logged()
                     logs_due = time.monotonic() + REFRESH_LOGS
                 began = time.thread_time()
                 self._display.show(self._run._snapshot())
                 wait = max(REFRESH, IDLE * (time.thread_time() - began))
 
     def end(self) -> None:
-        """Show the end."""
+        """Show the final state."""
         self._over.set()
         _Progress.is_shown = False
         self.join(timeout=REFRESH_LOGS)  # a query for logs may hang
@@ -218,24 +218,25 @@ class _Progress(threading.Thread):
 
 
 def monitor(spark: SparkSession, progress: bool = False) -> Run:
-    """See what the async functions do whose jobs run in a block: live, and afterwards.
+    """Watch the async functions of the jobs that run in a block: live, and afterwards.
 
         with asyncudf.monitor(spark, progress=True) as run:
             df.withColumn("w", weather("city")).write.parquet("out")
         print(run.summary())
 
-    It counts everything in the block that runs in its thread, and in threads of the same session that have no monitor
-    of their own; streaming queries that begin in it go on to be counted until it ends. Monitors may be nested, or run
-    in several threads: each sees what is in its own block. A block that ends with an error leaves the figures up to
-    then. Functions count what they do in any case; a monitor adds a message a second for each task.
+    The monitor counts the jobs of its thread, and those of threads in the same session that have no monitor of their
+    own. Streaming queries that begin in the block are counted until the block ends. Monitors may be nested, or run in
+    several threads: each sees the jobs of its own block. If the block ends with an error, the figures up to then stay.
+    Functions count in any case; a monitor adds a message per second and task.
 
-    With classic Spark tasks tell their figures each second, over a connection to the driver that only who knows a
-    secret can use; one that cannot reach the driver tells them when it ends. With Spark Connect tasks tell them when
-    they end, through the logs of Python workers, which the monitor turns on (Spark 4.1 or newer).
+    In classic Spark tasks send their figures each second, over an authenticated connection to the driver. A task that
+    cannot reach the driver sends its figures when it ends. So does a task beyond the first 500 that run at once; then
+    the driver warns that live figures are those of a sample. With Spark Connect tasks send their figures when they end,
+    through the logs of Python workers, which the monitor turns on (Spark 4.1 or newer).
 
     Args:
         spark: the session.
-        progress: show live how far it is: in a terminal (with `pip install "asyncudf[progress]"`), in a notebook, or as
+        progress: show the progress live: in a terminal (with `pip install "asyncudf[progress]"`), in a notebook, or as
             lines of text.
 
     Raises:

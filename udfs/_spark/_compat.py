@@ -1,4 +1,4 @@
-"""What differs between versions of Spark, found out by their features: the only place that knows."""
+"""Differences between versions of Spark, found by their features. No other module knows versions."""
 
 from __future__ import annotations
 
@@ -93,14 +93,14 @@ def from_ddl(ddl: str) -> spark.DataType:
 
 
 def frame_of(session: Any, logical: Any) -> DataFrame:
-    """The rows of one of Java's logical plans."""
+    """A DataFrame over a logical plan of the JVM."""
     sql = session._jvm.org.apache.spark.sql
     made = sql.classic.Dataset if IS_SPLIT else sql.Dataset
     return DataFrame(made.ofRows(session._jsparkSession, logical), session)
 
 
 def column_of(session: Any, expression: Any) -> Column:
-    """One of Java's expressions as a column."""
+    """A column of an expression of the JVM."""
     sql = session._jvm.org.apache.spark.sql
     if not IS_SPLIT:
         return Column(sql.Column(expression))
@@ -110,12 +110,12 @@ def column_of(session: Any, expression: Any) -> Column:
 
 
 def condition_of(error: PySparkException) -> str | None:
-    """The name of an error of Spark's."""
+    """Spark's name of an error."""
     return error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()
 
 
 def check_table_functions(function: str) -> None:
-    """Raise FunctionError where table functions cannot tell their schema from the table."""
+    """Raises FunctionError where Spark cannot derive the schema of a table function from its table."""
     if not HAS_ANALYZE:
         raise FunctionError(
             f"{function} would be a table function, whose columns are those of its table and its results; Spark finds "
@@ -126,11 +126,11 @@ def check_table_functions(function: str) -> None:
 
 def column_function(function: Batches, data_type: spark.DataType) -> Callable[..., Any]:
     """The function as Spark takes it for `COLUMN_EVAL_TYPE`: from an iterator of Arrow arrays to another one."""
-    return function if arrow_udf is not None else _ThroughPandas(function, isinstance(data_type, spark.StructType))
+    return function if arrow_udf is not None else _PandasAdapter(function, isinstance(data_type, spark.StructType))
 
 
 def column_udf(function: Batches, data_type: spark.DataType) -> Any:
-    """What makes a column of columns."""
+    """The UDF that makes a column of columns."""
     given: Any = column_function(function, data_type)
     if arrow_udf is not None:
         return arrow_udf(given, data_type)  # type: ignore[call-overload]
@@ -138,14 +138,14 @@ def column_udf(function: Batches, data_type: spark.DataType) -> Any:
     return made(given, data_type)
 
 
-class _ThroughPandas:
-    """A function of Arrow arrays as Spark before 4.1 takes it: a pandas UDF, past whose conversions the arrays go.
+class _PandasAdapter:
+    """A function of Arrow arrays as a pandas UDF, for Spark before 4.1; the arrays bypass the conversion to pandas.
 
-    Pandas has no exact form for many values: whole numbers beside a NULL become floats. But Spark only counts the
-    rows of what such a function yields, and its serializer, which makes Arrow of it, is found in the worker.
+    Pandas has no exact form for many values: whole numbers beside a NULL become floats. But Spark only counts the rows
+    that such a function yields. Its serializer, which converts them to Arrow, is found in the worker and patched.
     """
 
-    # _is_struct: Spark wants a DataFrame then, else a Series
+    # _is_struct: Spark expects a DataFrame for a struct, otherwise a Series
 
     def __init__(self, function: Batches, is_struct: bool) -> None:
         self.__name__ = getattr(function, "__name__", "function")
@@ -154,16 +154,16 @@ class _ThroughPandas:
         self._is_struct = is_struct
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        # The serializer is the worker's for this one function: Spark evaluates an iterator UDF by itself.
+        # The patch affects this function only: Spark evaluates each iterator UDF alone, with a serializer of its own.
         serializer = _serializer()
-        serializer.arrow_to_pandas = _whole
-        serializer._create_batch = _taken
+        serializer.arrow_to_pandas = _combined
+        serializer._create_batch = _record_batch
         for array in self.function(_unpacked(batches)):
-            yield _carrying(array, self._is_struct)
+            yield _carrier(array, self._is_struct)
 
 
 def _serializer() -> Any:
-    """The object further up the stack that asks for the results and makes Arrow of them."""
+    """The worker's serializer, found in the frames of our callers: it takes the results and converts them to Arrow."""
     frame: Any = sys._getframe()
     while frame is not None:
         found = frame.f_locals.get("self")
@@ -177,22 +177,22 @@ def _serializer() -> Any:
 
 
 def _unpacked(batches: Iterator[Any]) -> Iterator[Any]:
-    """The input as Arrow arrays, also where it is the output of such a function: Spark calls the one with the other."""
+    """The input as Arrow arrays; Spark passes the output of one such function to another directly."""
     return (batch.attrs["arrow"] if isinstance(batch, (pd.Series, pd.DataFrame)) else batch for batch in batches)
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column of an input batch, which is one array."""
+def _combined(column: pa.ChunkedArray) -> pa.Array:
+    """A column of an input batch as one array."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _carrying(array: pa.Array, is_struct: bool) -> Any:
+def _carrier(array: pa.Array, is_struct: bool) -> Any:
     rows = pd.RangeIndex(len(array))
     carrier: Any = pd.DataFrame(index=rows) if is_struct else pd.Series(index=rows, dtype="int8", data=0)
     carrier.attrs["arrow"] = array
     return carrier
 
 
-def _taken(result: Any) -> pa.RecordBatch:
-    """The batch of a result and its type, as Spark's worker has checked them."""
+def _record_batch(result: Any) -> pa.RecordBatch:
+    """The record batch of a result, which comes with its type from Spark's worker."""
     return pa.RecordBatch.from_arrays([result[0].attrs["arrow"]], ["_0"])

@@ -29,17 +29,17 @@ from .worker import ErrorReporting, start_function
 __all__ = ("ColumnTask", "column")
 
 _ITSELF = "to call the function itself, as in a unit test: await f.__wrapped__(...)"
-FEW_ROWS = 1000  # of results, which are written together whatever Spark's input batches have
+MIN_BATCH_ROWS = 1000  # results in a batch, also where Spark's input batches are smaller
 
 
 class ColumnTask:
-    """The worker's side of a column: an iterator of Arrow arrays to one of results, in the same order."""
+    """The worker's side of a column: turns an iterator of Arrow arrays into one of results, in the same order."""
 
-    # Spark joins what comes out to the input rows by their number alone: so one result for each row, in their order,
-    # but in batches of any size. That is what lets calls of one batch overlap with those of the next.
+    # Spark matches results with input rows by their number alone: one result for each row, in the order of the rows,
+    # but in batches of any size. So calls of one batch overlap with those of the next.
 
     def __init__(self, function_plan: FunctionPlan) -> None:
-        # Spark finds out from the type hints that this is an iterator UDF.
+        # Spark reads from these type hints that this is an iterator UDF.
         self.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
         self.__name__ = function_plan.spec.name
         self.function_plan = function_plan
@@ -58,8 +58,8 @@ class ColumnTask:
         spec.check_column_count(len(columns))
         writer = ResultArrays(spec.name, self.function_plan.written)
         arrow_types = [column.type for column in columns]
-        # The first batch may be a small one, which another column of ours below this has sent early.
-        rows = max(len(columns[0]), FEW_ROWS)
+        # The first batch may be small: another async column below this one emits results early.
+        rows = max(len(columns[0]), MIN_BATCH_ROWS)
         return start_function(
             self.function_plan,
             lambda values, *_: writer.array(values),
@@ -75,7 +75,7 @@ class ColumnTask:
 
 
 def _given(batches: Iterator[Any]) -> Iterator[Any]:
-    """The input; without columns, of which Spark's worker up to 4.1 takes the first."""
+    """The batches; an empty tuple for a column without arguments, at which Spark's worker before 4.2 fails."""
     while True:
         try:
             yield next(batches)
@@ -88,7 +88,7 @@ def _given(batches: Iterator[Any]) -> Iterator[Any]:
 
 def _has_rows(batch: Any) -> bool:
     columns = _columns(batch)
-    return not columns or len(columns[0]) > 0  # another column's sign of life comes as a batch without
+    return not columns or len(columns[0]) > 0  # another column sends empty batches as a sign of life
 
 
 def _columns(batch: Any) -> tuple[pa.Array, ...]:
@@ -96,7 +96,7 @@ def _columns(batch: Any) -> tuple[pa.Array, ...]:
 
 
 def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence[Any]) -> Column:
-    """The column of a function's results."""
+    """A function's results as a column of Spark."""
     function_plan, data_type = plan_function(spec, options, returns)
     for given in columns:
         if not isinstance(given, (str, Column)):
@@ -118,7 +118,7 @@ def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence
 
 @functools.cache
 def _not_awaited(column_type: type[Column]) -> type[Column]:
-    """The same, with a word for those who meant to call the function; Python's own names Spark's class alone."""
+    """A subclass whose `await` says how to call the function itself; Python's own error names Spark's class alone."""
 
     def refuse(self: Column) -> Any:
         raise FunctionError(f"a decorated function makes a column, which cannot be awaited; {_ITSELF}")

@@ -43,29 +43,36 @@ __all__ = (
 )
 
 
-# An application is a process with a driver, or a client of one: on a server that it shares with others what it counts
-# is its own, but for limits that have a name. A process that is forked off is another one.
-_namespace = uuid.uuid4().hex
-PATIENCE = 2.0  # seconds for what only makes the first calls begin sooner
+PREPARE_TIMEOUT = 2.0  # seconds; preparing only makes the first calls begin sooner
+POLL_INTERVAL = 1.0  # seconds between two checks whether the application has ended
+LOCAL = "127.0.0.1"
 
+# The namespace tells the counts of this application from those of others on the same server; only named limits are
+# shared with them. An application is a driver's process, or a client's. A forked process is another one.
+_namespace = uuid.uuid4().hex
 _own_names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _is_alone: ContextVar[bool] = ContextVar("is_alone", default=False)
 _prepared: set[tuple[str, str]] = set()
 
+# The servers that this process has started, by process, application and number. An entry never changes: a server that
+# does not come back is closed, and its successor gets the next number. If two threads start a server at the same time,
+# the second finds the server of the first.
+_servers: dict[tuple[int, str, int], CoordinatorServer] = {}
 
-def _begin_anew() -> None:
+
+def _reset_after_fork() -> None:
     global _namespace
     _namespace = uuid.uuid4().hex
     _prepared.clear()
 
 
 if hasattr(os, "register_at_fork"):  # where processes can be forked
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 @contextlib.contextmanager
 def without_coordinator() -> Iterator[None]:
-    """What is planned within the block runs in one task, as in the test kit, which is the whole job."""
+    """Plan functions in this block without a coordinator: one task is the whole job, as in the test kit."""
     token = _is_alone.set(True)
     try:
         yield
@@ -74,10 +81,10 @@ def without_coordinator() -> Iterator[None]:
 
 
 def coordinator_config(spec: FunctionSpec, options: Options) -> CoordinatorConfig | None:
-    """Where a function's tasks meet; None if it has nothing to agree on.
+    """The coordinator of a function's tasks; None if the function has no limit of the whole job.
 
     Raises:
-        OptionError: they would have to meet, and there can be no coordinator; the message names the ways out.
+        OptionError: it has such a limit, and there can be no coordinator; the message names the ways out.
     """
     if _is_alone.get() or (not options.needs_coordinator and options.coordinator is None):
         return None
@@ -89,10 +96,10 @@ def coordinator_config(spec: FunctionSpec, options: Options) -> CoordinatorConfi
 
 
 def _name_of(function: Any) -> str:
-    """Its name, and what tells it from others that the same factory has made."""
+    """The function's name, with a suffix that tells it from others that the same factory has made."""
     try:
         return f"{key_name(function)}:{_own_names.setdefault(function, uuid.uuid4().hex[:12])}"
-    except TypeError:  # an object that cannot be a key, or not be referred to weakly
+    except TypeError:  # an object without a hash, or without weak references
         return key_name(function)
 
 
@@ -105,7 +112,7 @@ def _application() -> str:
 
 
 def _prepare(config: CoordinatorConfig, options: Options) -> None:
-    """Tell the coordinator, once, that nobody has a share or permits; else the first calls wait until that is sure."""
+    """Tell the coordinator, once, that no task has a share or permits yet; else the first calls wait to be sure."""
     shares = [] if options.job_capacity is None else [config.share(options.job_capacity)]
     shares = [name for name in shares if (config.url, name) not in _prepared]
     rates = [(name, limit) for name, limit in config.rates(options.rate_limit) if (config.url, name) not in _prepared]
@@ -113,35 +120,29 @@ def _prepare(config: CoordinatorConfig, options: Options) -> None:
         return
     _prepared.update((config.url, name) for name in [*shares, *(name for name, _ in rates)])
     # In a thread of its own: in a notebook this one has a running loop.
-    thread = threading.Thread(target=lambda: asyncio.run(_told(config, shares, rates)), daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(_prepare_at(config, shares, rates)), daemon=True)
     thread.start()
-    thread.join(2 * PATIENCE)
+    thread.join(2 * PREPARE_TIMEOUT)
 
 
-async def _told(config: CoordinatorConfig, shares: list[str], rates: list[tuple[str, RateLimit]]) -> None:
-    # Whether the server lets the driver in is not what counts: the tasks tell if it does not let them in.
+async def _prepare_at(config: CoordinatorConfig, shares: list[str], rates: list[tuple[str, RateLimit]]) -> None:
+    # A server that refuses the driver is no error here: a task that is refused says so.
     with contextlib.suppress(FatalError):
-        async with Coordinator(config.url, config.namespace, clock=time.monotonic, patience=PATIENCE) as coordinator:
+        async with Coordinator(
+            config.url, config.namespace, clock=time.monotonic, patience=PREPARE_TIMEOUT
+        ) as coordinator:
             if shares:
                 await prepare_shares(coordinator, shares)
             if rates:
                 await open_limits(coordinator, rates)
 
 
-BEAT = 1.0  # seconds between two looks whether the application has ended
-
-# By process, application and number the servers that were started. Of two threads that start one at the same time, one
-# finds that the other was quicker. An entry is never changed: a server that does not come back is closed, and the next
-# number is for its successor.
-_servers: dict[tuple[int, str, int], CoordinatorServer] = {}
-
-
 def coordinator_url(given: str | None, session: SparkSession | None = None) -> SecretUrl:
-    """Where the tasks of a session's queries find their coordinator; the password may be in it.
+    """The URL of the coordinator for the tasks of a session; it may contain the password.
 
-    Without one that is given the driver starts a server when this is first called, one for the Spark application: on
-    loopback in local mode, else on `spark.driver.host`. It ends with the application. If it is killed it comes back at
-    the same address, and tasks that run go on; if it cannot, they fail, and the next query gets another one.
+    If none is given, the first call starts a server on the driver, one for the Spark application: on loopback in local
+    mode, else on `spark.driver.host`. It ends with the application. A server that is killed comes back at the same
+    address, and running tasks go on. If it cannot come back they fail, and the next query gets another server.
 
     Args:
         given: the option `coordinator`: the URL of a Redis or Valkey server, or None.
@@ -165,10 +166,10 @@ def coordinator_url(given: str | None, session: SparkSession | None = None) -> S
 
 
 def _context_of(session: SparkSession) -> Any:
-    """The SparkContext of this process that runs a session's queries; None if they run elsewhere, or may do so.
+    """The SparkContext in this process that runs a session's queries; None if they may run elsewhere.
 
-    A session of Spark Connect is here, as with `remote("local[2]")`, only if the application that its server tells of
-    is ours: an address on this machine may lead to a tunnel.
+    A Spark Connect session runs here, as with `remote("local[2]")`, only if its server names the application of this
+    process: an address on this machine may lead to a tunnel.
     """
     if hasattr(session, "_jsparkSession"):
         return session.sparkContext
@@ -191,7 +192,7 @@ def _given(given: str, context: Any) -> SecretUrl:
 
 
 def _is_of_one_host(host: str | None) -> bool:
-    """Whether an address leads each machine to itself."""
+    """Whether each machine reaches itself at this address."""
     if not host or host.lower() == "localhost":
         return True
     try:
@@ -235,9 +236,9 @@ def _start(context: Any) -> CoordinatorServer:
 
 
 def _end_with(context: Any, server: CoordinatorServer) -> None:
-    """In a thread of its own: Spark tells Python nothing of its end, which may also come from outside."""
+    """Close the server when the application has ended. Spark does not tell Python of its end, so this thread polls."""
     while not server.is_closed and not _has_ended(context):
-        time.sleep(BEAT)
+        time.sleep(POLL_INTERVAL)
     server.close()
 
 
@@ -246,9 +247,6 @@ def _has_ended(context: Any) -> bool:
         return context._jsc is None or bool(context._jsc.sc().isStopped())
     except Exception:  # stopped just now, or the JVM is gone
         return True
-
-
-LOCAL = "127.0.0.1"
 
 
 def is_local(context: SparkContext) -> bool:

@@ -1,4 +1,4 @@
-"""Where streams begin, what is read of them as DataFrames, and which of it is evaluated together and kept."""
+"""Results of a stream as DataFrames: which are evaluated together, and which evaluations are persisted."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ Evaluated = tuple["DataFrame", Mapping[ResultPlan, int]]
 
 
 class PersistedResults:
-    """What is kept until it is closed; shared by all streams that begin with the same rows."""
+    """The persisted evaluations of all streams that begin with the same rows, until `close`."""
 
-    # Side outputs come out of the same calls as the stream. To read them later without calling again, the evaluation is
-    # persisted when the stream is read, before anybody has asked for them: afterwards it would be too late.
+    # Side outputs come from the same calls as the stream. To read them later without calling again, the evaluation must
+    # be persisted when the stream is read.
     #
-    # _frames: all that Spark was asked to keep
-    # evaluated: what was read of a stream, by where it begins and where it ends
-    # behind: what begins behind a side output; the same objects each time, as `evaluated` finds them by identity
+    # _frames: all persisted DataFrames
+    # evaluated: the evaluation of a stream, by its source and its last node
+    # behind: the source behind a side output; one object each, as `evaluated` compares by identity
 
     def __init__(self) -> None:
         self._frames: list[DataFrame] = []
@@ -56,7 +56,7 @@ class PersistedResults:
         self.behind: dict[ResultRef, tuple[StreamSource, StreamNode]] = {}
 
     def persist(self, frame: DataFrame) -> DataFrame:
-        """Ask Spark to keep a DataFrame from its first action on."""
+        """Have Spark persist a DataFrame from its first action on."""
         self._frames.append(frame.persist())
         return frame
 
@@ -73,7 +73,7 @@ class StreamSource:
 
     Args:
         origin: None in the test kit, which runs a chain over rows of its own.
-        redact: of all operators that say nothing of their own.
+        redact: the option for all operators that do not set it.
     """
 
     origin: DataFrame | ResultRef | None
@@ -96,20 +96,20 @@ class StreamSource:
         return cls(df, reuse, interval, redaction(redact, "redact"), PersistedResults())
 
     def may_write(self, node: StreamNode, tag: OutputTag) -> bool:
-        """Whether an operator on the way to a stream may write to a side output."""
+        """Whether an operator of the stream that ends at `node` may write to a side output."""
         if tag == LATENCIES:
             return self.latency_interval is not None
         return any(one.factory is not None and one.factory.may_write(tag) for one in node.path())
 
     def after(self, result: ResultPlan) -> tuple[StreamSource, StreamNode]:
-        """The source of a chain behind a side output; the same each time, so that it is evaluated once."""
+        """The source of a chain behind a side output; one object for each, so that it is evaluated once."""
         ref = ResultRef(self, result)
         if ref not in self.persisted.behind:
             self.persisted.behind[ref] = dataclasses.replace(self, origin=ref), rows_node(result.schema)
         return self.persisted.behind[ref]
 
     def read(self, result: ResultPlan, *, alone: bool = False) -> DataFrame:
-        """A result as a DataFrame; evaluated with the side outputs that may be read later, unless `alone`.
+        """A result as a DataFrame, evaluated together with the side outputs that may be read later, unless `alone`.
 
         Raises:
             FunctionError: side outputs of a streaming DataFrame.
@@ -147,7 +147,7 @@ class StreamSource:
         return self.origin.source.read(self.origin.result) if isinstance(self.origin, ResultRef) else self.origin
 
     def _side_results(self, node: StreamNode) -> Iterable[ResultPlan]:
-        """All side outputs that operators on the way to a stream may write; the user's own as one, undeclared."""
+        """All side outputs that operators of a stream may write; the user's own tags as one undeclared result."""
         for tag in (DEAD_LETTERS, LATENCIES):
             if self.may_write(node, tag):
                 yield result_plan(node, tag)
@@ -157,7 +157,7 @@ class StreamSource:
 
 @dataclasses.dataclass(frozen=True)
 class ResultRef:
-    """Something that can be read: a stream, or a side output on the way to it."""
+    """A stream, or a side output of one of its operators."""
 
     source: StreamSource
     result: ResultPlan
@@ -167,8 +167,8 @@ def read_together(refs: Mapping[str, ResultRef]) -> dict[str, DataFrame]:
     """Several results, from one evaluation for each source."""
     wanted: dict[StreamSource, dict[ResultPlan, None]] = {}
 
-    # What is read of a source, and what others begin with, must all be known before its first evaluation: else it would
-    # be evaluated, and its service called, once for each.
+    # First collect all results of each source, those that other sources begin with included. Otherwise a source would
+    # be evaluated, and its service called, once for each result.
     def need(ref: ResultRef) -> None:
         wanted.setdefault(ref.source, {})[ref.result] = None
         if isinstance(ref.source.origin, ResultRef):
@@ -193,10 +193,10 @@ UNDECLARED = spark.StructType().add("tag", "string").add("rows", "binary")
 
 
 def result_plan(node: StreamNode, tag: OutputTag | None = None, *, undeclared: bool = False) -> ResultPlan:
-    """What is read of a chain; see `ResultPlan`.
+    """The plan of one result of a chain; see `ResultPlan`.
 
     Raises:
-        FunctionError: the operators on the way write different columns of the same name.
+        FunctionError: the operators of the stream write columns of one name and different types.
     """
     schema, written = node.schema, None
     if undeclared:
@@ -217,7 +217,7 @@ def result_frame(tagged_union: DataFrame, number: int, result: ResultPlan) -> Da
 
 def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
     """The columns of all operators that may write dead letters."""
-    # Those of one operator as they are, also two of one name; of several only together, one for each name.
+    # One operator keeps its columns as they are, also two of one name. Several operators share one column per name.
     writers = [node for node in last.path() if node.factory is not None and node.factory.may_write(DEAD_LETTERS)]
     if len(writers) == 1:
         return writers[0].parents[0].schema.fields  # type: ignore[no-any-return]
@@ -230,7 +230,7 @@ def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
 
 
 def _merge(columns: dict[str, spark.StructField], field: spark.StructField, name: str) -> None:
-    """Add a column, or check that it is the one of that name already."""
+    """Add a column, or check that the one of that name has the same type."""
     known = columns.setdefault(field.name.lower(), field)
     if known.dataType != field.dataType:
         raise FunctionError(
@@ -242,7 +242,7 @@ def _merge(columns: dict[str, spark.StructField], field: spark.StructField, name
 
 @dataclasses.dataclass(frozen=True)
 class Unpack:
-    """The worker's side of reading a side output that nobody had asked for when it was written."""
+    """The worker's side of reading an undeclared side output: its rows were written packed, without a declared type."""
 
     name: str
     arrow_types: tuple[Any, ...]
@@ -254,18 +254,18 @@ class Unpack:
                 with self.error_reporting(), pa.ipc.open_stream(packed.as_py()) as stream:
                     if tuple(stream.schema.types) != self.arrow_types:
                         raise FunctionError(
-                            f"the side output {self.name!r} was written as ({_spoken(stream.schema.types)}) and is "
-                            f"read as ({_spoken(self.arrow_types)}); use the same OutputTag for both"
+                            f"the side output {self.name!r} was written as ({_names_of(stream.schema.types)}) and is "
+                            f"read as ({_names_of(self.arrow_types)}); use the same OutputTag for both"
                         )
                     yield from stream
 
 
-def _spoken(arrow_types: Sequence[Any]) -> str:
+def _names_of(arrow_types: Sequence[Any]) -> str:
     return ", ".join(map(str, arrow_types))
 
 
 def unpacked(packed: DataFrame, tag: OutputTag) -> DataFrame:
-    """The rows of a tag out of those of all undeclared side outputs."""
+    """The rows of one tag among those of all undeclared side outputs."""
     rows = packed.where(sf.col("tag") == tag.name).select("rows")
     schema, group = rows_type(tag.schema, f"side output {tag.name!r}")
     return rows.mapInArrow(Unpack(tag.name, tuple(group.arrow_types)), schema)

@@ -32,8 +32,8 @@ class ChainTask:
 
     plan: ChainPlan
     results: tuple[ResultPlan, ...]
-    timestamp: str  # what that word means in the DDL of side outputs that nobody has asked for yet
-    token: str  # makes each evaluation one of its own: of equal ones Spark would keep a single one for both
+    timestamp: str  # the type that `timestamp` means in the DDL of side outputs that are not read yet
+    token: str  # differs for each evaluation: Spark would persist equal ones once, and serve both from it
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
     report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("operator"))
 
@@ -41,7 +41,7 @@ class ChainTask:
         return with_import_help(self)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Another chain's sign of life comes as a batch without rows; as the first it would say how large batches are.
+        # Another chain sends empty batches as a sign of life. The first batch says how large batches are, so drop them.
         filled = (batch for batch in batches if batch.num_rows)
         with self.error_reporting():
             yield from pipe(filled, self._start, SourceReader(self.plan))
@@ -61,14 +61,14 @@ class ChainTask:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One stage that gives all that is read of a chain, before it has a DataFrame to run over.
+    """One stage that gives the results that are read of a chain, not bound to a DataFrame yet.
 
-    Of a single result its DataFrame is what was asked for, else a `TaggedUnion` of them all: see `result_frame`.
+    A single result is its DataFrame. Several results are a `TaggedUnion`, from which `result_frame` takes each.
 
     Args:
-        schema: what Spark is told of the task's batches.
-        names: what the columns are called in the end.
-        numbers: under which each result is found in the tagged union.
+        schema: the schema of the task's batches, for Spark.
+        names: the names of the columns in the end.
+        numbers: the number of each result in the tagged union.
     """
 
     task: ChainTask
@@ -77,8 +77,8 @@ class Evaluation:
     numbers: Mapping[ResultPlan, int]
 
     def over(self, df: DataFrame) -> DataFrame:
-        """Run over a DataFrame of the chain's source."""
-        # PySpark finds the columns by name, which fails for some names; we go by position.
+        """The stage over a DataFrame of the chain's source."""
+        # PySpark finds columns by name, which fails for some names. So we rename these columns to their positions.
         plain = df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
         frame = plain.mapInArrow(self.task, self.schema)
         return frame if self.schema.names == self.names else frame.toDF(*self.names)
@@ -88,7 +88,7 @@ def plan_evaluation(results: Sequence[ResultPlan], *, object_reuse: bool, latenc
     """The evaluation that gives these results.
 
     Raises:
-        FunctionError: a column of one of several results is of a type that Arrow does not know.
+        FunctionError: there are several results, and a column of one has a type that Arrow does not know.
     """
     nodes = tuple(dict.fromkeys(node for result in results for node in result.node.path()))
     plan = ChainPlan(nodes, any(r.node is nodes[0] for r in results), object_reuse, latency_interval)
@@ -106,5 +106,5 @@ def plan_evaluation(results: Sequence[ResultPlan], *, object_reuse: bool, latenc
 
 
 def _numbered(schema: spark.StructType) -> spark.StructType:
-    """The fields by position: not every name finds its way through a struct, or into one DataFrame with its equals."""
+    """The fields named by position: some names do not survive a struct, and equal names do not fit one DataFrame."""
     return spark.StructType([spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)])

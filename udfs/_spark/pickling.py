@@ -1,4 +1,4 @@
-"""Whether a function can be sent to the executors, and if not, what in it cannot."""
+"""Pickling of functions for the executors: what in a function cannot be pickled, and what a worker cannot import."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _dumps: Callable[[Any], bytes] = cloudpickle.dumps
 
 
 def check_picklable(function_plan: FunctionPlan) -> None:
-    """Raises FunctionError with the name of the culprit."""
-    # As Spark will do it, only earlier: its own error comes with the first action, and names a class, not a variable.
+    """Raises FunctionError with the name of what cannot be pickled."""
+    # Spark pickles with the first action, and its error names a class and no variable.
     try:
         _dumps(function_plan)
     except Exception as error:
@@ -45,15 +45,15 @@ def check_function_picklable(name: str, function: Any) -> None:
 
 
 def with_import_help(task: Any) -> tuple[Any, ...]:
-    """What the `__reduce__` of a task returns, so that a worker which cannot import something says what to do.
+    """The result of a task's `__reduce__`: if a worker cannot import something, the error says how to bring it.
 
-    It works with the `pickle` of the standard library, too, with which Spark sends what a table function has planned.
+    The standard library's pickle can pickle it too. Spark uses that for the planning of a table function.
     """
     return pickle.loads, (_dumps(_Loading(_dumps((type(task), vars(task))))),)
 
 
 class _Loading:
-    """Loads a task that was pickled."""
+    """Pickles as a call of `_loaded`."""
 
     def __init__(self, pickled: bytes) -> None:
         self._pickled = pickled
@@ -67,7 +67,7 @@ def _loaded(pickled: bytes, driver: str) -> Any:
     import sys
 
     try:
-        kind, state = pickle.loads(pickled)  # what the driver has sent, as all that Spark's workers run
+        kind, state = pickle.loads(pickled)  # sent by the driver, like everything that Spark's workers run
     except ImportError as error:
         raise ImportError(
             f"{error}: Spark's workers run {sys.executable}, where it is not installed. Three ways to bring it: "
@@ -80,7 +80,7 @@ def _loaded(pickled: bytes, driver: str) -> Any:
     return task
 
 
-_loaded.__module__ = "__main__"  # then it travels by value: in that worker there is nothing of ours
+_loaded.__module__ = "__main__"  # so it travels by value: that worker cannot import this module
 
 
 def _is_picklable(value: Any) -> bool:
@@ -92,7 +92,7 @@ def _is_picklable(value: Any) -> bool:
 
 
 def _culprit(function_plan: FunctionPlan) -> str:
-    """What in it cannot be pickled, as its user would call it."""
+    """The part that cannot be pickled, by the user's name for it."""
     spec = function_plan.spec
     for name, value in _reachable(function_plan):
         if not _is_picklable(value):
@@ -101,7 +101,7 @@ def _culprit(function_plan: FunctionPlan) -> str:
 
 
 def _reachable(function_plan: FunctionPlan) -> Iterator[tuple[str, Any]]:
-    """The things that a function takes with it, by the names that the user gave them."""
+    """The objects that travel with a function, by the user's names."""
     spec, options = function_plan.spec, function_plan.options
     for name, factory in spec.resources.items():
         yield from _variables(factory, f"resource {name!r}: ")
@@ -114,7 +114,7 @@ def _reachable(function_plan: FunctionPlan) -> Iterator[tuple[str, Any]]:
 
 
 def _variables(function: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """What a function finds outside itself, or what an object holds: a client made at import is most often there."""
+    """The variables that a function reads from outside, or the attributes of an object."""
     if callable(function) and inspect.isfunction(inspect.unwrap(function)):
         variables = inspect.getclosurevars(inspect.unwrap(function))
         for name, value in {**variables.nonlocals, **variables.globals}.items():

@@ -1,4 +1,4 @@
-"""Plans the operators of a chain: which columns each reads, which it adds, and what cannot work."""
+"""Plans of functions and of the operators of a chain: which columns each reads and adds, and checks of both."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ __all__ = (
 
 
 def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[FunctionPlan, spark.DataType]:
-    """What travels to the executors, and the Spark type of what comes out for one result.
+    """The plan that travels to the executors, and the Spark type of a result as Spark gets it.
 
     Raises:
-        FunctionError: the type is unknown, or one that its store cannot keep, or the function cannot be sent to the
+        FunctionError: the type is unknown, or the store cannot keep it, or the function cannot be sent to the
             executors.
-        OptionError: its store could take another function's results for its own.
+        OptionError: the store could mistake another function's results for those of this one.
     """
     declared = _declared(spec, returns)
     if declared is None:
@@ -82,7 +82,7 @@ def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[F
 
 
 def result_keys(spec: FunctionSpec, options: Options, returns: Any) -> ResultKeys:
-    """Makes the keys that a function's results have in a store."""
+    """The keys of a function's results in a store."""
     declared = _declared(spec, returns)
     return FunctionPlan(spec, options, None if declared is None else arrow_type(declared, spec.name)).result_keys()
 
@@ -93,7 +93,7 @@ def _declared(spec: FunctionSpec, returns: Any) -> spark.DataType | None:
 
 
 def plan_function_offline(spec: FunctionSpec, options: Options, returns: Any) -> FunctionPlan:
-    """The same for the test kit, without a session; a type that only Spark's own parser knows is not checked there."""
+    """As `plan_function`, without a session, for the test kit; does not check a type that only Spark's parser knows."""
     declared = returns if returns is not None else spec.returns
     if isinstance(declared, str):
         try:
@@ -112,8 +112,8 @@ def _captured(value: spark.DataType) -> spark.DataType:
     return spark.StructType().add("value", value).add("error", error)
 
 
-# What follows makes one node for each operator: check the arguments, find the columns, say which ones come out. What
-# can be seen to be wrong is an error here, with the user's line in its traceback, and not one of a task.
+# Each function below makes the node of one operator: it checks the arguments, finds the columns, and says which columns
+# come out. A mistake that can be seen here is an error now, with the user's line in its traceback, not one of a task.
 
 
 def source_node(df: DataFrame) -> StreamNode:
@@ -128,7 +128,7 @@ def source_node(df: DataFrame) -> StreamNode:
 
 
 def rows_node(schema: spark.StructType) -> StreamNode:
-    """Rows of these columns, from outside."""
+    """The source of a chain: rows with these columns."""
     fields = schema.fields
     layout = RowLayout(tuple(field.name for field in fields), tuple(arrow_type_or_none(field) for field in fields))
     return StreamNode(None, (), layout, schema)
@@ -144,7 +144,7 @@ def wait_node(
     watermark_column: str | None,
     result_column: str | None = None,
 ) -> StreamNode:
-    """A function's results beside the columns of a stream; with `result_column` all of a result in that one column.
+    """A function's results beside the columns of a stream; `result_column` puts a whole result in one column.
 
     Raises:
         FunctionError: unknown columns, name clashes, or a function that cannot take these columns.
@@ -197,7 +197,7 @@ def assign_node(parent: StreamNode, strategy: WatermarkStrategy) -> StreamNode:
 
 
 def filter_node(parent: StreamNode, function: Callable[[Any], Any], redact: Redact | None) -> StreamNode:
-    """The rows that a function keeps."""
+    """The rows for which a function returns something true."""
     name = plain_function(function, "filter")
     check_function_picklable(name, function)
     parent.layout.whole()  # raises where two columns of one name cannot be a dict
@@ -205,7 +205,7 @@ def filter_node(parent: StreamNode, function: Callable[[Any], Any], redact: Reda
 
 
 def process_node(parent: StreamNode, method: str, function: Any, returns: Any, redact: Redact | None) -> StreamNode:
-    """The rows that a plain function makes of each row; of the same columns unless `returns` says others."""
+    """The rows that a plain function makes of each row; with the same columns unless `returns` names others."""
     if method == "process":
         name = process_function(function)
         process, function = function, None
@@ -221,8 +221,7 @@ def process_node(parent: StreamNode, method: str, function: Any, returns: Any, r
 
 def union_node(parents: Sequence[StreamNode]) -> StreamNode:
     """The rows of several streams of the same columns."""
-    # By name, type and place: to put columns of another order into place would be one more rule to know, and `map` does
-    # it where it is meant.
+    # Columns must agree in name, type and order. To reorder them silently would be one more rule; `map` does it.
     wanted = [(field.name, as_nullable(field.dataType)) for field in parents[0].schema.fields]
     for parent in parents[1:]:
         if (found := [(field.name, as_nullable(field.dataType)) for field in parent.schema.fields]) != wanted:

@@ -1,4 +1,4 @@
-"""Which columns go in and which come out, and what cannot work."""
+"""Checks of columns: those that a function reads, and those that an operator adds."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = (
 
 
 def check_columns(schema: spark.StructType, what: str) -> None:
-    """Raises FunctionError for rows without columns: Spark loses count of them on their way to Python and back."""
+    """Raises FunctionError for rows without columns: Spark loses their number between the JVM and Python."""
     if not schema.fields:
         raise FunctionError(f"{what} has no columns, and Spark loses count of such rows; give it at least one")
 
 
 def check_readable(schema: spark.StructType) -> None:
-    """Raises FunctionError for a column that pyarrow cannot even take out of a batch, though nobody may read it."""
+    """Raises FunctionError for a column that pyarrow cannot take out of a batch, also if no function reads it."""
     for field in schema.fields:
         if spark.YearMonthIntervalType in map(type, _inside(field.dataType)):
             raise FunctionError(
@@ -47,7 +47,7 @@ def check_readable(schema: spark.StructType) -> None:
 
 
 def _inside(data_type: spark.DataType) -> Iterator[spark.DataType]:
-    """A type, and those of its items and fields."""
+    """A type, and the types inside it."""
     yield data_type
     match data_type:
         case spark.ArrayType():
@@ -61,7 +61,7 @@ def _inside(data_type: spark.DataType) -> Iterator[spark.DataType]:
 
 
 def check_names(data_type: spark.DataType, who: str) -> None:
-    """Raises FunctionError for a struct, also deep inside, with two fields of one name: no mapping can have both."""
+    """Raises FunctionError for a struct at any depth with two fields of one name: a dict cannot have both."""
     for struct in _inside(data_type):
         names = struct.names if isinstance(struct, spark.StructType) else []
         for name in names:
@@ -70,7 +70,7 @@ def check_names(data_type: spark.DataType, who: str) -> None:
 
 
 def arrow_type_or_none(field: spark.StructField) -> Any:
-    """The Arrow type of a column; None if Arrow knows none, which Spark says itself, unless nobody reads it."""
+    """The Arrow type of a column; None if Arrow has none. Spark reports that itself when the column is read."""
     try:
         return arrow_type(field.dataType, f"column {field.name!r}")
     except FunctionError:
@@ -78,7 +78,7 @@ def arrow_type_or_none(field: spark.StructField) -> Any:
 
 
 def rows_type(declared: Any, name: str) -> tuple[spark.StructType, ColumnGroup]:
-    """The type of whole rows: a struct's fields, anything else as one column `value`, as in createDataFrame."""
+    """The columns of rows of a type: a struct's fields, or one column `value`, as in createDataFrame."""
     if not isinstance(declared, spark.DataType):
         declared = parsed(declared)
     check_names(declared, name)
@@ -90,8 +90,7 @@ def rows_type(declared: Any, name: str) -> tuple[spark.StructType, ColumnGroup]:
 
 
 def as_nullable(data_type: spark.DataType) -> spark.DataType:
-    """The type with nulls allowed everywhere inside."""
-    # What is declared "not null" in one input of a union may be null in the other.
+    """The type with nulls allowed at every depth: inputs of a union may differ in what they declare "not null"."""
     match data_type:
         case spark.ArrayType():
             return spark.ArrayType(as_nullable(data_type.elementType), True)
@@ -107,13 +106,13 @@ def as_nullable(data_type: spark.DataType) -> spark.DataType:
 def joined_schema(
     fields: Sequence[spark.StructField], added: Sequence[spark.StructField], who: str, *, may_name: bool = False
 ) -> spark.StructType:
-    """The columns with others behind them.
+    """The columns, then the added ones.
 
     Args:
-        may_name: whether `as_` would give the others one name.
+        may_name: whether the caller's `as_` would put the added columns into one.
 
     Raises:
-        FunctionError: two have one name.
+        FunctionError: two columns have one name.
     """
     seen = {field.name.lower() for field in fields}
     for field in added:
@@ -130,12 +129,12 @@ def joined_schema(
 def arguments(
     spec: FunctionSpec, fields: Sequence[spark.StructField], columns: Sequence[str]
 ) -> tuple[FunctionSpec, tuple[int, ...]]:
-    """Positions of the columns that a function reads, and the function of just these.
+    """The function as it reads these columns, and their positions.
 
-    They are the columns named, else those called like its parameters; one of rows takes all, else.
+    Without names it reads the columns called like its parameters; a function of whole rows reads all columns.
 
     Raises:
-        FunctionError: there is no such column, or they do not go with the function.
+        FunctionError: there is no such column, or the columns do not fit the function.
     """
     names = [field.name for field in fields]
     takes_rows = spec.takes_mapping or spec.vectors == (Vector.FRAME,)
@@ -147,7 +146,7 @@ def arguments(
         spec.check_column_count(len(positions))
     else:
         lower = [name.lower() for name in names]
-        # Those with a default only where there is such a column, or a function could not be used without all of them.
+        # A parameter with a default reads a column only if there is one.
         wanted = [p for i, p in enumerate(spec.parameters) if i < spec.required or p.lower() in lower]
         if not wanted:
             raise FunctionError(f"{spec.name} takes at least one column; name the columns that it shall read")
@@ -165,10 +164,10 @@ def _check_names(names: Sequence[str], who: str) -> None:
 
 
 def _position(column: Any, names: Sequence[str]) -> int:
-    """The one column of that name."""
+    """The position of the column of that name."""
     if not isinstance(column, str):
         raise FunctionError(f"columns are given by name, not as {column!r}; add it to the DataFrame first: withColumn")
-    # As Spark finds columns, in any case; but where two differ in case only, the one that is spelt so is meant.
+    # Ignore case, as Spark does; if two names differ in case only, take the exact one.
     exact = [i for i, name in enumerate(names) if name == column]
     found = exact or [i for i, name in enumerate(names) if name.lower() == column.lower()]
     if not found:
@@ -207,7 +206,7 @@ def watermark_position(strategy: WatermarkStrategy | None, fields: Sequence[spar
 def result_fields(
     function_plan: FunctionPlan, data_type: spark.DataType, name: str | None = None
 ) -> list[spark.StructField]:
-    """The columns that the operator forms append: a struct's fields, anything else, or all with a `name`, as one."""
+    """The columns that the operator forms append: a struct's fields, or one column; with `name` always one."""
     if isinstance(data_type, spark.StructType) and name is None:
         return [spark.StructField(field.name, field.dataType, True) for field in data_type.fields]
     return [spark.StructField(name or function_plan.spec.name, data_type, True)]

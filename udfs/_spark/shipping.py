@@ -1,4 +1,4 @@
-"""`ship`: brings this library and modules of the user to executors that lack them."""
+"""`ship`: sends this library and the user's modules to executors that lack them."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _ENVIRONMENT = "bring it with an environment: --archives environment.tar.gz#envi
 
 
 def ship(spark: SparkSession, *modules: str | ModuleType) -> None:
-    """Bring asyncudf, and modules of yours, to executors that do not have them installed; then see what they lack yet.
+    """Send asyncudf, and modules of yours, to executors that do not have them installed; then check what they lack.
 
-    The modules go as one zip: by `addPyFile` in a classic session, by `addArtifacts` with Spark Connect. Executors use
-    them rather than what they have installed, for all queries of the session from now on. A small job then looks at
-    the executors: which Python they run, and whether they have what asyncudf needs.
+    The modules travel as one zip: with `addPyFile` in a classic session, with `addArtifacts` over Spark Connect. From
+    then on the executors prefer them to what they have installed, for all queries of the session. A small job then
+    checks which Python the executors run, and whether they have what asyncudf needs.
 
     Args:
-        modules: names of modules or packages that can be imported here, or the modules. Only those of pure Python: one
-            with compiled parts fits one machine, and needs an environment.
+        modules: modules or packages, or their names, that can be imported here. Pure Python only: compiled parts fit
+            one kind of machine, and need an environment.
 
     Raises:
-        OptionError: a module cannot be found, or cannot go as a zip.
+        OptionError: a module cannot be found, or cannot be put into a zip.
         AsyncUDFError: Spark does not take the zip, or the executors lack something; the message says what.
 
     Example:
@@ -63,20 +63,20 @@ def _add(spark: SparkSession, name: str, content: bytes) -> None:
     if hasattr(spark, "_jsparkSession"):
         from pyspark import SparkFiles  # a client of Spark Connect alone has none
 
-        # Executors fetch it from where it is as long as the session lives. Spark deletes this folder then.
+        # Executors fetch the file from here as long as the application runs. Spark deletes the folder when it ends.
         path = Path(SparkFiles.getRootDirectory(), name)
         if not path.exists():
             path.write_bytes(content)
         spark.sparkContext.addPyFile(str(path))
         return
-    with tempfile.TemporaryDirectory(prefix="asyncudf-") as folder:  # the server has its own copy when the call returns
+    with tempfile.TemporaryDirectory(prefix="asyncudf-") as folder:  # the call copies the file to the server
         path = Path(folder, name)
         path.write_bytes(content)
         spark.addArtifacts(str(path), pyfile=True)
 
 
 def _zipped(names: Sequence[str]) -> bytes:
-    """The files of modules, the same bytes for the same files."""
+    """A zip of the files of modules; equal files give equal bytes."""
     files = {inside: path for name in names for inside, path in _files_of(name)}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -86,10 +86,10 @@ def _zipped(names: Sequence[str]) -> bytes:
 
 
 def _files_of(name: str) -> Iterator[tuple[str, Path]]:
-    """Where each file of a module or package goes in the zip, and where it is now."""
+    """The files of a module or package: the path in the zip, and the path here."""
     try:
         spec = importlib.util.find_spec(name)
-    except (ImportError, AttributeError, TypeError, ValueError):  # a parent that is none, not a name, no spec
+    except (ImportError, AttributeError, TypeError, ValueError):  # the parent is no package, or this is not a name
         spec = None
     if spec is None:
         raise OptionError(f"ship takes modules that can be imported here, and {safe_repr(name)} cannot")
@@ -113,7 +113,7 @@ def _files_of(name: str) -> Iterator[tuple[str, Path]]:
 def _needed(shipped: Sequence[str]) -> list[Requirement]:
     try:
         lines = importlib.metadata.requires(LIBRARY) or []
-    except importlib.metadata.PackageNotFoundError:  # the driver has a zip itself
+    except importlib.metadata.PackageNotFoundError:  # the driver itself runs from a zip
         return []
     all_needed = map(Requirement, lines)
     return [one for one in all_needed if one.marker is None and one.name not in shipped]
@@ -121,15 +121,17 @@ def _needed(shipped: Sequence[str]) -> list[Requirement]:
 
 def _check_executors(spark: SparkSession, shipped: Sequence[str]) -> None:
     needed = _needed(shipped)
-    look = sf.udf(_looker([one.name for one in needed]), "string", useArrow=False)
+    look = sf.udf(_probe([one.name for one in needed]), "string", useArrow=False)
     tasks = spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else 2
     try:
         told = spark.range(0, tasks, 1, tasks).select(look("id").alias("seen")).distinct().collect()
     except Exception as error:
-        # Spark's own words: that Python has another minor version there, or that it cannot be started.
+        # Spark's message says that Python has another minor version there, or cannot be started.
         raise AsyncUDFError(f"the executors cannot run Python for this session: {error}") from error
     for seen in (json.loads(row.seen) for row in told):
-        lacks = [f"{what} ({has})" for one in needed if (what := str(one)) and (has := _misfit(one, seen["versions"]))]
+        lacks = [
+            f"{what} ({has})" for one in needed if (what := str(one)) and (has := _mismatch(one, seen["versions"]))
+        ]
         if seen["error"]:
             lacks.append(f"asyncudf cannot be imported: {seen['error']}")
         if lacks:
@@ -139,14 +141,14 @@ def _check_executors(spark: SparkSession, shipped: Sequence[str]) -> None:
             )
 
 
-def _misfit(required: Requirement, versions: dict[str, str | None]) -> str | None:
+def _mismatch(required: Requirement, versions: dict[str, str | None]) -> str | None:
     version = versions[required.name]
     if version is None:
         return "not installed"
     return None if required.specifier.contains(version, prereleases=True) else f"it has {version}"
 
 
-def _looker(packages: Sequence[str]) -> Any:
+def _probe(packages: Sequence[str]) -> Any:
     def look(number: int) -> str:
         import contextlib
         import importlib
@@ -167,5 +169,5 @@ def _looker(packages: Sequence[str]) -> Any:
         host = socket.gethostname()
         return json.dumps({"host": host, "python": sys.executable, "versions": versions, "error": error})
 
-    look.__module__ = "__main__"  # then it travels by value: there may be nothing of ours
+    look.__module__ = "__main__"  # so it travels by value: an executor may not have this module
     return look

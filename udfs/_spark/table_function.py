@@ -36,7 +36,7 @@ from .worker import ErrorReporting, start_function
 __all__ = ("TableTask", "register_table_function", "table_arguments")
 
 
-TABLE_ROWS = 1000  # rows come one by one; fed in lots of so many
+TABLE_ROWS = 1000  # rows come one by one; fed this many together
 
 
 @dataclasses.dataclass
@@ -55,11 +55,11 @@ class Analyzed(AnalyzeResult):
 
 @dataclasses.dataclass(frozen=True)
 class TableTask:
-    """A table function as it travels: its planning on the driver, for each query, and its execution in the worker.
+    """A table function as it travels: planned on the driver for each query, executed in the worker.
 
     Args:
-        added: the columns that a result makes.
-        is_struct: whether the fields of a result are these columns; else the result is the one column.
+        added: the columns of a result.
+        is_struct: whether these columns are the fields of a result; otherwise the one column is the result itself.
     """
 
     function_plan: FunctionPlan
@@ -72,7 +72,7 @@ class TableTask:
         return with_import_help(self)
 
     def analyze(self, table: AnalyzeArgument | None, columns: Sequence[Any], named: dict[str, Any]) -> Analyzed:
-        """Plan one mention in a query: here alone the columns of the table are known."""
+        """Plan one mention in a query: only here the columns of the table are known."""
         spec = self.function_plan.spec
         with self.error_reporting():
             if table is None or not table.isTable or not isinstance(table.dataType, spark.StructType):
@@ -96,8 +96,8 @@ class TableTask:
         """The class that Spark takes for a table function."""
         task = self
 
-        # cloudpickle sends a nested class by value. So a worker without this library can read it up to the task,
-        # whose loading says what to do.
+        # cloudpickle sends a nested class by value. So a worker without this library can load the class, and fails at
+        # the task, whose error says how to bring the library.
         class Handler:
             table_task = task
 
@@ -121,7 +121,7 @@ class TableTask:
         return Handler
 
     def run(self, analyzed: Analyzed) -> TableRun:
-        """Begin to work on the rows of a partition."""
+        """Execute it over one partition of the table."""
         return TableRun(self, analyzed)
 
 
@@ -139,12 +139,12 @@ def _column_name(argument: AnalyzeArgument, spec: FunctionSpec) -> str:
 
 
 class TableRun:
-    """The rows of one partition on their way through a table function."""
+    """A table function over one partition of a table."""
 
     # Spark calls `eval` for each row and `terminate` at the end, and takes what they yield: results can leave only
-    # while one of them runs. So rows are gathered and fed together, and results leave when the next rows come.
+    # while one of them runs. So rows are fed many together, and results leave when the next rows come.
     #
-    # _rows: taken and not yet fed; _bridge: None before the first time, so a table without rows opens nothing
+    # _rows: taken and not fed yet; _bridge: None before the first feed, so a table without rows opens nothing
 
     def __init__(self, task: TableTask, analyzed: Analyzed) -> None:
         self._task = task
@@ -157,7 +157,7 @@ class TableRun:
         self._bridge: Bridge[Iterable[InputElement], list[tuple[Any, ...]]] | None = None
 
     def eval(self, row: Any, *columns: Any, **named: Any) -> Iterator[tuple[Any, ...]]:
-        """Take one row; give the results that are ready now and then."""
+        """Take one row; every `TABLE_ROWS` rows yield the results that are ready."""
         self._rows.append(row)
         if len(self._rows) >= TABLE_ROWS:
             for results in self._feed():
@@ -166,7 +166,7 @@ class TableRun:
                     return  # Spark gets them when this ends, not before
 
     def terminate(self) -> Iterator[tuple[Any, ...]]:
-        """The table has ended; give the rest."""
+        """The table has ended: yield the remaining results."""
         if self._rows:
             yield from chain.from_iterable(self._feed())
         if self._bridge is not None:
@@ -179,7 +179,7 @@ class TableRun:
             self._bridge.close()
 
     def _feed(self) -> Iterator[list[tuple[Any, ...]]]:
-        """Give the rows to the function once it wants them; yields the results that are ready until then."""
+        """Feed the rows to the function when it requests them; yields the results that are ready until then."""
         if self._bridge is None:
             arrow_types = [
                 arrow_type(self._analyzed.data_types[i], self._function_plan.spec.name)
@@ -195,7 +195,8 @@ class TableRun:
             self._bridge.feed([self._record(row) for row in rows])
 
     def _record(self, row: Any) -> StreamRecord:
-        # Also columns that nobody reads: Spark would take an hour off a naive timestamp when clocks are set back.
+        # Convert all columns, also those that the function does not read: Spark would take an hour off a naive
+        # timestamp when clocks are set back.
         try:
             row = tuple(convert(value) for convert, value in zip(self._from_pickled, row, strict=True))
         except (TypeError, ValueError, OverflowError) as error:
@@ -209,7 +210,7 @@ class TableRun:
         return StreamRecord(values, None, row)
 
     def _write(self, values: Any, origins: Any) -> list[tuple[Any, ...]]:
-        # By way of Arrow: Spark's pickled rows make null of a whole number for a decimal, and worse of a StrEnum.
+        # Through Arrow: Spark's pickled rows turn a whole number for a decimal into null, and lose a StrEnum.
         values = read_back(self._function_plan.spec.name, self._writer.array(values))
         if not self._task.is_struct:
             return [(*row, value) for row, value in zip(origins, values, strict=True)]
@@ -218,7 +219,7 @@ class TableRun:
 
 
 def _from_pickled(data_type: spark.DataType) -> Callable[[Any], Any]:
-    """Values that come pickled look different; a function shall see the same ones at every entry point."""
+    """Converts pickled values, which look different, to those that a function gets at every other entry point."""
     match data_type:
         case spark.TimestampType():  # naive, in the worker's own zone
             return lambda v: v and _in_utc(v)
@@ -250,7 +251,7 @@ def register_table_function(
 
 
 def _check_python(session: SparkSession, name: str) -> None:
-    """Spark runs `analyze` on the driver with the executors' Python, whose path may lead nowhere here."""
+    """Raises FunctionError if the executors' Python, with which Spark plans table functions, is not on the driver."""
     python = session.sparkContext.pythonExec if hasattr(session, "_jsparkSession") else ""
     if os.path.dirname(python) and not os.path.exists(python):
         raise FunctionError(

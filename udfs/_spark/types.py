@@ -36,11 +36,11 @@ def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:
 
 
 def parsed(ddl: str) -> spark.DataType:
-    """The type that a text declares; read by Spark, or where this thread has no session by ourselves.
+    """The type that a DDL text declares; Spark reads it, or this module where the thread has no session.
 
     Raises:
-        OptionError: it is no text.
-        FunctionError: there is no session at all, and only Spark's own parser knows it.
+        OptionError: it is not a text.
+        FunctionError: there is no session at all, and only Spark's own parser knows the type.
     """
     if not isinstance(ddl, str):
         raise OptionError(f"a type is DDL such as 'temp double, sky string' or a DataType, not {safe_repr(ddl)}")
@@ -56,7 +56,7 @@ def parsed(ddl: str) -> spark.DataType:
 
 def _session() -> SparkSession | None:
     try:
-        return SparkSession.active()  # also in a thread that has not used it yet
+        return SparkSession.active()  # finds it also in a thread that has not used it yet
     except PySparkException:
         return None
 
@@ -69,7 +69,7 @@ def timestamp_type() -> str:
 
 
 def parsed_offline(ddl: str, timestamp: str = "timestamp") -> spark.DataType:
-    """The type that a text declares, read without a session; `timestamp` is what that word means.
+    """The type that a DDL text declares, read without a session; `timestamp` is the type that this word means.
 
     Raises:
         UnknownTypeError: only Spark's own parser knows it.
@@ -79,10 +79,10 @@ def parsed_offline(ddl: str, timestamp: str = "timestamp") -> spark.DataType:
 
 
 def side_output_type(tag: OutputTag, timestamp: str = "timestamp") -> pa.DataType:
-    """The Arrow type of a side output's rows, on an executor; `timestamp` is what that word means on the driver.
+    """The Arrow type of a side output's rows, on an executor; `timestamp` is what this word means on the driver.
 
     Raises:
-        FunctionError: its schema is a text that only Spark's own parser knows.
+        FunctionError: the schema is a text that only Spark's own parser knows.
     """
     schema = tag.schema
     if not isinstance(schema, spark.DataType):
@@ -93,8 +93,8 @@ def side_output_type(tag: OutputTag, timestamp: str = "timestamp") -> pa.DataTyp
     return arrow_type(schema, f"side output {tag.name!r}")
 
 
-# pyspark.sql.types reads JSON without a JVM, and DDL only with one. What is not in here is left to Spark's own parser,
-# where there is a session, so this need not know all of DDL; but what it takes it must read as Spark does.
+# pyspark.sql.types reads JSON without a JVM, and DDL only with one. This parser knows the common part of DDL, and reads
+# that as Spark does. The rest is left to Spark's parser, where there is a session.
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|'(?:[^'\\]|\\.)*'|[<>(),:])")
 _NAMES = {
     "boolean": "boolean", "tinyint": "byte", "byte": "byte", "smallint": "short", "short": "short",
@@ -109,15 +109,15 @@ def to_json(ddl: str, timestamp: str = "timestamp") -> Any:
 
     Args:
         ddl: the text.
-        timestamp: what that word means in it, "timestamp" or "timestamp_ntz".
+        timestamp: the type that `timestamp` means in it, "timestamp" or "timestamp_ntz".
 
     Raises:
-        UnknownTypeError: it is not DDL, or a corner of it that only Spark knows.
+        UnknownTypeError: it is not DDL, or a part of DDL that only Spark's parser knows.
 
     >>> to_json("array<int>")
     {'type': 'array', 'elementType': 'integer', 'containsNull': True}
     """
-    # "temp double, sky string" is a struct's fields without the struct<> around them.
+    # "temp double, sky string" is a struct without struct<>.
     for parse in (_type, _struct):
         try:
             tokens = _Tokens(ddl, timestamp)
@@ -130,7 +130,7 @@ def to_json(ddl: str, timestamp: str = "timestamp") -> Any:
 
 
 class _Tokens(Iterator[str]):
-    """The words and signs of a DDL text, read from the front."""
+    """The tokens of a DDL text, in order."""
 
     def __init__(self, text: str, timestamp: str) -> None:
         self.timestamp = timestamp
@@ -155,20 +155,20 @@ class _Tokens(Iterator[str]):
         return self._position == len(self._tokens)
 
     def take(self, token: str) -> bool:
-        """Go past the next token if it is this one; returns whether it was."""
+        """Consume the next token if it is this one; returns whether it was."""
         if not self.done and self._tokens[self._position].lower() == token:
             self._position += 1
             return True
         return False
 
     def need(self, token: str) -> None:
-        """Go past the next token, which must be this one."""
+        """Consume the next token, which must be this one."""
         if not self.take(token):
             raise UnknownTypeError(f"{token!r} is missing")
 
 
 def _type(tokens: _Tokens) -> Any:
-    """The next type; a KeyError or StopIteration where there is none."""
+    """Parse a type; a KeyError or StopIteration if there is none."""
     name = next(tokens).lower()
     if name == "array":
         tokens.need("<")
@@ -198,7 +198,7 @@ def _type(tokens: _Tokens) -> Any:
 
 
 def _struct(tokens: _Tokens) -> Any:
-    """The next fields, up to what is no comma, as a struct."""
+    """Parse fields separated by commas, as a struct."""
     fields = []
     while True:
         name = next(tokens)

@@ -45,6 +45,9 @@ __all__ = (
 
 Emit = Callable[[Any], None]
 
+# Linux reports that the other end is closed while ours is open. Other systems report it to a writer.
+_IS_CLOSED = getattr(select, "POLLRDHUP", 0)
+
 
 def start_bridge(
     plan: ChainPlan,
@@ -54,17 +57,17 @@ def start_bridge(
     side_types: SideTypes = lambda tag: None,
     waited: float = 0.0,
 ) -> Bridge[Iterable[InputElement], Any]:
-    """The chain of the Spark task that this runs in, on a loop of its own.
+    """Start a chain in the current Spark task, on a loop of its own.
 
     Args:
-        sinks_of: makes what writes the results; its `emit` takes what Spark gets.
-        nothing: makes what Spark gets of no rows.
-        report_spec: tells what is done.
+        sinks_of: makes the sinks of the results; they call `emit` with each batch for Spark.
+        nothing: makes a batch without rows.
+        report_spec: what the task's report says, and to whom.
         side_types: as in `TaskEnvironment`.
         waited: seconds for which the task has waited for its first rows.
     """
-    # On Spark's thread, before there is another: warming up would block the loop, and all calls with it. No seed: with
-    # the same random numbers all tasks would retry at the same moments, which is what jitter is to prevent.
+    # Warm up on Spark's thread, before the loop runs: it would block all calls. The random numbers have no seed: with
+    # equal ones all tasks would retry at the same moments.
     warm_up()
     task = TaskContext.get()
     partition, attempt = (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
@@ -100,7 +103,7 @@ def start_bridge(
 
 
 def _query_of(task: TaskContext | None) -> str:
-    """The name of the query that a task works for; those of a job without one have a stage."""
+    """A name for the query of a task; without a query, for its stage."""
     if task is None:
         return "no task"
     query = task.getLocalProperty("spark.sql.execution.id")
@@ -112,7 +115,7 @@ _uses: dict[int, Counter[str]] = {}
 
 
 def _uses_of(task: TaskContext | None) -> Counter[str]:
-    """How often operators of the task have each function so far."""
+    """How often each function is used in the task so far."""
     attempt = -1 if task is None else task.taskAttemptId()
     if attempt not in _uses:
         _uses.clear()
@@ -121,7 +124,7 @@ def _uses_of(task: TaskContext | None) -> Counter[str]:
 
 
 def _local_folder() -> str | None:
-    """Spark's temporary folder of this executor, where it has told of one."""
+    """A folder in Spark's temporary folder of this executor; None if Spark does not name one."""
     folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     return os.path.join(folder, "asyncudf") if folder else None
 
@@ -135,13 +138,15 @@ def start_function(
     report_spec: TaskReportSpec,
     waited: float = 0.0,
 ) -> Bridge[Iterable[InputElement], Any]:
-    """The function of a column or of a table in the Spark task that this runs in.
+    """Start the function of a column or a table function in the current Spark task.
 
     Args:
-        write: makes what Spark gets of results and their origins, of at most `rows` together: as many as Spark's input
-            batches have, or a few more. Large results are bounded in bytes as well.
-        names: of the columns that it reads.
-        arrow_types: theirs.
+        write: makes a batch for Spark of results and their origins.
+        names: the columns that the function reads.
+        arrow_types: the types of these columns.
+        rows: the most results in a batch: about as many as Spark's input batches have. Large results are bounded in
+            bytes as well.
+        report_spec, waited: as in `start_bridge`.
     """
 
     def sinks_of(loop: asyncio.AbstractEventLoop, emit: Emit) -> Sinks:
@@ -166,17 +171,13 @@ def _weigher(plan: FunctionPlan) -> Callable[[Any, Any], int] | None:
     return lambda value, origin: weigh(value)
 
 
-# Linux tells that the other end is closed while ours is open; the other systems tell a writer.
-_IS_CLOSED = getattr(select, "POLLRDHUP", 0)
-
-
 def flusher() -> Callable[[], None]:
-    """A function that writes what Spark's thread has yielded to Spark, out of the buffer of 64 KB on the way.
+    """A function that flushes the results that Spark's thread has yielded, which a buffer of 64 KB would keep.
 
     It raises an OSError once Spark has closed its end: after a LIMIT, a cancelled job, a failed neighbour. Make and
-    call it in Spark's thread. PySpark tells nobody its connection, so it is looked for in the frames that called us;
-    if none has it, the function does nothing: then Spark gets rows when the buffer is full, and a write that fails
-    is what tells of its end.
+    call it in Spark's thread. PySpark does not publish its connection, so we search the frames of our callers for it.
+    If none has it, the function does nothing: Spark then gets rows when the buffer is full, and its end shows in a
+    failed write.
     """
     stream = _stream_to_spark()
     if stream is None:
@@ -192,7 +193,7 @@ def flusher() -> Callable[[], None]:
 
 
 def _stream_to_spark() -> io.BufferedIOBase | None:
-    """The stream that PySpark's worker writes to, from the frame that has it; None if none has."""
+    """The stream that PySpark's worker writes to, found in the frames of our callers; None if it is in none."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
@@ -204,13 +205,13 @@ def _stream_to_spark() -> io.BufferedIOBase | None:
 
 
 def _watch(stream: io.BufferedIOBase) -> Callable[[], Any]:
-    """Tells whether the other end is closed; always no, where the system or the stream cannot say."""
+    """A function that says whether the other end is closed; it never does where the system or the stream cannot say."""
     if not hasattr(select, "poll"):  # Windows
         return lambda: False
     poll = select.poll()
     try:
         poll.register(stream.fileno(), _IS_CLOSED)
-    except OSError:  # a pair of streams has no number: Spark without its daemon
+    except OSError:  # without its daemon Spark gives a pair of streams, which has no file number
         return lambda: False
     return lambda: poll.poll(0)
 
@@ -221,27 +222,26 @@ def _is_full() -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ErrorReporting:
-    """Goes around what runs in one of Spark's Python workers, and travels there.
+    """A context for code in Spark's Python workers, which makes errors readable: the message, then the user's frames.
 
     Args:
-        full: show all frames; said on the driver, when the query is planned, by `ASYNCUDF_FULL_TRACEBACK=1` in the
-            environment.
+        full: show all frames. `ASYNCUDF_FULL_TRACEBACK=1` in the driver's environment sets it, when a query is planned.
     """
 
     full: bool = dataclasses.field(default_factory=_is_full)
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Errors of this library get the traceback of the user's exception; others stay what they are."""
+        """Add the traceback of the user's exception to errors of this library; other errors stay as they are."""
         try:
             yield
         except AsyncUDFError as error:
             cause = error.__cause__
             if cause is not None and (trace := trace_of(cause, full=self.full, redacted=error.is_redacted)):
                 error.add_note(f"\n{trace.rstrip()}")
-            error.__cause__ = None  # or Spark may show it as well, with all of its frames
+            error.__cause__ = None  # otherwise Spark may show it as well, with all frames
             if not self.full:
-                # Spark's own switch, which its handler of exceptions reads in the worker. A worker ends after an
-                # error, so no other task meets it.
+                # Spark's exception handler in the worker reads this switch. A worker ends after an error, so the switch
+                # has no effect on other tasks.
                 os.environ["SPARK_HIDE_TRACEBACK"] = "1"
             raise

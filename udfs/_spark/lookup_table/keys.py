@@ -1,4 +1,4 @@
-"""The arguments that a LookupTable is asked for, each once, and the names of its columns."""
+"""The keys of a LookupTable, which are distinct arguments, and the names of its columns."""
 
 from __future__ import annotations
 
@@ -29,22 +29,21 @@ __all__ = (
     "check_ends",
     "free_name",
     "is_case_sensitive",
+    "key_batches",
     "key_of",
     "keys_of",
     "quoted",
-    "waves",
 )
 
 
-# The arguments are one struct, so that no name of theirs is that of another column, and so that a NULL among them
-# equals a NULL.
+# The arguments are one struct: so their names do not clash with those of other columns, and NULL equals NULL in them.
 KEY, RESULT, ERROR, CALLED_AT = "arguments", "result", "error", "called_at"
 FUNCTION, VERSION, WAVE = "function", "version", "wave"
 COLUMNS = (KEY, RESULT, ERROR, CALLED_AT, FUNCTION, VERSION, WAVE)
 
 
 def free_name(wanted: str, taken: Iterable[str]) -> str:
-    """A name that none of the others is, in any case: Spark finds `Key` where `key` is asked for, and drops both."""
+    """A name that differs from all others, ignoring case: for `key` Spark also finds `Key`, and drops both."""
     names = {name.casefold() for name in taken}
     while wanted.casefold() in names:
         wanted += "_"
@@ -52,7 +51,7 @@ def free_name(wanted: str, taken: Iterable[str]) -> str:
 
 
 def quoted(name: str) -> str:
-    """The name as Spark reads it literally."""
+    """The name in backticks, which Spark reads literally."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -65,7 +64,7 @@ ROWS_PER_TASK = 1_000
 
 
 def check_ends(df: DataFrame) -> None:
-    """Raises FunctionError for a streaming DataFrame: what it will have is not known."""
+    """Raises FunctionError for a streaming DataFrame, whose rows are not known yet."""
     if getattr(df, "isStreaming", False):
         raise FunctionError(
             "update takes a DataFrame that ends, and this one is streaming; update with each batch of it: "
@@ -74,11 +73,11 @@ def check_ends(df: DataFrame) -> None:
 
 
 def keys_of(df: DataFrame, columns: Sequence[str], *, needs_all: bool = False) -> DataFrame:
-    """The arguments in these columns, each once; with `needs_all` without those of which one is NULL.
+    """The distinct arguments in these columns; with `needs_all` only those without a NULL.
 
     Raises:
-        OptionError: it is no DataFrame.
-        FunctionError: a column is missing or there twice, or cannot be compared, and so not be looked up.
+        OptionError: it is not a DataFrame.
+        FunctionError: a column is missing, or there twice, or has a type that Spark cannot compare.
     """
     if not hasattr(type(df), "mapInArrow"):
         raise OptionError(f"a LookupTable takes a DataFrame, not {safe_repr(df)}")
@@ -108,17 +107,17 @@ def _check_columns(df: DataFrame, columns: Sequence[str]) -> None:
 
 
 def key_of(columns: Sequence[str]) -> Any:
-    """The arguments in these columns as the one column that they are in the table."""
+    """The arguments in these columns, as the one column of the table."""
     return sf.struct(*(sf.col(quoted(column)).alias(column) for column in columns)).alias(KEY)
 
 
 def arguments_of(keys: DataFrame) -> DataFrame:
-    """The arguments as columns."""
+    """The keys with a column for each argument."""
     return keys.select(f"{KEY}.*")
 
 
 def called_rows(df: DataFrame, columns: Sequence[str], outcome: str) -> DataFrame:
-    """Rows for a table: of the arguments in these columns, and of a struct of value and error."""
+    """Rows for the table, from the arguments in these columns and the struct of value and error in `outcome`."""
     value, error = (sf.col(quoted(outcome)).getField(name) for name in ("value", "error"))
     return df.select(key_of(columns), value.alias(RESULT), error.alias(ERROR))
 
@@ -132,17 +131,17 @@ def _has_no_order(data_type: spark.DataType) -> bool:
     return isinstance(data_type, (spark.MapType, VariantType))
 
 
-def waves(spark: SparkSession, keys: DataFrame, count: int, size: int) -> Iterator[DataFrame]:
-    """The keys in parts of about `size`, each in as many partitions as it keeps busy."""
-    parts = math.ceil(count / size)
+def key_batches(spark: SparkSession, keys: DataFrame, count: int, size: int) -> Iterator[DataFrame]:
+    """The keys in batches of about `size`, each in as many partitions as it can keep busy."""
+    batches = math.ceil(count / size)
     try:
         cores = int(spark.sparkContext.defaultParallelism)
     except Exception:  # Spark Connect has no context
         cores = 1
-    tasks = max(cores, min(_setting(spark, "spark.sql.shuffle.partitions"), count // parts // ROWS_PER_TASK))
-    for number in range(parts):
-        part = keys if parts == 1 else keys.where(sf.pmod(sf.xxhash64(KEY), sf.lit(parts)) == number)
-        yield part.repartition(tasks)
+    tasks = max(cores, min(_setting(spark, "spark.sql.shuffle.partitions"), count // batches // ROWS_PER_TASK))
+    for number in range(batches):
+        batch = keys if batches == 1 else keys.where(sf.pmod(sf.xxhash64(KEY), sf.lit(batches)) == number)
+        yield batch.repartition(tasks)
 
 
 def _setting(spark: SparkSession, name: str) -> int:

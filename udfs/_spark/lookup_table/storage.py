@@ -1,4 +1,4 @@
-"""Where the rows of a LookupTable are: a folder of files, a table of the catalog, or what another format keeps."""
+"""Storage of a LookupTable: a folder of files, a table of the catalog, or a table of another format."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from .keys import WAVE, is_case_sensitive, quoted
 __all__ = ("TableStorage", "storage_of")
 
 
-FILE_FORMATS = ("parquet", "orc", "avro")  # of folders of files, without transactions
-NOT_FORMATS = ("binaryfile", "csv", "json", "text", "xml")  # do not keep the types of what is written
-# Spark writes to the letter, but reads patterns. Not with `\\` before `*`: then a path cannot have a colon.
-TO_THE_LETTER = {"__globPaths__": "false"}
+FILE_FORMATS = ("parquet", "orc", "avro")  # folders of files, without transactions
+NOT_FORMATS = ("binaryfile", "csv", "json", "text", "xml")  # do not keep the types of columns
+# Spark writes to a path literally, but reads it as a pattern. Escaping `*` would forbid colons in the path.
+LITERAL_PATH = {"__globPaths__": "false"}
 _PART = r"(?:\w+|`(?:[^`]|``)+`)"
 _NAME = re.compile(rf"{_PART}(?:\.{_PART})*")
 
 
 class TableStorage(Protocol):
-    """Where rows are added to, and read from."""
+    """Reads the rows of a table, and adds rows."""
 
     def read(self) -> DataFrame | None:
-        """All rows; None if there are none yet.
+        """All rows; None if there is no table yet.
 
         Raises:
-            FunctionError: there is something else.
+            FunctionError: there is something else in its place.
         """
 
     def adopt(self, schema: spark.StructType) -> None:
-        """Make known to Spark what `read` has found, rows of this schema, if it has to be."""
+        """Add the rows of this schema that `read` has found to the catalog, if it has forgotten them."""
 
     def append(self, rows: DataFrame, wave: str) -> None:
-        """Add rows, as the wave of this name."""
+        """Add rows, as the batch of this name."""
 
 
 def storage_of(session: SparkSession, where: str, format: str) -> TableStorage:  # noqa: A002 - as DataFrameWriter calls it
-    """The place that a path, or the name of a table in the catalog, stands for; nothing is asked of Spark yet.
+    """The storage at a path, or under the name of a table in the catalog; does not call Spark yet.
 
     Raises:
-        OptionError: it is neither, or a format that cannot keep results.
+        OptionError: `where` is neither, or the format cannot store results.
     """
     if format.lower() in NOT_FORMATS:
         raise OptionError(
@@ -74,18 +74,17 @@ def _by_path(session: SparkSession, path: str, format: str) -> TableStorage:  # 
 
 @dataclasses.dataclass(frozen=True)
 class _Folder:
-    """Files. Each wave is a folder of its own, `wave=...`, as of a partitioned table."""
+    """A folder of files, partitioned: each batch has a folder of its own, `wave=...`."""
 
-    # Two jobs that write into one folder would take each other's temporary files away; and of a job that was killed
-    # nothing is seen but whole files, each of which has whole rows. Its `wave=.../_temporary` stays: nobody reads it,
-    # and whether the job is dead cannot be seen from here.
+    # Two jobs that write into one folder would delete each other's temporary files. A job that was killed leaves whole
+    # files, with whole rows, and its `wave=.../_temporary`. That is never read, and we cannot see whether the job runs.
 
     session: SparkSession
     path: str
     format: str
 
     def read(self) -> DataFrame | None:
-        return _loaded(self.session, self.path, self.format, TO_THE_LETTER)
+        return _loaded(self.session, self.path, self.format, LITERAL_PATH)
 
     def adopt(self, schema: spark.StructType) -> None:
         pass
@@ -96,7 +95,7 @@ class _Folder:
 
 @dataclasses.dataclass(frozen=True)
 class _FormatTable:
-    """A table by its path, of a format that knows which rows it has, such as Delta."""
+    """A table at a path, of a format with transactions, such as Delta."""
 
     session: SparkSession
     path: str
@@ -114,11 +113,11 @@ class _FormatTable:
 
 @dataclasses.dataclass(frozen=True)
 class _NamedTable:
-    """A table of the catalog, of whatever format it is there; `format` is that of one that is made."""
+    """A table of the catalog, which has its own format; a table that is created gets `format`."""
 
-    # Of files, rows are read from where they are and not through the catalog, which may not know of the last wave of
-    # somebody else, and forgets all tables at the end of the session unless Hive or another service keeps it: then the
-    # table is made again over its files.
+    # Files are read at their location and not through the catalog: that may not know the last batch of another job. It
+    # also forgets all tables at the end of the session, unless Hive or another service stores it. Then the table is
+    # created again over its files.
 
     session: SparkSession
     name: str
@@ -127,8 +126,8 @@ class _NamedTable:
     def read(self) -> DataFrame | None:
         known = self._described()
         if known is None:
-            left = self._left_behind()
-            return None if left is None else left.read()
+            files = self._forgotten_files()
+            return None if files is None else files.read()
         provider, location = known
         if provider.lower() in FILE_FORMATS:
             return _Folder(self.session, location, provider).read()
@@ -136,7 +135,7 @@ class _NamedTable:
 
     def adopt(self, schema: spark.StructType) -> None:
         if self._described() is None:
-            self._create(schema, self._left_behind())
+            self._create(schema, self._forgotten_files())
 
     def append(self, rows: DataFrame, wave: str) -> None:
         schema = rows.withColumn(WAVE, sf.lit(wave)).schema
@@ -149,10 +148,10 @@ class _NamedTable:
             rows.withColumn(WAVE, sf.lit(wave)).write.format(provider).mode("append").saveAsTable(self.name)
 
     def _described(self) -> tuple[str, str] | None:
-        """Its format and its location, as far as it has one; None if there is no such table.
+        """The format and the location ("" without one); None if there is no such table.
 
         Raises:
-            FunctionError: it is no table, or nothing can be of that name.
+            FunctionError: it is a view, or no table can have this name.
         """
         try:
             lines = self.session.sql(f"DESCRIBE TABLE EXTENDED {self.name}").collect()
@@ -163,12 +162,12 @@ class _NamedTable:
         names = [line[0] for line in lines]
         begin = names.index("# Detailed Table Information") if "# Detailed Table Information" in names else len(names)
         about = {line[0]: line[1] for line in lines[begin:]}
-        if "Provider" not in about:  # of a temporary view nothing is told at all
+        if "Provider" not in about:  # a temporary view has no details at all
             raise FunctionError(f"{self.name} is a view, to which no rows can be added; name a table, or a path")
         return str(about["Provider"]), str(about.get("Location", ""))
 
-    def _left_behind(self) -> _Folder | None:
-        """Where the files of the table would be that the catalog has forgotten; None where it does not say.
+    def _forgotten_files(self) -> _Folder | None:
+        """The folder where a table's files are if the catalog has forgotten it; None if the catalog does not say.
 
         Raises:
             FunctionError: there is no such schema.
@@ -189,10 +188,10 @@ class _NamedTable:
         return _Folder(self.session, f"{places[0].rstrip('/')}/{table}", self.format) if places else None
 
     def _create(self, schema: spark.StructType, files: _Folder | None) -> tuple[str, str]:
-        """Make the table, or if somebody has made it meanwhile take that one; `files` are those that it is made over.
+        """Create the table, over these files if any; if another job has created it meanwhile, take that one.
 
         Raises:
-            FunctionError: it cannot be made.
+            FunctionError: it cannot be created.
         """
         columns = ", ".join(f"{quoted(field.name)} {_ddl(field.dataType)}" for field in schema.fields)
         kind = f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}) USING {quoted(self.format)}"
@@ -201,10 +200,10 @@ class _NamedTable:
         try:
             self._make(kind, files)
         except Exception as error:
-            # Another session, whose tables this one does not see, may have added its first wave right now.
+            # Another session, whose tables this one does not see, may just have added its first batch.
             if _condition(error) == "LOCATION_ALREADY_EXISTS" and files is None and self._described() is None:
                 with contextlib.suppress(Exception):
-                    self._make(kind, self._left_behind())
+                    self._make(kind, self._forgotten_files())
             if self._described() is None:
                 raise FunctionError(f"the table {self.name} cannot be made: {_message(error)}") from error
         known = self._described()
@@ -221,12 +220,12 @@ class _NamedTable:
 
 
 def _loaded(session: SparkSession, path: str, format: str, options: Mapping[str, str]) -> DataFrame | None:  # noqa: A002
-    """What is at a path; None if nothing is."""
+    """The rows at a path; None if there is nothing."""
     try:
         rows = session.read.format(format).options(**options).load(path)
-        rows.schema  # noqa: B018 - Spark Connect has not looked yet
+        rows.schema  # noqa: B018 - Spark Connect reads the schema only now
         return rows
-    except Exception as error:  # of files that cannot be read it is Java's own
+    except Exception as error:  # for files that cannot be read it is an error of Java
         if _condition(error) in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
             return None
         raise FunctionError(
@@ -236,7 +235,7 @@ def _loaded(session: SparkSession, path: str, format: str, options: Mapping[str,
 
 
 def _condition(error: Exception) -> str:
-    """The name that Spark has for what was wrong; of an error of Java's from its text."""
+    """Spark's name of the error; for an error of Java it is found in the text."""
     found = condition_of(error) if isinstance(error, PySparkException) else None
     if not found:
         named = re.search(r"\[([A-Z][A-Z0-9_.]+)\]", str(error))
@@ -245,13 +244,13 @@ def _condition(error: Exception) -> str:
 
 
 def _message(error: Exception) -> str:
-    """What Spark says in its first sentence or line, without the stack."""
+    """The first sentence or line of Spark's message, without the stack."""
     line = next((line for line in str(error).splitlines() if "[" in line), str(error).partition("\n")[0])
     return line[max(line.find("["), 0) :].partition(" SQLSTATE")[0]
 
 
 def _ddl(data_type: spark.DataType) -> str:
-    """The type as SQL reads it, with names that may be anything."""
+    """The type in SQL, with field names in backticks."""
     match data_type:
         case spark.ArrayType():
             return f"ARRAY<{_ddl(data_type.elementType)}>"

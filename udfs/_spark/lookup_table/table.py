@@ -1,4 +1,4 @@
-"""The rows of a LookupTable: which of them count, and how waves are added to them."""
+"""The rows of a LookupTable: which results are the newest, which keys are missing, and the join."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from .storage import TableStorage, storage_of
 __all__ = ("lookup_table",)
 
 
-SUCCEEDED_AT = "succeeded_at"  # of what `newest` gives
-LONGEST = 1e10  # seconds: no row is older than 300 years, and of more Spark can make no interval
+SUCCEEDED_AT = "succeeded_at"  # a column of `_newest`
+MAX_TTL = 1e10  # seconds: no row is older than 300 years, and Spark has no longer interval
 
 
 def lookup_table(
@@ -49,14 +49,14 @@ def lookup_table(
     returns: Any,
     columns: Sequence[str],
 ) -> ResultTable:
-    """The table of a function's results; nothing is asked of Spark yet.
+    """The table of a function's results; does not call Spark yet.
 
     Args:
         where: a path, or the name of a table in the catalog.
 
     Raises:
         FunctionError: the function gives 0..n results, or two columns of the table would have one name.
-        OptionError: nothing can be kept there, or in this format.
+        OptionError: the table cannot be stored there, or in this format.
     """
     if spec.many_results:
         raise FunctionError(
@@ -83,14 +83,14 @@ def _check_names(names: Sequence[str], who: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ResultTable:
-    """A table of results, which rows are only ever added to.
+    """A table of results; rows are added and never changed.
 
     Args:
-        storage, where: where it is, and what the user calls that.
-        function, version: rows of others do not count.
+        storage, where: its storage, and the user's name for that.
+        function, version: only rows of this function and version count.
         columns: the names of the arguments.
         result, error: the types of these columns.
-        fields: the columns that a result is shown as.
+        fields: the columns of a result in `joined` and `shown`.
     """
 
     session: SparkSession
@@ -104,10 +104,10 @@ class ResultTable:
     fields: tuple[spark.StructField, ...]
 
     def read(self) -> DataFrame | None:
-        """All its rows; None if there is no table.
+        """All rows; None if there is no table.
 
         Raises:
-            FunctionError: it is another kind of table, or one of results of another type.
+            FunctionError: it is not a table of a LookupTable, or its results have another type.
         """
         rows = self.storage.read()
         if rows is None:
@@ -123,7 +123,7 @@ class ResultTable:
         return rows
 
     def _named_as_here(self, rows: DataFrame) -> DataFrame:
-        """The rows with the arguments called as they are here, where the names differ in case only."""
+        """The rows with the names of `columns`, where those in the table differ in case only."""
         kept = rows.schema[KEY].dataType
         assert isinstance(kept, spark.StructType)
         same = [name.casefold() for name in kept.names] == [name.casefold() for name in self.columns]
@@ -135,7 +135,7 @@ class ResultTable:
         )
 
     def _newest(self, rows: DataFrame) -> DataFrame:
-        """A row for each arguments: the newest result, and the error if the last call had one."""
+        """A row for each key: the newest result, and the error of the last call if it failed."""
         succeeded_at = sf.when(sf.col(ERROR).isNull(), sf.col(CALLED_AT))
         is_ours = (sf.col(FUNCTION) == sf.lit(self.function)) & (sf.col(VERSION) == sf.lit(self.version))
         return (
@@ -150,14 +150,14 @@ class ResultTable:
         )
 
     def missing(self, keys: DataFrame, ttl: float | None, error_ttl: float | None) -> DataFrame:
-        """Those of the keys that have to be called.
+        """The keys that have to be called.
 
         Args:
-            ttl: seconds for which a result counts; None: for ever.
+            ttl: seconds for which a result counts; None: forever.
             error_ttl: seconds for which an error counts; None: not at all.
 
         Raises:
-            FunctionError: the table has arguments of other types, or is another one.
+            FunctionError: the arguments in the table have other types, or it is not a table of a LookupTable.
         """
         rows = self.read()
         if rows is None:
@@ -174,10 +174,11 @@ class ResultTable:
         """A DataFrame with the results for its arguments beside its own columns.
 
         Args:
-            name: that of the function, for messages.
+            name: the function's name, for messages.
 
         Raises:
-            FunctionError: a column is missing, of another type than in the table, or called like one of the result's.
+            FunctionError: a column is missing, or its type differs from that in the table, or a column of the result
+                has its name.
         """
         keys = keys_of(df, self.columns)
         joined_schema(df.schema.fields, self.fields, name)
@@ -192,10 +193,10 @@ class ResultTable:
         return df.withColumn(key, key_of(self.columns)).join(found, on=key, how=how).drop(key)
 
     def shown(self) -> DataFrame:
-        """The rows as people read them: arguments, results, the error of the last call, and when that was.
+        """A row for each key: its arguments, the result, the error of the last call, and the time of that call.
 
         Raises:
-            FunctionError: there is no table yet, or it is another one.
+            FunctionError: there is no table yet, or it is not a table of a LookupTable.
         """
         rows = self.read()
         if rows is None:
@@ -203,14 +204,14 @@ class ResultTable:
         return self._newest(rows).select(f"{KEY}.*", *self._as_columns(), ERROR, CALLED_AT)
 
     def _as_columns(self) -> Iterator[Any]:
-        """The result as columns: the fields of a struct, or itself."""
+        """The columns of a result: the fields of a struct, or the result itself."""
         if not isinstance(self.result, spark.StructType):
             yield sf.col(RESULT).alias(self.fields[0].name)
             return
         yield from (sf.col(RESULT).getField(field.name).alias(field.name) for field in self.fields)
 
     def _check_arguments(self, given: spark.DataType, known: DataFrame) -> None:
-        """Raises FunctionError if arguments of this type cannot be found in the table."""
+        """Raises FunctionError if the arguments in the table have another type."""
         kept = known.schema[KEY].dataType
         if as_nullable(given) != as_nullable(kept):
             raise FunctionError(
@@ -219,7 +220,7 @@ class ResultTable:
             )
 
     def append(self, rows: DataFrame) -> tuple[int, int]:
-        """Add a wave: arguments, results and errors. Returns how many rows, and how many of them with an error."""
+        """Add a batch: arguments, results and errors. Returns how many rows, and how many of them with an error."""
         seen = Observation()
         rows = rows.observe(seen, sf.count(sf.lit(1)).alias("rows"), sf.count(ERROR).alias("errors")).select(
             KEY,
@@ -235,4 +236,4 @@ class ResultTable:
 
 
 def _before(seconds: float) -> Any:
-    return sf.current_timestamp() - sf.make_dt_interval(secs=sf.lit(min(seconds, LONGEST)).cast("decimal(18,6)"))
+    return sf.current_timestamp() - sf.make_dt_interval(secs=sf.lit(min(seconds, MAX_TTL)).cast("decimal(18,6)"))

@@ -29,25 +29,25 @@ __all__ = (
 
 WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"
 
-LISTENER_PATIENCE = 1000  # milliseconds
-MOST_FAILED = 1000  # task attempts of a stage that are asked for: a job ends long before
+LISTENER_TIMEOUT = 1000  # milliseconds
+MAX_FAILED = 1000  # task attempts of a stage to ask for: a job ends long before
 
 TaskCount = tuple[int, int | None]  # how many tasks have ended, of how many
 
 
 class JobWatch:
-    """Takes the messages of all tasks of jobs that begin while it is open.
+    """Collects the messages of the tasks of all jobs that begin while it is open.
 
-    Of the thread that opens it, and of threads without a monitor of their own in the same session. Classic Spark: while
-    the tasks run and when they end. Spark Connect: when they end.
+    These are the jobs of the thread that opens it, and of threads of the same session that have no monitor of their
+    own. In classic Spark messages come while a task runs and when it ends, with Spark Connect when it ends.
     """
 
-    # A job says by a property which monitors it belongs to. Properties go with the thread, and the configuration of the
-    # session with each query of whatever thread: a thread's own word counts more, so two monitors in two threads do not
-    # see each other's jobs.
+    # A property of a job names its monitors. Properties of a thread hold for the jobs of that thread, the configuration
+    # of the session for the queries of all its threads. A thread's own property wins, so two monitors in two threads do
+    # not see each other's jobs.
     #
     # _open: the monitors that are open, the last one opened last
-    # _logs_before: of sessions of Spark Connect with a monitor, what they said about logs
+    # _logs_before: the setting `WORKER_LOGS` of each Spark Connect session with a monitor, as it was before
 
     _open: list[JobWatch] = []
     _logs_before: dict[int, str | None] = {}
@@ -59,24 +59,24 @@ class JobWatch:
         self._is_classic = hasattr(spark, "_jsparkSession")
         self._server: LiveServer | None = None
         self._address: Address | None = None
-        self._ended_stages: dict[int, int] = {}  # with how many tasks they had
+        self._ended_stages: dict[int, int] = {}  # by stage its tasks; a stream has a stage for each micro-batch
 
     def open(self) -> None:
-        """From now on jobs tell what they do.
+        """Have jobs report from now on.
 
         Raises:
-            OptionError: the session cannot be asked; it has been stopped.
+            OptionError: the session does not answer; it has been stopped.
         """
         self._open.append(self)
         REGISTRY.open(self.run, self._messages.put)
         try:
             if self._is_classic:
                 self._listen()
-                self._tell_thread([*self._told_thread(), self.run])
+                self._set_thread_runs([*self._thread_runs(), self.run])
             elif id(self._spark) not in self._logs_before:
                 self._logs_before[id(self._spark)] = self._spark.conf.get(WORKER_LOGS, None)
                 self._spark.conf.set(WORKER_LOGS, "true")
-            self._tell_session()
+            self._set_session_runs()
         except BaseException as error:
             self.close()
             if isinstance(error, Exception):
@@ -86,52 +86,52 @@ class JobWatch:
             raise
 
     def close(self) -> None:
-        """Jobs that begin from now on tell nothing; those that run go on without."""
+        """Jobs that begin from now on do not report; those that run go on."""
         self._open.remove(self)
         REGISTRY.close(self.run)
         with contextlib.suppress(Exception):  # the session has ended
-            self._tell_session()
+            self._set_session_runs()
             if self._is_classic:
-                self._tell_thread(self._told_thread())
-            elif not self._of_session():
+                self._set_thread_runs(self._thread_runs())
+            elif not self._session_watches():
                 _set(self._spark, WORKER_LOGS, self._logs_before.pop(id(self._spark)))
         if self._server is not None:
             self._server.close()
 
     def _listen(self) -> None:
         host = driver_host(self._spark.sparkContext)
-        with contextlib.suppress(OSError, RuntimeError):  # no port, no thread: without figures of running tasks, then
+        with contextlib.suppress(OSError, RuntimeError):  # no port, or no thread: no figures of running tasks
             self._server = LiveServer(host, REGISTRY.secret, REGISTRY.deliver, REGISTRY.lose)
             self._address = (host, self._server.port)
 
-    def _told_thread(self) -> list[str]:
-        """The monitors that this thread's jobs tell, without those that were closed, perhaps in another thread."""
-        told = MonitorRequest.loaded(self._spark.sparkContext.getLocalProperty(THREAD_PROPERTY)).runs
-        return [run for run in told if run in {watch.run for watch in self._open}]
+    def _thread_runs(self) -> list[str]:
+        """The monitors that this thread's jobs report to, without closed ones, which another thread may have closed."""
+        runs = MonitorRequest.from_property(self._spark.sparkContext.getLocalProperty(THREAD_PROPERTY)).runs
+        return [run for run in runs if run in {watch.run for watch in self._open}]
 
-    def _tell_thread(self, runs: list[str]) -> None:
+    def _set_thread_runs(self, runs: list[str]) -> None:
         last = next((watch for watch in self._open if runs and watch.run == runs[-1]), None)
-        told = None if last is None else MonitorRequest(runs, last._address).dumped()
-        self._spark.sparkContext.setLocalProperty(THREAD_PROPERTY, told)  # type: ignore[arg-type]
+        request = None if last is None else MonitorRequest(runs, last._address).to_property()
+        self._spark.sparkContext.setLocalProperty(THREAD_PROPERTY, request)  # type: ignore[arg-type]
 
-    def _of_session(self) -> list[JobWatch]:
+    def _session_watches(self) -> list[JobWatch]:
         return [watch for watch in self._open if watch._spark is self._spark]
 
-    def _tell_session(self) -> None:
-        watches = self._of_session()
+    def _set_session_runs(self) -> None:
+        watches = self._session_watches()
         runs = [watch.run for watch in watches]
-        told = MonitorRequest(runs, watches[-1]._address, not self._is_classic).dumped() if watches else None
-        _set(self._spark, SESSION_CONF, told)
+        request = MonitorRequest(runs, watches[-1]._address, not self._is_classic).to_property() if watches else None
+        _set(self._spark, SESSION_CONF, request)
 
     def messages(self, timeout: float | None = None) -> Iterator[Mapping[str, Any]]:
-        """What has been told since the last time; with `timeout` it waits so many seconds for the first."""
+        """The messages since the last call; waits at most `timeout` seconds for the first."""
         with contextlib.suppress(queue.Empty):
             while True:
                 yield self._messages.get(timeout is not None, timeout)
                 timeout = None
 
     def logged(self) -> Iterator[Mapping[str, Any]]:
-        """What ended tasks have told to their log: all of it, each time."""
+        """The messages in the logs of ended tasks, all of them at each call."""
         if self._is_classic:
             return
         logs = self._spark.tvf.python_worker_logs().where(sf.col("logger") == METRICS_LOGGER)
@@ -140,33 +140,33 @@ class JobWatch:
                 yield json.loads(row.msg)
 
     def task_count(self, stages: Collection[int]) -> TaskCount:
-        """How many tasks of these stages have ended, of how many; (0, None) where it cannot be told."""
+        """How many tasks of these stages have ended, of how many; (0, None) where Spark does not say."""
         counts = [count for stage in stages if (count := self._tasks_of(stage)) is not None]
         return (sum(done for done, _ in counts), sum(total for _, total in counts)) if counts else (0, None)
 
     def failed_tasks(self, stages: Collection[int]) -> set[TaskAttempt]:
-        """The task attempts of these stages that have failed; none where Spark cannot be asked."""
+        """The task attempts of these stages that have failed; none where Spark does not say."""
         found: set[TaskAttempt] = set()
-        with contextlib.suppress(Exception):  # the session has ended, or another Spark has other names for this
+        with contextlib.suppress(Exception):  # the session has ended, or this Spark has other names
             if stages:
                 context: Any = self._spark.sparkContext
-                # Not the status tracker: it has how many have failed, and not which.
+                # Not the status tracker: it counts failed tasks and does not name them.
                 java, jvm = context._jsc.sc(), context._jvm
-                java.listenerBus().waitUntilEmpty(LISTENER_PATIENCE)  # by which the store hears of tasks
+                java.listenerBus().waitUntilEmpty(LISTENER_TIMEOUT)  # the bus brings the ends of tasks to the store
                 store, v1 = java.statusStore(), jvm.org.apache.spark.status.api.v1
                 failed = jvm.java.util.List.of(v1.TaskStatus.FAILED)
                 for stage in stages:
                     for attempt in range(store.lastStageAttempt(stage).attemptId() + 1):
-                        tasks = store.taskList(stage, attempt, 0, MOST_FAILED, v1.TaskSorting.ID, failed)
+                        tasks = store.taskList(stage, attempt, 0, MAX_FAILED, v1.TaskSorting.ID, failed)
                         each = map(tasks.apply, range(tasks.size()))
                         found.update((stage, task.partitionId(), task.attempt()) for task in each)
         return found
 
     def _tasks_of(self, stage: int) -> tuple[int, int] | None:
-        """Asked of Spark until the stage has ended: a stream has one for each micro-batch."""
+        """How many tasks of a stage have ended, of how many; None where Spark does not say."""
         if stage not in self._ended_stages:
             found = None
-            with contextlib.suppress(Exception):  # with Spark Connect there is nobody to ask
+            with contextlib.suppress(Exception):  # Spark Connect has no status tracker
                 found = self._spark.sparkContext.statusTracker().getStageInfo(stage)
             if found is None:
                 return None

@@ -1,4 +1,4 @@
-"""What a task tells of itself, and on which channels: the worker's side of `asyncudf.monitor`."""
+"""Reports of tasks to `asyncudf.monitor`: what a task sends, when, and how it reaches the driver."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ __all__ = (
 )
 
 
-# Which monitors want to know of a job, and where they listen: said for the thread that runs it, else for its session.
+# The `MonitorRequest` of a job: a property of the thread that runs it, else of its session.
 THREAD_PROPERTY = "asyncudf.monitor"
-SESSION_CONF = "spark.asyncudf.monitor"  # the prefix makes Spark tell its tasks
-METRICS_LOGGER = "asyncudf.metrics"  # to which tasks of Spark Connect tell their figures
+SESSION_CONF = "spark.asyncudf.monitor"  # Spark passes properties with this prefix to its tasks
+METRICS_LOGGER = "asyncudf.metrics"  # tasks of Spark Connect log their last message to it
 INTERVAL = 1.0  # seconds between two messages of a task
 
 logger = logging.getLogger("asyncudf")
@@ -51,7 +51,7 @@ _dumps: Callable[[Any], bytes] = cloudpickle.dumps
 
 
 class _Messages(AccumulatorParam[list[Any]]):
-    """Gathers the messages of a task; on the driver each is delivered when it comes, and nothing is kept."""
+    """Collects the messages of a task; on the driver each is delivered when it comes, and nothing is kept."""
 
     def __init__(self, deliver: Callable[[Mapping[str, Any]], None] | None = None) -> None:
         self._deliver = deliver
@@ -67,13 +67,13 @@ class _Messages(AccumulatorParam[list[Any]]):
         return value1
 
     def __reduce__(self) -> Any:
-        return _Messages, ()  # who gets them is the driver's business
+        return _Messages, ()  # the driver alone delivers
 
 
 class MonitorRegistry:
-    """The driver's end of all channels: hands each message to the monitors that it is for.
+    """The driver's end of all channels: delivers each message to the monitors that it names.
 
-    There is one, since a function is planned before anybody knows which monitor its job will run in.
+    There is one for all monitors: when Spark pickles a function, the monitor of its job is not known yet.
     """
 
     def __init__(self) -> None:
@@ -82,25 +82,25 @@ class MonitorRegistry:
         self._accumulators: weakref.WeakKeyDictionary[SparkContext, bytes] = weakref.WeakKeyDictionary()
 
     def open(self, run: str, take: Callable[[Mapping[str, Any]], None]) -> None:
-        """From now on `take` is called with the messages for this monitor, in any thread."""
+        """Call `take` with each message for this monitor from now on, in any thread."""
         self._monitors[run] = take
 
     def close(self, run: str) -> None:
         self._monitors.pop(run, None)
 
     def deliver(self, message: Mapping[str, Any]) -> None:
-        """Hand a message on; one for monitors that are closed goes nowhere."""
+        """Pass a message to its monitors; those that are closed get none."""
         for run in message["runs"]:
             take = self._monitors.get(run)
             if take is not None:
                 take(message)
 
     def lose(self, message: Mapping[str, Any]) -> None:
-        """The task that has sent this message is not heard of any more."""
+        """Say that the connection ended after this message."""
         self.deliver({**message, "is_lost": True})
 
     def accumulator(self, context: SparkContext) -> bytes:
-        """The accumulator by which ended tasks tell their figures, pickled."""
+        """The pickled accumulator through which ended tasks send their last message."""
         if context not in self._accumulators:
             accumulator = context.accumulator([], _Messages(self.deliver))
             self._accumulators[context] = _dumps(accumulator)
@@ -112,7 +112,7 @@ REGISTRY = MonitorRegistry()
 
 @dataclasses.dataclass(frozen=True)
 class Channels:
-    """How a task may tell the driver of itself; travels with what the task runs, and with nothing that is shown."""
+    """How a task reaches the driver. It travels with the function, and is in no text that Spark shows."""
 
     accumulator: bytes
     secret: bytes
@@ -120,12 +120,12 @@ class Channels:
 
 @dataclasses.dataclass(frozen=True)
 class TaskReportSpec:
-    """Goes with what runs in one of Spark's Python workers, and has it tell what it did.
+    """Travels with a function to Spark's Python worker: what a `TaskReport` there says of its origin, and to whom.
 
     Args:
         entry_point: "column", "table function" or "operator".
-        use: counts what was planned, so that two uses of one function are told apart.
-        mention: of a table function, whose plan all queries share, which mention in a query it is.
+        use: a number for each plan, which tells two uses of one function apart.
+        mention: the mention in a query, for a table function, whose plan all queries share.
     """
 
     entry_point: str
@@ -133,35 +133,34 @@ class TaskReportSpec:
     mention: str = ""
     channels: Channels | None = dataclasses.field(default=None, repr=False, compare=False)
 
-    # The channels are found when Spark pickles a function, not when it is planned: it may be planned without a session.
-    # The accumulator is unpickled only where a monitor wants to know: Spark would send it back with every task.
+    # Spark pickles a function when a query needs it. The channels are made then, as there may be no session before.
+    # The worker unpickles the accumulator only for a monitor: Spark would send it back with every task.
 
     def __reduce__(self) -> Any:
         channels, context = self.channels, active_context()
         if channels is None and context is not None:
-            with contextlib.suppress(Exception):  # a context that is just being stopped: no job fails for it
+            with contextlib.suppress(Exception):  # a context that is being stopped: no job fails for it
                 channels = Channels(REGISTRY.accumulator(context), REGISTRY.secret)
         return TaskReportSpec, (self.entry_point, self.use, self.mention, channels)
 
 
 class TaskReport:
-    """Tells what the functions of a task do, now and then and in the end, to whoever wants to know.
+    """Reports what the functions of a task do, each second and at the end, to the monitors of its job.
 
-    Monitors name themselves in a property of the job. While a task runs its messages go straight to the driver; the
-    last one also with Spark's own accumulators, or with Spark Connect as a record of Python's logging. Without a
-    monitor it is one line for the logger `asyncudf`.
+    Messages of a running task go straight to the driver. The last one also goes through a Spark accumulator, or with
+    Spark Connect as a record of Python's logging. Without a monitor the task writes one line to the logger `asyncudf`.
     """
 
-    # Nothing here may fail a task or hold it up: what cannot be told is left out.
+    # A report never fails or delays a task: what cannot be sent is left out.
     #
-    # Spark's thread makes, begins and ends it; `looked` is called on the loop's thread between `watch` and the end.
+    # Spark's thread makes, begins and ends it; between `watch` and `end` the loop's thread calls `sampled`.
 
     def __init__(self, report_spec: TaskReportSpec, plan: ChainPlan, waited: float) -> None:
         self._report_spec = report_spec
         self._plan = plan
         self._chain: Chain | None = None
         self._id = uuid.uuid4().hex
-        self._told = -INTERVAL
+        self._sent_at = -INTERVAL
         self._exporters: list[Exporter] = []
         self._task: dict[str, Any] = {}
         self._request = MonitorRequest()
@@ -173,15 +172,15 @@ class TaskReport:
                 self._reporter = LiveReporter(self._request.address, report_spec.channels.secret)
 
     def watch(self, chain: Chain) -> None:
-        """Tell of this chain."""
+        """Report on this chain."""
         self._chain = chain
         self.sampled()
 
     def sampled(self) -> None:
         """The figures of the chain are up to date: send them, if a message is due."""
         now = time.monotonic()
-        if now - self._told >= INTERVAL:
-            self._told = now
+        if now - self._sent_at >= INTERVAL:
+            self._sent_at = now
             with contextlib.suppress(Exception):
                 self._export(is_over=False)
                 if self._reporter is not None:
@@ -194,14 +193,14 @@ class TaskReport:
             exporter.export(operator.counters.totals, *now)
 
     def end(self, status: str) -> None:
-        """Tell for the last time: the task has "succeeded", "failed", or was "stopped"."""
+        """Send the last message: the task has "succeeded", "failed", or was "stopped"."""
         with contextlib.suppress(Exception):
             if self._chain is not None:
-                self._tell_last(status, self._chain)
+                self._send_last(status, self._chain)
         if self._reporter is not None:
             self._reporter.drop()
 
-    def _tell_last(self, status: str, chain: Chain) -> None:
+    def _send_last(self, status: str, chain: Chain) -> None:
         self._export(is_over=True)
         if not self._request.runs:
             if logger.isEnabledFor(logging.INFO):
@@ -209,17 +208,16 @@ class TaskReport:
                     logger.info("%s", task_line(name, operator.counters.totals))
             return
         message = self._message(status)
-        is_proven = self._report_spec.channels is not None and not self._request.is_logged and status == "succeeded"
+        # Spark drops the accumulator of a task that fails after this. So a message that comes through it is a proof.
+        channels = self._report_spec.channels if status == "succeeded" and not self._request.is_logged else None
         if self._reporter is not None:
-            self._reporter.close({**message, "awaits_proof": is_proven})
+            self._reporter.close({**message, "awaits_proof": channels is not None})
         if self._request.is_logged:
-            told = logging.getLogger(METRICS_LOGGER)
-            told.setLevel(logging.INFO)
-            told.info("%s", json.dumps(message))
-        elif (
-            is_proven and self._report_spec.channels is not None
-        ):  # else Spark drops it, as it does if the task fails yet
-            cloudpickle.loads(self._report_spec.channels.accumulator).add([message])
+            log = logging.getLogger(METRICS_LOGGER)
+            log.setLevel(logging.INFO)
+            log.info("%s", json.dumps(message))
+        elif channels is not None:
+            cloudpickle.loads(channels.accumulator).add([message])
 
     def _message(self, status: str) -> dict[str, Any]:
         assert self._chain is not None
@@ -245,7 +243,7 @@ class TaskReport:
 
 
 def _task(waited: float) -> dict[str, Any]:
-    """Where this runs, and since when: for so many seconds it has waited for its first rows."""
+    """Where this task runs, and when it began: it has waited for its first rows for so many seconds."""
     context = TaskContext.get()
     where = {"stage": 0, "partition": 0, "attempt": 0, "batch": None}
     if context is not None:
@@ -261,25 +259,25 @@ def _task(waited: float) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class MonitorRequest:
-    """Which monitors want to know of a job, and how.
+    """The monitors that a job reports to, and how.
 
     Args:
-        runs: what the monitors are called; none if nobody wants to know.
-        address: where the driver listens for figures of running tasks, if it does.
-        is_logged: whether ended tasks tell theirs to the logger `METRICS_LOGGER`.
+        runs: the names of the monitors; empty if there is none.
+        address: where the driver takes figures of running tasks; None if it takes none.
+        is_logged: whether ended tasks log their last message to `METRICS_LOGGER`.
     """
 
     runs: list[str] = dataclasses.field(default_factory=list)
     address: Address | None = None
     is_logged: bool = False
 
-    def dumped(self) -> str:
-        """As the value of a property; it has no secret."""
+    def to_property(self) -> str:
+        """The value of a property; it contains no secret."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def loaded(cls, text: str | None) -> MonitorRequest:
-        """Of the value of a property; nobody wants to know if it is none of ours."""
+    def from_property(cls, text: str | None) -> MonitorRequest:
+        """Read the value of a property; without monitors if the value is not one of ours."""
         with contextlib.suppress(ValueError, TypeError, KeyError, IndexError):
             found = json.loads(text or "")
             address = found["address"] and (str(found["address"][0]), int(found["address"][1]))
@@ -291,5 +289,5 @@ def _request() -> MonitorRequest:
     context = TaskContext.get()
     if context is None:
         return MonitorRequest()
-    own = MonitorRequest.loaded(context.getLocalProperty(THREAD_PROPERTY))
-    return own if own.runs else MonitorRequest.loaded(context.getLocalProperty(SESSION_CONF))
+    own = MonitorRequest.from_property(context.getLocalProperty(THREAD_PROPERTY))
+    return own if own.runs else MonitorRequest.from_property(context.getLocalProperty(SESSION_CONF))
