@@ -1,4 +1,4 @@
-"""async_pandas_udf: reads a function, checks its options, makes the object that stands for it at the entry points."""
+"""async_pandas_udf: reads a function, checks its options, and makes the object for Spark's entry points."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class AsyncUDF(Generic[P, R]):
         An UNORDERED one, or one of 0..n results, becomes a table function, which keeps the table's columns and
         appends the result's: `SELECT * FROM weather(TABLE(trips), 'city')`.
 
-        A call with wrong arguments: a table function refuses it when Spark analyses the query. Of a SQL function Spark
-        takes any number of columns unseen, so that the error comes with the first row, from the executor.
+        Wrong arguments: for a table function the error comes when Spark analyses the query. For a SQL function Spark
+        accepts any number of columns, so the error comes with the first row, from the executor.
         """
         if self.options.output_mode is OutputMode.UNORDERED or self.spec.many_results:
             register_table_function(spark, name, self.spec, self.options, self.returns)
@@ -88,18 +88,17 @@ class AsyncUDF(Generic[P, R]):
         """The key of the result for these arguments in a `ResultStore`, for its `delete`.
 
         Args:
-            arguments: as the function gets them: of a `timestamp` column an aware datetime in UTC; of an
-                `AsyncFunction` the one dict.
+            arguments: the arguments as the function gets them: for a `timestamp` column an aware datetime in UTC, for
+                an `AsyncFunction` the one dict.
 
         Raises:
-            AsyncUDFError: no key can be made of a value.
+            AsyncUDFError: a value cannot be part of a key.
         """
         return result_keys(self.spec, self.options, self.returns).of(
             arguments[0] if self.spec.takes_mapping else arguments
         )
 
-    # What spark.udf.register asks a user-defined function for: it takes anything with these attributes, so the function
-    # itself can be given to it and need not be a class of PySpark's.
+    # spark.udf.register takes any object with the attributes below. So you can register the function itself.
 
     @property
     def func(self) -> Callable[..., Any]:
@@ -128,7 +127,7 @@ class AsyncUDF(Generic[P, R]):
 
 
 class _Decorator(Protocol):
-    # A class can be called, so an AsyncFunction comes before what is called for its results.
+    # A class is callable too, so the overload for AsyncFunction comes first.
     @overload
     def __call__(self, function: AsyncFunction | type[AsyncFunction], /) -> AsyncUDF[..., Any]: ...
     @overload
@@ -152,8 +151,8 @@ def async_pandas_udf(
 def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> Any:
     """Make an `async def` a Spark function that keeps many calls in flight, in the promised order.
 
-    Used with or without parentheses; the return type comes first, as in `pandas_udf`, and may be left out where
-    the annotation of the result says it. The function is one of: `async def` of scalars; `async def` with
+    Use it with or without parentheses. The return type comes first, as in `pandas_udf`; leave it out if the annotation
+    of the result declares it. The function is one of: `async def` of scalars; `async def` with
     `yield` (0..n results per row); `async def` of `pd.Series`, `pd.DataFrame` or `pa.Array` (one call for many
     rows); a plain `def` (runs in a thread); an `AsyncFunction`.
 
@@ -161,56 +160,57 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         f: the function, when used without parentheses.
         returnType: DDL or a `DataType`, for one result.
         output_mode: "ordered", or "unordered" for the operator and table forms.
-        capacity: how many calls may be in progress at once, in each task; 100 unless given. "auto", or an
-            `AdaptiveCapacity`, finds out how many the service can do.
-        queue_size: how many rows may be in progress or wait for their turn; 100 * capacity unless given (batch_size *
+        capacity: how many calls may be in flight at once, in each task; 100 unless given. "auto", or an
+            `AdaptiveCapacity`, finds how many the service can take.
+        queue_size: how many rows may be in flight or wait for their turn; 100 * capacity unless given (batch_size *
             capacity if that is more). With `queue_size=capacity` a slow row stops all new calls, as in Flink.
-        max_buffered_bytes: how much the results that wait for their turn may weigh, in each task: when it is reached no
-            new call starts until some have left. Texts and bytes count by their length, other values 8 bytes. The
-            results of calls in progress come on top. 256 MiB unless given; None for no limit but `queue_size`.
+        max_buffered_bytes: the most bytes of results that wait for their turn, in each task: at this size no new call
+            starts until some results have left. Texts and bytes count by their length, other values 8 bytes. The
+            results of calls in flight come on top. 256 MiB unless given; None for no limit but `queue_size`.
         timeout: seconds for a row from its first call to its result, all attempts and back-offs included; 180 unless
             given, None for no limit. At the deadline the call is cancelled and the row is done at once.
-        attempt_timeout: seconds for one attempt; no limit of its own unless given.
+        attempt_timeout: seconds for one attempt; no limit unless given.
         on_timeout: the result of a row whose deadline has passed: a value, or a function of the row's arguments.
         retry: a `RetryStrategy` or a tenacity retrying object.
         on_error: "raise" fails the task at once, "null" gives null, "capture" makes the result a struct<value, error:
             struct<type, message, attempts, elapsed, status>>, where `status` is that of an HTTP error, and
             "dead_letter", for `AsyncStream` only, sends the row to `side_output(DEAD_LETTERS)`.
         on_null_input: "call" calls the function for every row. With "null" a row of which any argument is NULL has the
-            result NULL, as SQL's RETURNS NULL ON NULL INPUT: no call, no permit, no look into the store, no failure
-            (captured: a NULL value and a NULL error). Of an `AsyncFunction` its columns are the arguments.
-        extra_fields: fields of structs in a result that are not declared: "error", or "drop" to leave them out.
-        redact: keeps inputs out of messages: True shows their types only; a function of the input (the value, or of
-            several arguments their tuple, or an `AsyncFunction`'s dict) returns what may be shown. A result that does
-            not fit is then shown by its type only. What your own exceptions say is not touched, but for URLs: they
-            lose their user part and their query in every message, with or without `redact`.
+            result NULL, as SQL's RETURNS NULL ON NULL INPUT: no call, no permit, no lookup in the store, no failure
+            (captured: a NULL value and a NULL error). The arguments of an `AsyncFunction` are its columns.
+        extra_fields: what happens to fields of structs in a result that are not declared: "error", or "drop" to leave
+            them out.
+        redact: keeps inputs out of messages. True shows their types only. A function of the input (the value, the
+            tuple of several arguments, or the dict of an `AsyncFunction`) returns what to show. A result of the wrong
+            type is then shown by its type only. Messages of your own exceptions stay as they are, but URLs lose their
+            user part and their query in every message, with or without `redact`.
         batch_size: rows in a call of a vectorized function; 100 unless given.
-        batch_linger: seconds after which a batch goes out though it is not full; until the end unless given.
-        resources: async context managers opened once per task on the loop of the calls: a function whose name is
-            the parameter's, or a dict from parameter names to functions or classes.
+        batch_linger: seconds after which a batch that is not full is called; at the end of the input unless given.
+        resources: async context managers that each task opens once, on the loop of the calls: a function with the name
+            of the parameter, or a dict from parameter names to functions or classes.
         deterministic: lets Spark's optimizer copy the function to where its result is used, which calls it more than
             once for a row, or push filters past it. It saves calls only where one SELECT names the function twice.
         loop: the event loop of the calls: "auto", which is uvloop on executors that have it, "asyncio", or "uvloop"
             (the extra `asyncudf[fast]`).
-        spans: whether each attempt of a call is a span of OpenTelemetry, where an SDK is set up in the workers (the
-            extra `asyncudf[otel]`). It costs more than all else that is done for a call. Metrics go there without it.
-        store: a `ResultStore`, in which results are kept under their arguments: equal arguments are called once, in
-            this query, in this job or ever, as the store is shared and lasts. See docs/once.md.
-        version: told apart by it are results of a function that has changed; without one it is "1".
-        on_store_error: what becomes of rows whose store fails: "call", with a warning, or "fail" ends the job.
+        spans: whether each attempt of a call is a span of OpenTelemetry, if an SDK is set up in the workers (the extra
+            `asyncudf[otel]`). A span costs more than the rest of a call. Metrics are exported without it.
+        store: a `ResultStore`, which stores results by their arguments: equal arguments are called once in this query,
+            in this job, or as long as the store lasts. See docs/once.md.
+        version: change it when the function changes: results of another version do not count. Without it it is "1".
+        on_store_error: what happens to rows if the store fails: "call", with a warning, or "fail", which ends the job.
         store_timeout: seconds for a lookup of a batch, or a write; 1 unless given.
         rate_limit: a `RateLimit`, or a list of them that all hold: how many calls may begin in a second, minute, hour
-            or day, in the whole job. Attempts after the first count too. See docs/limits.md for this and what follows.
-        job_capacity: how many calls may be in progress at once in the whole job, beside `capacity` in each task.
+            or day, in the whole job. Each attempt counts. docs/limits.md is about this and the options below.
+        job_capacity: how many calls may be in flight at once in the whole job, beside `capacity` in each task.
         max_calls: how many calls a query may make in all; one more ends it with an error.
         coordinator: the URL of a Redis or Valkey server at which tasks agree on limits of the job, such as
-            "redis://:password@host:6379"; unless given the driver starts one where a limit needs it (the extra
+            "redis://:password@host:6379"; unless given, the driver starts a server if a limit needs one (the extra
             `asyncudf[coordinator]`).
-        throttle_counts: whether a refusal, such as a 429, uses an attempt. Unless it does, the refused row waits alone
+        throttle_counts: whether a refusal, such as a 429, uses up an attempt. Without it, the refused row alone waits
             as long as the service asks, and is called again.
-        breaker: a `CircuitBreaker`: rows wait while the service is dead, and use up no attempt.
+        breaker: a `CircuitBreaker`: rows wait while the service is down, and use up no attempt.
         max_failures: how many rows may fail before the job ends: a count, or a share such as 0.02 after 100 rows.
-        hedge: a `Hedge`: a second call for a row whose first takes long. Only for calls that may be made twice.
+        hedge: a `Hedge`: a second call for a row whose first call takes long. Only for calls that may be made twice.
 
     Raises:
         OptionError: a value that cannot work. It is also a ValueError.
@@ -234,7 +234,7 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
 
 
 def udf_of(function: Any, returns: Any, options: Mapping[str, Any]) -> AsyncUDF[..., Any]:
-    """The AsyncUDF of a function given as it is, or another's copy with other options."""
+    """The AsyncUDF of a plain function with these options, or a copy of an AsyncUDF with them."""
     if isinstance(function, AsyncUDF):
         changed = function.with_options(**options)
         if returns is not None:
@@ -253,7 +253,7 @@ def _read(function: Any, options: Options) -> tuple[FunctionSpec, Options]:
 
 
 def _checked_type(returns: Any) -> Any:
-    # The module is asked, not the class: a DataType of Spark Connect or a subclass is one as well.
+    # By attribute and not by class, so that this module does not import PySpark.
     if returns is None or isinstance(returns, str) or hasattr(returns, "simpleString"):
         return returns
     raise OptionError(

@@ -1,4 +1,4 @@
-"""LookupTable: the results of a function as a Spark table, which is brought up to date."""
+"""LookupTable: the results of a function as a Spark table, which `update` completes."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class LookupUpdate:
     """What an update did, counted in distinct arguments.
 
     Attributes:
-        called: the function was called for them, and they are in the table.
-        reused: the table had them.
-        failed: of those that were called, these have an error.
+        called: arguments for which the function was called; they are in the table now.
+        reused: arguments that the table had already.
+        failed: arguments among the called ones whose call ended with an error.
     """
 
     called: int
@@ -47,41 +47,41 @@ class LookupUpdate:
 
 
 class LookupTable:
-    """The results of a function for all arguments that it was ever asked for, as a table of Spark.
+    """A Spark table of a function's results for all arguments that you have updated it with.
 
-    For jobs that outgrow one machine, and clusters without Redis: each distinct arguments are called once, whatever
-    happens to the job, and the results can be joined, queried and kept like any other table.
+    For jobs that outgrow one machine, and clusters without Redis: the function is called once for distinct arguments,
+    whatever happens to the job, and you can join, query and keep the results like any other table.
 
-    Rows are only added, a wave at a time, and a wave that was not finished leaves whole rows behind or nothing. So an
-    update that was killed is run again, and goes on with what is missing. Two updates at once do no harm, but both may
-    call for the same arguments; the newest result counts. Results of a function of another name (with its module), or
-    of another `version=`, do not count; all lambdas have one name.
+    `update` only adds rows, a wave at a time. A wave that was not finished leaves whole rows or nothing. So if an
+    update was killed, run it again, and it calls for what is missing. Two updates at once do no harm, but both may call
+    for the same arguments; the newest result counts. Results of a function of another name (with its module), or of
+    another `version=`, do not count; all lambdas have one name.
 
-    Whatever `on_error` is, errors are kept beside the arguments. What only stands in for a result is not kept: a row
-    that is late has its `AsyncTimeoutError` and not what `on_timeout` gives, and one whose last result
-    `retry_if_result` would try again has a `ResultError`.
+    The table keeps errors beside the arguments, whatever `on_error` is. It keeps no stand-ins for results: a row that
+    is late has its `AsyncTimeoutError` and not what `on_timeout` gives, and a row whose last result `retry_if_result`
+    would try again has a `ResultError`.
 
     Args:
         spark: the session.
-        table: a path, taken to the letter, or the name of a table in the catalog, where what is more than letters,
-            digits and underscores is in `backticks`. It is made when it is not there. Without Hive or another catalog
-            that lasts, Spark forgets a name at the end of the session; the table is then made again over the files
-            that it finds where the table was.
+        table: a path, read literally, or the name of a table in the catalog; put `backticks` around a part of a name
+            that is more than letters, digits and underscores. The table is created if it does not exist. Without Hive
+            or another lasting catalog, Spark forgets a name at the end of the session; the table is then created again
+            over the files that are where the table was.
         function: an `async_pandas_udf` or a plain function, with one result for a row.
-        columns: the names of the columns that the function reads, in the order of its parameters; without them those
-            called like its parameters. The same in each DataFrame.
-        ttl: seconds, or a timedelta, after which `update` calls again; the older result stays until there is another.
+        columns: the names of the columns that the function reads, in the order of its parameters; unless given, the
+            names of its parameters. They are the same in each DataFrame.
+        ttl: seconds, or a timedelta, after which `update` calls again; the old result stays until there is a new one.
             None: never.
         error_ttl: the same for errors; None: each update calls again.
         format: "parquet", "orc", or what is installed, such as "avro", "delta" or "iceberg". A table of the catalog
-            keeps the one that it was made with.
-        wave: about how many calls to make before they are added to the table.
-        returnType: the type of a result, where `function` does not say it.
+            keeps the format that it was created with.
+        wave: about how many calls to make before their results are added to the table.
+        returnType: the type of a result, if `function` does not declare it.
         options: as in `async_pandas_udf`; those given here win.
 
     Raises:
         OptionError: a value that cannot work.
-        FunctionError: a function that gives 0..n results, or two of the columns that `to_df` shows have one name.
+        FunctionError: the function gives 0..n results, or two columns of `to_df` would have one name.
 
     >>> airports = LookupTable(spark, "/data/airports", locate, "code", ttl=30 * 24 * 3600)  # doctest: +SKIP
     >>> airports.update(flights)  # doctest: +SKIP
@@ -107,7 +107,7 @@ class LookupTable:
         self._spark = spark
         self._ttl, self._error_ttl = optional(seconds)(ttl, "ttl"), optional(seconds)(error_ttl, "error_ttl")
         self._wave = positive_int(wave, "wave")
-        self._udf = capturing(udf_of(function, returnType, options))
+        self._udf = _capturing(udf_of(function, returnType, options))
         spec = self._udf.spec
         self._columns = tuple(text(column, "a column") for column in columns) or spec.parameters[: spec.required]
         if not self._columns:
@@ -118,21 +118,21 @@ class LookupTable:
         self._table = lookup_table(spark, where, kind, spec, self._udf.options, self._udf.returns, self._columns)
 
     def update(self, df: DataFrame, progress: bool = True) -> LookupUpdate:
-        """Call the function for the arguments in `df` that the table has no result for, and add what it gives.
+        """Call the function for the arguments in `df` without a result in the table, and add the results.
 
-        With `on_null_input="null"` rows with a NULL among the arguments are passed over: a join gives NULL for them.
+        With `on_null_input="null"` it skips rows with a NULL among the arguments: a join gives NULL for them.
 
         Args:
-            df: has the columns of the arguments; rows may repeat. Not streaming: of a stream each batch, in
+            df: a DataFrame with the columns of the arguments; rows may repeat. For a stream, update with each batch in
                 `foreachBatch`.
-            progress: show how far it is, as `monitor(spark, progress=True)` does.
+            progress: show the progress, as `monitor(spark, progress=True)` does.
 
         Raises:
-            OptionError: `df` is no DataFrame, or `progress` not True or False.
+            OptionError: `df` is not a DataFrame, or `progress` is not True or False.
             FunctionError: `df` is streaming; a column is missing, there twice, or of another type than in the table;
-                the table is another one, or cannot be read, or made.
-            PySparkException: a job has failed, as by what no `on_error` keeps from it, such as resources that cannot
-                be opened, or because the table cannot be written; the batches before stay in the table.
+                the table is not one of a LookupTable, or cannot be read or created.
+            PySparkException: a job has failed: the table cannot be written, or an error that `on_error` does not cover,
+                such as resources that cannot be opened. The waves before stay in the table.
         """
         flag(progress, "progress")
         check_ends(df)
@@ -160,7 +160,7 @@ class LookupTable:
         return called, failed
 
     def join(self, df: DataFrame, how: Literal["left", "inner"] = "left") -> DataFrame:
-        """`df` with the newest result for its arguments, NULLs among them included; nothing is called.
+        """`df` with the newest result for its arguments, also for those with a NULL; calls nothing.
 
         A struct's fields become columns, anything else one column named after the function. A streaming `df` is joined
         with the table as it is now.
@@ -169,19 +169,19 @@ class LookupTable:
             how: "left" keeps rows without a result, with NULLs; "inner" drops them.
 
         Raises:
-            OptionError: `df` is no DataFrame, or `how` is something else.
-            FunctionError: a column is missing, there twice, of another type than in the table, or called like one of
-                the result's; the table is another one, or cannot be read.
+            OptionError: `df` is not a DataFrame, or `how` is something else.
+            FunctionError: a column is missing, there twice, of another type than in the table, or has the name of a
+                column of the result; the table is not one of a LookupTable, or cannot be read.
         """
         if how not in HOW:
             raise OptionError(f"how must be one of {', '.join(map(repr, HOW))}, not {safe_repr(how)}")
         return self._table.joined(df, self._udf.spec.name, how)
 
     def to_df(self) -> DataFrame:
-        """A row for each arguments: they, the newest result, the error of the last call if it had one, `called_at`.
+        """A row for distinct arguments: these, the newest result, the error of the last call if any, and `called_at`.
 
         Raises:
-            FunctionError: there is no table yet, or it is another one.
+            FunctionError: there is no table yet, or it is not one of a LookupTable.
         """
         return self._table.shown()
 
@@ -189,20 +189,19 @@ class LookupTable:
         return f"<LookupTable {self._table.where} of {self._udf.spec.name}({', '.join(self._columns)})>"
 
 
-def capturing(udf: AsyncUDF[..., Any]) -> AsyncUDF[..., Any]:
-    """The function with its errors beside its results.
+def _capturing(udf: AsyncUDF[..., Any]) -> AsyncUDF[..., Any]:
+    """The function with `on_error="capture"`, and with an error wherever an option would give a stand-in for a result.
 
-    A row that is late has its error, whatever `on_timeout` would make of it, and so has one whose last result the retry
-    strategy would have tried again.
+    These are rows whose deadline has passed, and rows whose last result the retry strategy would try again.
     """
     retry, timeout = udf.options.retry, udf.options.timeout
-    if retry is not None and timeout is not None:  # which a strategy needs
-        retry = _Exacting(retry, timeout)
+    if retry is not None and timeout is not None:  # a retry strategy needs a timeout
+        retry = _StrictRetry(retry, timeout)
     return udf.with_options(on_error="capture", on_timeout=None, retry=retry)
 
 
-class _Exacting(RetryStrategy):
-    """Another strategy, but its last result does not stand if another attempt would have been made for it."""
+class _StrictRetry(RetryStrategy):
+    """Retries as another strategy does; a last result that the strategy would try again is an error."""
 
     def __init__(self, given: RetryStrategy, timeout: float) -> None:
         self._given = given

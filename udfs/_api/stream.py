@@ -37,13 +37,13 @@ Rows = Callable[[dict[str, Any]], Any]
 class AsyncStream:
     """Async operators and plain functions chained over a DataFrame, all in one stage of one Python worker.
 
-    Each method gives a new stream and changes nothing. Rows pass from one operator to the next one by one, and a
-    slow operator holds back those before it: in front of each wait at most `capacity` rows. Nothing is called
-    before an action runs on the DataFrame of `to_df()`; attributes that a stream does not have, such as `show`,
-    `count`, `select` or `write`, are those of that DataFrame.
+    Each method returns a new stream and changes nothing. Rows pass from operator to operator one by one, and a slow
+    operator holds back the operators before it: at most `capacity` rows wait in front of each. Functions are called
+    when an action runs on the DataFrame of `to_df()`. Attributes that a stream does not have, such as `show`, `count`,
+    `select` or `write`, are those of that DataFrame.
 
-    Functions of one row see a dict of all columns. An async operator appends its result's columns; columns that
-    nobody reads stay Arrow up to the end. After Flink's `DataStream`.
+    Functions of one row see a dict of all columns. An async operator appends the columns of its result. Columns that
+    no function reads stay in Arrow. After Flink's `DataStream`.
 
     **Side outputs** (`side_output`) come from the same evaluation as the stream itself: where an operator may write
     any, the evaluation is kept with Spark's `persist()` (memory, then disk, of the executors) from the first
@@ -52,10 +52,10 @@ class AsyncStream:
 
     Args:
         df: a batch or streaming DataFrame.
-        object_reuse: hand the same lists and dicts from operator to operator. Saves copies; a function that edits
-            one is then seen by its neighbours. Off, each operator sees copies of its own.
-        latency_interval: seconds between two latency markers; `side_output(LATENCIES)` tells how long each was held up.
-        redact: as in `async_pandas_udf`, for all functions of the chain that have none of their own.
+        object_reuse: pass the same lists and dicts from operator to operator. This saves copies, but other operators
+            then see what a function edits. Off, each operator gets copies of its own.
+        latency_interval: seconds between two latency markers; `side_output(LATENCIES)` has the delay of each.
+        redact: as in `async_pandas_udf`, for all functions of the chain that do not set it.
 
     Raises:
         OptionError: not a DataFrame, or a value that cannot work.
@@ -88,7 +88,7 @@ class AsyncStream:
         return ResultRef(self._source, result_plan(self._node, self._tag))
 
     def _then(self, make: Callable[[StreamNode], StreamNode]) -> AsyncStream:
-        """A stream of another operator; behind a side output it begins a chain of its own."""
+        """A stream with another operator; a side output begins a chain of its own."""
         source, node = self._source, self._node
         if self._tag is not None:
             source, node = source.after(self._ref.result)
@@ -152,7 +152,7 @@ class AsyncStream:
         options: Mapping[str, Any],
         **places: Any,
     ) -> AsyncStream:
-        """What both waits do; `places`: where watermarks come from, and under which names columns are added."""
+        """Both waits; `places` has the source of watermarks, and the names of added columns."""
         if "output_mode" in options:
             raise OptionError(f"output_mode is said by the name of the function already: {mode.value}_wait")
         udf = udf_of(function, returns, {**options, "output_mode": mode})
@@ -194,17 +194,17 @@ class AsyncStream:
         return self._then(lambda node: filter_node(node, function, self._source.redact))
 
     def branch(self) -> AsyncStream:
-        """The same rows once more, for fan-out: each branch goes its own way in the same evaluation.
+        """The same rows once more, for fan-out: each branch has its own operators in the same evaluation.
 
         The branches of `AsyncStream.collect(...)` run side by side in one chain; the slowest sets the pace.
         """
         return self._at(self._source, self._node, self._tag)
 
     def union(self, *others: AsyncStream) -> AsyncStream:
-        """The rows of several branches of one stream, as they come.
+        """The rows of several branches of one stream, in the order in which they arrive.
 
-        The watermark is the lowest of the branches; one that is idle (`WatermarkStrategy.with_idleness`) does not
-        hold it back.
+        The watermark is the lowest of the branches; an idle branch (`WatermarkStrategy.with_idleness`) does not hold
+        it back.
 
         Raises:
             FunctionError: branches of other DataFrames, or with other columns.
@@ -218,7 +218,7 @@ class AsyncStream:
         return self._then(lambda node: union_node([node, *(other._node for other in others)]))
 
     def side_output(self, tag: OutputTag) -> AsyncStream:
-        """What the operators on the way to this stream have written to a side output, from the same evaluation.
+        """The rows that the operators of this stream write to a side output, from the same evaluation.
 
         Args:
             tag: one of your own; `DEAD_LETTERS`, the rows that failed under `on_error="dead_letter"`: the columns
@@ -243,7 +243,7 @@ class AsyncStream:
     def to_df(self) -> DataFrame:
         """The rows as a DataFrame.
 
-        Without side outputs each action evaluates anew, as with any DataFrame; with them the evaluation is kept
+        Without side outputs each action evaluates anew, as with any DataFrame. With them the evaluation is persisted
         and shared with `side_output`, until `close()`.
 
         Raises:
@@ -252,7 +252,7 @@ class AsyncStream:
         return self._source.read(self._ref.result)
 
     def _alone(self) -> DataFrame:
-        """The rows without any side output: nothing is kept. For a stream of one async operator."""
+        """The rows without side outputs, which persists nothing. For a stream of one async operator."""
         for node in self._node.path():
             if isinstance(node.factory, WaitFactory):
                 refuse_dead_letters(node.factory.name, node.factory.function_plan.options)
@@ -261,7 +261,7 @@ class AsyncStream:
     def collect(self: AsyncStream | None = None, /, **streams: AsyncStream) -> Any:
         """`AsyncStream.collect(name=stream, ...)`: several streams and side outputs from one evaluation.
 
-        The evaluation is kept until `close()` of any of the streams. Side outputs that are not named are dropped.
+        The evaluation is persisted until `close()` of any of the streams. Side outputs without a name here are dropped.
 
         Returns:
             A DataFrame for each name. Called on a stream without names: its rows, as `DataFrame.collect()` does.
@@ -280,7 +280,7 @@ class AsyncStream:
         return read_together({name: stream._ref for name, stream in streams.items()})
 
     def close(self) -> None:
-        """Release what is kept for this stream and all others of the same beginning.
+        """Release the persisted evaluations of this stream and of all others that begin with the same DataFrame.
 
         DataFrames already given still work; their next action calls the service again.
         """
