@@ -13,7 +13,7 @@ from asyncudf import AsyncUDF, async_pandas_udf
 from asyncudf._chain.chain import Chain
 from asyncudf._metrics.run_metrics import RunMetrics
 from asyncudf.testing import VirtualClockLoop, _stream
-from asyncudf.testing._operators import ListOutput, chain_of, elements_of
+from asyncudf.testing._rows import ListOutput, chain_of, elements_of
 
 __all__ = ("Counted", "Engine", "added_up", "started_streams")
 

@@ -148,14 +148,14 @@ def test_the_good_one_passes() -> None:
 @pytest.mark.parametrize(
     ("bad", "promise"),
     [
-        (Alone, "What one task has put is found by others"),
+        (Alone, "Other tasks find at once what one has put"),
         (Unordered, "3 keys"),
         (Sorted, "in the order of the keys"),
-        (Eternal, "A value ends with its ttl"),
+        (Eternal, "A value ends with the ttl of the last put"),
         (Text, "a str, not bytes"),
-        (NothingForEmpty, "the very bytes"),
-        (First, "What was put last"),
-        (Forgetful, "can delete forgets"),
+        (NothingForEmpty, "exactly the bytes"),
+        (First, "The value of a key is the one that was put last"),
+        (Forgetful, "can delete deletes"),
     ],
 )
 def test_the_suite_notices(bad: type[ResultStore], promise: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from asyncudf import AsyncUDFError, async_pandas_udf
 from asyncudf.testing import VirtualClockLoop
-from asyncudf.testing._operators import ListOutput, chain_of, elements_of
+from asyncudf.testing._rows import ListOutput, chain_of, elements_of
 
 from ..kit.stores import Counting, LeasedStore, SlowStore
 

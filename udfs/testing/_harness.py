@@ -1,8 +1,9 @@
-"""Step by step: an operator whose calls are completed by hand."""
+"""OperatorHarness and ManualFunction: an operator step by step, with calls that the test completes."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Self, Unpack
 
 from asyncudf.queues import StreamElement
@@ -12,9 +13,8 @@ from .._errors.exceptions import AsyncUDFError
 from .._loop.event_loops import run_to_end
 from .._operators.async_wait import AsyncWaitOperator
 from .._policies.options import FunctionOptions
-from ._clock import VirtualClockLoop as VirtualClockLoop
-from ._operators import ListOutput, chain_of, elements_of
-from ._run_apart import is_loop_running
+from ._loops import VirtualClockLoop, is_loop_running
+from ._rows import ListOutput, chain_of, elements_of
 
 __all__ = ("ManualFunction", "OperatorHarness")
 
@@ -62,8 +62,8 @@ class ManualFunction:
 class OperatorHarness:
     """One operator on a virtual clock that stands still unless the test advances it.
 
-    Every method runs what can run and returns when all calls are waiting. `output` holds what was emitted. An
-    error that ended the operator is raised by `is_done`, at the latest at the end of the `with` block.
+    Every method runs what can run and returns when all calls are waiting. `output` holds what was emitted.
+    `is_done`, or at the latest the end of the `with` block, raises the error that ended the operator.
 
     >>> function = ManualFunction()
     >>> with OperatorHarness(function) as harness:
@@ -90,7 +90,7 @@ class OperatorHarness:
         assert isinstance(operator, AsyncWaitOperator)
         self._operator = operator
         self._main: asyncio.Task[None] | None = None
-        self._told = False
+        self._raised = False
 
     def __enter__(self) -> Self:
         self._start()
@@ -105,7 +105,7 @@ class OperatorHarness:
                 except asyncio.CancelledError:
                     pass
                 except Exception:
-                    if exception[0] is None and not self._told:  # an error that the test has not looked at
+                    if exception[0] is None and not self._raised:  # an error that the test has not seen
                         raise
 
         run_to_end(self._loop, stop(), self._udf.options.slots)
@@ -120,7 +120,7 @@ class OperatorHarness:
         """Whether the operator has ended; raises the error that ended it."""
         if self._main is None or not self._main.done():
             return False
-        self._told = True
+        self._raised = True
         self._main.result()
         return True
 
@@ -157,13 +157,13 @@ class OperatorHarness:
         self._main = self._loop.create_task(self._chain.run())
         self._run(lambda: None)
 
-    def _run(self, action: Any) -> None:
-        """Do something on the loop, and let it go on until all calls are waiting."""
+    def _run(self, action: Callable[[], object]) -> None:
+        """Do something on the loop, and run it until all calls are waiting."""
 
-        # A number of turns, and not until nothing is ready: asyncio does not tell that, and the clock must stand still.
-        async def settle() -> None:
+        # A fixed number of turns: asyncio does not say when nothing is ready, and the clock must stand still.
+        async def run() -> None:
             action()
             for _ in range(20):  # more turns of the loop than any chain of callbacks here is long
                 await asyncio.sleep(0)
 
-        self._loop.run_until_complete(settle())
+        self._loop.run_until_complete(run())

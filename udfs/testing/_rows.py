@@ -1,21 +1,29 @@
-"""`run_rows`: a function over plain values, without Spark."""
+"""run_rows: a function over plain Python values, without Spark; and the chain and the output behind it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import dataclasses
+import random
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Unpack
 
-from .._api.decorator import udf_of
-from .._errors.exceptions import OptionError
-from .._functions.side_outputs import OutputTag
-from .._policies.options import CallOptions, OutputMode
-from .._text.safe import safe_repr
-from ._clock import VirtualClockLoop as VirtualClockLoop
-from ._operators import ListOutput, chain_of, elements_of
-from ._run_apart import run_apart
+from asyncudf.queues import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
 
-__all__ = ("run_rows",)
+from .._api.decorator import AsyncUDF, udf_of
+from .._chain.chain import Chain
+from .._chain.environment import TaskEnvironment
+from .._chain.plan import ChainPlan
+from .._chain.sinks import OutputSink, SideOutputValidators
+from .._errors.exceptions import OptionError
+from .._functions.side_outputs import DEAD_LETTERS, OutputTag
+from .._operators.outputs import Output
+from .._policies.options import CallOptions, OutputMode
+from .._spark.planner import plan_function_offline
+from .._spark.types import side_output_type
+from ._loops import new_loop, run_apart
+
+__all__ = ("ListOutput", "chain_of", "elements_of", "run_rows")
 
 
 def run_rows(
@@ -32,20 +40,20 @@ def run_rows(
 
     Args:
         function: a plain function, an `async_pandas_udf` (with its options) or an `AsyncFunction`.
-        rows: values, `StreamRecord`s and `Watermark`s; for a function of several parameters a row is a tuple.
+        rows: values, `StreamRecord`s and `Watermark`s; a row of a function with several parameters is a tuple.
         output_mode, options: as in `async_pandas_udf`; those given here win.
         clock: "virtual" jumps from timer to timer, so an hour takes no time and every run is the same; "real"
             is for code that needs threads or sockets.
-        returnType: the declared type, to check results against it as Spark's run would.
-        side_outputs: filled with what the function writes to side outputs, under their tags; of `DEAD_LETTERS`
-            the row's arguments and its error.
+        returnType: the declared type; results are checked against it as with Spark.
+        side_outputs: filled with the rows that the function writes to side outputs, under their tags; a row of
+            `DEAD_LETTERS` has the arguments and the error.
 
     Returns:
-        The result values and the watermarks that were put in, without the `Watermark.MAX` at the end.
+        The result values and the watermarks of `rows`, without the `Watermark.MAX` at the end.
 
     Raises:
-        AsyncUDFError: as on a cluster, but not wrapped by Spark. On the virtual clock also when every call waits
-            for something that can no longer happen.
+        AsyncUDFError: as on a cluster, but not wrapped by Spark. On the virtual clock also if every call waits for
+            something that can no longer happen.
 
     >>> import asyncio
     >>> async def shout(word: str) -> str:
@@ -56,18 +64,15 @@ def run_rows(
     """
     chosen = {} if output_mode is None else {"output_mode": output_mode}
     udf = udf_of(function, returnType, {**options, **chosen})
-    if clock not in ("virtual", "real"):
-        raise OptionError(f"clock must be 'virtual' or 'real', not {safe_repr(clock)}")
-    loop = VirtualClockLoop() if clock == "virtual" else asyncio.new_event_loop()
     if clock == "virtual" and udf.spec.runs_in_thread:
-        loop.close()
         raise OptionError(
             f"{udf.spec.name} is a plain def and runs in a thread, in which virtual time does not pass: time would "
             "jump past its timeout; use run_rows(..., clock='real')"
         )
+    loop = new_loop(clock)
     output = ListOutput(side_outputs)
 
-    # Fed at once and as a whole: nobody else reads the input, so there is nobody to ask for the next batch.
+    # All rows are fed at once, so the chain never asks for the next batch.
     async def main() -> None:
         chain = chain_of(udf, output, loop)
         chain.feed(elements_of(udf, rows))
@@ -76,3 +81,62 @@ def run_rows(
 
     run_apart(loop, main(), udf.options.slots)
     return output.collected
+
+
+class ListOutput(Output):
+    """Keeps what a chain emits."""
+
+    def __init__(self, side_outputs: dict[OutputTag, list[Any]] | None = None) -> None:
+        super().__init__()
+        self.everything: list[Any] = []
+        self._sides = {} if side_outputs is None else side_outputs
+
+    @property
+    def collected(self) -> list[Any]:
+        """Results and watermarks, in the order of emission."""
+        return [item for item in self.everything if not isinstance(item, (WatermarkStatus, LatencyMarker))]
+
+    def collect(self, record: StreamRecord) -> None:
+        self.everything.append(record.value)
+
+    def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
+        row = {"input": record.origin, **record.value} if tag == DEAD_LETTERS else record.value
+        self._sides.setdefault(tag, []).append(row)
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        super().emit_watermark(watermark)
+        if watermark != Watermark.MAX:
+            self.everything.append(watermark)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        self.everything.append(status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        self.everything.append(marker)
+
+
+def chain_of(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEventLoop) -> Chain:
+    """The chain of a function as Spark runs it; its results are checked, and stay what the function returned."""
+    # keeps_results: a test compares with what its function returned, not with the value that Arrow takes for it.
+    # Random(0): every run is the same, jitter included.
+    plan = dataclasses.replace(plan_function_offline(udf.spec, udf.options, udf.returns), keeps_results=True)
+    names = udf.spec.parameters
+    environment = TaskEnvironment(loop, random.Random(0), side_types=SideOutputValidators(side_output_type))
+    return Chain(ChainPlan.of_function(plan, names, [None] * max(1, len(names))), environment, OutputSink(output))
+
+
+def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamElement]:
+    """Rows as a user writes them as elements for an operator."""
+    spec = udf.spec
+    several = spec.variadic or len(spec.parameters) > 1
+    for row in rows:
+        if isinstance(row, (Watermark, WatermarkStatus, LatencyMarker)):
+            yield row
+            continue
+        record = row if isinstance(row, StreamRecord) else StreamRecord(row)
+        if spec.takes_mapping:
+            yield StreamRecord(record.value, record.timestamp, record.value)
+            continue
+        arguments = record.value if several and isinstance(record.value, tuple) else (record.value,)
+        spec.check_column_count(len(arguments))
+        yield StreamRecord(arguments, record.timestamp, arguments)

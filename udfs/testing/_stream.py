@@ -1,8 +1,7 @@
-"""The test kit for chains: the whole chain over plain rows, without Spark, on a clock that does not wait."""
+"""run_stream: a whole chain over plain rows, without Spark, on a virtual clock."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -24,8 +23,7 @@ from .._spark.schemas import check_columns
 from .._spark.types import arrow_type, parsed
 from .._stores.memory import staying_here
 from .._text.safe import safe_repr
-from ._clock import VirtualClockLoop
-from ._run_apart import run_apart
+from ._loops import new_loop, run_apart
 
 __all__ = ("run_stream",)
 
@@ -41,10 +39,10 @@ def run_stream(
     latency_interval: float | None = None,
     redact: bool | Callable[[Any], Any] = False,
 ) -> Any:
-    """Run a chain over rows with the real operators, and return what comes out.
+    """Run a chain over rows with the real operators, and return its results.
 
     Args:
-        build: makes of a stream the stream to be read, or several by name (side outputs too).
+        build: takes a stream and returns the stream to read, or several by name; side outputs too.
         rows: mappings of the columns.
         schema: their types, DDL or a `StructType`.
         clock: "virtual" jumps from timer to timer; "real" is for code that needs threads or sockets.
@@ -52,11 +50,11 @@ def run_stream(
         object_reuse, latency_interval, redact: as in `AsyncStream`.
 
     Returns:
-        A list of rows as dicts, in the order in which they left; for several streams such a list by name.
+        The rows as dicts, in the order of emission; for several streams a list for each name.
 
     Raises:
         AsyncUDFError: as on a cluster, but not wrapped by Spark.
-        OptionError: a stream that begins with a side output; run it over rows of its own.
+        OptionError: a stream begins with a side output; run it over rows of its own.
 
     >>> import asyncio
     >>> async def shout(word: str) -> str:
@@ -66,8 +64,6 @@ def run_stream(
     >>> run_stream(lambda stream: stream.unordered_wait(shout), rows, "word string")
     [{'word': 'one', 'shout': 'ONE'}, {'word': 'long', 'shout': 'LONG'}]
     """
-    if clock not in ("virtual", "real"):
-        raise OptionError(f"clock must be 'virtual' or 'real', not {safe_repr(clock)}")
     columns: Any = parsed(schema) if isinstance(schema, str) else schema
     if not hasattr(columns, "fields"):
         raise OptionError(f"the schema of the rows has columns, such as 'word string', and is not {safe_repr(schema)}")
@@ -101,8 +97,8 @@ def _batches(rows: Iterable[Mapping[str, Any]], schema: Any, size: int) -> Itera
 
 
 def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list[pa.RecordBatch]:
-    # As `start_bridge` does it, but in one thread: batches are fed when they are asked for, in the loop's next turn.
-    loop = VirtualClockLoop() if clock == "virtual" else asyncio.new_event_loop()
+    # As in `start_bridge`, but in one thread: a batch that the chain requests is fed in the next turn of the loop.
+    loop = new_loop(clock)
     written: list[pa.RecordBatch] = []
     source, read = iter(batches), SourceReader(task.plan)
 
