@@ -111,7 +111,7 @@ class RowSharing:
         """The calls can begin."""
 
     async def end(self) -> None:
-        """The calls end, and nobody waits for their results any more."""
+        """The operator ends: results are for no row any more."""
 
     def has_to_call(self, element: Any) -> bool:
         """Whether an element that is next in line is a row that would have a call of its own."""

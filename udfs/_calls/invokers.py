@@ -1,4 +1,4 @@
-"""How each kind of function is called, with copies of its arguments, spans, and what an attempt costs."""
+"""How each kind of function is called: an invoker for each kind, copies of arguments, costs of attempts, spans."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class BatchCodec(Protocol):
 
 
 class Invoker(ABC):
-    """A function bound to its task: its resources are open, its context is there."""
+    """A function bound to the open resources and the context of its task."""
 
-    direct: Callable[..., Coroutine[Any, Any, Any]] | None = None  # one call, one plain coroutine, one result
+    direct: Callable[..., Coroutine[Any, Any, Any]] | None = None  # an `async def` of one row and one result
 
     def __init__(self, name: str, on_timeout: Any) -> None:
         self.name = name
@@ -51,21 +51,21 @@ class Invoker(ABC):
 
     @abstractmethod
     async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results] | None:
-        """Call the function for the rows of one call; None when `deliver` has had the results."""
+        """Call the function for the rows of one call; returns None if `deliver` was called with the results."""
 
     def timed_out(self, row: Any, error: BaseException) -> Results:
-        """The results of a row whose deadline has passed; raises `error` if the function has no answer."""
+        """The results of a row whose deadline has passed; raises `error` if the function has no answer for it."""
         if self._on_timeout is None:
             raise error
         return ((self._on_timeout(*row) if callable(self._on_timeout) else self._on_timeout),)
 
     def seen_by_retry(self, results: Sequence[Results]) -> Any:
-        """What a result predicate is asked about: the value of a plain function, else the list of results."""
+        """The argument of a result predicate: the value of a plain function, or the list of results."""
         return results[0]
 
 
 class _Scalar(Invoker):
-    """A plain `def`, whose coroutine waits for a thread; with `_Direct` all that gives one value for one row."""
+    """A plain `def`, whose coroutine waits for a thread."""
 
     def __init__(self, name: str, on_timeout: Any, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         super().__init__(name, on_timeout)
@@ -79,7 +79,7 @@ class _Scalar(Invoker):
 
 
 class _Direct(_Scalar):
-    """An `async def`: what it returns is the coroutine itself, so the fast path may call it."""
+    """An `async def`: it returns the coroutine itself, so the fast path may call it."""
 
     def __init__(self, name: str, on_timeout: Any, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         super().__init__(name, on_timeout, function)
@@ -118,8 +118,8 @@ class _Vectorized(Invoker):
 class _AsyncFunctionInvoker(Invoker):
     """An `AsyncFunction`, which completes a `ResultFuture`."""
 
-    # The row is done when the future is, though `async_invoke` may go on; and it may return long before. So results
-    # come by `deliver` and not as what `invoke` returns, and the slot stays taken until both are over.
+    # The row is done when the future is, before or after `async_invoke` returns. So results come by `deliver`, and the
+    # slot stays taken until both are over.
 
     def __init__(self, name: str, on_timeout: Any, function: AsyncFunction) -> None:
         super().__init__(name, on_timeout)
@@ -147,7 +147,7 @@ class _AsyncFunctionInvoker(Invoker):
 
 
 class _Traced(Invoker):
-    """Any of these, with a span around each attempt."""
+    """Any of these invokers, with a span around each attempt."""
 
     def __init__(self, inner: Invoker, spans: _Spans) -> None:
         super().__init__(inner.name, None)
@@ -188,7 +188,7 @@ def invoker_of(
     """Bind a function to the resources and the context of its task.
 
     Raises:
-        AsyncUDFError: there shall be spans, and OpenTelemetry is not installed here.
+        AsyncUDFError: spans are wanted, and OpenTelemetry is not installed here.
     """
     invoker = _bound(spec, options.on_timeout, resources, context, codec)
     if not options.spans:
@@ -222,7 +222,7 @@ def _bound(
 
 
 def of_row(asked: Callable[..., Any], spec: FunctionSpec) -> Callable[..., Any]:
-    """What an option has as a function of a row's arguments, such as `cost` or `on_timeout`, called with its columns.
+    """Makes a function of an option, such as `cost` or `on_timeout`, that is called with the columns of a row.
 
     It gets by position what the function itself takes of the row: where there is no column, the function's default. Of
     those behind the last column it gets what it cannot do without, or calls by the same name: it may have others.
@@ -234,7 +234,7 @@ def of_row(asked: Callable[..., Any], spec: FunctionSpec) -> Callable[..., Any]:
     ends = [place + 1 for place, p in enumerate(placed) if p.name in spec.parameters]  # of the columns
     try:
         takes = [p for p in parameters_of(asked) if p.kind in BY_POSITION]
-    except (ValueError, TypeError):  # of some that are made in C
+    except (ValueError, TypeError):  # some functions made in C have no signature
         takes = []
 
     def called(*row: Any) -> Any:
@@ -256,7 +256,7 @@ def _in_thread(function: Callable[..., Any], name: str) -> Callable[..., Corouti
     def guarded(*args: Any) -> Any:
         try:
             result = function(*args)
-        except StopIteration as error:  # no future may carry it: the row would wait for ever
+        except StopIteration as error:  # a future cannot have it: the row would wait for ever
             raise RuntimeError(f"{name} raised StopIteration") from error
         if asyncio.iscoroutine(result):
             result.close()
@@ -278,7 +278,7 @@ _EDITABLE = frozenset((list, tuple, dict, bytearray, set))  # a tuple itself can
 
 
 def copied(value: Any) -> Any:
-    """The value with lists, dicts and the like of its own; all else cannot be edited, or is no value of a column.
+    """A copy of the value, with its own lists, dicts and the like; other values cannot be edited, or are in no column.
 
     >>> row = {"tags": ["a"]}
     >>> copied(row) == row, copied(row)["tags"] is row["tags"]
@@ -286,7 +286,7 @@ def copied(value: Any) -> Any:
     """
     cls = type(value)
     if cls is list or cls is tuple:
-        if _EDITABLE.isdisjoint(map(type, value)):  # an embedding: nothing to look at one by one
+        if _EDITABLE.isdisjoint(map(type, value)):  # such as an embedding: no value needs a copy
             return value[:]
         return cls([copied(item) for item in value])
     if cls is dict:
@@ -295,7 +295,7 @@ def copied(value: Any) -> Any:
 
 
 def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, called with copies of its arguments each time."""
+    """Makes a function that calls this one with copies of its arguments."""
 
     def call(*args: Any) -> Any:
         return function(*copied(args))
@@ -307,7 +307,7 @@ class Costs:
     """The costs of a function's attempts.
 
     Attributes:
-        of_each: of every attempt alike; None: each call has its own.
+        of_each: of every attempt; None if each call has costs of its own.
     """
 
     def __init__(self, limits: Sequence[RateLimit], spec: FunctionSpec) -> None:
@@ -319,7 +319,7 @@ class Costs:
         self.of_each = None if has_own else [limit.cost_of(()) for limit in limits]
 
     def of(self, call: Call) -> Sequence[float]:
-        """Of one attempt: a number counts once, a function for each row of a micro-batch.
+        """The costs of one attempt: a number counts once, a function for each row of a micro-batch.
 
         Raises:
             BaseException: what a cost function of the user's raises.
@@ -363,23 +363,23 @@ class _Spans:
 
     def begin(self, rows: int) -> Any:
         """A span that has begun; its parent is the current one."""
-        told: dict[str, Any] = {"asyncudf.call.attempt": CURRENT_CALL.get().attempt, "asyncudf.call.rows": rows}
+        own: dict[str, Any] = {"asyncudf.call.attempt": CURRENT_CALL.get().attempt, "asyncudf.call.rows": rows}
         try:
-            return self._tracer.start_span(self._name, attributes={**self._attributes, **told})
-        except Exception:  # of an SDK: no row may fail of it
+            return self._tracer.start_span(self._name, attributes={**self._attributes, **own})
+        except Exception:  # an error of an SDK must not fail the row
             return self.trace.INVALID_SPAN
 
     def fail(self, span: Any, error: BaseException) -> None:
-        """Tell that the attempt ended with this error."""
-        # Not record_exception: nothing in what that keeps is redacted.
+        """Note that the attempt ended with this error."""
+        # Not record_exception, which redacts nothing.
         span.set_attribute("error.type", type_name(error))
         span.set_status(self.trace.Status(self.trace.StatusCode.ERROR, error_message(error, self._redact)))
 
 
 class _AttemptSpan:
-    """A context in which the span of one attempt is the current one, so that of what the function does is below it."""
+    """A context with the span of one attempt as the current span: spans that the function makes are its children."""
 
-    # Afterwards the context is as it was: a call that leaves something in it would cost its slot.
+    # Afterwards the context is as it was: a slot whose context has changed takes no other call.
 
     __slots__ = ("_has_failed", "_rows", "_span", "_spans", "_token")
 

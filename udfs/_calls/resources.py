@@ -57,7 +57,7 @@ async def opening(
         asyncio.CancelledError: others have cancelled the task.
     """
     called = _called(step)
-    return await _told_if_broken(within(limit, _in_own_task(called) if in_own_task else called), failure)
+    return await _reported(within(limit, _in_own_task(called) if in_own_task else called), failure)
 
 
 Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], Coroutine[Any, Any, bool]]
@@ -68,7 +68,7 @@ def closing(close: Callable[..., Any], failure: str, broken: str | None = None, 
 
     Once begun it is not cut short by a cancellation of the task, which is raised when it is done.
     An error that ends the block already wins over one of closing. A cancellation does not: it may have come from what
-    is closed here, such as a task group whose task has failed, which only now tells its error (as `broken`).
+    is closed here, such as a task group whose task has failed, which only now raises its error (as `broken`).
     """
 
     async def leave(exc_type: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
@@ -76,7 +76,7 @@ def closing(close: Callable[..., Any], failure: str, broken: str | None = None, 
         message = broken if is_cancelled and broken is not None else failure
         try:
             step = _called(partial(close, exc_type, error, trace))
-            await _told_if_broken(within(limit, step, to_its_end=True), message)
+            await _reported(within(limit, step, to_its_end=True), message)
         except (AsyncUDFError, asyncio.CancelledError) as own:
             passed_on = isinstance(own.__cause__, asyncio.CancelledError)
             if error is None or (is_cancelled and not passed_on):
@@ -86,7 +86,7 @@ def closing(close: Callable[..., Any], failure: str, broken: str | None = None, 
     return leave
 
 
-async def _told_if_broken(step: Awaitable[Any], failure: str) -> Any:
+async def _reported(step: Awaitable[Any], failure: str) -> Any:
     """Await a step; its error becomes an AsyncUDFError with `failure`, unless others have cancelled the task."""
     task = asyncio.current_task()
     assert task is not None

@@ -145,7 +145,7 @@ class SlotPool:
     """At most `capacity` slots that count; abandoned slots live on beside them until they end.
 
     Args:
-        has_uncalled: whether the operator has rows that need no slot: then it is told when all slots are taken.
+        has_uncalled: whether the operator has rows that need no slot: then the pool reports when all slots are taken.
     """
 
     # One slot takes rows at a time, so rows enter the queue in their order. It lets the next one take rows just before

@@ -44,7 +44,7 @@ class FastPath:
     too late or has more than its result to be passed on is admitted to the queue.
 
     Args:
-        finished: done when nobody waits for results any more.
+        finished: done when the operator has ended.
         complete: gives a row that was admitted its result, and emits what may leave.
     """
 

@@ -118,7 +118,7 @@ class ReportingOutput(ForwardingOutput):
     """Reports when latency markers leave an operator, and passes everything on.
 
     Args:
-        report: told of each latency marker.
+        report: called with each latency marker.
     """
 
     def __init__(self, output: Output, report: Callable[[LatencyMarker], None] = lambda marker: None) -> None:
@@ -159,7 +159,7 @@ class ChainingOutput(Output):
 
     Args:
         following: the next operator.
-        project: makes of a record what the next operator shall see of it.
+        project: makes the projection of a record that the next operator sees.
     """
 
     def __init__(self, following: Downstream, project: Callable[[StreamRecord], StreamRecord]) -> None:
@@ -255,7 +255,7 @@ class TimestampedCollector(Collector):
     Args:
         output: where the records go.
         validate: checks a value against the declared type.
-        failed: told when a record could not go on, whatever the caller makes of the exception.
+        failed: called when a record could not be passed on, whether or not the caller handles the exception.
     """
 
     def __init__(

@@ -19,25 +19,25 @@ from .stored_results import Found, StoredResults, StoreOperator
 __all__ = ("Claims",)
 
 
-MOMENT = 0.2  # seconds after which what a lookup said is old
-AHEAD = 0.02  # seconds: so many rows are claimed ahead as begin in this time
+MOMENT = 0.2  # seconds after which a lookup is old
+AHEAD = 0.02  # seconds: as many rows are claimed ahead as begin in this time
 SHORTEST, LONGEST = 0.002, 0.05  # seconds between two looks whether leases of others have ended
 TRIED_AT_ONCE = 100  # leases of others that one look tries to get
 PATIENCE = 180.0  # seconds that a row without a timeout waits for the call of another task
 
 
 class Claimant(Protocol):
-    """Gets what was decided about calls."""
+    """Gets the decisions about calls."""
 
     def claimed(self, call: Call, /) -> None:
         """The call is to be made."""
 
     def found(self, row: CacheMiss, entry: Entry, found: Found, /) -> None:
-        """The store has this by now for a row that was to be called."""
+        """The store has a result by now for a row that was to be called."""
 
 
 class Claims:
-    """Calls that are formed and have not begun, until it is clear that no other task has made them or makes them.
+    """Calls that wait until it is clear that no other task has made them or makes them.
 
     Calls that come together are looked up together. Where the store has leases, each row's key is leased first; a row
     whose key another task has leased waits until that lease ends, but no longer than its own timeout.
@@ -46,12 +46,12 @@ class Claims:
         patience: seconds that a row waits for another task; None: `PATIENCE`.
     """
 
-    # Tasks cannot wait for each other in a circle: who has a lease has a call that needs nothing but a slot to begin,
-    # and slots are held by calls. That is why a lease is taken last: when the row has its place in the queue, and its
-    # micro-batch is full. A row that waits for a lease holds neither another one nor a slot.
+    # Tasks cannot wait for each other in a circle: a row with a lease needs nothing but a slot for its call, and slots
+    # are held by calls. That is why a lease is taken last: when the row has its place in the queue, and its micro-batch
+    # is full. A row that waits for a lease holds neither another lease nor a slot.
     #
-    # A call is in one place: _undecided, in the lookup of _task, or (a row each, by its key, with the time when its
-    # patience ends) in _held.
+    # A call is in one place: _undecided, in the lookup of _task, or, one row each, in _held: by the key, with the time
+    # when the row waits no longer.
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class Claims:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there are rows of which it is not clear who calls."""
+        """Whether there are rows that no decision was made about."""
         return self._task is not None or bool(self._held)
 
     @property
     def takes_more(self) -> bool:
-        """Whether another call should be formed: there are free slots for it, or calls end quickly."""
+        """Whether another call should be formed: there is a free slot for it, or calls end quickly."""
         if not self._undecided:
             return True
         pool = self._pool
@@ -94,17 +94,17 @@ class Claims:
         return self._stored.leases is not None or first.looked_up + MOMENT < self._clock()
 
     def add(self, call: Call) -> None:
-        """Decide about a call, soon."""
+        """Decide about a call soon."""
         self._undecided.append(call)
         self._start()
 
     def give_back(self, key: bytes) -> None:
-        """There will be no call for a key any more: others may make it, or have its result."""
+        """Give back the lease of a key: its call is not made, or its result is in the store."""
         if (leases := self._stored.leases) is not None:
             leases.give_back(key)
 
     async def close(self) -> None:
-        """Decide nothing more. Leases end with the store, when the last results are written."""
+        """Decide about no more calls. Leases end with the store, when the last results are written."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -128,7 +128,7 @@ class Claims:
             self._watch()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # nobody waits for this task
+        except BaseException as error:  # no code awaits this task
             self._operator.fail(error)
 
     def _lease(self, call: Call, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""Equal calls in flight share one: the first leads, others follow, and one of them takes over when it fails."""
+"""Equal calls in flight share one: the first leads, the others follow, and one of them leads when it fails."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ Call = TypeVar("Call", bound=Hashable)
 
 
 class SingleFlight(Generic[Call]):
-    """Who calls, and who waits for whose result. It neither calls nor waits itself.
+    """Notes which call is made, and which calls wait for its result. It neither calls nor waits itself.
 
-    Of the calls with one key that are in flight exactly one leads. When it has results, all that follow have them.
-    When it is out without any, be it that it failed, came to its deadline, or was cancelled or abandoned, the one that
-    has followed longest leads, with its own attempts and what is left of its own deadline. A failure is handed to
-    nobody.
+    Exactly one of the calls in flight with one key leads. When it has results, all calls that follow have them too.
+    When it ends without results (it failed, came to its deadline, was cancelled or abandoned), the call that has
+    followed longest leads, with its own attempts and the rest of its own deadline. No failure is passed on.
 
     >>> flights = SingleFlight[str]()
     >>> flights.join(b"oslo", "row 1"), flights.join(b"oslo", "row 2"), flights.join(b"oslo", "row 3")
@@ -30,17 +29,17 @@ class SingleFlight(Generic[Call]):
     """
 
     # A key that is in `_followers` is in `_leaders`; no list of followers is empty.
-    # A call is in one flight at most, and there once, as leader or as follower. It is compared as a key of a dict is.
+    # A call is in one flight at most, and there once, as leader or as follower.
     #
-    # Each question may come too late, such as for a call that has timed out and whose coroutine ends after all: what is
-    # not in flight changes nothing.
+    # A method may be called too late, such as for a call that has timed out and whose coroutine ends after all: a call
+    # that is not in flight changes nothing.
 
     def __init__(self) -> None:
         self._leaders: dict[bytes, Call] = {}
         self._followers: dict[bytes, OrderedDict[Call, None]] = {}
 
     def join(self, key: bytes, call: Call) -> bool:
-        """Take a call in: True if it leads and has to be made, False if it waits for the one that leads."""
+        """Add a call: True if it leads and has to be made, False if it follows the call that leads."""
         if key not in self._leaders:
             self._leaders[key] = call
             return True
@@ -52,11 +51,11 @@ class SingleFlight(Generic[Call]):
         return key in self._leaders
 
     def followers(self, key: bytes) -> Sequence[Call]:
-        """Those who wait for the call that leads, in the order in which they came."""
+        """The calls that follow, in the order in which they joined."""
         return tuple(self._followers.get(key, ()))
 
     def land(self, key: bytes, call: Call) -> Sequence[Call]:
-        """A call has results: those who have them too, in the order in which they came. The flight is over."""
+        """End a flight with results: returns the calls that have them too, in the order in which they joined."""
         if not self.leads(key, call):
             self.leave(key, call)
             return []
@@ -64,7 +63,7 @@ class SingleFlight(Generic[Call]):
         return [*self._followers.pop(key, ())]
 
     def leave(self, key: bytes, call: Call) -> Call | None:
-        """A call is out without results: who leads from now on, and has to be called, if anybody does."""
+        """End a call without results: returns the call that leads now and has to be made, if there is one."""
         followers = self._followers.get(key)
         if not self.leads(key, call):
             if followers is not None:
@@ -80,16 +79,16 @@ class SingleFlight(Generic[Call]):
         return heir
 
     def leads(self, key: bytes, call: Call) -> bool:
-        """Whether others may wait for this call."""
+        """Whether this call leads."""
         return key in self._leaders and self._leaders[key] == call
 
     def clear(self) -> None:
-        """Nobody waits any more: the task ends."""
+        """Forget all calls: the task ends."""
         self._leaders.clear()
         self._followers.clear()
 
     def __len__(self) -> int:
-        """How many calls wait for another."""
+        """How many calls follow."""
         return sum(map(len, self._followers.values()))
 
     def _drop_empty(self, key: bytes, followers: OrderedDict[Call, None]) -> None:
@@ -101,7 +100,7 @@ Outcome = TypeVar("Outcome")
 
 
 class LandedResults(Generic[Outcome]):
-    """What has landed since rows of the same key were looked up in vain: they are not called for that.
+    """Results that landed after rows of the same key were looked up in vain: these rows need no call.
 
     >>> landed = LandedResults[str]()
     >>> landed.looking(); landed.note(b"oslo", "rain"); landed.looked([b"oslo", b"bergen", b"oslo"])
@@ -110,11 +109,11 @@ class LandedResults(Generic[Outcome]):
     ('rain', 'sun', 'rain', 0)
     """
 
-    # A batch is looked up as a whole, and its rows are admitted later, one by one. Two equal ones are both looked up in
-    # vain, and by the time the second is admitted the call of the first may have landed: it is no flight any more.
+    # A batch is looked up as a whole, and its rows are admitted later, one by one. Two equal rows are both looked up in
+    # vain, and when the second is admitted the call of the first may have landed: then it is no flight any more.
     #
-    # _in_line: how many rows wait to be admitted, of each key that was looked up in vain
-    # _landed: has keys of `_in_line` only, but while a lookup is under way: whose keys that will add is not known yet
+    # _in_line: how many rows of each key were looked up in vain and wait to be admitted
+    # _landed: has only keys of `_in_line`; during a lookup also others, as the keys that it adds are not known yet
 
     def __init__(self) -> None:
         self._in_line: Counter[bytes] = Counter()
@@ -122,31 +121,31 @@ class LandedResults(Generic[Outcome]):
         self._is_looking = False
 
     def looking(self) -> None:
-        """Rows are being looked up from now on."""
+        """A lookup begins."""
         self._is_looking = True
 
     def looked(self, missed: Iterable[bytes]) -> None:
-        """They were; these keys in vain, each for one row that waits to be admitted."""
+        """The lookup has ended: a row of each of these keys was looked up in vain, and waits to be admitted."""
         self._is_looking = False
         self._in_line.update(missed)
         for key in self._landed.keys() - self._in_line.keys():
             del self._landed[key]
 
     def wants(self, key: bytes) -> bool:
-        """Whether a row waits for what lands under this key, as far as is known."""
+        """Whether a row may wait for the results of this key."""
         return self._is_looking or key in self._in_line
 
     def get(self, key: bytes) -> Outcome | None:
-        """What has landed for a row that stays in line."""
+        """The outcome that has landed for a key."""
         return self._landed.get(key)
 
     def note(self, key: bytes, outcome: Outcome) -> None:
-        """A call has landed."""
+        """Note the outcome of a call that has landed, if a row waits for it."""
         if self.wants(key):
             self._landed[key] = outcome
 
     def admit(self, key: bytes) -> Outcome | None:
-        """A row leaves the line: what has landed for it, if anything has."""
+        """Admit a row: returns the outcome that has landed for it, if there is one."""
         outcome = self._landed.get(key)
         self._in_line[key] -= 1
         if self._in_line[key] <= 0:

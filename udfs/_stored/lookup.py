@@ -139,11 +139,11 @@ class LookupAhead:
     async def _look_up(self) -> None:
         try:
             await self._look_up_part()
-            self._task = None  # whoever takes what has arrived may begin the next
+            self._task = None  # the next lookup may begin when the rows are taken
             self._operator.look_at_input()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # nobody waits for this task
+        except BaseException as error:  # no code awaits this task
             self._operator.fail(error)
 
     async def _look_up_part(self) -> None:
@@ -167,7 +167,7 @@ class LookupAhead:
         """The elements in their order: rows with a result in runs of `CachedRows`, other rows with their keys.
 
         Raises:
-            AsyncUDFError: the store has failed, and that shall end the task.
+            AsyncUDFError: the store has failed, with on_store_error="fail".
         """
         rows = [element for element in elements if type(element) is tuple or isinstance(element, StreamRecord)]
         keys = await self._keys(rows)

@@ -1,4 +1,4 @@
-"""Equal rows share one call, and its result is in the store before its row is done."""
+"""Equal rows share one call, and its result is in the store before its rows are done."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ __all__ = ("StoreSharing",)
 
 
 class Weighed(Protocol):
-    """What bounds the bytes of results that wait."""
+    """Bounds the bytes of results that wait."""
 
     def load(self, results: Sequence[Any], /) -> None: ...
     def unload(self, result: Any, /) -> None: ...
 
 
 class StoreSharing(RowSharing):
-    """The rows that the store had nothing for.
+    """Shares calls between equal rows that the store has no result for, and keeps their results.
 
     Args:
         weighed: the queue, if it is bounded in bytes.
     """
 
-    # A row that comes out of the line is done at once, if an equal one has landed since it was looked up; or it
-    # follows the call of an equal one that is in flight; or it is called, and leads those to come.
+    # A row that enters the queue is done at once if the call of an equal row has landed since the row was looked up. If
+    # such a call is in flight, the row follows it. If not, the row is called, and leads equal rows to come.
     #
-    # Each row with a call is in flight under its key, and leads, until its call is over: then it lands when its result
-    # has been written, or leaves without. A follower has a `Call` as well, for its deadline, which is called if it
-    # becomes the heir. _followers: these calls, by their entries.
+    # A row with a call is in flight under its key, and leads, until its call is over: then it lands, when its result
+    # has been written, or leaves without a result. A follower has a `Call` as well, for its deadline; it is made if the
+    # row becomes the leader. _followers: these calls, by their entries.
     #
-    # A follower's time is that of the call it waits for: its deadline runs from when that begins, or from when it comes
-    # itself, and no longer once there is a result, which is only to be written. _called: the keys of calls that run.
+    # The deadline of a follower runs from when the call of its leader begins, or from when it comes itself, until there
+    # is a result that only has to be written. _called: the keys of calls that run.
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class StoreSharing(RowSharing):
         return landed[0] if landed is not None and self._clock() < landed[1] else None  # type: ignore[return-value]
 
     def _have(self, row: CacheMiss, entry: Entry, found: Results | StoredFailure) -> None:
-        """A row has what was found for it."""
+        """A row is done with what was found for it."""
         if isinstance(found, StoredFailure):
             self._calls.conclude(self._calls.open((row,), (entry,)), [replayed(found)])
         else:
@@ -194,7 +194,7 @@ class StoreSharing(RowSharing):
         self._calls.ready.append(call)
 
     def found(self, row: CacheMiss, entry: Entry, found: Found) -> None:
-        # All that follow it have it, too.
+        # The rows that follow this one have it too.
         key = row.key
         assert key is not None
         assert found is not None
@@ -235,7 +235,7 @@ class StoreSharing(RowSharing):
         return self._keep
 
     def _keep(self, entry: Entry, result: Any) -> None:
-        """A row has the result of its first attempt."""
+        """Give a row the result of its first attempt."""
         row: Any = entry.element
         results = [result]
         self._finish(row.key, entry, results, results)
@@ -247,7 +247,7 @@ class StoreSharing(RowSharing):
             self._finish(row.key, entry, results, outcome)
 
     def _finish(self, key: bytes | None, entry: Entry, results: Results, outcome: Results | BaseException) -> None:
-        """A row has its results; they are kept if its call has given them."""
+        """Give a row its results, and keep them if its call has made them."""
         if key is None or not self._flights.leads(key, entry):
             entry.complete(results)
         elif not isinstance(outcome, BaseException):
@@ -265,14 +265,14 @@ class StoreSharing(RowSharing):
             self._leave_flight(key, entry)
             entry.complete(results)
         else:
-            # The error is for rows that come; those that have followed have attempts of their own.
+            # The error is for rows to come; rows that have followed have attempts of their own.
             self._leave_flight(key, entry, keeps_lease=True)
             failure = self._stored.failure(outcome)
             land = partial(self._land_failure, key, entry, results, failure)
             self._write(key, self._stored.encoded_failure(key, failure), self._stored.error_ttl, results, land)
 
     def _write(self, key: bytes, value: bytes, ttl: float | None, results: Results, land: Callable[[], None]) -> None:
-        """Write a value; while it is not in the store, its results count as those that wait in the queue."""
+        """Write a value; until it is written its results count as results that wait in the queue."""
         weighed = self._weighed
         if weighed is None:
             self._writer.put(key, value, ttl, land)
@@ -287,7 +287,7 @@ class StoreSharing(RowSharing):
         self._writer.put(key, value, ttl, written)
 
     def _land(self, key: bytes, entry: Entry, results: Results) -> None:
-        """The results are in the store: now all rows that have waited for them are done."""
+        """The results are in the store: all rows that have waited for them are done."""
         self._called.discard(key)
         followers = self._flights.land(key, entry)
         self._end_lease(key)

@@ -1,4 +1,4 @@
-"""The store of one function in one task: lookups and writes, with time limits, whatever the store does."""
+"""The store of one function in one task: lookups and writes with time limits and errors that are bounded."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from .._text.safe import safe_str, type_name
 __all__ = ("KEYS_AT_ONCE", "Found", "StoreOperator", "StoreWriter", "StoredResults", "replayed")
 
 
-KEYS_AT_ONCE = 500  # between two such steps others have their turn on the loop
+KEYS_AT_ONCE = 500  # between two such steps the event loop gets its turn
 ROWS_AT_ONCE = 10_000  # at most, that are looked up together
 BYTES_AT_ONCE = 16 * 2**20  # about so many of results
 UNSEEN_ROWS = 1_000  # that are looked up together while no result's size is known
 FEW_ROWS = 100  # that are looked up together after a lookup that has failed; twice as many after each that has not
 STORE_CLOSE_LIMIT = 10.0  # seconds
-REST = 5.0  # seconds for which a store that has failed is left alone
+REST = 5.0  # seconds for which a store that has failed is not asked
 WRITTEN_TOGETHER = 100  # results
-LINGER = 0.05  # seconds that a result waits for company
+LINGER = 0.05  # seconds that a result waits for others
 
 _ANSWERS = frozenset((bytes, type(None)))
 Found = list[Any] | StoredFailure | None
@@ -55,7 +55,7 @@ class StoreOperator(Protocol):
 
     @property
     def has_finished(self) -> bool:
-        """Whether nobody waits for results any more."""
+        """Whether the operator has ended, so that results are for no row any more."""
 
     def look_at_input(self) -> None:
         """Rows can be taken from the input, or the input has ended."""
@@ -68,7 +68,7 @@ class StoreOperator(Protocol):
 
 
 class Codec(Protocol):
-    """Makes results to bytes, and back."""
+    """Turns results into bytes, and back."""
 
     @property
     def expired(self) -> int: ...  # how many were too old
@@ -80,22 +80,22 @@ class Codec(Protocol):
 class StoredResults:
     """One function's results in its store, for one task.
 
-    What the store raises, or does not do in time, is a warning, the first time, or ends the task, as `on_store_error`
-    says. After it the store is left alone for a while, and everything is done without.
+    When the store raises or is late, there is a warning, the first time, or the task ends, as `on_store_error` says.
+    Then the store is not asked for a while, and rows are called as if there were none.
 
     Args:
         store: this task's own, not open yet.
         clock: seconds.
     """
 
-    # Lookups and writes come at the same time. The first lookup opens the store; a write comes after one.
-    # A store of the user's runs in asyncio tasks of its own: were a lookup or a write cancelled by it, the rows that
-    # wait for that would wait for ever.
+    # Lookups and writes come at the same time. The first lookup opens the store; a write comes after a lookup.
+    # A store of the user's runs in asyncio tasks of its own: if it cancelled a lookup or a write of ours, the rows that
+    # wait for it would wait for ever.
     #
-    # _must_close: `open` was called, and `close` not since; _is_open: and it has succeeded
-    # _is_opening: a lookup is at it, and others go without meanwhile
+    # _must_close: `open` was called, and `close` not since; _is_open: and `open` has succeeded
+    # _is_opening: a lookup opens the store, and other lookups find nothing meanwhile
     # _rests_until: when the store is asked again after it has failed
-    # _rows, _bytes: of results that were read or written, beginning with a guess
+    # _rows, _bytes: number and size of results that were read or written, beginning with a guess
     # _most: rows that are looked up together at most; fewer after a lookup that took too long
 
     def __init__(
@@ -127,19 +127,19 @@ class StoredResults:
 
     @property
     def leases(self) -> Leases | None:
-        """Of keys, among the tasks of a host; None where the store has none."""
+        """Leases of keys among the tasks of a host; None if the store has none."""
         return self._store.leases if self._is_open and self._store.is_built_in else None
 
     @property
     def close_limit(self) -> float:
-        """Seconds within which the last results are written and the store is closed, whatever it does."""
+        """Seconds within which the last results are written and the store is closed."""
         return 4 * self._limit + 2 * STORE_CLOSE_LIMIT
 
     async def look_up(self, keys: Sequence[bytes]) -> list[Found]:
-        """What is stored under each key, None where there is nothing that can be used.
+        """The stored results or error of each key; None without one that can be used.
 
         Raises:
-            AsyncUDFError: the store has failed, and that shall end the task.
+            AsyncUDFError: the store has failed, with on_store_error="fail".
         """
         if self._is_opening or not (self._is_open or await self._open()):
             return [None] * len(keys)
@@ -158,38 +158,38 @@ class StoredResults:
             end = start + KEYS_AT_ONCE
             found += self._codec.decode_many(keys[start:end], values[start:end])
         if damaged := found.count(None) - values.count(None) - (self._codec.expired - expired):
-            told = "are damaged or not its own; the function is called in their place"
-            self._warn("damaged", f"{damaged} results in the store of {self._name} {told}")
+            what = "are damaged or not its own; the function is called in their place"
+            self._warn("damaged", f"{damaged} results in the store of {self._name} {what}")
         return found
 
     async def keep(self, items: Mapping[bytes, bytes], ttl: float | None) -> None:
-        """Put values into the store, if it takes them.
+        """Put values into the store, if it works.
 
         Raises:
-            AsyncUDFError: the store has failed, and that shall end the task.
+            AsyncUDFError: the store has failed, with on_store_error="fail".
         """
         if self._is_open:
             await self._asked(lambda: self._store.put_many(dict(items), ttl), self._limit)
 
     def encoded(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
-        """The results of a row as bytes, and as they come back from these; None if they cannot be kept."""
-        # They are passed on as they come back: whether a result was stored must not be seen, and a moment, say, has
-        # many forms but one in a store.
+        """The results of a row as bytes, and as they are read from these bytes; None if they cannot be kept."""
+        # The row gets them as they are read: a stored result must not differ from a fresh one, and a timestamp, for
+        # example, has many forms but one in a store.
         kept = self._codec.kept(key, results)
         if kept is None:
-            told = "cannot be kept, and are called for each time"
-            self._warn("unkept", f"results of {self._name} {told}; the first is of {_types_of(results)}")
+            what = "cannot be kept, and are called for each time"
+            self._warn("unkept", f"results of {self._name} {what}; the first is of {_types_of(results)}")
             return None
         self._rows += 1
         self._bytes += len(kept[0])
         return kept
 
     def failure(self, error: BaseException) -> StoredFailure:
-        """What is kept of an error."""
+        """An error as it is kept."""
         return StoredFailure(type_name(error), error_message(error, self._redact), status_of(error))
 
     def encoded_failure(self, key: bytes, failure: StoredFailure) -> bytes:
-        """The same as bytes."""
+        """An error that is kept, as bytes."""
         return self._codec.encode_failure(key, failure)
 
     async def close(self) -> None:
@@ -220,18 +220,20 @@ class StoredResults:
     async def _get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         values = await self._store.get_many([*keys])
         if not isinstance(values, (list, tuple)) or len(values) != len(keys):
-            told = f"{len(values)} values" if isinstance(values, (list, tuple)) else f"an object of {type_name(values)}"
-            raise AsyncUDFError(f"get_many must give a list of {len(keys)} values, not {told}")
+            given = (
+                f"{len(values)} values" if isinstance(values, (list, tuple)) else f"an object of {type_name(values)}"
+            )
+            raise AsyncUDFError(f"get_many must give a list of {len(keys)} values, not {given}")
         if _ANSWERS.issuperset(map(type, values)):
             return [*values]
         for value in values:
             if not (value is None or isinstance(value, (bytes, bytearray, memoryview))):
-                told = "if a client has decoded it, tell it not to (decode_responses=False)"
-                raise AsyncUDFError(f"get_many must give bytes or None for each key, not {type_name(value)}; {told}")
+                hint = "if a client has decoded it, tell it not to (decode_responses=False)"
+                raise AsyncUDFError(f"get_many must give bytes or None for each key, not {type_name(value)}; {hint}")
         return [None if value is None else bytes(value) for value in values]
 
     async def _asked(self, step: Callable[[], Awaitable[Any]], limit: float) -> Any:
-        """What the store answers; None if it has failed, or is left alone."""
+        """The answer of the store; None if it has failed, now or a short time ago."""
         if self._clock() < self._rests_until:
             return None
         try:
@@ -247,10 +249,10 @@ class StoredResults:
             self._warn("failed", f"{safe_str(error)}; calls go on without it, and it is asked again every {REST:g} s")
             return None
 
-    def _warn(self, kind: str, told: str) -> None:
+    def _warn(self, kind: str, message: str) -> None:
         if kind not in self._warned:
             self._warned.add(kind)
-            logger.warning("%s", told)
+            logger.warning("%s", message)
 
 
 def _types_of(results: Sequence[Any]) -> str:
@@ -282,10 +284,10 @@ class StoreWriter:
         is_urgent: whether there is nothing to wait for: no other call is in progress, or none can begin.
     """
 
-    # One batch is under way at a time. What comes meanwhile is the next one, so that a store with a long way to it gets
-    # large batches, and a quick one small ones.
+    # One batch is written at a time. Results that come meanwhile are the next batch, so that a slow store gets large
+    # batches, and a quick one small ones.
     #
-    # _task: writes; nobody else does before `close`; _timer: runs while results wait and there is no task
+    # _task: writes, alone until `close`; _timer: runs while results wait and there is no task
 
     def __init__(self, operator: StoreOperator, stored: StoredResults, is_urgent: Callable[[], bool]) -> None:
         self._operator = operator
@@ -299,11 +301,11 @@ class StoreWriter:
 
     @property
     def is_writing(self) -> bool:
-        """Whether something is not in the store yet."""
+        """Whether a result is not in the store yet."""
         return self._task is not None or bool(self._waiting)
 
     def put(self, key: bytes, value: bytes, ttl: float | None, then: Callable[[], None]) -> None:
-        """Write a value, soon; `then` is called when it is there, or when the store does not take it."""
+        """Write a value soon; `then` is called when it is written, or when the store has failed."""
         self._waiting.append(_Waiting(key, value, ttl, then))
         self._go_on()
 
@@ -348,11 +350,11 @@ class StoreWriter:
             await self._stored.keep({key: one.value for key, one in last.items() if one.ttl == ttl}, ttl)
 
     def end(self) -> None:
-        """Complete no more rows with what is written."""
+        """Call no more `then`: the operator has ended."""
         self._is_closing = True
 
     async def close(self) -> None:
-        """Write what is left: it was paid for, though nobody waits for its rows any more."""
+        """Write the results that are left: they were paid for, though their rows are given up."""
         self._is_closing = True
         self._stop_timer()
         if self._task is not None:
