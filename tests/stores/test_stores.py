@@ -213,14 +213,10 @@ def test_a_path_is_that_of_the_driver() -> None:
 
 
 def test_only_an_executors_store_is_placed(tmp_path: Path) -> None:
-    """It gets its folder where it runs; one that has a place, or is of a user's class, keeps it."""
+    """It gets its folder where it runs; a store that has a location, or is of a user's class, keeps it."""
     store = in_folder(ResultStore.executor(max_bytes=2**25, ttl=5, key=len), str(tmp_path))
-    assert (store.location.path, store.location.max_bytes, store.ttl, store.key) == (
-        f"{tmp_path}-{2**25}",
-        2**25,
-        5.0,
-        len,
-    )  # type: ignore[attr-defined]
+    location = store.location  # type: ignore[attr-defined]
+    assert (location.path, location.max_bytes, store.ttl, store.key) == (f"{tmp_path}-{2**25}", 2**25, 5.0, len)
     for other in (ResultStore.disk("x"), ResultStore.redis("redis://h"), MemoryStore(), ResultStore()):
         assert in_folder(other, str(tmp_path)) is other
 

@@ -1,4 +1,4 @@
-"""What a task gives the operators of its chain."""
+"""The environment of a chain in a task: its loop, clocks, randomness and callbacks."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def _raise(error: BaseException) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class TaskEnvironment:
-    """Where a chain runs; given to its operators once, when they are made.
+    """The task that a chain runs in, as its operators see it.
 
     Time, randomness and the loop come from here alone, so that the test kit can give its own.
 
     Args:
         rng: for the jitter of delays.
         attempt: how often Spark has started the task before.
-        side_types: the checks of what is written to side outputs; those that nobody reads have none.
+        side_types: the checks of rows of side outputs; a side output that is not read has none.
         request_batch: asks for the next batch of elements.
         fail: ends the chain with an error.
         sampled: called each time the figures of the chain's operators were brought up to date.
-        folder: where stores of an executor are; None: in one of this process.
+        folder: where an executor's stores are; None: in a folder of this process.
         own_clock: seconds; the loop's time unless given.
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second; `clock` unless given.
-        query: the name of the query that this is a task of; None: the task is all there is.
-        stage: of the query, which an attempt that Spark starts again has too.
-        uses: of each function how often operators of the task have it.
-        stores: the ids of stores that operators have taken.
-        spark_thread: tells when Spark's thread was away.
+        query: the name of the query of the task; None: the task is the whole job.
+        stage: of the query; a second attempt of the task has it too.
+        uses: for each function, how many operators of the task have it.
+        stores: the ids of the users' stores that operators have taken.
+        spark_thread: notes when Spark's thread is away.
         waited: seconds for which the task has waited for its first rows.
         processor: seconds of processor time that the process has used.
     """
@@ -70,17 +70,17 @@ class TaskEnvironment:
 
     @property
     def clock(self) -> Callable[[], float]:
-        """The time that everything in the chain goes by, in seconds."""
+        """The clock of everything in the chain, in seconds."""
         return self.own_clock or self.loop.time
 
     def identity(self, plan: FunctionPlan) -> TaskIdentity | None:
         """This task among those that share a function's limits; None where there is nothing to share.
 
         Raises:
-            FatalError: it has, and nobody has said where.
+            FatalError: there is something to share, and the plan names no coordinator.
         """
         if plan.coordinator is not None and self.query is not None:
-            number = self.uses[plan.spec.name]  # of two uses of a function each counts its rows
+            number = self.uses[plan.spec.name]  # each use of a function counts its own rows
             self.uses[plan.spec.name] += 1
             return plan.coordinator.of_task(self.query, f"{self.stage}:{self.partition}:{number}")
         if plan.options.needs_coordinator and self.query is not None:
@@ -88,11 +88,11 @@ class TaskEnvironment:
         return None
 
     def counters(self) -> TaskCounters:
-        """The counters of one operator, from now on."""
+        """New counters, for one operator."""
         return TaskCounters(self.clock, self.spark_thread, waited=self.waited, processor=self.processor)
 
     def stored(self, plan: FunctionPlan) -> StoredResults:
-        """What a function has in its store, for this task alone."""
+        """The results of a function in its store, for one operator."""
         assert plan.options.store is not None
         store = of_task(plan.options.store, self.stores)
         if self.folder is not None:

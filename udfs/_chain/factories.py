@@ -1,4 +1,4 @@
-"""What the operators of a chain do: one factory for each, which travels to the executors and makes it there."""
+"""Factories of a chain's operators: plain data that travels to the executors and makes the operators there."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ __all__ = (
 
 
 class OperatorFactory(ABC):
-    """What travels to the executors of one operator, and makes it there."""
+    """Travels to the executors, and makes one operator there."""
 
-    # An operator has futures, timers and clients, none of which can be pickled: so what is planned is a factory, plain
-    # data that knows the user's function and the positions of columns. It also answers what the rest of the plan has
-    # to know of the operator before there is one: what it sees, writes, edits, and how many threads it may want.
+    # An operator has futures, timers and clients, none of which can be pickled. So the plan has a factory: plain data
+    # with the user's function and the positions of columns. The rest of the plan asks it what the operator will see,
+    # write and edit, and how many threads it may need.
 
     name: str
-    threads = 0  # that its calls may need
+    threads = 0  # how many its calls may need at the same time
     loop = EventLoop.AUTO
     mixes_sides = False  # whether side records come among its results
 
@@ -67,7 +67,7 @@ class OperatorFactory(ABC):
 
     @abstractmethod
     def project(self, before: RowLayout) -> Projection:
-        """What the operator sees of the rows that come in; they are laid out as `before`."""
+        """What the operator sees of its input rows, which are laid out as `before`."""
 
     @abstractmethod
     def build(
@@ -286,7 +286,7 @@ class UnionFactory(OperatorFactory):
 
     def project(self, before: RowLayout) -> Projection:
         whole = before.whole()
-        # New rows, with nothing behind them: the inputs have added different columns to theirs.
+        # New rows, without an origin: the inputs have added different columns to theirs.
         return lambda record: _without_origin(whole(record))
 
     def build(

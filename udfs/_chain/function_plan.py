@@ -1,4 +1,4 @@
-"""What travels to the executors of a function: what it is, its options, and the type of its results."""
+"""The plan of a function, which travels to the executors: the function, its options, the type of its results."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ __all__ = ("FunctionPlan",)
 
 @dataclasses.dataclass(frozen=True)
 class FunctionPlan:
-    """What travels to the executors.
+    """A function that is to be called, as it travels to the executors.
 
     Args:
-        declared: the Arrow type of one result, None if nobody said.
-        coordinator: where tasks agree on limits of the whole job; None where there are none.
-        keeps_results: a result that has all and only its fields is checked, and stays what the function returned.
+        declared: the Arrow type of one result; None if it is not declared.
+        coordinator: where tasks agree on limits of the whole job; None where there are no such limits.
+        keeps_results: a result that has all and only its fields is checked, and stays the object that the function
+            returned.
     """
 
     spec: FunctionSpec
@@ -47,12 +48,12 @@ class FunctionPlan:
 
     @property
     def written(self) -> Any:
-        """The Arrow type of what comes out for one result."""
+        """The Arrow type of one result as it is written."""
         return capture_type(self.declared) if self.captures else self.declared
 
     @property
     def may_be_large(self) -> bool:
-        """Whether what one row gives differs in size: by its type, by the number of results, or on the side."""
+        """Whether the results of a row differ in size: by their type, by their number, or by side outputs."""
         spec = self.spec
         if spec.many_results or spec.context_parameter is not None:
             return True
@@ -60,12 +61,12 @@ class FunctionPlan:
 
     @property
     def weigh(self) -> Callable[[Any], int] | None:
-        """How much a result weighs, where that matters."""
+        """Estimates the bytes of a result; None where all are small."""
         return estimated_size if self.may_be_large else None
 
     @property
     def threads(self) -> int:
-        """How many calls may want a thread at the same time."""
+        """How many calls may need a thread at the same time."""
         return self.options.slots
 
     def public_options(self) -> dict[str, Any]:
@@ -74,10 +75,10 @@ class FunctionPlan:
         return {**told, "batch_size": batch_rows(self.spec, self.options)} if self.spec.vectorized else told
 
     def result_validator(self) -> Callable[[Any], Any]:
-        """What is done to each result: validate it against the declared type, wrap it if captured."""
+        """Validates a result against the declared type, and wraps it if errors are captured."""
         validate = self._validator()
-        # A store gives back what Arrow would take, so results are that from the start: whether one was stored or not
-        # must not be seen.
+        # A store gives back values that Arrow takes. So results are such values from the start: nobody may see whether
+        # a result was stored.
         stays = self.keeps_results and self.options.extra_fields is ExtraFields.ERROR and self.options.store is None
         if stays or self.declared is None:
             validate = _checked(validate)
@@ -90,18 +91,18 @@ class FunctionPlan:
         return validator(name, self.declared, extra_fields=self.options.extra_fields)
 
     def result_keys(self) -> ResultKeys:
-        """Makes the keys of the results, for a store and for services that are told them."""
+        """Makes the keys of the results, for a store and for `RuntimeContext.idempotency_key`."""
         options = self.options
         key = None if options.store is None or options.store.key is None else with_own_arguments(options.store.key)
         function, version = self.spec.function, options.version or "1"
         return ResultKeys(key_name(function), version, type_text(self.declared), key, defaults_of(function))
 
     def check_stored(self) -> None:
-        """Look whether the results can be kept, if they are to be.
+        """Check that the results can be stored, if there is a store.
 
         Raises:
             OptionError: they could be taken for another function's, or msgspec is not installed.
-            FunctionError: those of the declared type cannot.
+            FunctionError: results of the declared type cannot be stored.
         """
         if self.options.store is not None:
             if self.options.version is None:
@@ -112,7 +113,7 @@ class FunctionPlan:
         """Makes results to bytes for a store, and back.
 
         Raises:
-            FunctionError: results of the declared type cannot be kept.
+            FunctionError: results of the declared type cannot be stored.
         """
         spec, store = self.spec, self.options.store
         ages: dict[str, Any] = {} if store is None else {"ttl": store.ttl, "error_ttl": store.error_ttl}

@@ -21,7 +21,7 @@ class ChainPlan:
 
     Args:
         nodes: all streams that are needed, the source first, each after those that it reads.
-        is_source_read: whether somebody outside the chain reads the source's own rows.
+        is_source_read: whether the source's own rows are among the results of the chain.
         object_reuse: whether operators may see one another's objects instead of copies.
         latency_interval: seconds between two latency markers; None: none are made.
     """
@@ -36,11 +36,11 @@ class ChainPlan:
 
     @classmethod
     def of_function(cls, plan: FunctionPlan, names: Sequence[str], arrow_types: Sequence[Any]) -> ChainPlan:
-        """A function alone, whose results go nowhere but out: a column, a table function, the test kit.
+        """A function alone: a column, a table function, the test kit.
 
         Args:
             names: of the columns that it reads.
-            arrow_types: theirs; None where nobody has declared them.
+            arrow_types: of these columns; None where they are not declared.
         """
         source = StreamNode(None, (), RowLayout(tuple(names), tuple(arrow_types)), None)
         factory = WaitFactory(plan, tuple(range(len(arrow_types))), tuple(names))
@@ -51,7 +51,7 @@ class ChainPlan:
 
     @property
     def threads(self) -> int:
-        """How many calls may want a thread at the same time."""
+        """How many calls may need a thread at the same time."""
         return max(1, sum(node.factory.threads for node in self.nodes if node.factory is not None))
 
     @property
@@ -72,7 +72,7 @@ class ChainPlan:
         return asked.pop() if asked else EventLoop.AUTO
 
     def readers_of(self, node: StreamNode) -> list[StreamNode]:
-        """The streams made of a stream; one that reads it twice is there twice."""
+        """The streams that read a stream; one that reads it twice is there twice."""
         return [child for child in self.nodes for parent in child.parents if parent is node]
 
     @property
@@ -100,8 +100,8 @@ class StreamNode:
     `factory` is None for the source. Nodes are told apart by identity.
     """
 
-    # A node knows those before it and never those behind it: so it is frozen, a stream that branches shares its nodes
-    # with both branches, and what nobody reads is in no plan. By identity, since two equal operators are two operators.
+    # A node knows the nodes before it and never those behind it. So it is frozen, both branches of a stream share the
+    # nodes before them, and streams that are not read are in no plan. By identity, since two equal operators are two.
 
     factory: OperatorFactory | None
     parents: tuple[StreamNode, ...]
@@ -109,7 +109,7 @@ class StreamNode:
     schema: Any  # the same as a Spark StructType, for planning
 
     def path(self) -> Iterator[StreamNode]:
-        """The node and all before it, each once, a node after those that it reads."""
+        """The node and all before it, each once, each after the nodes that it reads."""
         seen: set[StreamNode] = set()
 
         def visit(node: StreamNode) -> Iterator[StreamNode]:

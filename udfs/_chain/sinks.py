@@ -1,4 +1,4 @@
-"""What is read of a chain, and the way out: what leaves it goes to an output, or as Arrow batches to Spark."""
+"""The results of a chain: what is read of it, and how rows leave it, to an output or as Arrow batches to Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = (
 )
 
 
-UNDECLARED_ROWS = 1000  # rows of a side output that nobody has named yet, kept as one value
+UNDECLARED_ROWS = 1000  # rows of a side output that is not declared, packed into one value
 ERROR_GROUP = ColumnGroup.of("dead letters", pa.struct([("error", error_type(LETTER_FIELDS))]), "error")
 
 
@@ -41,7 +41,7 @@ class ResultPlan:
     """What is read of a chain: a stream, or with a tag the side output of all operators on the way to it.
 
     Args:
-        undeclared: all side outputs of the user's, packed, because they are not known before somebody asks.
+        undeclared: all side outputs of the user's, packed: their tags are not known when the query is planned.
         schema: the columns, as a Spark StructType.
         struct_type: the same as an Arrow type, null for a column that Arrow does not know.
         written: the Arrow type of the values that are written to the tag.
@@ -56,7 +56,7 @@ class ResultPlan:
 
 
 class OutputSink:
-    """Where the results of a function alone go."""
+    """Passes the results of a function alone to an output."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -68,11 +68,11 @@ class OutputSink:
         return []
 
     def close(self) -> None:
-        """The output has been closed by the operator."""
+        """The operator has closed the output."""
 
 
 class ArrowSinks:
-    """Writes what is asked for as batches for Spark.
+    """Writes the results that are read as batches for Spark.
 
     Args:
         emit: takes a batch.
@@ -81,8 +81,8 @@ class ArrowSinks:
     """
 
     # A writer for each pair of operator and result, not one for each result: rows of different operators have different
-    # layouts, and a batch is of one. The rows of one operator keep their order; between two none is promised.
-    # The latencies are read of many operators but have one layout: they share one writer, closed when all have ended.
+    # layouts, and a batch has one. The rows of one operator keep their order; rows of two operators have none.
+    # Latencies of many operators have one layout. They share one writer, which is closed when all operators have ended.
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ def _packed(batch: pa.RecordBatch) -> bytes:
 
 
 def _arranged(layout: RowLayout, struct_type: pa.DataType, columns: list[pa.Array]) -> list[pa.Array]:
-    """The columns as the result has them, null where this operator does not have one (dead letters of several)."""
+    """The columns of the result; null where this operator does not have one (dead letters of several operators)."""
     wanted = [struct_type.field(i) for i in range(struct_type.num_fields)]
     if [field.name for field in wanted] == list(layout.names):
         return columns
@@ -185,10 +185,10 @@ def _arranged(layout: RowLayout, struct_type: pa.DataType, columns: list[pa.Arra
 
 
 class _UndeclaredOutput(Output):
-    """Takes side rows of any tag of the user's: nobody has asked for them yet, but may."""
+    """Takes side rows of any tag of the user's, which may be read later."""
 
-    # Kept, because to find out later that they are wanted would mean to call the service again. Their tags, and with
-    # them their columns, are only known when a function writes: so the rows go as packed bytes beside the tag's name.
+    # Without them the calls would be repeated when they are read. Their tags, and with them their columns, are only
+    # known when a function writes: so the rows go as packed bytes beside the tag's name.
 
     def __init__(self, open_writer: Callable[[OutputTag], RecordWriterOutput]) -> None:
         super().__init__(ANY_TAG)
@@ -196,7 +196,7 @@ class _UndeclaredOutput(Output):
         self._writers: dict[OutputTag, RecordWriterOutput] = {}
 
     def collect(self, record: StreamRecord) -> None:
-        """Rows of the main stream are not for this output."""
+        """Ignore rows of the main stream."""
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         if tag == DEAD_LETTERS:
@@ -211,7 +211,7 @@ class _UndeclaredOutput(Output):
 
 
 def encoders_of(results: Sequence[ResultPlan]) -> list[BatchEncoder]:
-    """How each of the results of a chain is written."""
+    """The encoder of each result of a chain."""
     if len(results) == 1:
         (result,) = results
         names = result.schema.names
@@ -231,7 +231,7 @@ def _numbered(struct_type: pa.DataType) -> pa.DataType:
 
 
 class BatchEncoder(Protocol):
-    """Makes the batch for Spark of one result's columns."""
+    """Makes a batch for Spark of one result's columns."""
 
     def __call__(self, columns: Sequence[pa.Array]) -> pa.RecordBatch: ...
 
@@ -250,8 +250,8 @@ class SingleResult:
 class TaggedUnion:
     """Several results in one DataFrame: a struct column for each, of which the row has one, and its number."""
 
-    # mapInArrow gives one DataFrame, and to evaluate once for each result would call the service as often. Not one
-    # struct of all columns: two results may have a column of one name and different types.
+    # mapInArrow gives one DataFrame, and an evaluation for each result would repeat the calls. Not one struct of all
+    # columns: two results may have a column of one name and different types.
 
     number: int
     struct_types: tuple[Any, ...]  # of all results
@@ -269,7 +269,7 @@ class TaggedUnion:
 
 
 class SideOutputValidators:
-    """The checks of what is written to side outputs, by tag; of those that nobody reads there are none.
+    """The checks of rows of side outputs, by tag; a side output that is not read has none.
 
     Args:
         type_of: the Arrow type of a tag's rows, where it is not read under its name.

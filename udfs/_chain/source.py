@@ -1,4 +1,4 @@
-"""The way in: Arrow batches to the elements that the first operator sees."""
+"""Makes the elements of a chain's first operator of Arrow batches."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class SourceReader:
     """Makes the elements of each batch of a task: what the chain's first operator sees of its rows."""
 
     # Only the columns that the first operator reads become Python values, a whole column at a time. The others stay
-    # Arrow: the origin of each row, (SourceRows, number), leads back to them. And elements are made as they are asked
-    # for: of a batch whose task fails early the rest is never made.
+    # Arrow: the origin of each row, (SourceRows, number), leads back to them. Elements are made as they are pulled: of
+    # the batch of a task that fails the rest is never made.
 
     def __init__(self, plan: ChainPlan) -> None:
         self._columns: tuple[int, ...] | None = None

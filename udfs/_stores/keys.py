@@ -23,7 +23,7 @@ __all__ = ("KEY_BYTES", "ResultKeys", "canonical")
 Arguments = Sequence[Any] | Mapping[str, Any]
 
 KEY_BYTES = 16
-SCHEME = "asyncudf 1"  # another one for each change of what keys are made of: old results are then not found
+SCHEME = "asyncudf 1"  # to be changed with what keys are made of: old results are then not found
 
 
 class ResultKeys:
@@ -33,10 +33,10 @@ class ResultKeys:
 
     Args:
         function: its module and qualified name.
-        version: told apart by it are results of a function that has changed.
+        version: of the function; another one where the function has changed.
         declared: the declared type of a result, as a text.
         key: a function of the arguments, whose result stands for them.
-        defaults: of parameters; they are arguments that nobody gives.
+        defaults: of parameters, which are arguments too.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ResultKeys:
         key: Callable[..., Any] | None = None,
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        # What `key` makes of arguments is told apart from arguments that look the same.
+        # What `key` makes of arguments differs from arguments that look the same.
         parts: list[Any] = [SCHEME, function, version, declared, *(["key"] if key is not None else [])]
         if defaults:
             parts.append(dict(defaults))
@@ -55,7 +55,7 @@ class ResultKeys:
         self._key = key
 
     def of(self, arguments: Arguments) -> bytes:
-        """The key of a row; of one that is a mapping, the names count too.
+        """The key of a row; where it is a mapping, the names count too.
 
         Raises:
             AsyncUDFError: an argument, or what `key` has made of them, has no canonical form.
@@ -67,7 +67,7 @@ class ResultKeys:
         return self._made(canonical((self._key(*given),)))
 
     def of_many(self, rows: Sequence[Arguments]) -> list[bytes]:
-        """The keys of many rows, for less: `of` for each."""
+        """The keys of many rows, cheaper than `of` for each."""
         if self._key is None:
             return [*map(self._made, canonical_rows(rows))]
         return [self.of(row) for row in rows]
@@ -106,8 +106,8 @@ def canonical(value: Any) -> bytes:
     """The bytes of a value; equal for values that a function cannot tell apart, and for no others.
 
     1, 1.0, True and "1" differ, as do 0.0 and -0.0; NULL is a value. Entries of a map have no order. A moment is the
-    same in each time zone; with no zone it is another. A list and a tuple are the same; with names, as a Row has
-    them, it is another. Of an instance of a subclass counts what it is as one of its base class.
+    same in each time zone, and differs from one without a zone. A list and a tuple are the same; a tuple with names,
+    such as a Row, differs. An instance of a subclass counts as an instance of its base class.
 
     Raises:
         AsyncUDFError: a value of a class that is not known here, or one that is nested too deeply.
@@ -128,19 +128,19 @@ def canonical(value: Any) -> bytes:
 
 
 def canonical_rows(rows: Sequence[Any]) -> list[bytes]:
-    """The bytes of many rows, for less: `canonical` of each."""
-    # Asked of all values at once: row by row it would cost as much as to encode them.
+    """The bytes of many rows, cheaper than `canonical` of each."""
+    # All types are checked at once: row by row it would cost as much as to encode them.
     if _ROWS.issuperset(map(type, rows)) and _PLAIN.issuperset(map(type, itertools.chain.from_iterable(rows))):
         with contextlib.suppress(OverflowError, ValueError):
             encoded = [*map(_encoder(), rows)]
             if not _may_have_nan(b"".join(encoded)):
                 return encoded
-    # No `map` of what may be the user's: a StopIteration of theirs would end it.
+    # No `map` over code of the user's: a StopIteration would end it.
     return [canonical(row) for row in rows]
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether MessagePack has the value as it is, unless its encoder raises or meets a nan."""
+    """Whether MessagePack has the type of the value; a nan and a large number still need another form."""
     kind = type(value)
     if kind in _PLAIN:
         return True
@@ -152,12 +152,12 @@ def _may_have_nan(encoded: bytes) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """The same of what MessagePack has, and of its extension types."""
+    """The same value, made of MessagePack's own types and our extension types."""
     return (_FORMS.get(type(value)) or _form_of(value))(value)
 
 
 def _form_of(value: Any) -> Callable[[Any], Any]:
-    """For subclasses, such as those of an enum, and for what is a number or a mapping by its methods."""
+    """For subclasses, such as those of an enum, and for classes with the methods of a number or a mapping."""
     # Not for subclasses of moments: pandas' Timestamp has nanoseconds, and two that differ must not be one key.
     for base in (str, bytes, float, tuple, list, dict, decimal.Decimal):
         if isinstance(value, base):
@@ -188,8 +188,7 @@ def _integer(value: int) -> Any:
     return _extension(_BIG_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
-# A subclass may have methods of its own; what they would give may be the same for values that differ. So the methods of
-# the base class are called.
+# The methods of a subclass may give the same for values that differ. So the methods of the base class are called.
 
 
 def _float(value: float) -> float:

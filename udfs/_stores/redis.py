@@ -161,9 +161,8 @@ class RedisResults:
         cursor = 0
         while True:
             cursor, names = await self._client.scan(cursor, match=pattern, count=SCANNED_AT_ONCE)
-            if ours := {
-                name for name in names if self._is_result(name)
-            }:  # our prefix may begin other programs' names too
+            # A set: SCAN may give a name twice. Names of other programs may begin like ours.
+            if ours := {name for name in names if self._is_result(name)}:
                 yield list(ours)
             if not cursor:
                 return
