@@ -14,7 +14,7 @@ __all__ = ("Point", "TaskCounters", "Timeline")
 
 
 POINTS = 120  # at most; then each two become one
-QUICK = 2e-5  # seconds; calls that return sooner, in the mean, are not told apart
+QUICK = 2e-5  # seconds; calls that return sooner, in the mean, are counted as equal
 
 
 class TaskCounters:

@@ -35,7 +35,7 @@ AT_ONCE = 100  # and at its start
 
 
 class Exporter:
-    """Hands the figures of one function in one task on to OpenTelemetry, if somebody has set up an SDK.
+    """Passes the figures of one function in one task to OpenTelemetry, if the process has set up an SDK.
 
     Else it does nothing, and imports nothing. What goes wrong in it ends it, and never reaches the task.
 
@@ -49,7 +49,7 @@ class Exporter:
     #
     # A histogram takes 4 us for each latency, and cannot take a number of them at once; a call of ours may cost 0.3 us.
     # So up to `RECORDS` in a second are recorded: all of most services, in less than 1% of the time. Of more it is a
-    # sample, with its share of each bucket of the sketch. The counters tell how many calls there were.
+    # sample, with its share of each bucket of the sketch. The counters are exact.
 
     def __init__(self, function: str, entry_point: str) -> None:
         self._attributes = {"code.function.name": function, "asyncudf.entry_point": entry_point}
@@ -80,32 +80,32 @@ class Exporter:
             logging.getLogger("asyncudf").warning("metrics cannot be handed to OpenTelemetry", exc_info=True)
 
     def _export(self, instruments: Mapping[str, Any], totals: FunctionMetrics, now: dict[str, int]) -> None:
-        told = totals.to_plain()
-        before, self._before = self._before, told
+        plain = totals.to_plain()
+        before, self._before = self._before, plain
         for name in COUNTERS:
-            self._add(instruments[name], told[name] - before[name])
+            self._add(instruments[name], plain[name] - before[name])
         for name, outcome in LOOKUPS.items():
-            self._add(instruments["lookups"], told[name] - before[name], {"asyncudf.store.outcome": outcome})
-        for kind, count in told["errors"].items():
+            self._add(instruments["lookups"], plain[name] - before[name], {"asyncudf.store.outcome": outcome})
+        for kind, count in plain["errors"].items():
             error = "_OTHER" if kind == OTHERS else kind
             self._add(instruments["errors"], count - before["errors"].get(kind, 0), {"error.type": error})
-        for state, seconds in told["time"].items():
+        for state, seconds in plain["time"].items():
             self._add(instruments["time"], seconds - before["time"][state], {"asyncudf.state": state})
         for name, number in now.items():
             self._add(instruments[name], number - self._now[name])
         self._now = now
-        self._records = min(RECORDS, self._records + RECORDS * (told["seconds"] - before["seconds"]))
-        for latency in self._sample(told["latency"], before["latency"]):
+        self._records = min(RECORDS, self._records + RECORDS * (plain["seconds"] - before["seconds"]))
+        for latency in self._sample(plain["latency"], before["latency"]):
             instruments["duration"].record(latency, self._attributes)
 
     def _add(self, instrument: Any, number: float, more: Mapping[str, str] | None = None) -> None:
         if number:
             instrument.add(number, {**self._attributes, **more} if more else self._attributes)
 
-    def _sample(self, told: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[float]:
+    def _sample(self, plain: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[float]:
         """Latencies that were noted since: all, or of each length its share."""
-        new = {bucket: count - before["buckets"].get(bucket, 0) for bucket, count in told["buckets"].items()}
-        sketch = LatencySketch.from_plain({**told, "buckets": {one: count for one, count in new.items() if count}})
+        new = {bucket: count - before["buckets"].get(bucket, 0) for bucket, count in plain["buckets"].items()}
+        sketch = LatencySketch.from_plain({**plain, "buckets": {one: count for one, count in new.items() if count}})
         share = min(1.0, int(self._records) / sketch.count) if sketch.count else 0.0
         self._records -= sketch.count * share
         for latency, count in sketch.histogram():

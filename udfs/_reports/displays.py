@@ -25,8 +25,8 @@ WRONG = (Exception, SystemExit)  # what a display may raise; an interrupt is the
 REDRAWN = 0.1  # seconds between two pictures in a terminal, at least
 UPDATED = 0.5  # and in a notebook, where each goes through the browser
 LOGGED = 10.0  # and between two lines about a function in a log
-# What is told of a function in one line, from wide terminals to narrow ones: the width of the bar, and which of share,
-# rows, speed and time left.
+# The line about a function, from wide terminals to narrow ones: the width of the bar, and which of share, rows, speed
+# and time left are shown.
 LAYOUTS = (
     (30, (0, 1, 2, 3)), (20, (0, 1, 2, 3)), (10, (0, 1, 2, 3)), (0, (0, 1, 2, 3)), (0, (0, 1, 3)), (0, (0, 3)),
 )  # fmt: skip
@@ -35,11 +35,11 @@ LAYOUTS = (
 def progress_display(stream: TextIO | None = None) -> SafeDisplay:
     """A display for where the program runs: a terminal, a notebook, or a log.
 
-    It never fails: when nothing can be shown any more it ends silently. Any thread may use it. Making a snapshot costs
-    more than showing it: two in a second are enough.
+    It never fails: when it can show nothing more, it ends silently. Any thread may use it. Making a snapshot costs more
+    than showing it: two in a second are enough.
 
     Args:
-        stream: where to write; left out it is the notebook, or stderr.
+        stream: where to write; without it the notebook, or stderr.
     """
     return SafeDisplay(lambda: _display_for(stream))
 
@@ -179,8 +179,8 @@ class TerminalDisplay(Display):
             lines = []
             for title, one, words in zip(titles, functions, cells, strict=True):
                 bars = [self._bar(one.share, bar)] if bar and widths[0] else []
-                told = [Text(words[column].rjust(widths[column])) for column in columns if widths[column]]
-                lines.append(Text("  ").join([title, *bars, *told]))
+                texts = [Text(words[column].rjust(widths[column])) for column in columns if widths[column]]
+                lines.append(Text("  ").join([title, *bars, *texts]))
             if all(line.cell_len <= self._console.width for line in lines):
                 break
         return lines
@@ -249,8 +249,8 @@ class LogDisplay(Display):
         self._shown = 0.0
 
     def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
-        told = [f"asyncudf: {line(one)} ({tasks(snapshot)})" for one in functions]
-        self._stream.write("".join(f"{printable(one, self._encoding)}\n" for one in told))
+        lines = [f"asyncudf: {line(one)} ({tasks(snapshot)})" for one in functions]
+        self._stream.write("".join(f"{printable(one, self._encoding)}\n" for one in lines))
         self._stream.flush()
 
 

@@ -309,7 +309,7 @@ class Throughput(NamedTuple):
         slots: that a task could use: `capacity`, or the calls that it had to make; None where neither is known.
         in_slot: seconds for which a call had its slot, in the mean; without the back-off between attempts.
         possible: rows in a second, if these slots of all tasks had a call all the time, and calls took no longer.
-            None where the figures do not tell.
+            None where the figures do not show it.
     """
 
     achieved: float | None = None
@@ -322,12 +322,12 @@ class Throughput(NamedTuple):
 def throughput_of(function: Mapping[str, Any]) -> Throughput:
     """The throughput of one function of `run.metrics`.
 
-    By Little's law slots x tasks / (seconds in a slot) calls end in a second. Rows that need no call of their own, as
-    in micro-batches, are as many for each call as they were.
+    By Little's law slots x tasks / (seconds in a slot) calls end in a second. Each call keeps its number of rows, as in
+    micro-batches.
 
     A task of 100 rows has no use for more than 100 slots, whatever the capacity is.
 
-    Calls of which never two were in flight tell nothing of what more at once would do: those that never wait run one
+    If never two calls were in flight, the figures do not show what more at once would do: calls that never wait run one
     after another, whatever the capacity is.
     """
     wall = function["ended"] - function["began"]

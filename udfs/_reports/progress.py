@@ -22,7 +22,7 @@ class Snapshot:
     """What is known of a run at one moment.
 
     Attributes:
-        functions: what each did until now, as `RunMetrics.to_plain` tells it.
+        functions: what each did until now, as `RunMetrics.to_plain` gives it.
         tasks_done, tasks_total: of the stages in which the functions run; None where Spark does not say.
         seconds: since the start of the run, by a clock that is never set back.
         tasks_of: the same counts for the stages of each function, by its label.

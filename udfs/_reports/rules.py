@@ -25,7 +25,7 @@ SLOW = 5  # times as long as half of the calls
 LITTLE = 0.1  # of the time: another change is looked for
 SOME = 0.01  # of the time
 ROOM = 10  # times as many rows as slots in a queue that hardly any slow call fills
-MOST_ROWS = 1_000_000  # in a queue that anybody would want
+MOST_ROWS = 1_000_000  # in a queue that a user would want
 FEW_HITS = 0.05  # of the rows that a store is asked for
 LONG_SILENCE = 10  # times as long as the longest call
 
@@ -47,7 +47,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnosis(f: FunctionFigures) -> Diagnosis:
-    """The first one that there is evidence for; the last one of each state needs none."""
+    """The first diagnosis that the figures show; the last one of each state needs no evidence."""
     return next(chain(_no_call_came_back(f), CAUSES[f.top](f)))
 
 

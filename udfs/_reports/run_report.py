@@ -37,14 +37,14 @@ MEANINGS = {
     State.LIMIT: "waited for a permit, for a share of the job's calls, or for a pause that the service asked for",
     State.BREAKER: "the circuit breaker was open: the service gave no answers",
     State.STORE: "waited for stored results",
-    State.BLOCKED_LOOP: "code that does not give way kept all calls from going on",
+    State.BLOCKED_LOOP: "code that does not await kept all calls from going on",
     State.WINDING_DOWN: "fewer rows were left than slots; also opening and closing",
 }
 
 SURENESS = {
     "sure": "The figures are clear about this.",
     "likely": "This is likely; the figures leave another cause.",
-    "not clear": "The figures do not tell clearly.",
+    "not clear": "The figures do not show it clearly.",
 }
 
 Keys = Sequence[str | int]  # keys that lead to a value in `run.metrics`
@@ -55,7 +55,7 @@ def run_report(metrics: Mapping[str, Any], path: str | Path) -> None:
 
     Args:
         metrics: what `run.metrics` gives.
-        path: of the HTML file; one that is there is replaced.
+        path: of the HTML file; an existing file is replaced.
 
     Raises:
         OptionError: Jinja2 is not installed, or the file cannot be written.
@@ -118,7 +118,7 @@ def _figure_of(metrics: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def _derived(form: str, value: float | None, *keys: str | int) -> Any:
-    """Shows what is not in the metrics, but reckoned of them."""
+    """Shows a value that is derived from the metrics."""
     return _tagged("derived", keys, form, value)
 
 

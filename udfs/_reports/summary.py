@@ -84,11 +84,11 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _calls(figures: FunctionFigures) -> str:
-    told = count(figures.count("calls"))
+    calls = count(figures.count("calls"))
     if not figures.calls_ended:
-        return f"{told}: none has come back" if figures.count("calls") else "none has come back"
+        return f"{calls}: none has come back" if figures.count("calls") else "none has come back"
     quantiles = [f"{name} {seconds(figures.latency(name))}" for name in ("p50", "p95", "p99")]
-    return f"{told}: {', '.join(quantiles)}, longest {seconds(figures.latency('max'))}"
+    return f"{calls}: {', '.join(quantiles)}, longest {seconds(figures.latency('max'))}"
 
 
 def _in_flight(figures: FunctionFigures) -> str:
@@ -96,20 +96,20 @@ def _in_flight(figures: FunctionFigures) -> str:
     now = f"{number(figures.flying)} now, " if figures.flying else ""
     if not figures.calls_ended:  # calls count in the mean when they have come back
         return f"{now}{count(figures.peak)}{of} at most in a task"
-    told = f"{now}{number(figures.in_flight)}{of} in the mean of a task, {count(figures.peak)} at most"
+    text = f"{now}{number(figures.in_flight)}{of} in the mean of a task, {count(figures.peak)} at most"
     if figures.wall and figures.tasks > 1:
         together = figures.seconds / figures.wall
-        calls = things(number(figures.in_flight * together), "call")
-        told += f"; {things(number(together), 'task')} at a time, {calls} in all"
-    return told
+        in_all = things(number(figures.in_flight * together), "call")
+        text += f"; {things(number(together), 'task')} at a time, {in_all} in all"
+    return text
 
 
 def _errors(errors: Mapping[str, int]) -> str:
     most = sorted(errors, key=lambda kind: -errors[kind])
-    told = [f"{one_line(kind)} {count(errors[kind])}" for kind in most[:ERRORS]]
+    texts = [f"{one_line(kind)} {count(errors[kind])}" for kind in most[:ERRORS]]
     if others := sum(errors[kind] for kind in most[ERRORS:]):
-        told.append(f"others {count(others)}")
-    return ", ".join(told)
+        texts.append(f"others {count(others)}")
+    return ", ".join(texts)
 
 
 def _in_vain(function: Mapping[str, Any]) -> str:
@@ -120,8 +120,8 @@ def _in_vain(function: Mapping[str, Any]) -> str:
     attempts = "1 task attempt" if number_of == 1 else f"{count(number_of)} task attempts"
     they = "it" if number_of == 1 else "they"
     calls = things(failed.get("calls") or 0, "call")
-    told = f"{attempts} failed; {they} made {calls} in {seconds(failed.get('seconds'))}"
-    return f"{told} ({_errors(failed['errors'])})" if failed.get("errors") else told
+    text = f"{attempts} failed; {they} made {calls} in {seconds(failed.get('seconds'))}"
+    return f"{text} ({_errors(failed['errors'])})" if failed.get("errors") else text
 
 
 def _time(figures: FunctionFigures) -> str:
@@ -130,5 +130,5 @@ def _time(figures: FunctionFigures) -> str:
 
 
 def _verdict(function: Mapping[str, Any]) -> str:
-    told = function.get("verdict") or verdict(function).to_plain()
-    return f"{printable(told['text'])} ({told['sureness']})"
+    found = function.get("verdict") or verdict(function).to_plain()
+    return f"{printable(found['text'])} ({found['sureness']})"
