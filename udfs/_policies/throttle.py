@@ -1,4 +1,4 @@
-"""What refusals say of a service: nothing yet, that all calls should pause, or at which pace they should go on."""
+"""When calls may begin while a service refuses some: at once, after a pause of all, or at a pace."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from .call_outcome import is_unlikely
 __all__ = ("Throttle",)
 
 
-ENOUGH = 10  # refusals, of the last answers that are twice as many, are evidence of a limit for all calls
+ENOUGH = 10  # refusals among the last 2 * ENOUGH answers are evidence of a limit for all calls
 FEW, LAST = 5, 100  # refusals among the last answers that correct a pace, without a pause
 STEADY = 1.0  # seconds between two corrections, at least
 GROWTH, SLOWEST_GROWTH = 5.0, 20.0  # seconds in which a pace doubles: at first, and at most after corrections
-FREE_AFTER = 4.0  # times the growth: then the pace is lifted
-GROWN, IN_VAIN = 1.05, 3  # a pace that has grown less; corrections of such, one after another, that helped nothing
-BURST = 0.01  # seconds: calls begin together that are due within these, for timers come late
-FIRST_CALLS = 2  # in flight in a slow start
-PATIENCE = 1.0  # seconds after which another call may probe, for one that hangs must not hold up all
-MOST_PAUSED = 300.0  # seconds without an accepted call that deadlines are moved by: rows must end in the end
-SHORTEST = 1e-3  # seconds in which a pace can be measured
-# Chance explains a share of refusals up to 5%, or a quarter more than were seen before; beyond that, only what comes
-# once in a million answers pauses all, and once in a thousand corrects a pace.
+FREE_AFTER = 4.0  # times the growth, after which the pace is lifted
+GROWN, IN_VAIN = 1.05, 3  # so many corrections in a row, of paces that had grown less than this, have not helped
+BURST = 0.01  # seconds within which due calls begin together, because timers come late
+FIRST_CALLS, DEAR = 2, 2  # calls in flight in a slow start, and how many fewer for each refusal
+CROWDED = 0.25  # share of refusals in a slow start that is evidence of a service that takes few calls at once
+NEEDED = 1.25  # times the calls in flight that a pace needs by Little's law, for such a service
+NEWEST = 0.05  # the weight of the newest latency in their mean
+PATIENCE = 1.0  # seconds after which another call may probe: one that hangs must not stop all
+MOST_PAUSED = 300.0  # seconds by which pauses without an accepted call move deadlines, at most: rows must end
+SHORTEST = 1e-3  # seconds over which a pace is measured, at least
+# Chance explains a share of refusals of up to 5%, or a quarter more than were seen before. What exceeds that pauses all
+# calls if chance gives it once in a million answers, and corrects a pace if once in a thousand.
 LEAST_SHARE, MORE, KNOWN = 0.05, 1.25, 50
 RARE, VERY_RARE = math.log(1e3), math.log(1e6)
 
@@ -48,21 +51,26 @@ class Throttle:
     """Decides when calls may begin while a service refuses some.
 
     A refusal concerns its own row. All calls pause only if at least 10 of the last 20 answers were refusals, and chance
-    does not explain it. After the pause one call probes. Then calls begin at the pace that the
-    service has shown: accepted calls divided by the time between the ends of the last two pauses. The pace grows, is
-    corrected where calls are still refused, and is lifted after a time without contradiction.
+    does not explain it. After the pause one call probes. Then calls begin at the pace that the service has shown:
+    accepted calls divided by the time between the ends of the last two pauses; or, where these are too few to measure,
+    in a slow start. The pace grows, is lowered while calls are refused, and is lifted after a time without refusals.
 
-    Only answers to calls that began since the last change count: `since` is when that was.
+    A service that refuses many even in a slow start takes few calls at once, however slowly they come. Then the calls
+    in flight are bounded too, by the pace times the latency (Little's law).
+
+    Only answers to calls that began at `since` or later, the last change, count.
     """
 
     # A service may refuse a share of its calls at random, however few come: a bad node, tenants with limits of their
     # own. That share, `_background`, is what it refused in FREE before; or in PACED, if lower paces did not change it.
     #
-    # _refusals: the newest last, with no more than a pause or a correction needs
+    # _refusals: the newest last, no more than a pause or a correction needs
     # _answers, _refused: answers and refusals since the phase began
-    # _ends: of the last pause; _until: when the next call may begin in one
-    # _refuses_since: when the first of these pauses began, of those without an accepted call in between
+    # _ends: the end of the last pause; _until: when the next call may begin in one
+    # _refuses_since: when the first pause began of the last ones without an accepted call between them
     # _accepted: answers since `_measured`, the end of the last pause
+    # _latency: mean seconds of accepted calls
+    # _takes_few: calls in flight are bounded, until calls are free again
     # _pace: calls per second at `since`; 0: a slow start, of few calls in flight and one more for each answer
 
     def __init__(self, now: float) -> None:
@@ -70,16 +78,16 @@ class Throttle:
         self.since = self._measured = self._refuses_since = now
         self._accepted = self._in_vain = 0
         self._until = self._ends = self._next = self._pace = self._background = 0.0
-        self._paused = 0.0
+        self._paused = self._latency = 0.0
         self._enter(Phase.FREE, now)
 
     @property
     def until(self) -> float:
-        """The end of the pause of all calls, if there is one."""
+        """The end of the pause of all calls; -inf without one."""
         return self._ends if self._phase is Phase.PAUSED else -math.inf
 
     def is_free(self, now: float) -> bool:
-        """Whether calls begin at once, and none has to be reported by `began`."""
+        """Whether calls begin at once, and need not be reported to `began`."""
         if self._phase is Phase.PACED and now >= self._free_at:
             self._enter(Phase.FREE, now)
         return self._phase is Phase.FREE
@@ -89,18 +97,24 @@ class Throttle:
         return self.since + FREE_AFTER * self._growth
 
     def paused_seconds(self, now: float) -> float:
-        """How long calls were paused in all; of pauses without an accepted call in between, at most `MOST_PAUSED`."""
+        """Seconds that calls were paused; pauses without an accepted call between them count `MOST_PAUSED` at most."""
         return self._paused + (min(MOST_PAUSED, now - self._refuses_since) if self._phase is Phase.PAUSED else 0.0)
 
     def wait(self, in_flight: int, now: float) -> float:
-        """Seconds until a call may begin; it may be sooner, when another call has ended."""
+        """Seconds until a call may begin; ask again when another call has ended."""
         if self.is_free(now):
             return 0.0
         if self._phase is Phase.PAUSED:
             return max(0.0, self._until - now)
-        if not self._pace and in_flight < FIRST_CALLS + self._answers:
-            return 0.0
-        return max(0.0, min(self._next, self._free_at) - now) if self._pace else self._free_at - now
+        if in_flight >= self._most_in_flight(now):
+            return self._free_at - now
+        return max(0.0, min(self._next, self._free_at) - now) if self._pace else 0.0
+
+    def _most_in_flight(self, now: float) -> float:
+        """How many calls may be in flight while calls are paced."""
+        if not self._pace:
+            return max(1, FIRST_CALLS + self._answers - DEAR * self._refused)
+        return max(1, int(NEEDED * self._latency * self._pace_at(now))) if self._takes_few else math.inf
 
     def began(self, now: float) -> None:
         """A call begins."""
@@ -111,19 +125,21 @@ class Throttle:
             self._next = max(self._next, now - BURST) + 1.0 / self._pace_at(now)
 
     def gave_up(self, began: float) -> None:
-        """A call that began then ends, and its end says nothing of the service."""
+        """A call that began then has ended, and says nothing about the service."""
         if began >= self.since and self._is_probing:
             self._is_probing, self._until = False, self._ends
 
     def answered(self, calls: int, began: float, now: float) -> None:
-        """So many calls have ended otherwise than with a refusal, of which the first began then."""
+        """So many calls have ended, the first of which began then, and were not refused."""
         self._accepted += calls
+        if began < now:
+            self._latency += (NEWEST if self._latency else 1.0) * (now - began - self._latency)
         if began < self.since:
             return
         if self._phase is not Phase.PAUSED:
             self._answers += calls
         elif self._is_probing:
-            # Up to the end of the pause: from then on there may have been no call to probe with.
+            # Measured up to the end of the pause: after it there may have been no call to probe with.
             seconds = max(SHORTEST, self._ends - self._measured)
             self._pace = self._accepted / seconds if self._accepted >= FEW else 0.0
             self._measured, self._accepted = now, 0
@@ -134,7 +150,7 @@ class Throttle:
         if began < self.since:
             return
         if self._phase is Phase.PAUSED:
-            self._measured += now - self.since  # a service that is away for long has not become slower
+            self._measured += now - self.since  # a service that was away for long has not become slower
             # One answer may be wrong: the next pause is at most twice as long.
             self.pause(min(until, now + max(PATIENCE, 2.0 * (self._ends - self.since))), now)
             return
@@ -144,28 +160,28 @@ class Throttle:
         in_vain = self._in_vain + 1 if not free and self._pace_at(now) < GROWN * self._pace else 0
         if self._is_refusing(free):
             self._in_vain = in_vain
-            # Not the longest of their waits: one server of many may be wrong.
+            # The median of their waits, not the longest: one server of many may be wrong.
             self.pause(statistics.median_high(one.until for one in list(self._refusals)[-ENOUGH:]), now)
-        elif not free and self._pace and now - self.since >= STEADY:
+        elif not free and now - self.since >= STEADY and (self._pace or self._answers >= FEW):
             self._correct(in_vain, now)
 
     def pause(self, until: float, now: float) -> None:
-        """All calls wait until then, for a reason that this task has seen, or another one."""
-        self._until = self._ends = max(until, self.until, now)  # of two tasks the one that waits longer is right
+        """All calls wait until then, for a reason that this task or another has seen."""
+        self._until = self._ends = max(until, self.until, now)  # the longer wait of two tasks counts
         self._enter(Phase.PAUSED, now)
 
     def _enter(self, phase: Phase, now: float) -> None:
         if phase is not self._phase or phase is not Phase.PAUSED:
             self._paused, self._refuses_since = self.paused_seconds(now), now
         if phase is Phase.FREE:
-            self._growth = GROWTH
+            self._growth, self._takes_few = GROWTH, False
         self._phase, self.since, self._next = phase, now, now
         self._is_probing = False
         self._answers = self._refused = 0
         self._refusals: deque[_Refusal] = deque(maxlen=LAST)
 
     def _pace_at(self, now: float) -> float:
-        """The pace grows as CUBIC's window: slowly about what was accepted, and fast beyond."""
+        """The pace now: it grows as CUBIC's window, slowly near what was accepted, and fast beyond."""
         return self._pace * (1.0 + ((now - self.since) / self._growth) ** 3)
 
     def _is_refusing(self, free: bool) -> bool:
@@ -184,16 +200,21 @@ class Throttle:
         return False
 
     def _correct(self, in_vain: int, now: float) -> None:
-        """Lower the pace by what is refused; or lift it, where that has never helped."""
+        """Lower the pace by the share refused, or lift it if that has not helped; give a crowded slow start a pace."""
         refused, calls = len(self._refused_of(LAST)), min(LAST, self._answers + self._refused)
         if refused < FEW or not is_unlikely(refused, calls, MORE * self._background, RARE):
+            return
+        if not self._pace and refused < CROWDED * calls:
             return
         self._in_vain = in_vain
         if in_vain >= IN_VAIN:
             self._background, self._in_vain = refused / calls, 0
             self._enter(Phase.FREE, now)
             return
-        self._pace = self._pace_at(now) * (1 - refused / calls)
+        if self._pace:
+            self._pace = self._pace_at(now) * (1 - refused / calls)
+        else:
+            self._pace, self._takes_few = self._answers / (now - self.since), True
         self._growth = min(SLOWEST_GROWTH, 2 * self._growth)
         self._enter(Phase.PACED, now)
 
@@ -202,5 +223,5 @@ class Throttle:
         return [one for count, one in enumerate(reversed(self._refusals), 1) if self._calls_since(one, count) <= last]
 
     def _calls_since(self, refusal: _Refusal, count: int) -> int:
-        """How many calls have ended from this refusal on, which is the newest but `count` - 1."""
+        """How many calls have ended from this refusal on, the `count`-th from the end."""
         return count + self._answers - refusal.answers
