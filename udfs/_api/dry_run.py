@@ -39,12 +39,12 @@ def dry_run(
     counted by running what is below it: scans, joins, filters, other UDFs. (What was marked with `persist()` is kept
     from then on.) Where another async function is below, nothing is run, and calls have a lower and an upper bound.
 
-    The bounds hold for calls that succeed at once, of a query whose rows are the same each time that it is run, while
-    Spark keeps what was persisted: a retry, a hedge, a task that is run again come on top. `at_most` is None where
-    nobody can say; the reasons tell why.
+    The bounds hold for a query that runs to its end, whose calls succeed at once and whose rows are the same each time
+    that it is run, while Spark keeps what was persisted. Retries, hedges and tasks that run again come on top.
+    `at_most` is None where the plan does not say; the reasons tell why.
 
-    An action is planned anew and may need less: `df.count()` drops results that nobody reads, `df.show()` has a limit.
-    For these give `df.groupBy().count()` and `df.limit(21)`.
+    An action that does not read all of `df` may make fewer calls: `df.count()` drops results that nothing reads (give
+    `df.groupBy().count()`); `df.show()`, `df.first()`, `df.take(n)` and `df.tail(n)` stop early.
 
     Args:
         df: the query; classic Spark, not streaming.

@@ -10,8 +10,8 @@ __all__ = ("Bounds", "Reason", "expected_seconds")
 N = TypeVar("N", int, float)
 
 Reason = Literal[
-    "copied", "sorted", "multiplied", "reread", "limited", "dropped", "unknown", "operators", "results", "uncounted",
-    "cached", "loaded", "batched", "nulls", "stored",
+    "copied", "sorted", "multiplied", "reread", "replanned", "limited", "dropped", "unknown", "operators", "results",
+    "uncounted", "cached", "loaded", "batched", "nulls", "stored",
 ]  # fmt: skip
 
 
@@ -35,6 +35,11 @@ class Bounds(Generic[N]):
         most = (self.at_most, other.at_most)
         at_most = 0 if 0 in most else None if None in most else self.at_most * other.at_most  # type: ignore[operator]
         return Bounds(self.at_least * other.at_least, at_most)
+
+    def __or__(self, other: Bounds[N]) -> Bounds[N]:
+        """The bounds if it is not known which of the two holds."""
+        most = [one.at_most for one in (self, other) if one.at_most is not None]
+        return Bounds(min(self.at_least, other.at_least), max(most) if len(most) == 2 else None)
 
 
 def expected_seconds(calls: float, latency: float, capacity: float, tasks: int, *, until_begun: float = 0.0) -> float:

@@ -21,6 +21,8 @@ WHY: dict[Reason, str] = {
     "far larger than the mean a third time; persist() before the sort, or a store, makes it once",
     "multiplied": "a product without a join key reads it again for each partition of the other side",
     "reread": "an outer join without an equality reads the side that is not broadcast twice; persist() it before",
+    "replanned": "Spark plans the rest of the query anew when it has seen the rows of its first stages (adaptive "
+    "execution): a sort, a LIMIT or a second use above it may evaluate it once more, or end it early, or not",
     "limited": "a LIMIT ends the query early: calls that are in flight by then have been made",
     "dropped": "fewer if the other side of a join lacks rows: Spark then does not read this side to its end",
     "unknown": "behind it is an operator or a function of others: nobody can say how often it reads its rows, or "
@@ -58,8 +60,8 @@ class Mention:
         waves: how often the latency of a call passes until all are done, if all tasks have equal shares.
         seconds: with `latency=`; None without.
         cost: with `price=`; None without.
-        reasons: why it is as it is: "copied", "sorted", "multiplied", "reread", "limited", "dropped", "unknown",
-            "operators", "results", "uncounted", "cached", "loaded", "batched", "nulls", "stored".
+        reasons: why it is as it is: "copied", "sorted", "multiplied", "reread", "replanned", "limited", "dropped",
+            "unknown", "operators", "results", "uncounted", "cached", "loaded", "batched", "nulls", "stored".
     """
 
     function: str
@@ -89,8 +91,8 @@ class DryRun:
         price: of a call, as given.
         counting: how rows were counted: "exact", "approximate" or "estimate".
         ambiguous: names that several functions of the query have.
-        is_hidden: whether the query has Python functions that cannot be looked into, below `df.rdd` or a checkpoint
-            that is not written yet. Then `calls` is without these.
+        is_hidden: whether the query has rows that may call functions out of sight: of `df.rdd`, of a checkpoint that
+            is not written yet, or of a recursive query. Then `calls` is without these.
     """
 
     mentions: tuple[Mention, ...]
@@ -152,8 +154,8 @@ def _lines(run: DryRun) -> Iterator[str]:
     if run.is_hidden:
         yield ""
         yield from textwrap.wrap(
-            "At least: the query reads rows of df.rdd, or of a checkpoint that is not written yet, which Python "
-            "functions make. What they call cannot be seen: write these rows to a table, or checkpoint them at once.",
+            "At least: the query reads rows of df.rdd, of a checkpoint that is not written yet, or of a recursive "
+            "query. What they call cannot be seen: write these rows to a table, or checkpoint them at once.",
             WIDTH,
         )
 

@@ -33,9 +33,12 @@ ROWS = {f"{kind}Exec": rows for kinds, rows in ((SAME, ALL), (FEWER, SOME), (OTH
 LIMITS = {"CollectLimitExec", "GlobalLimitExec", "LocalLimitExec", "TakeOrderedAndProjectExec"}
 MAY_STOP = {"MapElementsExec", "MapInArrowExec", "MapInPandasExec", "MapPartitionsExec"}  # functions of others
 EXCHANGES = {"BroadcastExchangeExec", "InMemoryTableScanExec", "ShuffleExchangeExec"}  # made once, read by many
+READ_HERE = {"CommandResultExec", "InMemoryTableScanExec"}
 SHELLS = {"AdaptiveSparkPlanExec", "InputAdapter", "ReusedExchangeExec", "ReusedSubqueryExec", "WholeStageCodegenExec"}
 READ_AGAIN = {"FullOuter BuildLeft", "FullOuter BuildRight", "LeftOuter BuildLeft", "RightOuter BuildRight"}
 READ_WHOLE = {"BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec", "CartesianProductExec"}
+# Joins that read their left or right side to its end, whatever the other has
+KEEP = (("LeftOuter", "FullOuter", "LeftAnti", "LeftSingle", "ExistenceJoin"), ("RightOuter", "FullOuter"))
 EVEN = 3  # of so many partitions, none has more than three times the mean: Spark's sort samples such a one again
 BROADCAST = b"_from_id"  # a command above 1 MiB is a broadcast variable, and this what stands for it
 PYTHON_SCOPES = ("ArrowEvalPython", "MapInArrow", "PythonMapInArrow", "BatchEvalPythonUDTF")
@@ -73,6 +76,13 @@ class _Above:
     def then(self, reason: Reason, times: Bounds[int]) -> _Above:
         return dataclasses.replace(self, times=self.times * times, reasons=(*self.reasons, reason))
 
+    def or_else(self, other: _Above) -> _Above:
+        """Either this, or the other: Spark decides while the query runs."""
+        if self.times == other.times:
+            return self
+        reasons: tuple[Reason, ...] = (*self.reasons, *other.reasons, "replanned")
+        return _Above(self.times | other.times, reasons, self.may_drop or other.may_drop)
+
 
 class QueryPlan:
     """The plan that a DataFrame's next action follows.
@@ -109,13 +119,14 @@ class QueryPlan:
         self._made: list[Any] = []
         self._calls: dict[int, list[tuple[PlannedFunction, Any]]] = {}
         self._callers: dict[int, bool] = {}
+        self._staged: dict[int, bool] = {}
         self._counts: dict[int, tuple[int | None, list[int | None]]] = {}
 
     def places(self) -> list[Place]:
         """Every place at which a function is called, from the top down."""
         return list(self._visit(self._root, _Above()))
 
-    def _visit(self, java: Any, above: _Above) -> Iterator[Place]:
+    def _visit(self, java: Any, above: _Above, *, of_join: bool = False) -> Iterator[Place]:
         java, kind = _bare(java)
         if not self._may_call(java):
             return
@@ -124,9 +135,12 @@ class QueryPlan:
                 is_sure = how == "SubqueryExec" and not above.may_drop
                 yield from self._visit(_children(subquery)[0], _Above(ALL if is_sure else SOME))
         if kind in EXCHANGES:
-            if not self._is_first(java, may_be_one=self._reuses or kind == "InMemoryTableScanExec"):
+            is_first = self._is_first(java, may_be_one=self._reuses or kind == "InMemoryTableScanExec")
+            may_go = of_join and kind != "InMemoryTableScanExec" and self._may_change(java)
+            if not (is_first or may_go):
                 return
-            above = self._behind(java, kind, above)
+            made = self._behind(java, kind, above)
+            above = made.or_else(above if is_first else _Above(SOME)) if may_go else made
         calls, children = self._calls_of(java), _children(java)
         if kind in LIMITS and not (kind == "TakeOrderedAndProjectExec" and java.child().outputOrdering().isEmpty()):
             above = above.then("limited", SOME)
@@ -135,9 +149,12 @@ class QueryPlan:
         elif kind in MAY_STOP and not (calls or self._is_ours(java, kind)):
             above = above.then("unknown", SOME)
         yield from self._called(java, calls, above)
-        for number, child in enumerate(children):
-            beside = self._beside(java, kind, children[1 - number], above) if _is_join(kind) else above
-            yield from self._visit(child, beside)
+        if _is_join(kind):
+            for number, child in enumerate(children):
+                yield from self._visit(child, self._beside(java, kind, children, number, above), of_join=True)
+        else:
+            for child in children:
+                yield from self._visit(child, above, of_join=of_join and kind == "SortExec")
 
     def _behind(self, java: Any, kind: str, above: _Above) -> _Above:
         """An exchange is made in a stage of its own, to its end, unless Spark sees before that nobody needs it."""
@@ -152,22 +169,44 @@ class QueryPlan:
                 made = _Above(SOME, above.reasons, above.may_drop)
             return made.then("cached", ALL)
         if _class(java.outputPartitioning()) == "RangePartitioning" and self._partitions(java) != 1:
-            parts = self._partitions(java.child())
+            parts = 0 if self._may_change(java) else self._partitions(java.child())
             return made.then("sorted", Bounds(2, 2 if 0 < parts <= EVEN else 3))
         return made
 
-    def _beside(self, java: Any, kind: str, other: Any, above: _Above) -> _Above:
-        """A side of a join is read to its end if the other side has rows; or if an exchange is between."""
-        join = java.joinType().toString()
-        if kind == "CartesianProductExec":
-            above = above.then("multiplied", Bounds(1, self._partitions(other) or None))
-        if kind == "BroadcastNestedLoopJoinExec" and f"{join} {java.buildSide().toString()}" in READ_AGAIN:
-            above = above.then("reread", Bounds(2, 2))
-        is_needed = "Anti" not in join and self._has_rows(other)
-        if is_needed and kind in READ_WHOLE:
+    def _beside(self, java: Any, kind: str, sides: list[Any], number: int, above: _Above) -> _Above:
+        """A side of a join is read to its end if the join keeps all its rows, or if the other side has rows."""
+        join, other = java.joinType().toString(), sides[1 - number]
+        build = java.buildSide().toString() if kind.startswith("Broadcast") else ""
+        may_change = self._is_adaptive and not (build and not self._may_change(sides[build == "BuildRight"]))
+        is_nested = kind == "BroadcastNestedLoopJoinExec"
+        if kind == "CartesianProductExec" or (is_nested and may_change and join == "Inner"):  # one may become the other
+            partitions = None if self._may_change(java) else self._partitions(other) or None
+            above = above.then("multiplied", Bounds(1, partitions))
+        elif is_nested and (f"{join} {build}" in READ_AGAIN or (may_change and "Outer" in join)):
+            above = above.then("reread", Bounds(1 if may_change else 2, 2))
+        if may_change and above.times.at_least > 1:
+            above = above.or_else(_Above())
+        if join == "LeftAnti" and kind in READ_WHOLE and number == 0:  # NOT IN, NOT EXISTS: one row may drop all
+            is_plain = kind == "BroadcastHashJoinExec" and not java.isNullAwareAntiJoin()
+            is_needed = is_kept = is_plain or (kind != "BroadcastHashJoinExec" and java.condition().isDefined())
+        else:
+            is_kept = join.startswith(KEEP[number])
+            is_needed = is_kept or self._has_rows(other)
+        # A shuffle reads it to its end. So does a broadcast join that Spark may put in the place of both.
+        if is_kept or (is_needed and (kind in READ_WHOLE or _is_shuffled(sides[number]))):
             return above
         above = above.then("dropped", SOME)
         return dataclasses.replace(above, may_drop=above.may_drop or (self._is_adaptive and not is_needed))
+
+    def _may_change(self, java: Any) -> bool:
+        """Whether Spark plans a node anew before it makes it, as stages below it have to be made first."""
+        return self._is_adaptive and any(map(self._has_stage, _children(_bare(java)[0])))
+
+    def _has_stage(self, java: Any) -> bool:
+        java, kind = _bare(java)
+        if java.id() not in self._staged:
+            self._staged[java.id()] = kind in EXCHANGES or any(map(self._has_stage, _children(java)))
+        return self._staged[java.id()]
 
     def _called(self, java: Any, calls: list[tuple[PlannedFunction, Any]], above: _Above) -> Iterator[Place]:
         if not calls:
@@ -211,7 +250,7 @@ class QueryPlan:
         calls = self._calls_of(java)
         if calls:
             return self._read_by(java)[0] * calls[0][0].gives
-        rows = self._rows(children[0]) * (SOME if kind in LIMITS else ROWS.get(kind, ANY))
+        rows = self._rows(children[0]) * (SOME if kind in LIMITS else _gives(java, kind))
         if kind in LIMITS and java.limit() >= 0:  # -1: there is an OFFSET only
             return Bounds(0, java.limit() if rows.at_most is None else min(rows.at_most, java.limit()))
         return Bounds(0, 1) if kind.endswith("AggregateExec") and rows.at_most == 0 else rows  # one row of nothing
@@ -268,6 +307,8 @@ class QueryPlan:
         """All arguments of a function as one column."""
         if not function.arguments:
             return None
+        if any(_class(one) == "PythonUDF" for one in _items(expression.children())):
+            return None  # the result of another function of the same node
         given = [column_of(self._session, one) for one in _items(expression.children())]
         # A table function gets the whole row as one struct.
         read = [given[at] if isinstance(at, int) else given[0].getField(at) for at in function.arguments]
@@ -301,7 +342,7 @@ class QueryPlan:
     def _read_calls(self, java: Any) -> Iterator[tuple[PlannedFunction, Any]]:
         kind, analyzed = _class(java), None
         if kind == "ArrowEvalPythonExec":
-            expressions = list(_items(java.udfs()))
+            expressions = [one for udf in _items(java.udfs()) for one in _chained(udf)]
         elif kind == "MapInArrowExec":
             expressions = [java.func()]
         elif kind == "BatchEvalPythonUDTFExec":
@@ -309,6 +350,8 @@ class QueryPlan:
         else:
             if kind in ("RDDScanExec", "ExternalRDDScanExec") and _is_made_by_python(java.rdd()):
                 yield HIDDEN, None
+            if not _children(java) and kind not in READ_HERE and java.innerChildren().size() > java.subqueries().size():
+                yield HIDDEN, None  # a plan of its own, such as a recursive query's
             return
         for expression in expressions:
             command, width = self._command(expression.func()), expression.children().size()
@@ -347,6 +390,26 @@ def _bare(java: Any) -> tuple[Any, str]:
     while (kind := _class(java)) in SHELLS:
         java = java.initialPlan() if kind == "AdaptiveSparkPlanExec" else java.child()
     return java, kind
+
+
+def _chained(udf: Any) -> Iterator[Any]:
+    """A function and those whose results it gets from the same worker: f(g(x)) is one expression of a node."""
+    yield udf
+    children = list(_items(udf.children()))
+    if len(children) == 1 and _class(children[0]) == "PythonUDF":
+        yield from _chained(children[0])
+
+
+def _gives(java: Any, kind: str) -> Bounds[int]:
+    """How many rows come out of a node for a row that goes in."""
+    if kind == "SampleExec" and java.withReplacement():
+        return ANY
+    return ROWS.get(kind, ANY)
+
+
+def _is_shuffled(java: Any) -> bool:
+    java, kind = _bare(java)
+    return kind in EXCHANGES or (kind == "SortExec" and _is_shuffled(java.child()))
 
 
 def _is_join(kind: str) -> bool:
@@ -404,4 +467,5 @@ def _option(value: Any) -> Any:
 
 
 def _class(java: Any) -> str:
-    return str(java.getClass().getSimpleName()).removeprefix("Python")  # PythonMapInArrowExec, before Spark 4.0
+    name = str(java.getClass().getSimpleName())
+    return "MapInArrowExec" if name == "PythonMapInArrowExec" else name  # so called before Spark 4.0
