@@ -10,7 +10,7 @@ Declare a function, and use it at one of the three entry points:
     df.withColumn("weather", weather("city")).select("city", "weather.temp", "weather.sky")
     weather.register(spark, "weather")      # SELECT w.temp, w.sky FROM (SELECT weather(city) AS w FROM trips)
 
-2. Beside the columns of a DataFrame, with 0..n results for each row, in the order of the rows or as they come:
+2. Beside the columns of a DataFrame, with 0..n results for each row, in the order of the rows or of completion:
 
     ordered_wait(df, weather, "city")       # or unordered_wait; in SQL: SELECT * FROM f(TABLE(trips), 'city')
 
@@ -18,11 +18,11 @@ Declare a function, and use it at one of the three entry points:
 
     AsyncStream(df).unordered_wait(geocode, "address").filter(known).ordered_wait(weather, "city").to_df()
 
-What a job does, live and afterwards, with a verdict on what limits it:
+See what a job does, live and afterwards, with a verdict on what limits it:
 
     with asyncudf.monitor(spark, progress=True) as run: ...
 
-A function can be tried without Spark, on a clock that does not wait:
+Try a function without Spark, on a virtual clock:
 
 >>> from asyncudf.testing import run_rows
 >>> async def shout(word: str) -> str:
@@ -30,7 +30,7 @@ A function can be tried without Spark, on a clock that does not wait:
 >>> run_rows(shout, ["oslo", "bergen"])
 ['OSLO', 'BERGEN']
 
-Read on in `help(asyncudf.async_pandas_udf)` (every kind of function and every option), `help(asyncudf.ordered_wait)`,
+More in `help(asyncudf.async_pandas_udf)` (every kind of function and every option), `help(asyncudf.ordered_wait)`,
 `help(asyncudf.AsyncStream)`, `help(asyncudf.RetryStrategy)`, `help("asyncudf.http")` (sessions and errors of services)
 and `help("asyncudf.testing")`.
 """
@@ -49,8 +49,8 @@ from importlib.util import find_spec as _find_spec
 
 if _find_spec("pyspark") is None:
     raise ModuleNotFoundError(
-        "asyncudf needs PySpark and brings none, for there are two: pip install 'asyncudf[spark]' for a Spark of your "
-        "own, or pip install databricks-connect for Databricks. Not both: each overwrites files of the other",
+        "asyncudf needs PySpark and does not install it, as there are two: pip install 'asyncudf[spark]' for a Spark "
+        "of your own, or pip install databricks-connect for Databricks. Not both: each overwrites files of the other",
         name="pyspark",
     )
 

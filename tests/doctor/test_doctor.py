@@ -191,6 +191,7 @@ def test_the_own_python_is_started():
         ("echo 3.11", "it prints no version, but: 3.11"),
         ("exit 0", "it prints no version"),
         ("exit 4", "it ends with status 4"),
+        ("""echo '{"version": 3}'""", """it prints no version, but: {"version": 3}"""),
         ("echo no version >&2; exit 1", "no version"),
     ],
 )

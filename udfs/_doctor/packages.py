@@ -10,7 +10,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ def check_package(required: Requirement, version: str) -> Finding:
     name, bounds = required.name, bounds_of(required)
     if name == PACKAGE and version:
         return Finding(name, "ok", version)
-    if version and fits(version, bounds):
+    if fits(version, bounds):
         return Finding(name, "ok", f"{version} ({bounds or 'any'})")
     why = f": {WHY[name]}" if version and name in WHY and "<" in bounds else ""
     found = f"{version or 'not installed'}, and asyncudf needs {bounds or 'it'}{why}"
@@ -103,7 +103,7 @@ def as_line(required: Requirement) -> str:
 
 
 def fits(version: str, bounds: str) -> bool:
-    """Whether a version is within bounds. A pre-release such as 3.0rc1 counts as 3.0: it brings what 3.0 will."""
+    """Whether a version is within bounds; an empty one is not. A pre-release such as 3.0rc1 counts as 3.0."""
     from packaging.specifiers import SpecifierSet
     from packaging.version import InvalidVersion, Version
 
@@ -138,27 +138,19 @@ def read_extras() -> dict[str, list[str]]:
     return {name: missing_for(PACKAGE, name) for name in names}
 
 
-def missing_for(
-    package: str,
-    extra: str,
-    required: Callable[[str, str], list[Requirement]] = required_of,
-    installed: Callable[[str], str] = version_of,
-) -> list[str]:
+def missing_for(package: str, extra: str) -> list[str]:
     """The requirements of an extra that are not installed, those of the extras that it names included."""
-    seen: set[tuple[str, str]] = set()
-
-    def missing(package: str, extra: str) -> Iterator[str]:
-        if (package, extra) in seen:
-            return
-        seen.add((package, extra))
-        for one in required(package, extra):
-            version = installed(one.name)
-            if not version or not fits(version, str(one.specifier)):
-                yield as_line(one)
-            for inner in one.extras:
-                yield from missing(one.name, inner)
-
-    return sorted(set(missing(package, extra)))
+    missing: set[str] = set()
+    waiting, seen = [(package, extra)], set()
+    while waiting:
+        asked = waiting.pop()
+        if asked not in seen:
+            seen.add(asked)
+            for required in required_of(*asked):
+                if not fits(version_of(required.name), str(required.specifier)):
+                    missing.add(as_line(required))
+                waiting += [(required.name, inner) for inner in required.extras]
+    return sorted(missing)
 
 
 def check_remote(url: str) -> list[Finding]:

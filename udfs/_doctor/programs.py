@@ -315,10 +315,10 @@ def start_python(program: str) -> Python:
     if not path:
         return Python(problem="there is no such program")
     ran = run_program([path, "-c", IMPORTS], PYTHON_LIMIT)
-    try:
-        return Python(ran.found["version"], one_line(ran.found["error"]))
-    except (LookupError, TypeError):
+    found = ran.found
+    if not found.keys() >= {"version", "error"}:
         return Python(problem=ran.why_no_version)
+    return Python(found["version"], one_line(found["error"]))
 
 
 # The tiny job: a user's program on classic Spark, one task, a column of three rows. It runs in a process of its own, so
