@@ -160,9 +160,15 @@ except ImportError as error:
 """
 
 
-@pytest.mark.parametrize("entry_point", ["column", "operator", "table function", "planned table function"])
-def test_a_worker_that_cannot_import_says_which_line_mends_it(entry_point: str) -> None:
+@pytest.mark.parametrize(
+    "entry_point", ["column", "pandas column", "operator", "table function", "planned table function"]
+)
+def test_a_worker_that_cannot_import_says_which_line_mends_it(
+    entry_point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was a bare "No module named 'asyncudf'"."""
+    if entry_point == "pandas column":
+        monkeypatch.setattr("asyncudf._spark._compat.arrow_udf", None)  # as before Spark 4.1
     udf = async_pandas_udf("int")(doubled)
     task: Any = udf.func
     if entry_point == "operator":

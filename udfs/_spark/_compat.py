@@ -17,6 +17,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
 from .._errors.exceptions import AsyncUDFError, FunctionError
+from .pickling import with_import_help
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -152,6 +153,9 @@ class _PandasAdapter:
         self.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}
         self.function = function
         self._is_struct = is_struct
+
+    def __reduce__(self) -> Any:
+        return with_import_help(self)
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         # The patch affects this function only: Spark evaluates each iterator UDF alone, with a serializer of its own.

@@ -8,7 +8,6 @@ from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Column
 
 from .._arrow.results import ResultArrays
@@ -20,10 +19,11 @@ from .._loop.bridge import Bridge, pipe
 from .._operators.intake import InputElement
 from .._policies.options import Options
 from .._text.safe import safe_repr
-from ._compat import column_udf, condition_of
+from ._compat import column_udf
 from .monitoring.task_report import TaskReportSpec
 from .pickling import with_import_help
 from .planner import plan_function
+from .types import active_session
 from .worker import ErrorReporting, start_function
 
 __all__ = ("ColumnTask", "column")
@@ -108,8 +108,8 @@ def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence
         native = native.asNondeterministic()
     try:
         result: Column = native(*columns)
-    except PySparkRuntimeError as error:
-        if condition_of(error) != "SESSION_OR_CONTEXT_NOT_EXISTS":
+    except RuntimeError as error:  # of PySpark's own class from Spark 4.0 on
+        if active_session() is not None:
             raise
         raise FunctionError(f"{spec.name}(...) makes a column, and there is no Spark session; {_ITSELF}") from error
     result.__class__ = _not_awaited(type(result))  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from .._text.safe import safe_repr
 from ._compat import from_ddl, to_arrow
 
 __all__ = (
+    "active_session",
     "arrow_type",
     "parsed",
     "parsed_offline",
@@ -49,12 +50,12 @@ def parsed(ddl: str) -> spark.DataType:
     try:
         return parsed_offline(ddl, timestamp_type())
     except UnknownTypeError:
-        if _session() is not None:
+        if active_session() is not None:
             return from_ddl(ddl)
     raise FunctionError(f"{ddl!r} is no type that can be read without a Spark session; make one first, or correct it")
 
 
-def _session() -> SparkSession | None:
+def active_session() -> SparkSession | None:
     try:
         return SparkSession.active()  # finds it also in a thread that has not used it yet
     except PySparkException:
@@ -63,7 +64,7 @@ def _session() -> SparkSession | None:
 
 def timestamp_type() -> str:
     """What `timestamp` means in the DDL of the session: with time zone (the default) or `timestamp_ntz`."""
-    session = _session()
+    session = active_session()
     is_ntz = session is not None and session.conf.get("spark.sql.timestampType", None) == "TIMESTAMP_NTZ"
     return "timestamp_ntz" if is_ntz else "timestamp"
 
