@@ -1,4 +1,4 @@
-"""The protocol that both queues follow, and what they share: the bound."""
+"""The base class of both queues: their protocol and their bound."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class StreamElementQueue(ABC):
         ValueError: `capacity` is not a whole number of at least 1.
     """
 
-    # A full queue says so (`try_put` gives None) and never waits: who waits, and how, is the operator's to decide. So
-    # there is nothing to lock and nothing to await, and a test can step through it on plain values.
+    # A full queue never waits: `try_put` returns None, and the operator decides what waits, and how. So there is
+    # nothing to lock and nothing to await, and a test can step through it on plain values.
 
     def __init__(self, capacity: int) -> None:
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
@@ -45,7 +45,7 @@ class StreamElementQueue(ABC):
         return self._capacity - len(self)
 
     def has_places(self, count: int) -> bool:
-        """Whether so many entries may still be put; asked for each row that waits, so it is no property."""
+        """Whether so many entries may still be put; called for each row that waits, so it is no property."""
         return self.places >= count
 
     def try_put(self, element: StreamElement) -> Entry | None:
@@ -61,7 +61,7 @@ class StreamElementQueue(ABC):
 
     @abstractmethod
     def put_record(self, record: Row) -> Entry:
-        """Put a record, or a plain tuple of the same, where the caller knows that there is a place."""
+        """Put a record, or a plain tuple of the same; only when there is a place for it."""
 
     @abstractmethod
     def _put_marker(self, marker: StreamElement) -> Entry: ...

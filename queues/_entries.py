@@ -95,7 +95,7 @@ class RecordEntry(Entry):
 
 
 class MarkerEntry(Entry):
-    """A watermark, a status or a latency marker: born complete, it only keeps its place in line."""
+    """A watermark, a status or a latency marker: born complete, it only has a place in the order."""
 
     __slots__ = ("_element",)
 

@@ -1,4 +1,4 @@
-"""Emission in completion order, with watermarks as fences that no row passes either way."""
+"""Emission in completion order, where no row passes a watermark and no watermark passes a row."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ class _Segment:
 class UnorderedStreamElementQueue(StreamElementQueue):
     """Emits rows in the order they finish, but no row passes a watermark and no watermark passes a row.
 
-    Statuses and latency markers are fences like watermarks. With none of them the order is purely that of
-    completion.
+    Rows do not pass statuses and latency markers either. Without any of them the order is that of completion alone.
 
     >>> from asyncudf.queues import Watermark
     >>> queue = UnorderedStreamElementQueue(capacity=3)
@@ -43,8 +42,8 @@ class UnorderedStreamElementQueue(StreamElementQueue):
     True
     """
 
-    # After Flink: the line is cut into segments at each marker. Within one, rows leave as they finish; the next one has
-    # its turn when the one before is empty. So what may leave is found at once, however many rows wait.
+    # After Flink: each marker begins a new segment. Rows of a segment leave as they finish; a segment begins to emit
+    # when the one before is empty. So it takes no search to find what may leave, however many rows wait.
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)

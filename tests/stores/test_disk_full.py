@@ -199,6 +199,26 @@ def test_a_new_file_that_was_not_finished_is_gone_on_with(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
+def test_a_clock_that_goes_back_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New files get numbers by the clock: the newest has the highest all the same, also for others."""
+
+    async def main() -> None:
+        async with (
+            ResultStore.disk(tmp_path, max_bytes=SMALL) as store,
+            ResultStore.disk(tmp_path, max_bytes=SMALL) as other,
+        ):
+            await fill(store, 0, 3000)
+            monkeypatch.setattr("time.time_ns", lambda: 10**18)  # in 2001
+            monkeypatch.setattr("time.time", lambda: 1e9)
+            assert await fill(store, 3000, 3000) == 3000
+            newest = [key(n) for n in range(5900, 6000)]
+            assert await other.get_many(newest) == [bytes(1000)] * 100
+            assert await other.get_many([key(0)]) == [None]
+        assert taken(tmp_path) <= SMALL
+
+    asyncio.run(main())
+
+
 def test_a_folder_that_is_deleted_while_open_is_begun_anew(tmp_path: Path) -> None:
     """Results went on into files that nobody could find; now the folder is empty, and made again by the next result."""
 
