@@ -1,4 +1,4 @@
-"""The limits of a function as its attempts meet them, one gate for each."""
+"""The gates: one for each limit of a function, which every attempt asks before it begins."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ __all__ = (
 )
 
 
-NOT_NEEDED = asyncio.CancelledError()  # how an attempt has ended that we have cancelled: it tells nobody anything
+NOT_NEEDED = asyncio.CancelledError()  # the error of an attempt that was cancelled because another one has answered
 
 
 class PendingCall(Protocol):
-    """A call of which an attempt is to begin.
+    """A call whose next attempt is to begin.
 
     Attributes:
         costs: of the attempt, in permits of each rate limit.
-        is_excused: an outage has excused its failures; later ones do not show another.
-        is_held: it has failed, and waits among the `HeldFailures`.
-        undecided: the slots in which an answer to it is waited for already.
+        is_excused: it has failed during an outage; later failures are no evidence of another.
+        is_held: it has failed, and is one of the `HeldFailures`.
+        undecided: the slots in which attempts of it are in flight.
     """
 
     costs: Sequence[float] | None
@@ -51,12 +51,12 @@ class PendingCall(Protocol):
 
 
 class Slot(Protocol):
-    """Where an attempt runs.
+    """The slot in which an attempt runs.
 
     Attributes:
-        admitted: when it was let in, until the gates are told that it is over.
-        ticket: under which the circuit breaker has let it in.
-        counts_for_breaker: whether a failure tells of the service, and not of its row.
+        admitted: when the attempt began, until its end is reported; None if it did not have to ask.
+        ticket: from the circuit breaker.
+        counts_for_breaker: whether a failure of the attempt is evidence against the service.
     """
 
     admitted: float | None
@@ -98,16 +98,16 @@ class Pool(Protocol):
 
 
 class Gate:
-    """One limit, as attempts meet it; every method is called on the event loop.
+    """One limit; every method is called on the event loop.
 
     Attributes:
-        state: what the time goes to while a call waits here.
+        state: where the time goes while a call waits for this gate.
     """
 
     state = State.LIMIT
 
     def wait(self, call: PendingCall, now: float) -> float | None:
-        """0.0 if an attempt may begin now; else the seconds after which to ask again; None if it is told when.
+        """0.0 if an attempt may begin now; else the seconds after which to ask again, None if the task is woken then.
 
         Raises:
             FatalError: no call may begin any more.
@@ -122,11 +122,11 @@ class Gate:
 
 
 class AdaptiveGate(Gate):
-    """As many calls in flight as the policy has found to be good.
+    """`capacity="auto"`: as many calls in flight as the policy has found to be good.
 
-    What a user's `failure_on` takes for a failure is the breaker's affair: a service that throttles or hangs is full.
+    A user's `failure_on` is for the breaker alone: for this gate a service is full when it throttles or hangs.
 
-    The pool has so many slots: only where there are fewer than a moment ago do calls wait here.
+    The pool has as many slots, so calls wait here only after their number has been lowered.
 
     Args:
         clock: seconds, of a clock that the tasks of the job share.
@@ -150,11 +150,11 @@ class AdaptiveGate(Gate):
 
 
 class ShareGate(Gate):
-    """The task's share of the calls that the job may have in flight.
+    """`job_capacity`: the task's share of the calls that the job may have in flight.
 
     Args:
-        limit: how many these are now.
-        poke: tells that more could be used.
+        limit: returns the share.
+        poke: called when the task could use a larger share.
     """
 
     def __init__(self, pool: Pool, limit: Callable[[], int], poke: Callable[[], None]) -> None:
@@ -178,7 +178,7 @@ class CallBudget(Protocol):
 
 
 class SpendGate(Gate):
-    """`max_calls`: when these are made the job ends."""
+    """`max_calls`: ends the job when all of them are made."""
 
     def __init__(self, budget: CallBudget, most: int, function: str) -> None:
         self._budget = budget
@@ -188,7 +188,7 @@ class SpendGate(Gate):
     def wait(self, call: PendingCall, now: float) -> float | None:
         if self._budget.has_call():
             return 0.0
-        if self._budget.is_spent() and not call.undecided:  # a second call may also be left out
+        if self._budget.is_spent() and not call.undecided:  # a hedge is not needed
             raise FatalError(
                 f"{self._function} has made the {self._most:,} calls that max_calls= allows in one query, and there "
                 "are rows left. A store= keeps results that are paid for; asyncudf.dry_run(df) tells how many calls a "
@@ -201,11 +201,11 @@ class SpendGate(Gate):
 
 
 class PermitGate(Gate):
-    """The rate limits; permits are taken when an attempt has passed all other gates.
+    """`rate_limit`: `wait` takes the permits of an attempt that all other gates let begin.
 
     Args:
-        own: those of this task, with their places among all.
-        shared: those of the job.
+        own: the permits of the task's own limits, each with its place in `rate_limit`.
+        shared: the places of the limits of the job, and their permits.
     """
 
     def __init__(self, own: Sequence[tuple[int, Permits]], shared: tuple[Sequence[int], SharedPermits] | None) -> None:

@@ -1,4 +1,4 @@
-"""The limits of a function in one task: made, kept while its calls run, and given back."""
+"""The limits of a function in one task: its gates, the health of its service, and `max_failures`."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ class Limits:
         if self.failures is not None and self.failures.error is not None:
             raise self.failures.error
 
-    # Both in the order in which they are asked: the permits are the last, for they are taken when they are there.
+    # Both give the gates in the order in which they are asked. PermitGate is the last: its `wait` takes permits.
 
     def _own_gates(self) -> list[Gate]:
-        """Of a task that is the whole job."""
+        """The gates of a task that is the whole job."""
         options, gates = self._options, list[Gate]()
         if (total := options.job_capacity) is not None:
             gates.append(ShareGate(self._pool, lambda: total, lambda: None))
@@ -105,7 +105,7 @@ class Limits:
     def _shared_gates(
         self, identity: TaskIdentity, coordinator: Coordinator, stack: contextlib.AsyncExitStack
     ) -> list[Gate]:
-        """Of a task among others."""
+        """The gates of a task that shares its limits with others."""
 
         def running(shared: Shared) -> Shared:
             stack.push_async_callback(shared.close)
@@ -138,7 +138,7 @@ class Limits:
         return gates
 
 
-# Of limits with a name, which the functions of one event loop share.
+# The functions of one event loop share a limit of one name.
 _buckets: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Bucket]] = weakref.WeakKeyDictionary()
 
 
@@ -150,7 +150,7 @@ def _bucket_of(limit: RateLimit) -> Bucket:
 
 
 class _TaskSpending:
-    """The calls of a task that is the whole job."""
+    """`max_calls` of a task that is the whole job."""
 
     def __init__(self, total: int) -> None:
         self._left = total

@@ -1,4 +1,4 @@
-"""What a task knows of the service that its function calls: refusals, the circuit breaker, failures that it excuses."""
+"""What a task knows about the service that its function calls: refusals, circuit breaker, failures it may excuse."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from .gates import NOT_NEEDED, Gate, LimitedOperator, PendingCall, Pool, Slot
 __all__ = ("ServiceHealth",)
 
 
-APART = 0.1  # seconds: the same time, on the clocks of two tasks
+APART = 0.1  # seconds by which the clocks of two tasks may differ
 
 
 class RefusalGate(Gate):
-    """The refusals of the service: all calls pause, or go on at a pace, when there is evidence that it needs that.
+    """Refusals: all calls pause, or begin at a pace, when there is evidence that the service needs it.
 
     Args:
         longest: seconds; longer waits that a service asks for are capped; 0: refusals are errors like others.
     """
 
-    # shared: the pauses of the other tasks of the job; None: there are none, or none that this task learns of
+    # shared: the pauses of the other tasks; None: this task has no coordinator
 
     def __init__(self, pool: Pool, longest: float, now: float) -> None:
         self._pool = pool
@@ -54,7 +54,7 @@ class RefusalGate(Gate):
         self.throttle.began(now)
 
     def ended(self, slot: Slot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
-        # A call that did not ask has begun while there was no limit.
+        # A call that did not have to ask has begun while calls were free.
         began = now if slot.admitted is None else slot.admitted
         if outcome is CallOutcome.NOTHING:
             self.throttle.gave_up(began)
@@ -66,7 +66,7 @@ class RefusalGate(Gate):
                 self.shared.pause(self.throttle.until)
 
     def refusal_of(self, error: BaseException | None) -> Refusal | None:
-        """The refusal in an error, with its wait capped; None if the error is none."""
+        """The refusal in an error, with its wait capped; None if there is none."""
         refusal = None if error is None or not self._longest or is_fatal(error) else refusal_of(error)
         return None if refusal is None else dataclasses.replace(refusal, wait=min(refusal.seconds, self._longest))
 
@@ -75,32 +75,34 @@ class BreakerGate(Gate):
     """The circuit breaker.
 
     Args:
-        told: what an error says, for the one that ends the task.
+        text_of: the text of an error, for the message of the error that ends the task.
     """
 
-    # breaker: of the task; or of the job, once there is one
+    # breaker: of the task, or of the job if the task has a coordinator
+    # _last, _last_outcome: the last failure, for that message
+    # _probe: the ticket of the last call that probed the service
 
     state = State.BREAKER
 
-    def __init__(self, options: CircuitBreaker, function: str, told: Callable[[BaseException], str]) -> None:
+    def __init__(self, options: CircuitBreaker, function: str, text_of: Callable[[BaseException], str]) -> None:
         self.breaker: Breaker | SharedHealth = Breaker(options)
         self._max_open: float = options.max_open  # type: ignore[assignment]
         self._function = function
-        self._told = told
+        self._text_of = text_of
         self._last: str | None = None
         self._last_outcome: CallOutcome | None = None
-        self._probe: int | None = None  # the ticket of the last call that has tried a dead service
+        self._probe: int | None = None
 
     def wait(self, call: PendingCall, now: float) -> float | None:
-        if self.breaker.has_given_up(now):  # before all else: there may always be one more call to try it with
+        if self.breaker.has_given_up(now):  # first, for there may always be one more call to probe with
             raise FatalError(self._given_up())
         wait = self.breaker.wait(now)
         if wait == 0.0:
             return wait
         assert self.breaker.open_since is not None
         if wait is None:
-            self.breaker.admit(now)  # which lets nobody in, but tells that there is a call to try the service with
-        end = max(ROUNDING, self.breaker.open_since + self._max_open - now)  # 0.0 would let it in
+            self.breaker.admit(now)  # it admits no call, but learns that there is one to probe with
+        end = max(ROUNDING, self.breaker.open_since + self._max_open - now)  # not 0.0, which lets a call begin
         return end if wait is None else min(wait, end)
 
     def _given_up(self) -> str:
@@ -131,14 +133,15 @@ class BreakerGate(Gate):
             outcome = CallOutcome.NOTHING
         has_tried = slot.ticket == self._probe and error is not NOT_NEEDED
         if error is not None and (outcome is CallOutcome.DOWN or has_tried):
-            self._last, self._last_outcome = self._told(error), outcome
+            self._last, self._last_outcome = self._text_of(error), outcome
         self.breaker.ended(slot.ticket, outcome, now)
 
 
 class ServiceHealth:
     """What a task knows of its service: the gates of refusals and breaker, and the failed calls that wait for it."""
 
-    # attempts: that have ended, of those that tell of the service
+    # attempts: how many have ended, of those that count for the breaker
+    # held: failed calls; None: there is no breaker
 
     def __init__(self, operator: LimitedOperator, options: Options, pool: Pool) -> None:
         self._operator = operator
@@ -156,14 +159,14 @@ class ServiceHealth:
             self.gates.append(self._breaker)
 
     def share(self, shared: SharedHealth) -> None:
-        """From now on the tasks of the job know the same."""
+        """From now on the tasks of the job share what they know."""
         self._refusals.shared = shared
         if self._breaker is not None:
             self._breaker.breaker = shared
 
     @property
     def has_limits(self) -> bool:
-        """Whether each attempt has to ask, also while nothing was refused."""
+        """Whether each attempt has to ask, even if nothing was refused."""
         return self._breaker is not None or self._refusals.shared is not None
 
     @property
@@ -173,22 +176,22 @@ class ServiceHealth:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the service may be dead, though the breaker does not know it."""
+        """Whether the service may be dead though the breaker is closed."""
         return self._breaker is not None and self._breaker.breaker.is_in_doubt()
 
     @property
-    def heard(self) -> float:
-        """How often it has been heard what the tasks of the job know together; a task alone has heard all."""
+    def replies(self) -> float:
+        """How many replies of the coordinator have come; infinitely many if the task has none, and needs none."""
         return self._refusals.shared.replies if self._refusals.shared is not None else math.inf
 
     def refused(self, slot: Slot, error: BaseException | None, answers: int, now: float) -> bool:
-        """The service has refused an attempt that had not to ask, after so many answers; False if they must ask now."""
+        """An attempt that did not have to ask was refused, after so many answers; returns whether calls stay free."""
         self.throttle.answered(answers, now, now)
         self._refusals.ended(slot, CallOutcome.THROTTLED, error, now)
         return self.throttle.is_free(now)
 
     def outcome_of(self, error: BaseException | None) -> CallOutcome:
-        """What tells of the service how an attempt has ended; never raises."""
+        """The outcome of an attempt that ended with this error; never raises."""
         breaker = self._options.breaker
         if error is NOT_NEEDED:
             return CallOutcome.NOTHING
@@ -211,18 +214,19 @@ class _Held:
     call: PendingCall
     outcomes: Sequence[Any]
     attempts: int  # that had ended by then
-    heard: float  # by then: it was told to the others only if that happens twice
+    replies: float  # that had come by then
 
 
 class HeldFailures:
-    """Calls that failed as those of a dead service do: until the circuit breaker knows whether it is, they wait.
+    """Calls that failed as if the service were dead; they wait until the circuit breaker shows whether it is.
 
     Args:
-        window: how many more attempts must have ended before a call has failed for good.
+        window: how many more attempts must end before a call has failed for good.
     """
 
-    # The breaker opens because of some of the last `window` attempts. While it has not, the newest failures may be
-    # among those for which it will; when as many more have ended, they are not.
+    # The breaker opens because of failures among the last `window` attempts. A call whose failure is no longer among
+    # them has failed by itself. With a coordinator, two replies must have come too: one may have been on its way before
+    # the failure was reported.
 
     def __init__(self, window: int, health: ServiceHealth) -> None:
         self._window = window
@@ -233,33 +237,33 @@ class HeldFailures:
         return (held.call for held in self._held)
 
     def hold(self, call: PendingCall, outcomes: Sequence[Any], cause: BaseException | None = None) -> bool:
-        """Keep a call that has failed, if the service may be to blame; `cause`: why, if its outcomes do not say."""
+        """Hold a failed call if the service may be dead; `cause`: its error, if the outcomes have none."""
         errors = [outcome for outcome in (*outcomes, cause) if isinstance(outcome, BaseException)]
         health = self._health
         if any(map(is_fatal, errors)) or not any(health.outcome_of(error) is CallOutcome.DOWN for error in errors):
             return False
         call.is_held = True
-        self._held.append(_Held(call, outcomes, health.attempts, health.heard))
+        self._held.append(_Held(call, outcomes, health.attempts, health.replies))
         return True
 
     def excused(self) -> Iterator[Any]:
-        """Let go of all, if the breaker has opened: they are to be tried again."""
+        """Release all calls if the breaker has opened: they are to be called again."""
         if self._health.is_broken:
             held, self._held = self._held, deque()
             yield from (one.call for one in held)
 
     def failed(self, *, is_last: bool = False) -> Iterator[tuple[Any, Sequence[Any]]]:
-        """Let go of those that are to blame themselves, with their outcomes.
+        """Release the calls that have failed for good, with their outcomes.
 
         Args:
-            is_last: nothing more is under way that could tell.
+            is_last: no attempt is in flight whose end could open the breaker.
         """
-        while self._held and self._is_known(self._held[0], is_last):
+        while self._held and self._has_failed(self._held[0], is_last):
             held = self._held.popleft()
             held.call.is_held = False
             yield held.call, held.outcomes
 
-    def _is_known(self, held: _Held, is_last: bool) -> bool:
-        if held.heard + 2 > self._health.heard:
+    def _has_failed(self, held: _Held, is_last: bool) -> bool:
+        if held.replies + 2 > self._health.replies:
             return False
         return is_last or (held.attempts + self._window <= self._health.attempts and not self._health.is_in_doubt)
