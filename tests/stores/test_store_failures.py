@@ -164,6 +164,24 @@ class TestErrors:
         run_rows(weather, ["oslo"], store=store, on_error="null")
         assert len(calls) == 4
 
+    def test_equal_rows_that_fail_for_good_are_called_once(self) -> None:
+        """All 20 wait for one call; with `error_ttl` they have its error as they would have found it in the store."""
+        calls = []
+
+        async def weather(city: str) -> str:
+            calls.append(city)
+            await asyncio.sleep(1)
+            raise (ConnectionError if city == "down" else LookupError)(city)
+
+        rows = ["atlantis"] * 20 + ["down"] * 2
+        errors = [
+            row["error"]
+            for row in run_rows(weather, rows, store=MemoryStore(error_ttl=60), on_error="capture", timeout=5)
+        ]
+        assert [error["type"] for error in errors] == ["LookupError"] * 20 + ["ConnectionError"] * 2
+        assert [error["attempts"] for error in errors] == [1] + [0] * 19 + [1, 1]
+        assert calls == ["atlantis", "down", "down"]  # a broken connection is no reason to give up
+
     def test_a_kept_error_fails_the_task_like_any_other(self) -> None:
         async def weather(city: str) -> str:
             raise LookupError(city)

@@ -256,20 +256,23 @@ class StoreSharing(RowSharing):
                 self._land(key, entry, results)
                 return
             value, results = kept
-            self._called.discard(key)
-            if self._followers:
-                for follower in self._flights.followers(key):
-                    self._calls.stop_deadline(follower)
+            self._await_writing(key)
             self._write(key, value, self._stored.ttl, results, partial(self._land, key, entry, results))
         elif self._stored.error_ttl is None or not is_lasting(outcome, self._retry):
             self._leave_flight(key, entry)
             entry.complete(results)
         else:
-            # The error is for rows to come; rows that have followed have attempts of their own.
-            self._leave_flight(key, entry, keeps_lease=True)
             failure = self._stored.failure(outcome)
+            self._await_writing(key)
             land = partial(self._land_failure, key, entry, results, failure)
             self._write(key, self._stored.encoded_failure(key, failure), self._stored.error_ttl, results, land)
+
+    def _await_writing(self, key: bytes) -> None:
+        """The call with this key is over: no deadline runs while its outcome is written."""
+        self._called.discard(key)
+        if self._followers:
+            for follower in self._flights.followers(key):
+                self._calls.stop_deadline(follower)
 
     def _write(self, key: bytes, value: bytes, ttl: float | None, results: Results, land: Callable[[], None]) -> None:
         """Write a value; until it is written its results count as results that wait in the queue."""
@@ -288,25 +291,27 @@ class StoreSharing(RowSharing):
 
     def _land(self, key: bytes, entry: Entry, results: Results) -> None:
         """The results are in the store: all rows that have waited for them are done."""
-        self._called.discard(key)
-        followers = self._flights.land(key, entry)
-        self._end_lease(key)
         if self._landed.wants(key):
             # A copy for rows to come: code further down may edit these results.
             self._landed.note(key, (copied(results), self._end(self._stored.ttl)))
+        self._share(key, entry, results, results)
+
+    def _land_failure(self, key: bytes, entry: Entry, results: Results, failure: StoredFailure) -> None:
+        """The error is in the store: rows that have waited have it as they would have found it there."""
+        self._landed.note(key, (failure, self._end(self._stored.error_ttl)))
+        self._share(key, entry, results, failure)
+
+    def _share(self, key: bytes, entry: Entry, results: Results, found: Results | StoredFailure) -> None:
+        self._called.discard(key)
+        followers = self._flights.land(key, entry)
+        self._end_lease(key)
         entry.complete(results)
         for follower in followers:
             call = self._followers.pop(follower)
             call.done = True
             self._calls.stop_deadline(call.watched)
             self._totals.shared_flights += 1
-            self._calls.counts.uncalled([results])
-            follower.complete(copied(results))
-
-    def _land_failure(self, key: bytes, entry: Entry, results: Results, failure: StoredFailure) -> None:
-        self._landed.note(key, (failure, self._end(self._stored.error_ttl)))
-        self._end_lease(key)
-        entry.complete(results)
+            self._have(follower.element, follower, found)  # type: ignore[arg-type]
 
     def _end(self, ttl: float | None) -> float:
         return math.inf if ttl is None else self._clock() + ttl
@@ -315,7 +320,7 @@ class StoreSharing(RowSharing):
         if not self._flights.is_flying(key):
             self._claims.give_back(key)
 
-    def _leave_flight(self, key: bytes, entry: Entry, *, keeps_lease: bool = False) -> None:
+    def _leave_flight(self, key: bytes, entry: Entry) -> None:
         leads = self._flights.leads(key, entry)
         heir = self._flights.leave(key, entry)
         if heir is not None:
@@ -323,5 +328,4 @@ class StoreSharing(RowSharing):
             self._pool.wake()
         elif leads:
             self._called.discard(key)
-            if not keeps_lease:
-                self._claims.give_back(key)
+            self._claims.give_back(key)
