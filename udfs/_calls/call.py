@@ -54,6 +54,11 @@ class Call:
         self.slots: list[CallSlot] = []
 
     @property
+    def is_first(self) -> bool:
+        """Whether it is the call of one row that had no attempt, and whose time has not started."""
+        return self.is_fresh and not self.attempt and self.parked is None and len(self.records) == 1
+
+    @property
     def watched(self) -> Entry:
         """The entry under which the deadline runs."""
         return self.entries[0]

@@ -159,6 +159,12 @@ class Calls:
             return None
         return self._sharing.beginning(put_record, self._start)
 
+    def begin_formed(self, call: Call, slot: CallSlot, row: Any) -> float | None:
+        """Begin the first attempt of a call that was formed before; returns when it began, or None as above."""
+        if (now := self._start(slot, call.entries[0])) is not None:
+            self._sharing.begins(call, now)
+        return now
+
     def _start(self, slot: CallSlot, entry: Entry) -> float | None:
         """Begin the first attempt of a row, if the limits allow it; if not, its call is the next of the ready calls."""
         now = self.clock() if self.admission.is_open else self.admission.begin_nowait(slot)
@@ -276,9 +282,9 @@ class Calls:
         """Whether the next ready call had no attempt yet."""
         return bool(self.ready) and not self.ready[0].attempt
 
-    def next_ready(self) -> Call | None:
-        """The next call whose attempt may begin."""
-        while self.ready:
+    def next_ready(self, *, only_first: bool = False) -> Call | None:
+        """The next call whose attempt may begin; None also if it is to be a first attempt, and is not."""
+        while self.ready and (self.ready[0].is_first or not only_first):
             call = self.ready.popleft()
             if self._is_over(call):
                 self._expire(call)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
 from asyncudf.queues import Entry, StreamRecord
 
+from .._calls.call import Call
 from .._calls.calls import Calls
 from .._calls.slots import CallSlot, notify_on_suspend
 from .._functions.async_function import Results
@@ -80,13 +82,16 @@ class FastPath:
         self._begin = calls.beginning(intake.queue.put_record)
         self._may_go_on = self._going_on()
 
-    def run(self, slot: CallSlot) -> Awaitable[bool]:
+    def run(self, slot: CallSlot, call: Call | None) -> Awaitable[bool]:
         """Call for row after row as long as rows come; `flush` has to be called afterwards, also if this raises.
+
+        Args:
+            call: of the first row, if it was formed before.
 
         Returns:
             Whether there may be more rows, after a pause; else the slot has nothing to do here.
         """
-        return notify_on_suspend(self._run(slot), slot, self._admit)
+        return notify_on_suspend(self._run(slot, call), slot, self._admit)
 
     def flush(self) -> None:
         """Emit the rows that were done at once, or give them their places in the queue."""
@@ -95,31 +100,39 @@ class FastPath:
             self._times.clear()
             self._operator.emit_done(self._records, self._results)
 
-    async def _run(self, slot: CallSlot) -> bool:
+    async def _run(self, slot: CallSlot, call: Call | None) -> bool:
         # What may not happen unseen between two rows is asked after each: time, bytes, traces in the context. A `break`
         # goes on with a new burst, before which `_rows_to_take` looks at everything; a `return` lets go of the slot.
         #
         # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
-        function, begin, succeeded, may_go_on = self._calls.function, self._begin, self._succeeded, self._may_go_on
+        function, succeeded, may_go_on = self._calls.function, self._succeeded, self._may_go_on
         assert function is not None
         buffer, calls, weighed, times = self._intake.buffer, self._calls, self._emitter.weighed, self._times
         clock, validate, asks, limit, pause = calls.clock, calls.validate, calls.asks, calls.limit, calls.pause
         note_record, note_result, note_time = self._records.append, self._results.append, times.append
         state, context, clean = slot.state, slot.context, slot.clean
+        source: Iterator[Any]
         end = spare = 0.0  # end: when timers and the mailbox get their turn; 0: they have just had it
         for _ in range(PASSES):
-            if not (count := self._rows_to_take(slot)):
-                return False
+            if call is None and calls.ready and self._may_begin(slot):
+                if end and clock() > end:
+                    return True
+                call = calls.next_ready(only_first=True)
+            if call is None:
+                if not (count := self._rows_to_take(slot)):
+                    return False
+                begin, source = self._begin, buffer.current
+            else:
+                begin, source, count, call = partial(calls.begin_formed, call), iter(call.records), 1, None
             if weighed is not None:
                 spare = weighed.spare
-            source: Iterator[Any] = buffer.current
             element, has_waited = None, False
             started = clock()
             if not times:
                 self._since = started
             if not end:
                 end = started + pause
-            elif started > end:
+            elif started > end and source is buffer.current:
                 return True
             for element in islice(source, count):
                 if type(element) not in ROWS:
@@ -202,10 +215,13 @@ class FastPath:
         # All that could change in a burst is asked once, before it: no call in it may then need a place, or room, that
         # is not there. What a single row may change, such as a context variable, the loop asks itself.
         self.flush()  # or their places would be given twice
-        calls = self._calls
-        if calls.ready or self._finished.done() or not (calls.admission.may_begin_nowait and self._intake.takes_more):
+        if self._calls.ready or not (self._intake.takes_more and self._may_begin(slot)):
             return 0
-        return 0 if slot.is_dirty() else min(self._emitter.places, BURST)
+        return min(self._emitter.places, BURST)
+
+    def _may_begin(self, slot: CallSlot) -> bool:
+        """Whether an attempt may begin in the slot."""
+        return not self._finished.done() and self._calls.admission.may_begin_nowait and not slot.is_dirty()
 
     def _going_on(self) -> Callable[[], bool]:
         """Makes a function that says whether a burst may go on after others had their turn."""
