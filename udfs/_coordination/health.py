@@ -153,7 +153,7 @@ class SharedHealth(PeriodicTask):
         return False
 
     def has_given_up(self, now: float) -> bool:
-        """Whether the breaker has been open for so long that the task must fail."""
+        """Whether it has been open for `max_open` seconds, so that the task must fail."""
         return self.open_since is not None and now - self.open_since >= self._options.max_open  # type: ignore[operator]
 
     def pause(self, until: float) -> None:

@@ -1,4 +1,4 @@
-"""How many calls a service takes at once: found out by trying, from how long they take and what comes back."""
+"""`capacity="auto"`: finds how many calls at once a service takes, from their latencies and outcomes."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ ROUND = 100  # calls, at least, whose latencies are compared: the mean of fewer 
 FAST_ROUND = 10  # the same while the capacity doubles, which changes more than chance does
 SLOW, FAST_SLOW, FAST_NEAR = 1.5, 2.0, 1.2  # times the best latency
 UP, DOWN, HALF = 1.05, 0.9, 0.5
-BELOW = 0.8  # of where a service seems to be saturated: no call should wait there
-RESTART = 0.6  # of where a service was, when it turns out to be another
-FEW_DOWN, FEW_THROTTLED = 0.05, 0.02  # shares of a round that are no reason to go down
-MORE, RARE = 1.25, math.log(20)  # times the share that fails whatever the limit; how seldom chance gives more than that
+BELOW = 0.8  # of the limit where a service seems to be saturated: no call should wait there
+RESTART = 0.6  # of the limit, when a service has become faster
+FEW_DOWN, FEW_THROTTLED = 0.05, 0.02  # shares of a round that do not lower the limit
+MORE, RARE = 1.25, math.log(20)  # times the share that fails at any limit; chance gives more once in 20 rounds
 SMOOTH = 0.1  # of that share; the rest is what it was
 MEMORY = 1000  # calls that the best latency is a mean of
 HOLD = 3  # rounds
-PERIOD, LATENCIES = 60.0, 300  # seconds, and times the best latency: how often, at most, that is measured anew
-QUARTER, LONG_FAST_ROUND = 0.25, 40  # of the limit, and calls: where that begins, and how long its rounds are
-CLIFF = 2.0  # times what a queue in the service would explain
+PERIOD, LATENCIES = 60.0, 300  # seconds, and times the best latency, between two measurements of it, at least
+QUARTER, LONG_FAST_ROUND = 0.25, 40  # of the limit, where such a measurement begins; calls of its rounds
+CLIFF = 2.0  # times the latency that a queue in the service explains
 PATIENCE, MOST_PATIENCE = 16, 256  # rounds before a limit that broke the service is tried again: doubled each time
-SETTLE = 2.0  # times the best latency, after a step down
-TINY = 1e-6  # seconds: the logarithm of none is none
+QUIET = 2.0  # times the best latency, after a step down, during which ends of calls say nothing
+TINY = 1e-6  # seconds: there is no logarithm of 0
 
 
 @dataclasses.dataclass(frozen=True)
 class AdaptiveCapacity:
     """As many calls in flight as the service can use, between `minimum` and `maximum` in each task.
 
-    It doubles until calls begin to wait in the service, then goes up by a twentieth per round of good calls, at least
-    one; down by a tenth when calls take clearly longer than the best did, or some are throttled or time out; by half
-    when most of the time goes to such calls. Once in a minute, for some hundred calls, it goes down to a quarter, to
-    see how long calls take that do not wait for others.
+    It doubles until calls begin to wait in the service. Then it goes up by a twentieth, at least 1, per round of good
+    calls; down by a tenth when calls take clearly longer than the best did, or some are throttled or time out; down by
+    half when most of the time goes to such calls. Once a minute, for some hundred calls, it goes down to a quarter, to
+    measure how long calls take that do not wait for others.
 
     Raises:
         OptionError: values that cannot work.
@@ -61,7 +61,7 @@ class AdaptiveCapacity:
 
 
 class _Round:
-    """What the calls of one round have told."""
+    """The calls of one round."""
 
     def __init__(self) -> None:
         self.calls = self.answered = self.throttled = self.down = 0
@@ -87,33 +87,33 @@ class _Round:
 
     @property
     def latency(self) -> float:
-        """The geometric mean: a few calls that take very long do not hide the many."""
+        """The geometric mean of the latencies: a few very long calls do not hide the many."""
         return math.exp(self.logarithms / self.answered)
 
 
 class CapacityPolicy:
     """The capacity of one task over time: `limit`, which changes at the end of a round of calls.
 
-    Of what TCP and its kin do this is additive increase and multiplicative decrease, by rounds, with a slow start.
-    Vegas and the gradient of Netflix's concurrency-limits compare each call with the shortest: where latencies vary by
-    themselves, as those of most services do, they stay at a fraction of what the service could do.
+    As in TCP: additive increase and multiplicative decrease by rounds, with a slow start. TCP Vegas and the gradient of
+    Netflix's concurrency-limits compare each call with the shortest; where latencies vary by themselves, as in most
+    services, they stay at a fraction of what the service can do.
     """
 
     # minimum <= limit <= maximum
-    # _best: the mean latency where calls do not wait in the service; measured at a limit of at most _measured_at. Only
-    #   there it may become longer: higher up it would follow the queue that we ourselves make.
-    # _is_fast: the limit doubles, up to _half, which is three quarters of what was too much
-    # _start_over_at: when to look again how long calls take that do not wait: others may have come, who make them wait
-    #   in the service as well, or gone. It is a time that all tasks share, so that they make room for each other.
-    # _throttled_at: the limit when calls were throttled last; from near there on it goes up only every few rounds
-    # _refused_at: the limit when most calls of a round were throttled; where that comes again it is not by chance
+    # _best: the mean latency of calls that do not wait in the service, measured at limits up to _measured_at. Only
+    #   there may it become longer: at higher limits it would follow the queue that these calls make.
+    # _is_fast: the limit doubles, up to _half, which is three quarters of a limit that was too high
+    # _start_over_at: when to measure _best again, for other clients of the service may have come or gone. All tasks
+    #   share this time, so that they make room for each other.
+    # _throttled_at: the limit when calls were last throttled; from near there it goes up only every few rounds
+    # _refused_at: the limit when most calls of a round were throttled; if that happens there again, it is not by chance
     # _good_at: the limit of the last round whose calls did not take too long
-    # _broke_at: the limit at which calls took far longer at once, as those of a service that begins to swap do; it is
+    # _broke_at: the limit at which calls suddenly took far longer, as those of a service that begins to swap; it is
     #   tried again after _patience rounds below it
-    # _top: where the limit was when calls first took too long; if at half of it they still do, it is not our doing
-    # _failing_at: the limit when more calls failed than the share `_fails`; if they still do at half of it, it is not
-    #   our doing, and that share is more now
-    # _lowered_at: when the limit became less; calls that began before may time out long after it
+    # _top: the limit when calls first took too long; if they still do at half of it, the limit is not the cause
+    # _failing_at: the limit when more calls failed than the share `_fails`; if they still do at half of it, the limit
+    #   is not the cause, and `_fails` grows
+    # _lowered_at: when the limit was lowered; calls that began before may time out long after it
 
     def __init__(self, options: AdaptiveCapacity) -> None:
         self._options = options
@@ -126,7 +126,7 @@ class CapacityPolicy:
         self._refused_at = self._good_at = 0.0
         self._broke_at, self._patience = math.inf, 0
         self._fails = self._failing_at = 0.0
-        self._held = 0  # rounds that it has not gone up for, though it could
+        self._held = 0  # good rounds since the limit last went up
         self._of_calls = 0
         self._round = _Round()
         self._passed_over = 0  # ends of calls that began under another limit
@@ -169,14 +169,14 @@ class CapacityPolicy:
                 self._passed_over = in_flight
                 self._passed_until = now
                 if self._limit < before:
-                    self._passed_until, self._lowered_at = now + SETTLE * (self._best or 0.0), now
+                    self._passed_until, self._lowered_at = now + QUIET * (self._best or 0.0), now
 
     def _end_round(self) -> None:
         ended = self._round
         is_failing = self._is_failing(ended)
         if (ended.throttled or is_failing) and ended.bad_seconds >= ended.good_seconds:
             is_known = ended.throttled > 0 and self._limit <= self._refused_at
-            if ended.answered or is_known or not self._is_fast:  # of one that is down for long nothing is learned
+            if ended.answered or is_known or not self._is_fast:  # a service that is down for long teaches nothing
                 self._half = 0.75 * self._limit
             if ended.throttled:
                 self._refused_at = self._limit
@@ -193,7 +193,7 @@ class CapacityPolicy:
             self._compare(ended.latency, ended)
 
     def _is_failing(self, ended: _Round) -> bool:
-        """Whether more calls fail than would at half of the limit too."""
+        """Whether more calls fail than would at half of the limit."""
         share = ended.down / ended.calls
         if share <= FEW_DOWN or not is_unlikely(ended.down, ended.calls, MORE * self._fails, RARE):
             self._fails += SMOOTH * (share - self._fails)
@@ -239,7 +239,7 @@ class CapacityPolicy:
                 self._limit, self._held = more, 0
 
     def _has_broken(self) -> bool:
-        """Whether this round's calls take longer than their number explains, by what calls took a step below."""
+        """Whether calls take far longer than the step up from the last good limit explains."""
         ended = self._round
         if self._is_fast or self._best is None or not self._good_at < self._limit:
             return False
@@ -252,16 +252,16 @@ class CapacityPolicy:
         self._fast_round = LONG_FAST_ROUND
 
     def _measure_below(self, step: float) -> None:
-        """Go down to where no call should wait, and measure the best latency there, in long rounds."""
+        """Go down to a limit at which no call should wait, and measure the best latency there, in long rounds."""
         self._limit *= step
         self._is_fast, self._best, self._top = False, None, 0.0
 
     def _is_used(self, ended: _Round) -> bool:
-        """Whether more would be in flight if more were allowed: else nothing tells that more could be."""
+        """Whether the limit was reached: if not, the round does not show that more calls could be in flight."""
         return ended.peak >= 0.9 * self.limit
 
     def _learn(self, latency: float, calls: int) -> float:
-        """What this round tells of the best latency; returns it."""
+        """Learn the best latency from this round; returns it."""
         if self._best is None:
             self._measure_anew(latency, calls)
             return latency
@@ -280,7 +280,7 @@ class CapacityPolicy:
 
 
 def _next_time(now: float, best: float) -> float:
-    """When to start over: at multiples of a minute that grows by doubling, so that all tasks meet in some of them."""
+    """When to start over: at multiples of one, two, four ... minutes, so that all tasks share some of the times."""
     period = PERIOD
     while period < LATENCIES * best:
         period *= 2

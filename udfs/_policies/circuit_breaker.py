@@ -1,4 +1,4 @@
-"""When a service counts as dead: then no row is called for it, but for one at a time that tries."""
+"""The circuit breaker: when a service counts as dead, so that one call at a time probes it and the others wait."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from .checks import discard, is_plain, positive_int, seconds, share
 
 __all__ = ("BY_CHANCE", "KNOWN", "RARE", "Breaker", "CircuitBreaker")
 
-BY_CHANCE = 2 / 3  # of `failure_rate`: so many failures may be random, of a service that lives
-RARE = math.log(100)  # so unlikely must the failures be by chance: once in so many times
-KNOWN = 5  # windows that are looked at for that
+BY_CHANCE = 2 / 3  # of `failure_rate`: a share of failures that a live service may have by chance
+RARE = math.log(100)  # a service is dead if chance gives its failures once in 100 times
+KNOWN = 5  # windows that are remembered for that
 
 FailureOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 
 
 @dataclasses.dataclass(frozen=True)
 class CircuitBreaker:
-    """After too many failures the rows wait and use up no attempt, while one call at a time tries the service.
+    """After too many failures the rows wait and use up no attempt, while one call at a time probes the service.
 
-    Failures are timeouts, failed connections and HTTP statuses of 500 and more. Other statuses, also 429, and errors
-    of the row or the function are none: "the service is dead" is not "the row is bad".
+    Failures are timeouts, failed connections and HTTP statuses of 500 and more. Other statuses, 429 among them, and
+    errors of the row or the function are none: "the service is dead" is not "the row is bad".
 
     A service that fails a share of its calls at random is not dead: while chance explains the failures by two thirds of
-    `failure_rate`, it is tried again at once.
+    `failure_rate`, it is probed at once.
 
     Args:
         failure_rate: share of the last calls whose failure opens the breaker.
-        window: how many calls these are; fewer never open it.
-        open_for: seconds until a call tries a service that is dead, and again after each that fails.
+        window: how many last calls count; fewer never open it.
+        open_for: seconds until a call probes a service that is dead, and again after each probe that fails.
         max_open: seconds after which the task fails, with one error for all its rows, if no call has succeeded.
-        failure_on: exception types, or a plain function of the exception, which name the failures in the place of the
+        failure_on: exception types, or a plain function of the exception, that say what a failure is in place of the
             rule above. Answers and other statuses show that the service lives, as they do without it.
 
     Raises:
@@ -63,15 +63,16 @@ class CircuitBreaker:
         _check_failure_on(self.failure_on)
 
     def outcome_of(self, error: BaseException | None) -> CallOutcome:
-        """What an attempt has told of the service: only `DOWN` counts as a failure, only `ANSWERED` as a success.
+        """The outcome of an attempt; only `DOWN` counts as a failure, only `ANSWERED` as a success.
 
         Raises:
-            TypeError: `failure_on` is a function that has to be awaited; and whatever it raises itself.
+            TypeError: `failure_on` is a function that has to be awaited.
+            BaseException: what `failure_on` raises.
         """
         if error is not None and self.failure_on is not None and self._is_failure(error):
             return CallOutcome.DOWN
         outcome = outcome_of(error)
-        # What `failure_on` does not name opens nothing; but answers stay answers, and show that the service lives.
+        # A failure that `failure_on` does not name opens nothing; an answer still shows that the service lives.
         return CallOutcome.NOTHING if outcome is CallOutcome.DOWN and self.failure_on is not None else outcome
 
     def _is_failure(self, error: BaseException) -> bool:
@@ -85,7 +86,7 @@ class CircuitBreaker:
         return bool(answer)
 
     def has_tripped(self, failures: int, calls: int) -> bool:
-        """Whether so many failures of the last calls open it."""
+        """Whether so many failures among the last calls open the breaker."""
         return calls >= self.window and failures >= self.failure_rate * calls
 
     def is_dead(self, ended: Sequence[bool]) -> bool:
@@ -112,19 +113,19 @@ def _check_failure_on(value: Any) -> None:
 class Breaker:
     """The circuit breaker of one task.
 
-    Each call runs under a ticket. Its end counts only while that ticket is the newest: what began before the breaker
-    opened, and ends while it is open, says nothing new.
+    Each call runs under a ticket. Its end counts only while that ticket is the newest: a call that began before the
+    breaker opened, and ends while it is open, says nothing new.
     """
 
-    # closed: open_since is None, every call gets the same ticket, the last `window` of them are remembered
-    # open: calls wait, until at probe_at one gets a ticket of its own, the probe, which is remembered as well; until it
-    # ends no other begins
-    # ticket grows whenever one of these changes
+    # closed: open_since is None; every call gets the same ticket
+    # open: calls wait; at _probe_at one of them, the probe, gets a ticket of its own; no other begins until it ends
+    # _ticket grows whenever the breaker opens or closes, and for each probe
+    # _ended: whether each of the last `window` calls failed; _known: the same of more calls, also before an outage
 
     def __init__(self, options: CircuitBreaker) -> None:
         self._options = options
-        self._ended: deque[bool] = deque(maxlen=options.window)  # whether each has failed
-        self._known: deque[bool] = deque(maxlen=KNOWN * options.window)  # the same, also from before it was open
+        self._ended: deque[bool] = deque(maxlen=options.window)
+        self._known: deque[bool] = deque(maxlen=KNOWN * options.window)
         self._ticket = 0
         self._is_probing = False
         self._probe_at = 0.0
@@ -140,13 +141,13 @@ class Breaker:
         return self._ticket
 
     def wait(self, now: float) -> float | None:
-        """Seconds until a call may begin, 0.0 if one may now; None while that hangs on the end of a probe."""
+        """Seconds until a call may begin, 0.0 if one may now; None until the probe under way has ended."""
         if self.open_since is None:
             return 0.0
         return None if self._is_probing else max(0.0, self._probe_at - now)
 
     def ended(self, ticket: int, outcome: CallOutcome, now: float) -> None:
-        """A call is over; each that was admitted must come here, also one that was cancelled (`NOTHING`)."""
+        """A call that was admitted is over; one that was cancelled too, as `NOTHING`."""
         if ticket != self._ticket:
             return
         if self._is_probing:
@@ -164,11 +165,11 @@ class Breaker:
                 self._open(now)
 
     def is_in_doubt(self) -> bool:
-        """Whether more calls fail than chance would explain by its share, and yet too few to know."""
+        """Whether more calls fail than chance explains, but too few to open the breaker."""
         return sum(self._ended) > BY_CHANCE * self._options.failure_rate * self._options.window
 
     def has_given_up(self, now: float) -> bool:
-        """Whether it has been open for so long that the task must fail."""
+        """Whether it has been open for `max_open` seconds, so that the task must fail."""
         return self.open_since is not None and now - self.open_since >= self._options.max_open  # type: ignore[operator]
 
     def _open(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""When a second call is made for a row whose first one takes long, and how many of them there may be."""
+"""Hedges: when a row whose call takes long gets a second one, and how many second calls there may be."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .checks import seconds, share
 __all__ = ("Hedge", "Hedging")
 
 
-MEMORY = 1000  # calls whose latencies are looked at, at least
-LEARNED = 20  # calls between two looks at them
-HIGHEST = 99.9  # per cent: of more, too few calls are remembered
+MEMORY = 1000  # calls whose latencies are remembered, at least
+LEARNED = 20  # calls after which the quantile is computed again
+HIGHEST = 99.9  # percent: for higher quantiles too few calls are remembered
 SAVED = 10  # second calls that may be made at once, at most
 
 
 @dataclasses.dataclass(frozen=True)
 class Hedge:
-    """A second call for a row whose first has not come back; the first answer counts, the other call is cancelled.
+    """A second call for a row whose first call takes long; the first answer counts, and the other call is cancelled.
 
     Only for functions whose calls may be made twice without harm.
 
     Args:
-        after: when the second call is made: "p95" is when 95% of the calls are over, "p99.9" the last that there is;
-            or a number of seconds.
+        after: when the second call is made: "p95" is when 95% of the calls are over, from "p10" to "p99.9"; or a
+            number of seconds.
         budget: second calls, as a share of all.
 
     Raises:
@@ -57,8 +57,8 @@ class Hedge:
 class Hedging:
     """Decides about second calls in one task."""
 
-    # Latencies are remembered in two parts: when the newer one is full it takes the place of the older.
-    # So the quantile is of the last 1,000 to 2,000 calls, and follows a service that changes.
+    # Latencies are kept in two sketches; when the newer is full, it replaces the older. So the quantile is of the last
+    # 1,000 to 2,000 calls, and follows a service that changes.
     #
     # 0 <= _saved <= SAVED: second calls that may be made now; each first call adds `budget`
 
@@ -71,7 +71,7 @@ class Hedging:
 
     @property
     def delay(self) -> float | None:
-        """Seconds from the beginning of a call after which a second one is due; None while too few are known."""
+        """Seconds after the beginning of a call when a second one is due; None while too few latencies are known."""
         return self._delay
 
     def began(self) -> None:
@@ -79,8 +79,8 @@ class Hedging:
         self._saved = min(float(SAVED), self._saved + self._options.budget)
 
     def may_hedge(self) -> bool:
-        """Whether the budget has a second call; then it is taken from it."""
-        # The last bit of a sum of shares must not keep back a call that is there.
+        """Take a second call from the budget; False if there is none."""
+        # Rounding of the sum of shares must not withhold a call.
         if self._saved < 1.0 - 1e-9:
             return False
         self._saved -= 1.0

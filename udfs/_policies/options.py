@@ -1,4 +1,4 @@
-"""Every option, its default, its check and its message, in one frozen object."""
+"""Every option with its type, default and check, in one frozen object."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = (
     "OutputMode",
 )
 
-QUEUE_ROWS_PER_CALL = 100  # see docs/performance.md: what one slow row at the head may hold up
+QUEUE_ROWS_PER_CALL = 100  # so that one slow row at the head does not stall the others: docs/performance.md
 DEFAULT_BATCH_SIZE = 100
 
 Resources = Callable[..., Any] | Mapping[str, Callable[..., Any]]
@@ -80,7 +80,7 @@ class ExtraFields(enum.Enum):
 
 
 class OnNullInput(enum.Enum):
-    """What becomes of a row of which an argument is NULL: it is called like others, or its result is NULL."""
+    """What becomes of a row with a NULL argument: it is called like others, or its result is NULL."""
 
     CALL = "call"
     NULL = "null"
@@ -101,11 +101,11 @@ class EventLoop(enum.Enum):
     UVLOOP = "uvloop"
 
 
-PLAIN = (type(None), bool, int, float, str)  # types of options that may be shown
+PLAIN = (type(None), bool, int, float, str)  # types of options that are shown to people
 
 
 class CallOptions(TypedDict, total=False):
-    """The options that every entry point takes, with the types that users may give; `Options` has what is made of them.
+    """The options that every entry point takes, with the types that users may give; `Options` has the checked values.
 
     See `async_pandas_udf` for what each means.
     """
@@ -142,25 +142,25 @@ class CallOptions(TypedDict, total=False):
 
 
 class FunctionOptions(CallOptions, total=False):
-    """The same, and what the operator forms say by their name."""
+    """The options of a function: those of every entry point, and `output_mode`, which operator forms have as names."""
 
     output_mode: OutputMode | Literal["ordered", "unordered"]
 
 
 def _by(check: Callable[[Any, str], Any], *, is_shown: bool = True) -> dict[str, Any]:
-    """How a field of `Options` is read: `check` takes what a user gave and the field's name, and gives what is kept.
+    """The check of a field of `Options`: it takes the user's value and the field's name, and returns the checked value.
 
-    What is not shown is the user's own data, such as a result for rows that are late, or a URL with a password.
+    Values that are not shown may be the user's data, such as a result for late rows, or a URL with a password.
     """
     return {"check": check, "is_shown": is_shown}
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How the calls of one function are run, checked."""
+    """The checked options of one function."""
 
-    # Each option once: name, type, default and check in one line. Values are checked where they are given, on the
-    # driver: nothing behind this asks again whether a number is positive or a text is one of three.
+    # Each option once: name, type, default and check in one line. Values are checked on the driver, where they are
+    # given; no other code checks them again.
 
     output_mode: OutputMode = field(default=OutputMode.ORDERED, metadata=_by(choice(OutputMode)))
     capacity: int | AdaptiveCapacity = field(default=100, metadata=_by(AdaptiveCapacity.of))
@@ -168,7 +168,7 @@ class Options:
     max_buffered_bytes: int | None = field(default=256 * 2**20, metadata=_by(optional(positive_int)))
     timeout: float | None = field(default=180.0, metadata=_by(optional(seconds)))
     attempt_timeout: float | None = field(default=None, metadata=_by(optional(seconds)))
-    # What `on_timeout` and `resources` may be hangs on the function, and is read together with it.
+    # What `on_timeout` and `resources` may be depends on the function; they are checked together with it.
     on_timeout: Any = field(default=None, metadata=_by(anything, is_shown=False))
     retry: RetryStrategy | None = field(default=None, metadata=_by(lambda value, name: RetryStrategy.of(value)))
     on_error: OnError = field(default=OnError.RAISE, metadata=_by(choice(OnError)))
@@ -221,29 +221,29 @@ class Options:
 
     @property
     def longest_wait(self) -> float:
-        """Seconds that a refused row waits at most, however long a service asks it to; 0: refusals are not heeded."""
+        """Seconds that a refused row waits at most, whatever the service asks for; 0: refusals are plain errors."""
         return MAX_RETRY_AFTER if self.retry is None else self.retry.max_retry_after
 
     @property
     def needs_coordinator(self) -> bool:
-        """Whether a limit is over all tasks, so that somebody must tell each its part."""
+        """Whether all tasks share a limit."""
         of_job = any(limit.scope is Scope.JOB for limit in self.rate_limit)
         return of_job or self.job_capacity is not None or self.max_calls is not None
 
     @property
     def queue_rows(self) -> int:
-        """How many rows the queue may hold; unless given, enough for every call slot to have a full batch."""
+        """How many rows the queue may hold; by default enough for every call slot to have a full batch."""
         if self.queue_size is not None:
             return self.queue_size
         return (self.slots + self._held_failures) * max(QUEUE_ROWS_PER_CALL, self.batch_size or 1)
 
     @property
     def _held_failures(self) -> int:
-        """How many calls may have failed of which the circuit breaker does not know yet whether they are to blame."""
+        """How many failed calls may wait for the circuit breaker to show whether the service is dead."""
         return 0 if self.breaker is None else self.breaker.window
 
     def to_plain(self) -> dict[str, Any]:
-        """What people are shown of them: plain values as they are, of others that they are given."""
+        """The options as they are shown to people: plain values as they are, others as "given"."""
         plain: dict[str, Any] = {}
         for one in dataclasses.fields(self):
             value = getattr(self, one.name)

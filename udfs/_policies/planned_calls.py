@@ -1,4 +1,4 @@
-"""What is said of the calls that a query would make: bounds, the reasons for them, and how long the calls take."""
+"""What a dry run says about a query: bounds of its calls, the reasons for them, and how long the calls take."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Reason = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class Bounds(Generic[N]):
-    """At least so many, and at most; `at_most` is None where nobody can say before the query has run."""
+    """At least and at most so many; `at_most` is None where only running the query could tell."""
 
     at_least: N
     at_most: N | None
 
     @property
     def is_exact(self) -> bool:
-        """Whether both are one number."""
+        """Whether both bounds are the same number."""
         return self.at_least == self.at_most
 
     def __add__(self, other: Bounds[N]) -> Bounds[N]:
@@ -43,7 +43,7 @@ class Bounds(Generic[N]):
 
 
 def expected_seconds(calls: float, latency: float, capacity: float, tasks: int, *, until_begun: float = 0.0) -> float:
-    """How long so many calls take, if all tasks have as many of them.
+    """How long so many calls take, if all tasks make equally many.
 
     Args:
         latency: seconds for a call.

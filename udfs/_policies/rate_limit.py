@@ -18,9 +18,9 @@ __all__ = ("ROUNDING", "BlockSize", "Bucket", "LeasedPermits", "Permits", "RateL
 
 
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
-SAVED = 0.02  # of the rate, may come at once after a quiet time
+SAVED = 0.02  # of the permits: the default burst
 LEEWAY = 0.02  # of the period: how late a permit may be used, beside what the burst allows
-LATE = 0.5  # seconds, at most, by which a timer comes late
+LATE = 0.5  # seconds that a timer may come late, at most
 ROUNDING = 1e-6  # seconds: rounding of sums of times must not make a permit late
 LONGEST = 0.4  # seconds for which permits are leased at once
 MORE = 2  # calls
@@ -32,7 +32,7 @@ Cost = float | Callable[..., float]
 
 
 class Scope(enum.Enum):
-    """Who shares a limit: all tasks of the job, or each task has its own."""
+    """Whether all tasks of the job share a limit, or each task has its own."""
 
     JOB = "job"
     TASK = "task"
@@ -47,10 +47,10 @@ class RateLimit:
         per: "second", "minute", "hour" or "day"; a number of seconds, or a timedelta.
         burst: how many may begin at once after a quiet time; 2% of `permits` if left out, at least 1.
         cost: permits of one call, 1 if left out: a number, or a plain function of the call's arguments, such as one
-            that counts tokens. A call of more than `burst` begins when the burst is saved up, and those after it wait
-            until it is paid off.
-        name: limits of the same name are one, over functions and, on one Redis, over jobs.
-        scope: "job", over all tasks, which needs a coordinator; "task", for each task on its own.
+            that counts tokens. A call of more than `burst` begins when the burst is saved up, and the calls after it
+            wait until it is paid off.
+        name: limits of one name are one limit, over functions and, on one Redis, over jobs.
+        scope: "job": all tasks share the limit, which needs a coordinator; "task": each task has its own.
 
     Raises:
         OptionError: a value that cannot work.
@@ -102,13 +102,13 @@ class RateLimit:
 
     @property
     def period(self) -> float:
-        """Seconds in which there are `permits`."""
+        """Seconds for `permits`."""
         assert isinstance(self.per, float)
         return self.per
 
     @property
     def interval(self) -> float:
-        """Seconds of one permit."""
+        """Seconds for one permit."""
         return self.period / self.permits
 
     @property
@@ -117,7 +117,7 @@ class RateLimit:
         return max(1.0, SAVED * self.permits) if self.burst is None else float(self.burst)
 
     def seconds_for(self, calls: float, tasks: int) -> float:
-        """How long it takes until so many calls have begun, at least; of those whose cost only a row tells, 0."""
+        """How long it takes until so many calls have begun, at least; 0 where `cost` is a function."""
         cost = 1.0 if self.cost is None else self.cost
         if not isinstance(cost, (int, float)):
             return 0.0
@@ -128,7 +128,7 @@ class RateLimit:
         """The permits that a call with these arguments takes.
 
         Raises:
-            FatalError: `cost` gave no number of 0 or more; it is wrong for every row, so no other is tried.
+            FatalError: `cost` did not return a number of 0 or more; it would fail for every row, so the task ends.
         """
         if self.cost is None:
             return 1.0
@@ -137,7 +137,7 @@ class RateLimit:
             discard(cost)
             before = "cost of a rate limit must give a number of 0 or more, not"
             error = FatalError(f"{before} {safe_repr(cost)}")
-            error.without_value = f"{before} this {type_name(cost)}"  # it is made of the input, or may be it
+            error.without_value = f"{before} this {type_name(cost)}"  # the value may be the input, or made of it
             raise error
         return float(cost)
 
@@ -151,10 +151,10 @@ def _period(value: Any) -> float:
 
 
 class Permits(Protocol):
-    """Permits of one limit, as `take` sees them."""
+    """The permits of one limit."""
 
     def due(self, cost: float, now: float) -> float | None:
-        """When a call of this cost may begin, now or later; None if that is not known here."""
+        """When a call of this cost may begin, now or later; None if there are too few permits to say."""
 
     def use(self, cost: float, now: float) -> None:
         """Take them, now that they are due."""
@@ -164,7 +164,7 @@ def take(permits: Sequence[Permits], costs: Sequence[float], now: float) -> floa
     """Take a call's permits of all its limits, or of none.
 
     Returns:
-        0.0 if they were taken; else the seconds after which it makes sense to ask again; None if that is not known.
+        0.0 if they were taken; else the seconds after which to ask again, or None if that is not known.
     """
     begin = now
     for one, cost in zip(permits, costs, strict=True):
@@ -187,13 +187,12 @@ class Bucket:
     (0.0, 0.1)
     """
 
-    # One number says it all: when there was, or will be, no permit left. Since then one has come each `interval`, and
-    # never more than `saved` are kept. A call of more than that may begin when all are there, and leaves a debt.
+    # _empty_at, one number, is the whole state: when there was, or will be, no permit left. Since then one has come
+    # each `interval`, and never more than `saved` are kept. A call that costs more begins when all are there, and
+    # leaves a debt. Any `t` seconds have at most t / interval + saved permits, or one call's cost in place of `saved`.
     #
-    # Over any time of `t` seconds, then: at most t / interval + saved, or one call's cost in the place of saved
-    #
-    # Who waits is woken late, and what has come meanwhile is not what a quiet time saves up: permits that come after
-    # the time for which he waits are kept beside, and these are the 2% that any second may have more.
+    # A call that waits is woken late. Permits that come between the time it waits for and its wake-up are kept beside
+    # `saved`: these are the 2% that any second may have more.
 
     def __init__(self, limit: RateLimit) -> None:
         self._interval, self._saved = limit.interval, limit.saved

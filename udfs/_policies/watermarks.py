@@ -1,4 +1,4 @@
-"""Watermarks: what they are read from, and where they stand among the rows of a task."""
+"""Watermarks: the column they are read from, and their places among the rows of a task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNITS["day"] = 24 * _UNITS["hour"]
 
 
 class WatermarkSource(enum.Enum):
-    """What a strategy reads off its column."""
+    """What the column of a strategy holds."""
 
     TIMES = "times"
     PUNCTUATION = "punctuation"
@@ -34,10 +34,10 @@ class WatermarkSource(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class WatermarkStrategy:
-    """Where the fences stand that no row of an unordered operator passes; made with one of its class methods.
+    """Where watermarks stand among the rows: no row of an unordered operator passes one. Made by its class methods.
 
-    `interval`: at most one watermark every so many rows, and one at the end of each Arrow batch; each only when
-    it advances. As in Flink a watermark is the largest timestamp seen, less the delay, less one microsecond.
+    As in Flink, a watermark is the largest timestamp seen, less the delay, less one microsecond. `interval`: at most
+    one watermark every so many rows, and one at the end of each Arrow batch; each only when it advances.
 
     >>> WatermarkStrategy.for_bounded_out_of_orderness("ts", "10 seconds").delay
     10000000
@@ -51,7 +51,7 @@ class WatermarkStrategy:
 
     @classmethod
     def for_monotonous_timestamps(cls, column: str, *, interval: int = DEFAULT_INTERVAL) -> WatermarkStrategy:
-        """For rows that come in the order of their timestamps."""
+        """For rows in the order of their timestamps."""
         return cls(WatermarkSource.TIMES, _column(column), 0, positive_int(interval, "interval"))
 
     @classmethod
@@ -78,20 +78,20 @@ class WatermarkStrategy:
         return cls(WatermarkSource.WATERMARKS, _column(column))
 
     def with_idleness(self, timeout: float | timedelta) -> WatermarkStrategy:
-        """A copy whose input is idle when no row has come for `timeout` seconds: where several inputs meet, it then
-        does not hold back the watermark of the others. It is active again with its next row."""
+        """A copy whose input is idle when no row has come for `timeout` seconds: in a union it then does not hold back
+        the watermark of the other inputs. It is active again with its next row."""
         return dataclasses.replace(self, idleness=seconds(timeout, "timeout"))
 
 
 class WatermarkGenerator:
-    """Tells where the watermarks of one task stand among its rows.
+    """Puts the watermarks of one task at their places among its rows.
 
     >>> generator = WatermarkGenerator.of(WatermarkStrategy.for_monotonous_timestamps("ts", interval=1))
     >>> list(generator.weave([("a", None), ("b", None)], [10, 20]))[1::2]
     [Watermark(timestamp=9), Watermark(timestamp=19)]
     """
 
-    # One for each task: Spark's tasks do not speak to each other, so a watermark says nothing of other partitions.
+    # Each task has its own, for Spark's tasks do not communicate: a watermark says nothing about other partitions.
     #
     # _last never decreases
 
@@ -112,7 +112,7 @@ class WatermarkGenerator:
                 return _ByBatch()
 
     def before(self, mark: Any) -> Watermark | None:
-        """What stands before a row of this mark (microseconds, or a flag)."""
+        """The watermark before a row with this mark (microseconds, or a flag)."""
         return None
 
     def timestamp(self, mark: Any) -> int | None:
@@ -120,11 +120,11 @@ class WatermarkGenerator:
         return None
 
     def after(self, mark: Any) -> Watermark | None:
-        """What stands after the row."""
+        """The watermark after the row."""
         return None
 
     def end_of_batch(self) -> Watermark | None:
-        """What stands after the last row of a batch."""
+        """The watermark after the last row of a batch."""
         return None
 
     def weave(self, rows: Iterable[tuple[Any, Any]], marks: Iterable[Any]) -> Iterator[StreamElement]:
@@ -146,7 +146,7 @@ class WatermarkGenerator:
 
 
 class _ByTime(WatermarkGenerator):
-    """Behind the largest time seen, by the delay; every `interval` rows, and at the end of a batch."""
+    """The largest timestamp seen less the delay; every `interval` rows, and at the end of a batch."""
 
     def __init__(self, delay: int, interval: int) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class _ByTime(WatermarkGenerator):
 
 
 class _ByPunctuation(WatermarkGenerator):
-    """Behind each row that is marked."""
+    """After each row that is marked."""
 
     def timestamp(self, mark: Any) -> int | None:
         return None if isinstance(mark, bool) else mark
@@ -182,9 +182,9 @@ class _ByPunctuation(WatermarkGenerator):
 
 
 class _ByColumn(WatermarkGenerator):
-    """Before the first row that an earlier operator has seen behind it."""
+    """Before the first row that came to an earlier operator after this watermark."""
 
-    # Before and not after: the column has the watermark that was in force when the row came.
+    # Before the row, because the column has the watermark that was in force when the row came.
 
     def before(self, mark: int | None) -> Watermark | None:
         return self._advance(mark)
