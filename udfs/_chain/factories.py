@@ -52,9 +52,21 @@ class OperatorFactory(ABC):
     # write and edit, and how many threads it may need.
 
     name: str
-    threads = 0  # how many its calls may need at the same time
-    loop = EventLoop.AUTO
-    mixes_sides = False  # whether side records come among its results
+
+    @property
+    def threads(self) -> int:
+        """How many threads its calls may need at the same time."""
+        return 0
+
+    @property
+    def loop(self) -> EventLoop:
+        """The event loop that it asks for."""
+        return EventLoop.AUTO
+
+    @property
+    def mixes_sides(self) -> bool:
+        """Whether side records come among its results."""
+        return False
 
     @property
     def instance(self) -> Any:
@@ -97,7 +109,7 @@ class WaitFactory(OperatorFactory):
         return self.function_plan.spec.name
 
     @property
-    def threads(self) -> int:  # type: ignore[override]
+    def threads(self) -> int:
         return self.function_plan.threads
 
     def project(self, before: RowLayout) -> Projection:
@@ -108,7 +120,7 @@ class WaitFactory(OperatorFactory):
         )
 
     @property
-    def loop(self) -> EventLoop:  # type: ignore[override]
+    def loop(self) -> EventLoop:
         return self.function_plan.options.loop
 
     @property
@@ -120,7 +132,7 @@ class WaitFactory(OperatorFactory):
         return dataclasses.replace(self, function_plan=dataclasses.replace(self.function_plan, spec=spec))
 
     @property
-    def mixes_sides(self) -> bool:  # type: ignore[override]
+    def mixes_sides(self) -> bool:
         return self.function_plan.spec.has_context or self.may_write(DEAD_LETTERS)
 
     def may_write(self, tag: OutputTag) -> bool:
