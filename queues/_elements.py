@@ -22,9 +22,9 @@ new_record = tuple.__new__  # half the cost of calling a NamedTuple, which count
 class StreamRecord(NamedTuple):
     """A row and its event time.
 
-    `timestamp` is in integer microseconds since the epoch, or None. `origin` is a handle that whoever made
-    the record finds on each of its results again (the operator forms keep the source row there); it takes
-    no part in comparisons.
+    `timestamp` is in integer microseconds since the epoch, or None. `origin` is any handle of the maker of the
+    record, which each of its results has too (the operator forms keep the source row there); it takes no part in
+    comparisons.
 
     >>> StreamRecord("Oslo", 5) == StreamRecord("Oslo", 5)
     True
@@ -88,7 +88,7 @@ class WatermarkStatus(enum.Enum):
 class LatencyMarker(NamedTuple):
     """A time stamp made at the source to measure latency; never reaches user code.
 
-    `marked_time` is in seconds of the clock of whoever made it.
+    `marked_time` is in seconds of the maker's clock.
     """
 
     marked_time: float

@@ -116,9 +116,9 @@ class _Operators:
         by_node: the operator of each node made so far; all readers of a node are made before it.
     """
 
-    # From the tail to the head, because an output is given to its operator when that is made, and knows those behind
-    # it. Only asking for more goes the other way: `_resume` finds those before an operator when it is called, by then
-    # they are there. So no operator is ever half made, and none has to be told later who its neighbours are.
+    # From the tail to the head, because an operator gets its output when it is made, and the output knows the operators
+    # behind it. Only requests for more rows go the other way: `_resume` finds the operators before a node when it is
+    # called, and by then they are made. So no operator is ever half made, and none learns of its neighbours later.
     #
     # _buffered: those of them that can hold back rows, and the source: between these `_resume` goes
     # _instances: by identity, since two equal objects of the user's are still two

@@ -71,8 +71,8 @@ class FunctionPlan:
 
     def public_options(self) -> dict[str, Any]:
         """The options as people are shown them, with what a call has by default."""
-        told = self.options.to_plain()
-        return {**told, "batch_size": batch_rows(self.spec, self.options)} if self.spec.vectorized else told
+        options = self.options.to_plain()
+        return {**options, "batch_size": batch_rows(self.spec, self.options)} if self.spec.vectorized else options
 
     def result_validator(self) -> Callable[[Any], Any]:
         """Validates a result against the declared type, and wraps it if errors are captured."""

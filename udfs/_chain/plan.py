@@ -97,7 +97,7 @@ class ChainPlan:
 class StreamNode:
     """A stream in a plan: the operator that makes it, and the streams that the operator reads.
 
-    `factory` is None for the source. Nodes are told apart by identity.
+    `factory` is None for the source. Nodes are compared by identity.
     """
 
     # A node knows the nodes before it and never those behind it. So it is frozen, both branches of a stream share the

@@ -131,7 +131,7 @@ class _Reminder:
 def _driven(running: Coroutine[Any, Any, Value], reminder: _Reminder) -> Generator[Any, Any, Value]:
     """Run a coroutine as its task would, but drop it when the reminder gives up."""
     # The task waits for a gate in place of the coroutine's own future. So a cancellation comes here even where that
-    # future would swallow it, and is handed on to it, as a task would do, or makes an end.
+    # future would swallow it, and is passed on to it, as a task would do, or ends the wait.
     error: BaseException | None = None
     while True:
         try:

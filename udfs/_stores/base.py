@@ -64,7 +64,7 @@ class ResultStore:
     error_ttl: float | None = None
     key: Key | None = None
     is_built_in: bool = False  # of the library: each task opens a copy of it, and its leases count
-    leases: Leases | None = None  # while it is open, where tasks can agree on who calls
+    leases: Leases | None = None  # while it is open, where tasks agree on which of them calls
 
     @classmethod
     def executor(
@@ -262,10 +262,9 @@ def of_task(store: ResultStore, taken: set[int]) -> ResultStore:
         try:
             return copy.copy(store)
         except BaseException as error:
-            told = (
+            raise AsyncUDFError(
                 f"{safe_repr(store)} is used by several functions, and no copy of it can be made: {error_text(error)}"
-            )
-            raise AsyncUDFError(told) from error
+            ) from error
     taken.add(id(store))
     return store
 

@@ -70,7 +70,7 @@ class RotatingFiles:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[bool]:
-        """A block that has the writer's lock, unless it is told that another has it.
+        """A block that has the writer's lock if it is given True; else another task has it.
 
         The system takes the lock back from a process that is killed.
         """
