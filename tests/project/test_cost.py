@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,6 +149,13 @@ def test_rows_after_a_pause_cost_as_much_as_rows_before_any(options: dict[str, A
 
     spent = cost(throttled_once, capacity=1, **options)
     assert spent.calls <= 1.03 * cost(suspends_once, capacity=1, **options).calls
+
+
+def test_a_store_with_leases_adds_no_task_per_row(tmp_path: Path) -> None:
+    """A miss is looked up, leased, looked up once more, and written: at most 11 times the plain program. Today 9.7."""
+    missed = cost(suspends_once, store=ResultStore.disk(tmp_path), version="1")
+    assert missed.calls <= 11 * plain().calls
+    assert missed.callbacks <= 1.5 * plain().callbacks
 
 
 def test_a_store_adds_no_task_per_row_and_a_stored_result_no_callback() -> None:

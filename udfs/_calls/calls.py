@@ -87,7 +87,7 @@ class Calls:
         counters = operator.counters
         self._operator = operator
         self._options = options
-        self._pool = pool
+        self.pool = pool
         self._costs, self._failures = costs, limits.failures
         self._health, self.admission = limits.health, limits.admission
         self._rng = rng
@@ -183,7 +183,7 @@ class Calls:
             done: rows that were done at once before this row; `flush` gives them their places first.
         """
         # The deadline runs from when the attempt began: whether a row was put before or after that makes no difference.
-        release = self._pool.release
+        release = self.pool.release
         timeout, deadlines, watched = self._options.timeout, self._deadlines, self._deadlines.line
         attempts = self._attempts if self._limits_attempts else None
 
@@ -471,7 +471,7 @@ class Calls:
     def _retry(self, call: Call) -> None:
         self._backing_off.discard(call)
         self.ready.append(call)
-        self._pool.wake()
+        self.pool.wake()
 
     def _park(self, call: Call) -> None:
         """No attempt of the call is under way."""
@@ -562,7 +562,7 @@ class Calls:
         if not (call.done or call.is_held or self._waits_for_breaker(call)):
             self._time_out(call)
         self.admission.wake()  # the call may be the one that waits there
-        self._pool.wake()
+        self.pool.wake()
 
     def _expire_late(self, call: Call) -> None:
         """A deadline that was moved may have come; if the call began anew another one runs."""
@@ -579,7 +579,7 @@ class Calls:
         self.counts.attempt_timed_out(call)
         limit = self._options.attempt_timeout
         self._outcome(call, None, AsyncTimeoutError(f"attempt {call.attempt} gave no result within {limit:g} s"))
-        self._pool.wake()
+        self.pool.wake()
 
     def _is_over(self, call: Call) -> bool:
         """Whether the deadline has come, though its timer may not have fired."""
@@ -609,7 +609,7 @@ class Calls:
             self._hedges.ended(call)
 
     def _abandon(self, slot: CallSlot, why: BaseException) -> None:
-        self._pool.abandon(slot)
+        self.pool.abandon(slot)
         self._report_end(slot, why)
 
     def evaluate_held(self) -> None:
@@ -626,7 +626,7 @@ class Calls:
             for call in [*self._backing_off, *self.ready, *([] if waiting is None else [waiting])]:
                 if not (call.done or call.undecided):  # it has waited for the service to come back
                     self._renew(call)
-        if self._pool.is_idle and not (self.ready or self._backing_off or self._operator.has_rows()):
+        if self.pool.is_idle and not (self.ready or self._backing_off or self._operator.has_rows()):
             self._fail_held(held.failed(is_last=True))
 
     def _fail_held(self, failed: Iterable[tuple[Call, Sequence[Results | BaseException]]]) -> None:
@@ -648,7 +648,7 @@ class Calls:
 
     def _begun(self) -> set[Call]:
         waiting = () if self.admission.waiting is None else (self.admission.waiting,)
-        at_work = map(self.call_of, self._pool.at_work)
+        at_work = map(self.call_of, self.pool.at_work)
         return {*filter(None, at_work), *self._backing_off, *self.ready, *waiting, *(self._health.held or ())}
 
     def close(self) -> None:

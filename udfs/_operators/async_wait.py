@@ -106,9 +106,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         )  # fmt: skip
         self._sharing = RowSharing()
         if stored is not None:
-            sharing = StoreSharing(self, stored, self._calls, self._pool, self._queue, options, self._weighed)
-            self._inlet = sharing.look_up_ahead(self._input, request_batch, is_single=not spec.many_results)
-            self._sharing = sharing
+            self._sharing = sharing = StoreSharing(
+                self, stored, options, self._calls, self._queue, self._weighed, self._input, request_batch,
+                is_single=not spec.many_results,
+            )  # fmt: skip
+            self._inlet = sharing.inlet
             self._calls.share(sharing)
         if options.on_null_input is OnNullInput.NULL:
             self._inlet = NullAnswers(self._inlet, validate)

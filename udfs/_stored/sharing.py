@@ -15,7 +15,7 @@ from .._calls.call import Call, RowSharing
 from .._calls.calls import Calls
 from .._calls.invokers import copied
 from .._calls.resources import closing
-from .._calls.slots import CallSlot, SlotPool
+from .._calls.slots import CallSlot
 from .._functions.async_function import Results
 from .._policies.options import Options
 from .._policies.retry import is_lasting
@@ -23,7 +23,7 @@ from .._stores.values import StoredFailure
 from .claims import Claims
 from .coalescing import LandedResults, SingleFlight
 from .lookup import LookedUpInput, LookupAhead
-from .rows import CacheMiss, Inlet, misses_of
+from .rows import CacheMiss, misses_of
 from .stored_results import Found, StoredResults, StoreOperator, StoreWriter, replayed
 
 __all__ = ("StoreSharing",)
@@ -41,6 +41,12 @@ class StoreSharing(RowSharing):
 
     Args:
         weighed: the queue, if it is bounded in bytes.
+        buffer: the input; gets the rows that were looked up.
+        request_batch: asks for a batch of rows.
+        is_single: whether each row has exactly one result.
+
+    Attributes:
+        inlet: takes rows, and looks them up.
     """
 
     # A row that enters the queue is done at once if the call of an equal row has landed since the row was looked up. If
@@ -57,16 +63,19 @@ class StoreSharing(RowSharing):
         self,
         operator: StoreOperator,
         stored: StoredResults,
-        calls: Calls,
-        pool: SlotPool,
-        queue: StreamElementQueue,
         options: Options,
+        calls: Calls,
+        queue: StreamElementQueue,
         weighed: Weighed | None,
+        buffer: LookedUpInput,
+        request_batch: Callable[[], None],
+        *,
+        is_single: bool,
     ) -> None:
         self._operator = operator
         self._stored = stored
         self._calls = calls
-        self._pool = pool
+        self._pool = pool = calls.pool
         self._retry = options.retry
         self._clock = operator.counters.clock
         self._totals = operator.counters.totals
@@ -77,15 +86,8 @@ class StoreSharing(RowSharing):
         self._landed = LandedResults[tuple[Results | StoredFailure, float]]()  # with when it is too old
         self._writer = StoreWriter(operator, stored, lambda: pool.in_flight <= 1 or queue.places <= 0)
         self._claims = Claims(operator, self, stored, pool, options.timeout)
-        self._lookup: LookupAhead
-
-    def look_up_ahead(self, buffer: LookedUpInput, request_batch: Callable[[], None], *, is_single: bool) -> Inlet:
-        """Where rows are looked up before they go to the input; see `LookupAhead`."""
-        self._lookup = LookupAhead(
-            self._operator, self._stored, self._landed, buffer, request_batch, is_single=is_single
-        )
-        buffer.request_from(self._lookup.go_on)
-        return self._lookup
+        self.inlet = LookupAhead(operator, stored, self._landed, buffer, request_batch, is_single=is_single)
+        buffer.request_from(self.inlet.go_on)
 
     keeps_results = True
 
@@ -99,11 +101,11 @@ class StoreSharing(RowSharing):
             yield
 
     def open(self) -> None:
-        self._lookup.open()
+        self.inlet.open()
 
     async def end(self) -> None:
         self._writer.end()
-        await self._lookup.close()
+        await self.inlet.close()
         await self._claims.close()
 
     async def _close_in_own_task(self, *error: object) -> None:
@@ -120,7 +122,7 @@ class StoreSharing(RowSharing):
     def is_waiting(self) -> bool:  # type: ignore[override]
         if (self._writer.is_writing or self._claims.is_waiting) and not self._pool.in_flight:
             return True
-        return self._lookup.is_behind
+        return self.inlet.is_behind
 
     # Before the call.
 
