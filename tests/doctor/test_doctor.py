@@ -216,6 +216,17 @@ def test_a_program_that_hangs_is_ended_with_what_it_has_started(program, tmp_pat
         assert reader.read(100) == b""
 
 
+@posix_only
+def test_a_program_is_over_when_it_ends_though_its_children_keep_its_output_open(program, tmp_path, monkeypatch):
+    """As Java does after a job. And no file is needed for its output: the disk may be full."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    monkeypatch.setattr("tempfile.tempdir", "/no/such/folder")
+    job = run_job(os.environ, [program("job", f"cat {gate} &\necho '{{\"rows\": [1]}}'")])
+    assert (job.rows, job.error) == ([1], "")
+    gate.write_text("the child may end")
+
+
 def test_a_python_that_is_not_there():
     """As after a virtual environment was deleted."""
     assert start_python("/no/such/python").problem == "there is no such program"
@@ -331,6 +342,19 @@ def test_folders_that_spark_writes_to(tmp_path, monkeypatch):
     assert good.free > 0
     assert bad.problem
     assert not (tmp_path / "new").exists()
+
+
+def test_a_python_that_can_write_to_no_folder_for_temporary_files(tmp_path, monkeypatch):
+    """As on a full disk: it is a finding, with the line that mends it, and no mistake of the doctor's."""
+
+    def none():
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    (tmp_path / "file").touch()
+    temporary, *_ = read_folders({"TMPDIR": f"{tmp_path}/file/in"})
+    assert check_folder(temporary).status == "fail"
+    assert check_folder(temporary).mend.startswith(export("TMPDIR", "/a/folder"))
 
 
 @pytest.mark.parametrize(

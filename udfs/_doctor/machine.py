@@ -195,7 +195,7 @@ def read_folders(environment: Mapping[str, str]) -> list[Folder]:
     of_java = _java_folder(environment)
     # Without SPARK_LOCAL_DIRS shuffles go to Java's folder.
     settings = {
-        tempfile.gettempdir(): "TMPDIR",
+        _temporary_folder(environment): "TMPDIR",
         of_java: JAVA_OPTIONS if local else LOCAL_DIRS,
         **dict.fromkeys(local, LOCAL_DIRS),
     }
@@ -209,7 +209,15 @@ def _java_folder(environment: Mapping[str, str]) -> str:
     set_to = re.findall(rf"(?:^|\s)[\"']?{re.escape(JAVA_FOLDER)}[\"']?([^\s\"']+)", options)
     if set_to:
         return str(set_to[-1])
-    return tempfile.gettempdir() if sys.platform in ("win32", "darwin") else "/tmp"
+    return _temporary_folder(environment) if sys.platform in ("win32", "darwin") else "/tmp"
+
+
+def _temporary_folder(environment: Mapping[str, str]) -> str:
+    """Python's folder for temporary files; if it can write to none, the first that it tries."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return environment.get("TMPDIR") or "/tmp"
 
 
 def _folder(path: str, setting: str, *, loads_code: bool) -> Folder:

@@ -11,12 +11,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .._text.safe import printable
 from .findings import Finding, clear, export, one_line
@@ -41,6 +41,7 @@ __all__ = (
 )
 
 KEPT = 20_000  # characters, the last that a program printed
+LAST_WORDS = 1.0  # seconds for the output of a program that has ended
 JAVA_LIMIT = 30.0  # seconds
 PYTHON_LIMIT = 60.0  # seconds: on a cold disk the imports alone take ten
 JOB_LIMIT = 120.0  # seconds: a first start of Java on a small machine takes up to twenty
@@ -74,30 +75,40 @@ class Ran:
 
 def run_program(command: Sequence[str], limit: float, environment: Mapping[str, str] | None = None) -> Ran:
     """Run a program for at most `limit` seconds. After that, or at an interrupt, it is killed with its children."""
-    # A file, not a pipe: Java keeps a pipe open after the end of the job that started it, and reading would wait.
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-        except OSError as error:
-            return Ran(problem=str(error))
-        problem = ""
-        try:
-            process.wait(limit)
-        except subprocess.TimeoutExpired:
-            problem = f"no answer in {limit:g} s"
-        finally:
-            if process.poll() is None:
-                _kill_session(process)
-        file.seek(0)
-        output = printable(file.read())[-KEPT:]
-    return Ran(output, None if problem else process.returncode, problem)
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Ran(problem=str(error))
+    assert process.stdout is not None
+    output = bytearray()
+    # A thread, and only a second for the rest: Java keeps the pipe open after the end of the job that started it. Not a
+    # file: the disk may be full.
+    reader = threading.Thread(target=_read, args=(process.stdout, output), daemon=True)
+    reader.start()
+    problem = ""
+    try:
+        process.wait(limit)
+    except subprocess.TimeoutExpired:
+        problem = f"no answer in {limit:g} s"
+    finally:
+        if process.poll() is None:
+            _kill_session(process)
+    reader.join(LAST_WORDS)
+    text = printable(bytes(output).decode("utf-8", "replace"))[-KEPT:]
+    return Ran(text, None if problem else process.returncode, problem)
+
+
+def _read(pipe: IO[bytes], output: bytearray) -> None:
+    with pipe:
+        while chunk := os.read(pipe.fileno(), 65536):
+            output += chunk
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
