@@ -79,7 +79,7 @@ VERDICTS: dict[str, Case] = {
             },
         ),
         "calls_busy",
-        ["93%", "20 slots", "50 ms", "250 ms", "the service", "pool", "about 4 at once", "capacity=4"],
+        ["93%", "20 slots", "50 ms", "250 ms", "the service", "pool", "about 4 at once", "capacity=8"],
     ),
     "calls that were quicker at last": (
         figures(**BUSY, latency={**latencies(1000, 0.25), "first": [[0.25, 20]], "last": [[0.15, 12], [0.25, 8]]}),

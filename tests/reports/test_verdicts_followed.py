@@ -413,7 +413,7 @@ JOBS = {
         lambda: run(steady(), rate_limit=RateLimit(50)),
         "limit",
         "calls waited for a permit: what you allow is the limit",
-        "sure",
+        "likely",
         lambda text: run(steady()),
     ),
     "a service that refuses calls": Job(

@@ -131,6 +131,12 @@ class FunctionFigures:
         mean = self.in_flight / max(self.share(State.CALLS_BUSY), 1e-9)
         return min(mean, self.peak) if is_complete else self.peak
 
+    @property
+    def was_full(self) -> bool:
+        """Whether all slots were in use at some time, or as many as a task has calls: the service has taken so many."""
+        needed = min(self.slots or 0, self.count("calls") / max(1, self.tasks))
+        return self.peak >= 0.9 * needed
+
     # Whether calls were shorter while few were in flight, as they are when the service has others to answer first.
     #
     # The first calls to end are short ones, and the last long ones, also where the service takes any number. So the
@@ -237,17 +243,18 @@ class FunctionFigures:
         return max(0.0, 1 - self.in_flight * remaining / self.slots) if self.slots else 1.0
 
     def at_most(self, state: State) -> float:
-        """Saved if no time went to this state."""
-        return min(self.share(state), self._spare())
-
-    def beyond_longest_call(self, state: State) -> float:
-        """The same; and no task ends before its longest call."""
+        """Saved if no time went to this state; no task ends before its longest call."""
+        saved = self.if_calls_waited_less(state)
         if not self.per_task or self.count("per_task_left_out"):
-            return self.at_most(state)
+            return saved
         spared = sum(
             min(_time(task, state), max(0.0, seconds_of(task) - _longest_call(task))) for task in self.per_task
         )
-        return min(self.at_most(state), spared / self.seconds)
+        return min(saved, spared / self.seconds)
+
+    def if_calls_waited_less(self, state: State) -> float:
+        """Saved if no time went to this state, as calls were shorter by their back-off."""
+        return min(self.share(state), self._spare())
 
     def if_no_call_took_longer(self, limit: float) -> float:
         """Saved if each call ended after this many seconds at the latest.

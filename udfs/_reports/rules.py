@@ -195,11 +195,13 @@ def _saturated(f: FunctionFigures) -> Iterator[Diagnosis]:
             f'try capacity={f.best_at_once}, or capacity="auto", which finds how many it takes',
             is_sure=False,
         )
-    if f.at_once:
+    if f.at_once:  # with twice as many calls in flight it is busy, though the estimate be low
+        enough = 2 * f.at_once
+        fewer = f"; capacity={enough} takes as long, with shorter calls" if enough < (f.slots or 0) else ""
         yield Diagnosis(
             f"{seen}the service, the client's pool, or a blocked loop takes about {f.at_once} at once, and "
             "more capacity changes nothing",
-            f"one that takes more would help; capacity={f.at_once} takes as long, with shorter calls",
+            "one that takes more would help" + fewer,
         )
     yield Diagnosis(
         f"{seen}the service, or the client's own pool, is slower with more calls, and more capacity changes little",
@@ -209,7 +211,7 @@ def _saturated(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 
 def _slots_too_few(f: FunctionFigures) -> Iterator[Diagnosis]:
-    other = max(SECONDS, key=lambda state: f.time[state])  # what limits calls that have more slots
+    other = _second_limit(f)
     if f.share(other) >= SECOND:
         gain = f.at_most(other)
         yield Diagnosis(
@@ -246,15 +248,18 @@ def _slots_too_few(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 def _head_of_line(f: FunctionFigures) -> Iterator[Diagnosis]:
     yield from _queue_of_few_calls(f)
-    gain = f.beyond_longest_call(f.top)
+    gain = f.at_most(f.top)
     if is_slow := gain < LITTLE:
         yield from _timeouts(f)
     seen, is_waiting = _full(f), f.waited >= MUCH and not _is_full_of_bytes(f)
     is_clear = is_waiting or not _is_even(f)
     if not is_slow and (better := _better_queue(f)):
+        if f.share(second := _second_limit(f)) >= LITTLE:
+            until = f"but for {share(f.share(second))} of the time {SECONDS[second]}: that is the next limit"
+            yield Diagnosis(seen, f"try queue_size={better:_}; {until}", is_sure=False)
         yield Diagnosis(seen, f"queue_size={better:_} {at_most(gain)}", gain, is_clear)
     if is_waiting:
-        saved = f.at_most(f.top)
+        saved = f.if_calls_waited_less(f.top)
         yield Diagnosis(seen, f"shorter delays of retry= {at_most(saved)}", saved)
     if is_slow:
         yield _shorter_calls(f, seen)
@@ -271,7 +276,7 @@ def _winding_down(f: FunctionFigures) -> Iterator[Diagnosis]:
     if is_slow:
         yield from _timeouts(f)
     if f.waited >= MUCH and not opens_long:
-        gain = f.at_most(f.top) * f.waited
+        gain = f.if_calls_waited_less(f.top) * f.waited
         yield Diagnosis(
             f"the last rows of a task waited to be tried again{mostly(f.errors)}",
             f"shorter delays of retry= {at_most(gain)}",
@@ -386,9 +391,8 @@ def _limit(f: FunctionFigures) -> Iterator[Diagnosis]:
         yield Diagnosis(f"calls were held back because {_refused(f)}", LOWER_RATE)
     words = {"rate_limit": "a permit", "job_capacity": f"a share of job_capacity={f.options.get('job_capacity')}"}
     waited = " or ".join(words[name] for name in _limits(f))
-    is_sure = len(_limits(f)) == 1 and not f.count("throttled")
-    seen = f"calls waited for {waited}: what you allow is the limit, and capacity changes nothing"
-    yield _remedy(f, seen)._replace(is_sure=is_sure)
+    found = _remedy(f, f"calls waited for {waited}: what you allow is the limit, and capacity changes nothing")
+    yield found._replace(is_sure=found.is_sure and len(_limits(f)) == 1 and not f.count("throttled"))
 
 
 def _breaker(f: FunctionFigures) -> Iterator[Diagnosis]:
@@ -401,8 +405,15 @@ def _store(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 
 def _remedy(f: FunctionFigures, seen: str) -> Diagnosis:
-    gain = f.at_most(f.top)
-    return Diagnosis(seen, f"{REMEDIES[f.top](f)} {at_most(gain)}", gain)
+    gain, full = f.at_most(f.top), "" if f.was_full else f" if the service takes {things(f.slots, 'call')} at once"
+    others = sum(f.share(state) for state in State if state not in (f.top, State.CALLS_BUSY))
+    change = f"{REMEDIES[f.top](f)} {at_most(gain)}{full if gain >= LITTLE else ''}"
+    return Diagnosis(seen, change, gain, is_sure=f.was_full and others < SECOND)
+
+
+def _second_limit(f: FunctionFigures) -> State:
+    """The state that limits the calls once the first limit is gone."""
+    return max((state for state in SECONDS if state is not f.top), key=lambda state: f.time[state])
 
 
 def _better_store(f: FunctionFigures) -> str:
