@@ -164,9 +164,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._calls.use(invoker)
         if self._calls.function is not None:
             complete: Callable[[Entry, Any], object] = self._complete
-            if (
-                self._output.leaves_chain
-            ):  # no code runs there that could complete a row, or see the variables of a call
+            if self._output.leaves_chain:
+                # No code runs there that could complete a row, or see the variables of a call.
                 complete = partial(self._queue.complete_and_emit, self._output)
             self._fast_path = FastPath(self, self._finished, self._calls, self._intake, self._emitter, complete)
         FAIL_TASK.set(self._may_fail)
@@ -208,7 +207,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return self._calls.has_ready or self._intake.has_call
 
     def slots_are_taken(self) -> None:
-        """A call begins in the last slot, or waits for a limit: what is next in line may need neither."""
+        """A call begins in the last slot, or waits for a limit: the next element may need neither."""
         if not self._will_admit and (self._pool.is_full or self._admission.waiting is not None):
             self._will_admit = True
             self.loop.call_soon(self._admit_soon, context=self._own_context.copy())
@@ -218,7 +217,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self.admit_without_slot()
 
     def admit_without_slot(self) -> None:
-        """Admit what needs no slot where none is free: markers, the end of the input, rows that need no call."""
+        """Admit elements that need no slot (markers, rows that need no call) while no slot is free."""
         if self._is_admitting:  # an element may leave at once, and the emission comes here again
             return
         self._is_admitting = True
@@ -361,7 +360,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if not self._input.may_have_more:
             self.finish_if_drained()
 
-    # What it looks like from outside.
+    # Figures.
 
     def why_idle(self) -> State:
         """What a free slot waits for."""

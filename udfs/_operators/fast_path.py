@@ -23,7 +23,7 @@ __all__ = ("FastPath",)
 
 
 BURST = 200  # rows that are taken together
-PASSES = 20  # such bursts, if calls return or fail at once, before timers and the mailbox get their turn
+PASSES = 20  # such bursts, if calls return or fail at once, before the event loop gets its turn
 ROWS = (tuple, StreamRecord, CacheMiss)
 
 
@@ -101,8 +101,8 @@ class FastPath:
             self._operator.emit_done(self._records, self._results)
 
     async def _run(self, slot: CallSlot, call: Call | None) -> bool:
-        # What may not happen unseen between two rows is asked after each: time, bytes, traces in the context. A `break`
-        # goes on with a new burst, before which `_rows_to_take` looks at everything; a `return` lets go of the slot.
+        # After each row it is checked what a single row may change: time, bytes, traces in the context. A `break` goes on
+        # with a new burst, before which `_rows_to_take` checks everything; a `return` gives the slot back.
         #
         # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
         function, succeeded, may_go_on = self._calls.function, self._succeeded, self._may_go_on
@@ -112,7 +112,7 @@ class FastPath:
         note_record, note_result, note_time = self._records.append, self._results.append, times.append
         state, context, clean = slot.state, slot.context, slot.clean
         source: Iterator[Any]
-        end = spare = 0.0  # end: when timers and the mailbox get their turn; 0: they have just had it
+        end = spare = 0.0  # end: when the event loop gets its turn; 0: it has just had it
         for _ in range(PASSES):
             if call is None and calls.ready and self._may_begin(slot):
                 if end and clock() > end:
@@ -155,7 +155,9 @@ class FastPath:
                     if slot.is_suspended:
                         end = 0.0
                     self._end(slot, None, error)
-                    if begin is not None:  # others of this moment may have failed too, which the gates have to know
+                    if (
+                        begin is not None
+                    ):  # other calls may have failed too, which the limits have to know before the next
                         return True
                     break
                 if slot.is_suspended:
@@ -181,7 +183,7 @@ class FastPath:
                     except BaseException as error:
                         self._end(slot, None, error)
                         break
-                    # One look at the clock per row: the end of this call is the start of the next.
+                    # The clock is read once per row: the end of this call is the start of the next.
                     if (now := clock()) > end and now - started > limit:
                         self._end(slot, [(result,)], None)
                         break
@@ -202,7 +204,7 @@ class FastPath:
                     break
             else:
                 if element is not None:  # a row was taken
-                    if has_waited:  # others have had their turn
+                    if has_waited:  # the event loop has had its turn
                         continue
                     return True
                 if not buffer.refill():
@@ -212,8 +214,7 @@ class FastPath:
 
     def _rows_to_take(self, slot: CallSlot) -> int:
         """How many rows may be taken from the input one after another, at most a burst; 0: none."""
-        # All that could change in a burst is asked once, before it: no call in it may then need a place, or room, that
-        # is not there. What a single row may change, such as a context variable, the loop asks itself.
+        # A burst takes no more rows than there are places and the output can take, as it checks neither for each row.
         self.flush()  # or their places would be given twice
         if self._calls.ready or not (self._intake.takes_more and self._may_begin(slot)):
             return 0
@@ -224,7 +225,7 @@ class FastPath:
         return not self._finished.done() and self._calls.admission.may_begin_nowait and not slot.is_dirty()
 
     def _going_on(self) -> Callable[[], bool]:
-        """Makes a function that says whether a burst may go on after others had their turn."""
+        """Makes a function that says whether a burst may go on after a call has suspended."""
         admission, has_places, ready = self._calls.admission, self._intake.queue.has_places, self._calls.ready
         is_over = self._finished.done
 
