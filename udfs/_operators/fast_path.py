@@ -101,8 +101,8 @@ class FastPath:
             self._operator.emit_done(self._records, self._results)
 
     async def _run(self, slot: CallSlot, call: Call | None) -> bool:
-        # After each row it is checked what a single row may change: time, bytes, traces in the context. A `break` goes on
-        # with a new burst, before which `_rows_to_take` checks everything; a `return` gives the slot back.
+        # After each row the loop checks what a single row may change: time, bytes, traces in the context. A `break` goes
+        # on with a new burst, before which `_rows_to_take` checks everything; a `return` gives the slot back.
         #
         # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
         function, succeeded, may_go_on = self._calls.function, self._succeeded, self._may_go_on
@@ -155,9 +155,7 @@ class FastPath:
                     if slot.is_suspended:
                         end = 0.0
                     self._end(slot, None, error)
-                    if (
-                        begin is not None
-                    ):  # other calls may have failed too, which the limits have to know before the next
+                    if begin is not None:  # the limits have to know of other failures before the next call
                         return True
                     break
                 if slot.is_suspended:
