@@ -101,8 +101,8 @@ class FastPath:
             self._operator.emit_done(self._records, self._results)
 
     async def _run(self, slot: CallSlot, call: Call | None) -> bool:
-        # After each row the loop checks what a single row may change: time, bytes, traces in the context. A `break` goes
-        # on with a new burst, before which `_rows_to_take` checks everything; a `return` gives the slot back.
+        # After each row the loop checks what a single row may change: time, bytes, traces in the context. A `break`
+        # goes on with a new burst, before which `_rows_to_take` checks everything; a `return` gives the slot back.
         #
         # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
         function, succeeded, may_go_on = self._calls.function, self._succeeded, self._may_go_on
