@@ -93,7 +93,7 @@ def test_names_cannot_break_lines() -> None:
 
 def test_a_function_that_cannot_be_read_and_one_that_is_named_twice() -> None:
     unread = mention(entry_point="unknown", capacity=None, waves=None, columns=())
-    assert "could not be read here" in str(run(unread))
+    assert "could not be unpickled" in str(run(unread))
     assert "Several functions are called f" in str(run(MENTION, ambiguous=("f",)))
     assert "Spark's estimate" in str(run(MENTION, counting="estimate"))
     assert "about 7 distinct" in str(run(mention(distinct=7), counting="approximate"))

@@ -131,6 +131,9 @@ QUERIES = {
     "a limit behind a filter": Query(lambda t, f: results(t, f).where("r.a > 70").limit(5)),
     "a limit of an operator": Query(lambda t, f: ordered_wait(t, f, "id", capacity=2, queue_size=2).limit(5)),
     "a limit between two": Query(lambda t, f: results(t, f).limit(5).select(f("r.a"))),
+    "a limit of each partition between two": Query(
+        lambda t, f: results(t, f).where("r.b < 9").select(f("r.a").alias("s")).limit(3).repartition(2)
+    ),
     "a function of others that stops early": Query(
         lambda t, f: results(t, f).mapInArrow(stops_early, "id long, r struct<a int, b int>")
     ),

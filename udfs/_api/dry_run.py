@@ -1,4 +1,4 @@
-"""dry_run: what a query would call, without calling it."""
+"""dry_run: the calls that a query would make, without making them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .._policies.checks import is_number, optional, seconds
 from .._policies.options import OnNullInput, Options
 from .._policies.planned_calls import Bounds, Reason, expected_seconds
 from .._reports.dry_run import DryRun, Mention, scaled
-from .._spark.planned_functions import PlannedFunction
-from .._spark.query_plan import Counting, Place, QueryPlan
+from .._spark.dry_run.functions import PlannedFunction
+from .._spark.dry_run.plan import CallSite, Counting, QueryPlan
 from .._text.safe import safe_repr
 from .stream import AsyncStream
 
@@ -34,8 +34,8 @@ def dry_run(
 ) -> DryRun:
     """What the next action on a DataFrame would call, and why; no async function is called for it.
 
-    Spark plans the query as for `df.collect()` or `df.write`. The plan shows each place at which a function is called,
-    after the optimizer has copied or dropped some, and how often it is evaluated. The rows that reach a place are
+    Spark plans the query as for `df.collect()` or `df.write`. The plan shows each site at which a function is called,
+    after the optimizer has copied or dropped some, and how often it is evaluated. The rows that reach a site are
     counted by running what is below it: scans, joins, filters, other UDFs. (What was marked with `persist()` is kept
     from then on.) Where another async function is below, nothing is run, and calls have a lower and an upper bound.
 
@@ -68,26 +68,26 @@ def dry_run(
     frame: Any = df.to_df() if isinstance(df, AsyncStream) else df
     if not hasattr(type(frame), "mapInArrow"):
         raise OptionError(f"dry_run takes a DataFrame or an AsyncStream, not {safe_repr(df)}")
-    places = QueryPlan(frame, counting).places()
-    seen = [place for place in places if place.function.entry_point != "hidden"]
-    labels = _labels([place.function for place in seen])
-    uses = Counter(place.use for place in seen)
+    sites = QueryPlan(frame, counting).call_sites()
+    seen = [site for site in sites if site.function.entry_point != "hidden"]
+    labels = _labels([site.function for site in seen])
+    uses = Counter(site.use for site in seen)
     return DryRun(
         mentions=tuple(
-            _mention(place, label, uses[place.use] > 1, waits, price) for place, label in zip(seen, labels, strict=True)
+            _mention(site, label, uses[site.use] > 1, waits, price) for site, label in zip(seen, labels, strict=True)
         ),
         latency=waits,
         price=price,
         counting=counting,
-        ambiguous=tuple(sorted({place.function.name for place, label in zip(seen, labels, strict=True)} - {*labels})),
-        is_hidden=len(seen) < len(places),
+        ambiguous=tuple(sorted({site.function.name for site, label in zip(seen, labels, strict=True)} - {*labels})),
+        is_hidden=len(seen) < len(sites),
     )
 
 
-def _mention(place: Place, label: str, is_copied: bool, latency: float | None, price: float | None) -> Mention:
-    plan = place.function.function_plan
+def _mention(site: CallSite, label: str, is_copied: bool, latency: float | None, price: float | None) -> Mention:
+    plan = site.function.function_plan
     options = None if plan is None else plan.options
-    calls = place.rows * place.evaluations
+    calls = site.rows * site.evaluations
     batch = 1 if plan is None else batch_rows(plan.spec, plan.options)
     if batch > 1:
         calls = Bounds(math.ceil(calls.at_least / batch), calls.at_most)
@@ -96,47 +96,47 @@ def _mention(place: Place, label: str, is_copied: bool, latency: float | None, p
         "nulls": options is not None and options.on_null_input is OnNullInput.NULL,
         "stored": options is not None and options.store is not None,
     }
-    reasons: list[Reason] = [*place.reasons, *(reason for reason, is_so in fewer.items() if is_so)]
+    reasons: list[Reason] = [*site.reasons, *(reason for reason, is_so in fewer.items() if is_so)]
     if fewer["nulls"] or fewer["stored"]:
         calls = Bounds(0, calls.at_most)
 
     return Mention(
         function=label,
-        entry_point=place.function.entry_point,
-        columns=place.columns,
-        rows=place.rows,
-        evaluations=place.evaluations,
+        entry_point=site.function.entry_point,
+        columns=site.columns,
+        rows=site.rows,
+        evaluations=site.evaluations,
         calls=calls,
-        distinct=place.distinct,
+        distinct=site.distinct,
         has_store=fewer["stored"],
         rows_per_call=batch,
         capacity=None if options is None else options.slots,
-        tasks=place.tasks,
-        waves=_duration(calls, place, 1.0, options, is_limited=False),
-        seconds=_duration(calls, place, latency, options),
+        tasks=site.tasks,
+        waves=_duration(calls, site, 1.0, options, is_limited=False),
+        seconds=_duration(calls, site, latency, options),
         cost=None if price is None else scaled(calls, price),
         reasons=("copied", *reasons) if is_copied else tuple(reasons),
     )
 
 
 def _duration(
-    calls: Bounds[int], place: Place, latency: float | None, options: Options | None, *, is_limited: bool = True
+    calls: Bounds[int], site: CallSite, latency: float | None, options: Options | None, *, is_limited: bool = True
 ) -> Bounds[float] | None:
     """How long the calls of all evaluations take, one evaluation after the other; with the limits of the options."""
     if latency is None or options is None:
         return None
     limits = options.rate_limit if is_limited else ()
     in_all = (is_limited and options.job_capacity) or math.inf
-    capacity = min(options.slots, in_all / place.tasks)
+    capacity = min(options.slots, in_all / site.tasks)
 
     def takes(number: int | None, times: int | None) -> float | None:
         if not number or not times:
             return None if number is None or times is None else 0.0
-        begun = max((limit.seconds_for(number / times, place.tasks) for limit in limits), default=0.0)
-        return times * expected_seconds(number / times, latency, capacity, place.tasks, until_begun=begun)
+        begun = max((limit.seconds_for(number / times, site.tasks) for limit in limits), default=0.0)
+        return times * expected_seconds(number / times, latency, capacity, site.tasks, until_begun=begun)
 
-    at_least = takes(calls.at_least, place.evaluations.at_least) or 0.0
-    return Bounds(at_least, takes(calls.at_most, place.evaluations.at_most))
+    at_least = takes(calls.at_least, site.evaluations.at_least) or 0.0
+    return Bounds(at_least, takes(calls.at_most, site.evaluations.at_most))
 
 
 def _labels(functions: Sequence[PlannedFunction]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The async functions in Spark's plans: found in what Spark would send to the executors, and not called."""
+"""The async functions of a node of the plan, unpickled from what Spark would send to the executors."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from .._chain.factories import AssignFactory, ProcessFactory, WaitFactory, WatermarkColumnFactory
-from .._chain.function_plan import FunctionPlan
-from .._chain.plan import ChainPlan, StreamNode
-from .._functions.process_function import MapFunction
-from .._policies.options import OnError
-from .._policies.planned_calls import Bounds
-from .column import ColumnTask
-from .map_in_arrow import ChainTask
-from .table_function import TableTask, table_arguments
+from ..._chain.factories import AssignFactory, ProcessFactory, WaitFactory, WatermarkColumnFactory
+from ..._chain.function_plan import FunctionPlan
+from ..._chain.plan import ChainPlan, StreamNode
+from ..._functions.process_function import MapFunction
+from ..._policies.options import OnError
+from ..._policies.planned_calls import Bounds
+from ..column import ColumnTask
+from ..map_in_arrow import ChainTask
+from ..table_function import TableTask, table_arguments
 
 __all__ = ("ALL", "ANY", "HIDDEN", "OURS", "SOME", "PlannedFunction", "functions_of")
 
-OURS = b"asyncudf._spark."  # what is planned names its class so, and nothing else does in a place of its own
-ALL, SOME, ANY = Bounds(1, 1), Bounds(0, 1), Bounds[int](0, None)  # rows that come out for a row that goes in
+OURS = b"asyncudf._spark."  # the module of a pickled task of ours
+ALL, SOME, ANY = Bounds(1, 1), Bounds(0, 1), Bounds[int](0, None)  # rows that come out for each row that goes in
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,12 +30,12 @@ class PlannedFunction:
     """A function that a node of a plan calls.
 
     Args:
-        name: its own, whatever it is called in SQL; of one that cannot be read, Spark's.
-        function_plan: None if it could not be read.
-        arguments: positions among the arguments of the node, or names of columns; None where they are made in between.
-        gets: how many rows come to it for a row that comes to the node.
-        gives: how many rows come out of the node for a row that comes to it.
-        number: among the functions of the node.
+        name: the function's own name, not its name in SQL; Spark's name if the function cannot be unpickled.
+        function_plan: None if the function cannot be unpickled.
+        arguments: positions among the arguments of the node, or names of columns; None if the chain makes them.
+        gets: how many rows the function gets for each row that the node reads.
+        gives: how many rows the node gives for each row that it reads.
+        number: the function's position in its chain.
     """
 
     name: str
@@ -47,17 +47,17 @@ class PlannedFunction:
     number: int = 0
 
 
-HIDDEN = PlannedFunction("", "hidden", None, None, ANY, ANY)  # what cannot be looked into, and may call
+HIDDEN = PlannedFunction("", "hidden", None, None, ANY, ANY)  # may call, and cannot be read
 
 
 def functions_of(name: str, command: bytes, *, width: int, analyzed: bytes | None = None) -> list[PlannedFunction]:
-    """The functions that a node calls; of a chain all of its async operators, from the head to the tail.
+    """The functions in a command: one, or all async operators of a chain from the head to the tail.
 
     Args:
-        name: Spark's, for one that cannot be read.
-        command: as Spark sends it to the executors.
-        width: how many arguments a column has.
-        analyzed: what the planning of a table function has told.
+        name: Spark's name, for a function that cannot be unpickled.
+        command: the pickled function, as Spark sends it to the executors.
+        width: the number of arguments of a column function.
+        analyzed: the pickled result of a table function's `analyze`.
     """
     if OURS not in command:
         return []
@@ -74,10 +74,10 @@ def functions_of(name: str, command: bytes, *, width: int, analyzed: bytes | Non
             names = None if analyzed is None else table_arguments(pickle.loads(analyzed))
             plan = task.function_plan
             return [PlannedFunction(plan.spec.name, "table function", plan, names, gives=ANY)]
-    except Exception:  # what the user's function takes with it can be read on an executor only
-        flow = ANY if ChainTask.__name__.encode() in command else ALL  # of a chain, filters may be before it
+    except Exception:  # the user's function may hold objects that only an executor can unpickle
+        flow = ANY if ChainTask.__name__.encode() in command else ALL  # a chain may filter the rows first
         return [PlannedFunction(name, "unknown", None, None, flow, flow)]
-    return []  # reads side outputs
+    return []  # a reader of side outputs
 
 
 def _of_chain(plan: ChainPlan, gives: Bounds[int]) -> Iterator[PlannedFunction]:

@@ -12,17 +12,18 @@ from typing import Any, Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from .._errors.exceptions import OptionError
-from .._policies.planned_calls import Bounds, Reason
-from ._compat import column_of, frame_of
-from .planned_functions import ALL, ANY, HIDDEN, OURS, SOME, PlannedFunction, functions_of
+from ..._errors.exceptions import OptionError
+from ..._policies.planned_calls import Bounds, Reason
+from .._compat import column_of, frame_of
+from .functions import ALL, ANY, HIDDEN, OURS, SOME, PlannedFunction, functions_of
 
-__all__ = ("Counting", "Place", "QueryPlan")
+__all__ = ("CallSite", "Counting", "QueryPlan")
 
 
 Counting = Literal["exact", "approximate", "estimate"]
 
-# Spark's nodes that read their child once, and to its end: as many rows come out, not more, or any number.
+# The nodes that read their children once and to the end. SAME give a row for each row, FEWER at most one, OTHERS any
+# number. Below a node that is in none of these tables there is no upper bound.
 SAME = """AQEShuffleRead ArrowEvalPython BatchEvalPython BroadcastExchange Coalesce CollectMetrics ColumnarToRow
     DeserializeToObject InMemoryTableScan Project RowToColumnar SerializeFromObject ShuffleExchange Sort
     SubqueryAdaptiveBroadcast SubqueryBroadcast Subquery Window"""
@@ -31,28 +32,30 @@ OTHERS = """AggregateInPandas ArrowAggregatePython ArrowWindowPython BatchEvalPy
     FlatMapCoGroupsInPandas FlatMapGroupsInArrow FlatMapGroupsInPandas Generate Union WindowInPandas"""
 ROWS = {f"{kind}Exec": rows for kinds, rows in ((SAME, ALL), (FEWER, SOME), (OTHERS, ANY)) for kind in kinds.split()}
 LIMITS = {"CollectLimitExec", "GlobalLimitExec", "LocalLimitExec", "TakeOrderedAndProjectExec"}
-MAY_STOP = {"MapElementsExec", "MapInArrowExec", "MapInPandasExec", "MapPartitionsExec"}  # functions of others
-EXCHANGES = {"BroadcastExchangeExec", "InMemoryTableScanExec", "ShuffleExchangeExec"}  # made once, read by many
-READ_HERE = {"CommandResultExec", "InMemoryTableScanExec"}
+MAY_STOP = {"MapElementsExec", "MapInArrowExec", "MapInPandasExec", "MapPartitionsExec"}  # if the user's function stops
+EXCHANGES = {"BroadcastExchangeExec", "InMemoryTableScanExec", "ShuffleExchangeExec"}  # evaluated once for all readers
+INNER_PLANS = {"CommandResultExec", "InMemoryTableScanExec"}  # leaves with a plan inside: one has run, one is read here
 SHELLS = {"AdaptiveSparkPlanExec", "InputAdapter", "ReusedExchangeExec", "ReusedSubqueryExec", "WholeStageCodegenExec"}
 READ_AGAIN = {"FullOuter BuildLeft", "FullOuter BuildRight", "LeftOuter BuildLeft", "RightOuter BuildRight"}
 READ_WHOLE = {"BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec", "CartesianProductExec"}
-# Joins that read their left or right side to its end, whatever the other has
+# Types of joins that read all rows of their left side, or of their right side, even if the other side is empty.
 KEEP = (("LeftOuter", "FullOuter", "LeftAnti", "LeftSingle", "ExistenceJoin"), ("RightOuter", "FullOuter"))
-EVEN = 3  # of so many partitions, none has more than three times the mean: Spark's sort samples such a one again
-BROADCAST = b"_from_id"  # a command above 1 MiB is a broadcast variable, and this what stands for it
+EVEN = 3  # of three partitions none is larger than three times the mean, which a sort would sample again
+BROADCAST = b"_from_id"  # stands for a command above 1 MiB, which Spark sends as a broadcast variable
 PYTHON_SCOPES = ("ArrowEvalPython", "MapInArrow", "PythonMapInArrow", "BatchEvalPythonUDTF")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Place:
-    """A function at one place of a plan: the rows that reach it in one evaluation, and how often that is done.
+class CallSite:
+    """A node that calls a function.
 
     Args:
-        columns: the names of what it reads; "..." for what is no column as it is.
-        distinct: how many different arguments it gets; None if that is not known.
-        tasks: that run at a time.
-        use: the same for two copies of one mention in the query.
+        columns: the names of the columns that the function reads; "..." for an expression.
+        rows: how many rows the function gets in one evaluation of the node.
+        evaluations: how often Spark evaluates the node.
+        distinct: how many distinct arguments the function gets; None if unknown.
+        tasks: how many tasks run at a time.
+        use: equal for two copies that the optimizer has made of one mention.
     """
 
     function: PlannedFunction
@@ -66,42 +69,43 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Above:
-    """What the nodes above say: how often they read a node, and whether Spark may drop it when it sees other rows."""
+class _Reads:
+    """How often the nodes above read a node, why, and whether Spark may drop the node after it has seen other rows."""
 
     times: Bounds[int] = ALL
     reasons: tuple[Reason, ...] = ()
     may_drop: bool = False
 
-    def then(self, reason: Reason, times: Bounds[int]) -> _Above:
+    def then(self, reason: Reason, times: Bounds[int]) -> _Reads:
         return dataclasses.replace(self, times=self.times * times, reasons=(*self.reasons, reason))
 
-    def or_else(self, other: _Above) -> _Above:
-        """Either this, or the other: Spark decides while the query runs."""
+    def or_else(self, other: _Reads) -> _Reads:
+        """The reads if Spark decides between two plans while the query runs."""
         if self.times == other.times:
             return self
         reasons: tuple[Reason, ...] = (*self.reasons, *other.reasons, "replanned")
-        return _Above(self.times | other.times, reasons, self.may_drop or other.may_drop)
+        return _Reads(self.times | other.times, reasons, self.may_drop or other.may_drop)
 
 
 class QueryPlan:
-    """The plan that a DataFrame's next action follows.
+    """The physical plan of a DataFrame, as Spark has it before the query runs.
 
     Raises:
         OptionError: the DataFrame is a streaming one, or one of Spark Connect.
     """
 
-    # Nodes are Spark's own, read over py4j. What is found of one is kept by its id, which no other node has.
+    # Nodes are Java objects. The dictionaries keep what was found out about a node, by its id, which is unique.
     #
-    # _made: exchanges, caches and subqueries that have been met: Spark makes equal ones once
+    # _met: exchanges, caches and subqueries visited so far; Spark evaluates equal ones once
 
     def __init__(self, df: DataFrame, counting: Counting) -> None:
         java = getattr(df, "_jdf", None)
         if java is None:
             raise OptionError(
-                "dry_run reads the plan from Spark's driver, which Spark Connect keeps to itself. Run it in a classic "
-                "session (SparkSession.builder.master('local[2]')) over a sample of the data; or count in df.explain() "
-                "the nodes ArrowEvalPython, MapInArrow and BatchEvalPythonUDTF: each calls its function for each row"
+                "dry_run reads the plan in Spark's driver, which a Spark Connect client cannot reach. Run it in a "
+                "classic session (SparkSession.builder.master('local[2]')) over a sample of the data; or count in "
+                "df.explain() the nodes ArrowEvalPython, MapInArrow and BatchEvalPythonUDTF: each calls its function "
+                "for each row"
             )
         if df.isStreaming:
             raise OptionError(
@@ -116,99 +120,99 @@ class QueryPlan:
         conf = df.sparkSession.conf
         self._reuses = conf.get("spark.sql.exchange.reuse", "true") == "true"
         self._reuses_subqueries = conf.get("spark.sql.execution.reuseSubquery", "true") == "true"
-        self._made: list[Any] = []
+        self._met: list[Any] = []
         self._calls: dict[int, list[tuple[PlannedFunction, Any]]] = {}
         self._callers: dict[int, bool] = {}
-        self._staged: dict[int, bool] = {}
+        self._exchanges: dict[int, bool] = {}
         self._counts: dict[int, tuple[int | None, list[int | None]]] = {}
 
-    def places(self) -> list[Place]:
-        """Every place at which a function is called, from the top down."""
-        return list(self._visit(self._root, _Above()))
+    def call_sites(self) -> list[CallSite]:
+        """Every node that calls a function, from the top down."""
+        return list(self._visit(self._root, _Reads()))
 
-    def _visit(self, java: Any, above: _Above, *, of_join: bool = False) -> Iterator[Place]:
+    def _visit(self, java: Any, above: _Reads, *, below_join: bool = False) -> Iterator[CallSite]:
         java, kind = _bare(java)
         if not self._may_call(java):
             return
         for subquery, how in map(_bare, _items(java.subqueries())):
             if self._is_first(subquery, may_be_one=self._reuses_subqueries):
                 is_sure = how == "SubqueryExec" and not above.may_drop
-                yield from self._visit(_children(subquery)[0], _Above(ALL if is_sure else SOME))
+                yield from self._visit(_children(subquery)[0], _Reads(ALL if is_sure else SOME))
         if kind in EXCHANGES:
             is_first = self._is_first(java, may_be_one=self._reuses or kind == "InMemoryTableScanExec")
-            may_go = of_join and kind != "InMemoryTableScanExec" and self._may_change(java)
-            if not (is_first or may_go):
+            may_vanish = below_join and kind != "InMemoryTableScanExec" and self._is_replanned(java)
+            if not (is_first or may_vanish):
                 return
             made = self._behind(java, kind, above)
-            above = made.or_else(above if is_first else _Above(SOME)) if may_go else made
+            above = made.or_else(above if is_first else _Reads(SOME)) if may_vanish else made
         calls, children = self._calls_of(java), _children(java)
         if kind in LIMITS and not (kind == "TakeOrderedAndProjectExec" and java.child().outputOrdering().isEmpty()):
             above = above.then("limited", SOME)
         elif not (calls or kind in ROWS or kind in LIMITS or kind in MAY_STOP or _is_join(kind)):
-            above = above.then("unknown", ANY)  # of another version, or of a plug-in
+            above = above.then("unknown", ANY)  # a node of another Spark version, or of a plug-in
         elif kind in MAY_STOP and not (calls or self._is_ours(java, kind)):
             above = above.then("unknown", SOME)
         yield from self._called(java, calls, above)
         if _is_join(kind):
             for number, child in enumerate(children):
-                yield from self._visit(child, self._beside(java, kind, children, number, above), of_join=True)
+                yield from self._visit(child, self._beside(java, kind, children, number, above), below_join=True)
         else:
             for child in children:
-                yield from self._visit(child, above, of_join=of_join and kind == "SortExec")
+                yield from self._visit(child, above, below_join=below_join and kind == "SortExec")
 
-    def _behind(self, java: Any, kind: str, above: _Above) -> _Above:
-        """An exchange is made in a stage of its own, to its end, unless Spark sees before that nobody needs it."""
-        made = _Above(SOME, ("dropped",), may_drop=True) if above.may_drop else _Above()
+    def _behind(self, java: Any, kind: str, above: _Reads) -> _Reads:
+        """How an exchange reads its child: once and to the end in a stage of its own, unless Spark drops that stage."""
+        made = _Reads(SOME, ("dropped",), may_drop=True) if above.may_drop else _Reads()
         if kind == "InMemoryTableScanExec":
             cache = java.relation().cacheBuilder()
             if cache.isCachedColumnBuffersLoaded():
-                return _Above(Bounds(0, 0), ("loaded",))
+                return _Reads(Bounds(0, 0), ("loaded",))
             kept = self._session.sparkContext._jsc.getPersistentRDDs().values()
-            is_begun = any(rdd.name() == cache.cachedName() for rdd in kept)  # an action before may have kept a part
+            is_begun = any(rdd.name() == cache.cachedName() for rdd in kept)  # an earlier action has cached a part
             if above.times.at_least == 0 or is_begun:
-                made = _Above(SOME, above.reasons, above.may_drop)
+                made = _Reads(SOME, above.reasons, above.may_drop)
             return made.then("cached", ALL)
         if _class(java.outputPartitioning()) == "RangePartitioning" and self._partitions(java) != 1:
-            parts = 0 if self._may_change(java) else self._partitions(java.child())
+            parts = 0 if self._is_replanned(java) else self._partitions(java.child())
             return made.then("sorted", Bounds(2, 2 if 0 < parts <= EVEN else 3))
         return made
 
-    def _beside(self, java: Any, kind: str, sides: list[Any], number: int, above: _Above) -> _Above:
-        """A side of a join is read to its end if the join keeps all its rows, or if the other side has rows."""
+    def _beside(self, java: Any, kind: str, sides: list[Any], number: int, above: _Reads) -> _Reads:
+        """How a join reads one of its sides."""
         join, other = java.joinType().toString(), sides[1 - number]
         build = java.buildSide().toString() if kind.startswith("Broadcast") else ""
-        may_change = self._is_adaptive and not (build and not self._may_change(sides[build == "BuildRight"]))
+        is_replanned = self._is_adaptive and not (build and not self._is_replanned(sides[build == "BuildRight"]))
         is_nested = kind == "BroadcastNestedLoopJoinExec"
-        if kind == "CartesianProductExec" or (is_nested and may_change and join == "Inner"):  # one may become the other
-            partitions = None if self._may_change(java) else self._partitions(other) or None
+        if kind == "CartesianProductExec" or (is_nested and is_replanned and join == "Inner"):
+            partitions = None if self._is_replanned(java) else self._partitions(other) or None
             above = above.then("multiplied", Bounds(1, partitions))
-        elif is_nested and (f"{join} {build}" in READ_AGAIN or (may_change and "Outer" in join)):
-            above = above.then("reread", Bounds(1 if may_change else 2, 2))
-        if may_change and above.times.at_least > 1:
-            above = above.or_else(_Above())
-        if join == "LeftAnti" and kind in READ_WHOLE and number == 0:  # NOT IN, NOT EXISTS: one row may drop all
+        elif is_nested and (f"{join} {build}" in READ_AGAIN or (is_replanned and "Outer" in join)):
+            above = above.then("reread", Bounds(1 if is_replanned else 2, 2))
+        if is_replanned and above.times.at_least > 1:
+            above = above.or_else(_Reads())
+        if join == "LeftAnti" and kind in READ_WHOLE and number == 0:  # NOT IN, NOT EXISTS: one row may drop the side
             is_plain = kind == "BroadcastHashJoinExec" and not java.isNullAwareAntiJoin()
             is_needed = is_kept = is_plain or (kind != "BroadcastHashJoinExec" and java.condition().isDefined())
         else:
             is_kept = join.startswith(KEEP[number])
             is_needed = is_kept or self._has_rows(other)
-        # A shuffle reads it to its end. So does a broadcast join that Spark may put in the place of both.
+        # An exchange reads the side to its end, and so does a broadcast join that may replace the exchange.
         if is_kept or (is_needed and (kind in READ_WHOLE or _is_shuffled(sides[number]))):
             return above
         above = above.then("dropped", SOME)
         return dataclasses.replace(above, may_drop=above.may_drop or (self._is_adaptive and not is_needed))
 
-    def _may_change(self, java: Any) -> bool:
-        """Whether Spark plans a node anew before it makes it, as stages below it have to be made first."""
-        return self._is_adaptive and any(map(self._has_stage, _children(_bare(java)[0])))
+    def _is_replanned(self, java: Any) -> bool:
+        """Whether Spark plans a node again before it runs, after it has run the stages below."""
+        return self._is_adaptive and any(map(self._has_exchange, _children(_bare(java)[0])))
 
-    def _has_stage(self, java: Any) -> bool:
+    def _has_exchange(self, java: Any) -> bool:
         java, kind = _bare(java)
-        if java.id() not in self._staged:
-            self._staged[java.id()] = kind in EXCHANGES or any(map(self._has_stage, _children(java)))
-        return self._staged[java.id()]
+        if java.id() not in self._exchanges:
+            self._exchanges[java.id()] = kind in EXCHANGES or any(map(self._has_exchange, _children(java)))
+        return self._exchanges[java.id()]
 
-    def _called(self, java: Any, calls: list[tuple[PlannedFunction, Any]], above: _Above) -> Iterator[Place]:
+    def _called(self, java: Any, calls: list[tuple[PlannedFunction, Any]], above: _Reads) -> Iterator[CallSite]:
         if not calls:
             return
         rows, distinct = self._read_by(java)
@@ -221,14 +225,14 @@ class QueryPlan:
                 reasons.append("operators")
             use = None if expression is None else (expression.resultId().id(), function.number)
             own, columns = rows * function.gets, _columns(function, expression)
-            yield Place(function, columns, own, above.times, known, tasks, tuple(dict.fromkeys(reasons)), use)
+            yield CallSite(function, columns, own, above.times, known, tasks, tuple(dict.fromkeys(reasons)), use)
 
     def _is_first(self, java: Any, *, may_be_one: bool) -> bool:
-        """Whether nothing has been met that Spark makes instead."""
+        """Whether Spark evaluates this node, and not an equal one that was visited before."""
         same = java.relation().cacheBuilder().cachedPlan() if _class(java) == "InMemoryTableScanExec" else java
-        if any(same.id() == other.id() or (may_be_one and same.sameResult(other)) for other in self._made):
+        if any(same.id() == other.id() or (may_be_one and same.sameResult(other)) for other in self._met):
             return False
-        self._made.append(same)
+        self._met.append(same)
         return True
 
     # rows
@@ -252,11 +256,13 @@ class QueryPlan:
             return self._read_by(java)[0] * calls[0][0].gives
         rows = self._rows(children[0]) * (SOME if kind in LIMITS else _gives(java, kind))
         if kind in LIMITS and java.limit() >= 0:  # -1: there is an OFFSET only
-            return Bounds(0, java.limit() if rows.at_most is None else min(rows.at_most, java.limit()))
+            parts = 1 if kind != "LocalLimitExec" else 0 if self._is_replanned(java) else self._partitions(java)
+            most = [rows.at_most, java.limit() * parts if parts else None]
+            return Bounds(0, min((one for one in most if one is not None), default=None))
         return Bounds(0, 1) if kind.endswith("AggregateExec") and rows.at_most == 0 else rows  # one row of nothing
 
     def _read_by(self, java: Any) -> tuple[Bounds[int], list[int | None]]:
-        """How many rows a node that calls reads, and how many different arguments each of its functions gets."""
+        """How many rows a node reads that calls functions, and how many distinct arguments each function gets."""
         calls, logical = self._calls_of(java), _option(java.logicalLink())
         if any(self._may_call(child) for child in _children(java)):
             return self._rows(_children(java)[0]), [None] * len(calls)
@@ -276,9 +282,8 @@ class QueryPlan:
         return self._counts[java.id()]
 
     def _counted(self, logical: Any, arguments: list[Column | None]) -> tuple[int | None, list[int | None]]:
-        """The rows of an optimized plan, and for each column how many values; None for what nobody knows."""
-        # Never the plan of the query itself, which would keep shuffles and caches for its next action, but a query of
-        # its own over what is below. It is planned first, and is not run if that plan could call a function of ours.
+        """The rows of an optimized plan and the distinct values of each column; None for what is unknown."""
+        # A query of its own, as running a part of the user's plan would keep its shuffles for the next action.
         unknown: list[int | None] = [None] * len(arguments)
         if logical is None or self._counting == "estimate":
             return (None if logical is None else _estimate(logical)), unknown
@@ -289,18 +294,18 @@ class QueryPlan:
         counts = [sf.lit(None) if one is None else number(one) for one in arguments]
         try:
             rows, *distinct = frame.agg(sf.count(sf.lit(1)), *counts).collect()[0]
-        except Exception:  # maps have no order; Spark's own errors, of many types
+        except Exception:  # of many types: Spark cannot compare maps, for example
             return frame.count(), unknown
         return rows, distinct
 
     def _frame(self, logical: Any) -> DataFrame | None:
-        """The rows of an optimized plan; None if running it might call a function."""
+        """The rows of an optimized plan; None if its physical plan could call an async function."""
         if logical is None:
             return None
         try:
             frame: Any = frame_of(self._session, logical)
             return None if self._may_call(frame._jdf.queryExecution().executedPlan()) else frame
-        except Exception:  # Spark's own, of many types: part of an optimized plan need not be one that stands alone
+        except Exception:  # of many types: Spark need not be able to plan a part of an optimized plan alone
             return None
 
     def _arguments(self, function: PlannedFunction, expression: Any) -> Column | None:
@@ -308,17 +313,17 @@ class QueryPlan:
         if not function.arguments:
             return None
         if any(_class(one) == "PythonUDF" for one in _items(expression.children())):
-            return None  # the result of another function of the same node
+            return None  # made by another function of the same node
         given = [column_of(self._session, one) for one in _items(expression.children())]
-        # A table function gets the whole row as one struct.
+        # A table function gets the row as one struct.
         read = [given[at] if isinstance(at, int) else given[0].getField(at) for at in function.arguments]
         return sf.struct(*(column.alias(f"a{number}") for number, column in enumerate(read)))
 
     def _partitions(self, java: Any) -> int:
-        """How many partitions the rows of a node have; 0 where Spark does not say."""
+        """How many partitions a node has; 0 if Spark does not say."""
         java, kind = _bare(java)
         children = _children(java)
-        with contextlib.suppress(Exception):  # some scans would have to look at their files
+        with contextlib.suppress(Exception):  # some scans would have to list their files
             if number := int(java.outputPartitioning().numPartitions()):
                 return number
         below = [self._partitions(child) for child in children] if kind == "UnionExec" or len(children) == 1 else [0]
@@ -334,7 +339,7 @@ class QueryPlan:
         return self._callers[java.id()]
 
     def _calls_of(self, java: Any) -> list[tuple[PlannedFunction, Any]]:
-        """The functions that a node calls, with their expressions; HIDDEN for what cannot be looked into."""
+        """The functions that a node calls, with their expressions; HIDDEN if the node's functions cannot be read."""
         if java.id() not in self._calls:
             self._calls[java.id()] = list(self._read_calls(java))
         return self._calls[java.id()]
@@ -350,8 +355,9 @@ class QueryPlan:
         else:
             if kind in ("RDDScanExec", "ExternalRDDScanExec") and _is_made_by_python(java.rdd()):
                 yield HIDDEN, None
-            if not _children(java) and kind not in READ_HERE and java.innerChildren().size() > java.subqueries().size():
-                yield HIDDEN, None  # a plan of its own, such as a recursive query's
+            inner = java.innerChildren().size() - java.subqueries().size()
+            if inner and not _children(java) and kind not in INNER_PLANS:  # a recursive query, for example
+                yield HIDDEN, None
             return
         for expression in expressions:
             command, width = self._command(expression.func()), expression.children().size()
@@ -365,11 +371,11 @@ class QueryPlan:
         return kind == "MapInArrowExec" and OURS in (self._command(java.func().func()) or b"")
 
     def _command(self, function: Any) -> bytes | None:
-        """What Spark sends to the executors of a function; None if it cannot be read."""
+        """The pickled function that Spark sends to the executors; None if it cannot be read."""
         command = bytes(function.command().toArray(self._session._jvm.scala.reflect.ClassTag.Byte()))
         if BROADCAST not in command or len(command) >= 1000:
             return command
-        with contextlib.suppress(Exception):  # Spark keeps it in a file of the driver
+        with contextlib.suppress(Exception):  # the driver has the broadcast variable in a file
             for broadcast in function.broadcastVars():
                 with open(broadcast.value().path(), "rb") as file:
                     command = pickle.load(file)
@@ -379,21 +385,21 @@ class QueryPlan:
 
 
 def _columns(function: PlannedFunction, expression: Any) -> tuple[str, ...]:
-    """The names of what a function reads, which are no secrets as a literal may be."""
+    """The names of the columns that a function reads. Literals may be secrets and are not shown."""
     given = [] if expression is None else list(_items(expression.children()))
     names = [one.name() if _class(one) == "AttributeReference" else "..." for one in given]
     return tuple(at if isinstance(at, str) else names[at] for at in function.arguments or ())
 
 
 def _bare(java: Any) -> tuple[Any, str]:
-    """A node without what only stands around it, and its kind."""
+    """A node without the shells around it, and its kind."""
     while (kind := _class(java)) in SHELLS:
         java = java.initialPlan() if kind == "AdaptiveSparkPlanExec" else java.child()
     return java, kind
 
 
 def _chained(udf: Any) -> Iterator[Any]:
-    """A function and those whose results it gets from the same worker: f(g(x)) is one expression of a node."""
+    """A function, and the functions in its argument: Spark evaluates f(g(x)) in one node, as one expression."""
     yield udf
     children = list(_items(udf.children()))
     if len(children) == 1 and _class(children[0]) == "PythonUDF":
@@ -423,7 +429,7 @@ def _children(java: Any) -> list[Any]:
 
 
 def _logical(java: Any) -> Any:
-    """The optimized plan of a node's rows; None if it has none of its own."""
+    """The optimized logical plan with the rows of a node; None if there is none."""
     found, children = _option(java.logicalLink()), _children(java)
     if found is None and len(children) == 1 and ROWS.get(_class(java)) == ALL:
         return _logical(_bare(children[0])[0])
@@ -431,20 +437,20 @@ def _logical(java: Any) -> Any:
 
 
 def _estimate(logical: Any) -> int | None:
-    """Spark's estimate; from the size, as it makes it itself, where it has no number of rows."""
+    """Spark's estimate of the rows; computed from the size, as Spark does, if Spark has no number of rows."""
     statistics = logical.stats()
     rows = _option(statistics.rowCount())
     if rows is not None:
         return int(str(rows))
     size = int(str(statistics.sizeInBytes()))
-    if size >= 2**62:  # stands for "not known"
+    if size >= 2**62:  # Spark's value for an unknown size
         return None
     width = 8 + sum(int(attribute.dataType().defaultSize()) for attribute in _items(logical.output()))
     return math.ceil(size / width)
 
 
 def _is_made_by_python(rdd: Any) -> bool:
-    """Whether rows of an RDD are made by a plan that calls Python functions: of `df.rdd`, or a lazy checkpoint."""
+    """Whether a plan that calls Python functions makes the rows of an RDD: of `df.rdd`, or of a lazy checkpoint."""
     seen, todo = set(), [rdd]
     while todo:
         rdd = todo.pop()
@@ -457,12 +463,12 @@ def _is_made_by_python(rdd: Any) -> bool:
 
 
 def _items(seq: Any) -> Iterator[Any]:
-    """Those of a sequence of Scala's."""
+    """The items of a Scala sequence."""
     return (seq.apply(at) for at in range(seq.size()))
 
 
 def _option(value: Any) -> Any:
-    """What is in an Option of Scala's; None if nothing is."""
+    """The value of a Scala Option; None if it is empty."""
     return value.get() if value.isDefined() else None
 
 
