@@ -159,7 +159,7 @@ class TestTheEnd:
         with task_fails() as caught:
             run_rows(asked, range(2000), capacity=5, on_error="null", breaker=BREAKER)
         assert "the circuit breaker of asked has been open for 100 s, its max_open, and no call" in str(caught.value)
-        assert "the last that tried it ended with KeyError: 'title', which tells nothing" in str(caught.value)
+        assert "the last that tried it ended with KeyError: 'title', which says nothing about" in str(caught.value)
 
     def test_it_shows_no_secret(self) -> None:
         service = Service(0.0, down=(0, 1e9), error=ConnectionError("http://me:secret@host/?key=secret is gone"))
@@ -283,7 +283,7 @@ class TestFailureOn:
                 await asyncio.sleep(100)
 
         breaker = CircuitBreaker(failure_on=broken)
-        with task_fails(match=f"failure_on of .* Told must tell .* raised {error.__name__}"):
+        with task_fails(match=f"failure_on of .* Told must say .* raised {error.__name__}"):
             run_rows(Told(), [{"x": 1}], timeout=5.0, on_error="null", breaker=breaker)
 
     def test_a_refusal_shows_that_the_service_is_back(self) -> None:

@@ -12,7 +12,7 @@ __all__ = ("SPEND", "SharedFailures", "SharedSpending")
 
 
 BEAT, SOON = 0.5, 0.1  # seconds between two questions; SOON where a task waits for calls that another holds
-REFRESH = 60.0  # seconds after which a task with nothing to report asks anyway, lest the counts are forgotten
+REFRESH = 60.0  # seconds after which a task with nothing to report asks anyway, so that the counts stay
 LONGEST = 200  # characters of an example: each micro-batch of a stream leaves some on the server for a while
 MOST = 64  # calls that are asked for at once
 LEASE = 60.0  # seconds after which a task that is silent is gone, and has perhaps made the calls that it held
@@ -148,7 +148,7 @@ class SharedFailures(PeriodicTask):
     async def close(self) -> None:
         """Report the last counts."""
         await super().close()
-        if not self._has_failed:  # else the task has failed already, and nobody would answer
+        if not self._has_failed:  # else the task has failed already, and there is no answer
             await self._exchange()
 
     async def _exchange(self) -> float:

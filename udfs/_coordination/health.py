@@ -113,6 +113,7 @@ class SharedHealth(PeriodicTask):
         super().__init__(link, [link.key("health", name)])
         self._has_breaker = breaker is not None
         self._options = breaker or CircuitBreaker()
+        _, self._max_open = self._options.times
         self._ticket = 0
         self._outcomes = self._probe_end = ""
         self._is_prober = self._is_probing = self._wants_to_try = False
@@ -133,7 +134,7 @@ class SharedHealth(PeriodicTask):
         return None
 
     def wait(self, now: float) -> float | None:
-        """0.0 if a call may begin now; None if `wake` tells when."""
+        """0.0 if a call may begin now; None until the task is woken."""
         return 0.0 if self.open_since is None or (self._is_prober and not self._is_probing) else None
 
     def ended(self, ticket: int, outcome: CallOutcome, now: float) -> None:
@@ -154,7 +155,7 @@ class SharedHealth(PeriodicTask):
 
     def has_given_up(self, now: float) -> bool:
         """Whether it has been open for `max_open` seconds, so that the task must fail."""
-        return self.open_since is not None and now - self.open_since >= self._options.max_open  # type: ignore[operator]
+        return self.open_since is not None and now - self.open_since >= self._max_open
 
     def pause(self, until: float) -> None:
         """The service has asked all callers to wait until then."""

@@ -31,7 +31,7 @@ local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
 """
 
 # How far the coordinator is behind the periodic questions of all tasks: each question takes the next place on a time
-# line. So there are at most RATE questions in a second, and nobody counts the tasks.
+# line. So there are at most RATE questions in a second, and the tasks need not be counted.
 PACE = (
     NOW
     + """

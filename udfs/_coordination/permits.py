@@ -23,7 +23,7 @@ NEVER_USED = -1e8  # seconds: so long ago that any burst is saved up
 # which it begins, and earlier permits must stay free for others. Otherwise, of two limits that others want too, a call
 # of both would take too much of one, or get them at such different times, that it or the others get nothing.
 #
-# Where the server has no entry of a limit, or one from before its restart, nobody knows what was granted. Then the
+# Where the server has no entry of a limit, or one from before its restart, what was granted is unknown. Then the
 # limit begins when all of that has run out, after a lease, in a new epoch, which tells tasks that theirs are void.
 _LINE = (
     NOW

@@ -1,4 +1,4 @@
-"""A coordinator of our own: a Valkey server from a wheel, which ends with the process that has started it."""
+"""The coordinator that a driver starts: a Valkey server from a wheel, which ends with the driver."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ OTHER_WAYS = (
     'limits within each task, RateLimit(..., scope="task")'
 )
 
-# Reads the configuration up to an empty line and runs the server with it, again and again if that should end: tasks
-# find it where it was. Meanwhile it waits for the end of its own input, which comes when the driver has closed its end
-# of the pipe or is gone, whatever has ended it. Then all of this group of processes ends at once; the server keeps
-# nothing on disk. Two processes wait for that, for one may be killed. Nothing secret is an argument of a command.
-# Without a configuration, of a driver that was killed in between, the server would need no password.
+# Reads the configuration up to an empty line and runs the server with it, again whenever the server ends, so that tasks
+# find it at the same address. Meanwhile it waits for the end of its own input, which comes when the driver closes its
+# end of the pipe or is gone for any reason. Then this whole process group ends at once; the server keeps nothing on
+# disk. Two processes wait for that, for one may be killed. Nothing secret is an argument of a command. If the driver
+# was killed before it wrote the configuration, no server starts, for it would need no password.
 WATCHDOG = r"""
 config=$(while IFS= read -r line && [ -n "$line" ]; do printf '%s\n' "$line"; done)
 [ -n "$config" ] || exit 0
@@ -45,10 +45,10 @@ kill -9 0
 
 
 class CoordinatorServer:
-    """A server on a free port of this host, with a password that nobody else knows.
+    """A server on a free port of this host, with a random password.
 
-    It ends with `close`, and within a moment of the end of this process, also of a `kill -9`. If it ends by itself, or
-    is killed, it begins anew at the same address, with the same password and without a memory.
+    It ends with `close`, and within a moment of the end of this process, even after a `kill -9`. If it ends by itself,
+    or is killed, it is started again at the same address, with the same password and without a memory.
 
     Args:
         host: the address that it listens on: loopback for local mode, else the one that executors reach the driver at.
@@ -63,7 +63,7 @@ class CoordinatorServer:
         self._owner = os.getpid()
         self.is_closed = False
         for _ in range(TRIES):
-            self._password = secrets.token_hex(32)  # of a try whose port was taken somebody may have heard it
+            self._password = secrets.token_hex(32)  # a new one for each try: a server on a taken port has seen it
             self._address = (host, _free_port(host))
             self._watchdog = self._start(executable)
             try:
@@ -83,12 +83,12 @@ class CoordinatorServer:
 
     @property
     def url(self) -> str:
-        """Where tasks find it; the password is in it."""
+        """The URL for tasks, with the password."""
         host, port = self._address
         return f"redis://:{self._password}@{f'[{host}]' if ':' in host else host}:{port}/0"
 
     def is_ready(self) -> bool:
-        """Whether it answers; one that begins anew is waited for, READY seconds at most."""
+        """Whether the server answers; waits READY seconds at most for one that is starting."""
         end = time.monotonic() + READY
         while time.monotonic() < end:
             with contextlib.suppress(OSError), socket.create_connection(self._address, timeout=1.0) as connection:
@@ -98,20 +98,20 @@ class CoordinatorServer:
                     answer += part
                     if answer.endswith(b"+PONG\r\n"):
                         return answer == b"+OK\r\n+PONG\r\n"
-                    if answer.startswith(b"-"):  # somebody else's server
+                    if answer.startswith(b"-"):  # another server
                         return False
             time.sleep(0.01)
         return False
 
     def close(self) -> None:
-        """End the server, within a moment; a process that was forked off cannot."""
+        """End the server within a moment; a forked process cannot."""
         self.is_closed = True
         self._end()
 
     def _end(self) -> None:
         assert self._watchdog.stdin is not None
         self._watchdog.stdin.close()
-        # The watchdog does the same, unless it was killed. Until it is waited for, its number is nobody else's.
+        # The watchdog does the same, unless it was killed. Until it is waited for, no other process gets its number.
         if self._watchdog.returncode is None and self._owner == os.getpid():
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended; macOS says the latter
                 os.killpg(self._watchdog.pid, signal.SIGKILL)
@@ -130,7 +130,7 @@ class CoordinatorServer:
             "maxmemory-policy noeviction",
             "databases 1",
         ]
-        # A session of its own: Ctrl-C is for the driver, which may still have tasks that need it.
+        # A session of its own: Ctrl-C is for the driver, whose tasks may still need the server.
         watchdog = subprocess.Popen(
             ["/bin/sh", "-c", WATCHDOG, executable],
             stdin=subprocess.PIPE,
@@ -146,7 +146,7 @@ class CoordinatorServer:
 
 
 def _close_after_fork(pipe: IO[bytes]) -> None:
-    """A process that is forked off the driver, as by multiprocessing, may outlive it: it must not hold the pipe."""
+    """Close the pipe in forked processes, as of multiprocessing: one that outlives the driver must not hold it."""
     os.register_at_fork(after_in_child=pipe.close)
 
 

@@ -191,7 +191,7 @@ class SpendGate(Gate):
         if self._budget.is_spent() and not call.undecided:  # a hedge is not needed
             raise FatalError(
                 f"{self._function} has made the {self._most:,} calls that max_calls= allows in one query, and there "
-                "are rows left. A store= keeps results that are paid for; asyncudf.dry_run(df) tells how many calls a "
+                "are rows left. A store= keeps results that are paid for; asyncudf.dry_run(df) shows how many calls a "
                 "query makes"
             )
         return None

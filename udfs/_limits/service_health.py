@@ -86,7 +86,7 @@ class BreakerGate(Gate):
 
     def __init__(self, options: CircuitBreaker, function: str, text_of: Callable[[BaseException], str]) -> None:
         self.breaker: Breaker | SharedHealth = Breaker(options)
-        self._max_open: float = options.max_open  # type: ignore[assignment]
+        _, self._max_open = options.times
         self._function = function
         self._text_of = text_of
         self._last: str | None = None
@@ -109,9 +109,9 @@ class BreakerGate(Gate):
         if self._last_outcome is CallOutcome.NOTHING:
             return (
                 f"the circuit breaker of {self._function} has been open for {self._max_open:g} s, its max_open, and no "
-                f"call has shown that the service is back: the last that tried it ended with {self._last}, which tells "
-                "nothing of a service. No row was given up for it: mend the function if the error is its own, and run "
-                "the job again"
+                f"call has shown that the service is back: the last that tried it ended with {self._last}, which says "
+                "nothing about a service. No row was given up for it: mend the function if the error is its own, and "
+                "run the job again"
             )
         last = "" if self._last is None else f"; the last call that tried it ended with {self._last}"
         return (
@@ -201,7 +201,7 @@ class ServiceHealth:
             return breaker.outcome_of(error)
         except BaseException as own:  # code of the user's
             fatal = FatalError(
-                f"failure_on of the circuit breaker of {self._operator.name} must tell of any exception whether the "
+                f"failure_on of the circuit breaker of {self._operator.name} must say of any exception whether the "
                 f"service has failed, and raised {error_text(own, self._options.redact)}"
             )
             fatal.__cause__ = own

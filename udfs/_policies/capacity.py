@@ -165,7 +165,7 @@ class CapacityPolicy:
             self._start_over_at = _next_time(now, self._best or 0.0)
             self._limit = min(float(self._options.maximum), max(float(self._options.minimum), self._limit))
             self._round = _Round()
-            if not before <= self._limit <= UP * before + 1:  # what is in flight tells of the old limit
+            if not before <= self._limit <= UP * before + 1:  # calls in flight are of the old limit
                 self._passed_over = in_flight
                 self._passed_until = now
                 if self._limit < before:

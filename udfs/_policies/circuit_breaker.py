@@ -55,12 +55,17 @@ class CircuitBreaker:
     def __post_init__(self) -> None:
         share(self.failure_rate, "failure_rate")
         positive_int(self.window, "window")
-        open_for, max_open = seconds(self.open_for, "open_for"), seconds(self.max_open, "max_open")
+        open_for, max_open = self.times
         if max_open < open_for:
             raise OptionError(f"max_open must be at least open_for ({open_for:g} s), not {max_open:g} s")
         object.__setattr__(self, "open_for", open_for)
         object.__setattr__(self, "max_open", max_open)
         _check_failure_on(self.failure_on)
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """`open_for` and `max_open` in seconds."""
+        return seconds(self.open_for, "open_for"), seconds(self.max_open, "max_open")
 
     def outcome_of(self, error: BaseException | None) -> CallOutcome:
         """The outcome of an attempt; only `DOWN` counts as a failure, only `ANSWERED` as a success.
@@ -124,6 +129,7 @@ class Breaker:
 
     def __init__(self, options: CircuitBreaker) -> None:
         self._options = options
+        self._open_for, self._max_open = options.times
         self._ended: deque[bool] = deque(maxlen=options.window)
         self._known: deque[bool] = deque(maxlen=KNOWN * options.window)
         self._ticket = 0
@@ -170,7 +176,7 @@ class Breaker:
 
     def has_given_up(self, now: float) -> bool:
         """Whether it has been open for `max_open` seconds, so that the task must fail."""
-        return self.open_since is not None and now - self.open_since >= self._options.max_open  # type: ignore[operator]
+        return self.open_since is not None and now - self.open_since >= self._max_open
 
     def _open(self, now: float) -> None:
         self.open_since = now
@@ -181,7 +187,7 @@ class Breaker:
         self._probe_at = now
         if self._options.is_dead(self._known):
             self._ended.clear()
-            self._probe_at += self._options.open_for  # type: ignore[operator]
+            self._probe_at += self._open_for
 
     def _close(self) -> None:
         self.open_since = None

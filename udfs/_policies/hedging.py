@@ -65,7 +65,7 @@ class Hedging:
     def __init__(self, options: Hedge) -> None:
         self._options = options
         self._newer, self._older = LatencySketch(), LatencySketch()
-        self._delay: float | None = None if options.quantile is not None else options.after  # type: ignore[assignment]
+        self._delay = None if isinstance(options.after, str) else seconds(options.after, "after")
         self._unseen: list[float] = []
         self._saved = 0.0
 

@@ -17,7 +17,7 @@ Reason = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class Bounds(Generic[N]):
-    """At least and at most so many; `at_most` is None where only running the query could tell."""
+    """At least and at most so many; `at_most` is None where only a run of the query can show it."""
 
     at_least: N
     at_most: N | None
