@@ -98,7 +98,7 @@ def test_a_table_is_made_without_a_job(spark, name, no_job):
             sf.struct(sf.lit("x").alias("a.b `c`")).alias("arguments"),
             sf.array(sf.map_from_arrays(sf.array(sf.lit("k")), sf.array(sf.struct(sf.lit(1).alias("d e"))))).alias("r"),
         )
-        table.place._create(rows.withColumn("wave", sf.lit("")).schema, None)
+        table.storage._create(rows.withColumn("wave", sf.lit("")).schema, None)
     made, given = ([field.dataType.simpleString() for field in df.schema] for df in (spark.table(name), rows))
     assert made == [*given, "string"]
 

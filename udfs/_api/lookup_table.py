@@ -186,7 +186,7 @@ class LookupTable:
         return self._table.shown()
 
     def __repr__(self) -> str:
-        return f"<LookupTable {self._table.where} of {self._udf.spec.name}({', '.join(self._columns)})>"
+        return f"<LookupTable {self._table.storage.where} of {self._udf.spec.name}({', '.join(self._columns)})>"
 
 
 def _capturing(udf: AsyncUDF[..., Any]) -> AsyncUDF[..., Any]:

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = (
-    "AsyncStream",
-    "ordered_wait",
-    "unordered_wait",
-)
+__all__ = ("AsyncStream", "ordered_wait", "unordered_wait")
 
 
 Rows = Callable[[dict[str, Any]], Any]

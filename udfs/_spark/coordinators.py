@@ -35,12 +35,7 @@ from ._compat import active_context
 if TYPE_CHECKING:  # a client of Spark Connect alone has none
     from pyspark import SparkContext
 
-__all__ = (
-    "coordinator_config",
-    "coordinator_url",
-    "driver_host",
-    "without_coordinator",
-)
+__all__ = ("coordinator_config", "coordinator_url", "driver_host", "without_coordinator")
 
 
 PREPARE_TIMEOUT = 2.0  # seconds; preparing only makes the first calls begin sooner

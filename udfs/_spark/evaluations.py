@@ -25,12 +25,7 @@ from .worker import ErrorReporting
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = (
-    "ResultRef",
-    "StreamSource",
-    "read_together",
-    "result_plan",
-)
+__all__ = ("ResultRef", "StreamSource", "read_together", "result_plan")
 
 
 STREAMING = (
@@ -220,7 +215,8 @@ def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
     # One operator keeps its columns as they are, also two of one name. Several operators share one column per name.
     writers = [node for node in last.path() if node.factory is not None and node.factory.may_write(DEAD_LETTERS)]
     if len(writers) == 1:
-        return writers[0].parents[0].schema.fields  # type: ignore[no-any-return]
+        fields: Sequence[spark.StructField] = writers[0].parents[0].schema.fields
+        return fields
     columns: dict[str, spark.StructField] = {}
     for node in writers:
         assert node.factory is not None

@@ -17,15 +17,7 @@ from .._functions.side_outputs import OutputTag
 from .._text.safe import safe_repr
 from ._compat import from_ddl, to_arrow
 
-__all__ = (
-    "active_session",
-    "arrow_type",
-    "parsed",
-    "parsed_offline",
-    "side_output_type",
-    "timestamp_type",
-    "to_json",
-)
+__all__ = ("active_session", "arrow_type", "parsed", "parsed_offline", "side_output_type", "timestamp_type", "to_json")
 
 
 def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:

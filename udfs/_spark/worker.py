@@ -35,12 +35,7 @@ from .._operators.intake import InputElement
 from .._operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
 from .monitoring.task_report import TaskReport, TaskReportSpec
 
-__all__ = (
-    "ErrorReporting",
-    "flusher",
-    "start_bridge",
-    "start_function",
-)
+__all__ = ("ErrorReporting", "flusher", "start_bridge", "start_function")
 
 
 Emit = Callable[[Any], None]

@@ -83,7 +83,7 @@ def keys_of(df: DataFrame, columns: Sequence[str], *, needs_all: bool = False) -
         raise OptionError(f"a LookupTable takes a DataFrame, not {safe_repr(df)}")
     _check_columns(df, columns)
     keys = df.select(key_of(columns))
-    for field in keys.schema[KEY].dataType.fields:  # type: ignore[attr-defined]
+    for field in arguments_of(keys).schema.fields:
         if _has_no_order(field.dataType):
             raise FunctionError(
                 f"column {field.name!r}, a {field.dataType.simpleString()}, cannot be looked up: Spark compares "

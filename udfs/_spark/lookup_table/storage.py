@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -29,9 +29,20 @@ _PART = r"(?:\w+|`(?:[^`]|``)+`)"
 _NAME = re.compile(rf"{_PART}(?:\.{_PART})*")
 
 
-class TableStorage(Protocol):
-    """Reads the rows of a table, and adds rows."""
+@dataclasses.dataclass(frozen=True)
+class TableStorage(abc.ABC):
+    """Reads the rows of a table, and adds rows.
 
+    Args:
+        where: a path, or the name of a table.
+        format: the format of a table that is created.
+    """
+
+    session: SparkSession
+    where: str
+    format: str
+
+    @abc.abstractmethod
     def read(self) -> DataFrame | None:
         """All rows; None if there is no table yet.
 
@@ -42,7 +53,8 @@ class TableStorage(Protocol):
     def adopt(self, schema: spark.StructType) -> None:
         """Add the rows of this schema that `read` has found to the catalog, if it has forgotten them."""
 
-    def append(self, rows: DataFrame, wave: str) -> None:
+    @abc.abstractmethod
+    def append(self, rows: DataFrame, batch: str) -> None:
         """Add rows, as the batch of this name."""
 
 
@@ -60,68 +72,43 @@ def storage_of(session: SparkSession, where: str, format: str) -> TableStorage: 
     if _NAME.fullmatch(where):
         return _NamedTable(session, where, format)
     if any(mark in where for mark in "/\\:"):
-        return _by_path(session, where, format)
+        kind = _Folder if format.lower() in FILE_FORMATS else _FormatTable
+        return kind(session, where, format)
     raise OptionError(
         f"table must be a path, such as './results', or the name of a table, with `backticks` around what is more than "
         f"letters, digits and underscores, not {safe_repr(where)}"
     )
 
 
-def _by_path(session: SparkSession, path: str, format: str) -> TableStorage:  # noqa: A002
-    kind = _Folder if format.lower() in FILE_FORMATS else _FormatTable
-    return kind(session, path, format)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Folder:
+class _Folder(TableStorage):
     """A folder of files, partitioned: each batch has a folder of its own, `wave=...`."""
 
     # Two jobs that write into one folder would delete each other's temporary files. A job that was killed leaves whole
     # files, with whole rows, and its `wave=.../_temporary`. That is never read, and we cannot see whether the job runs.
 
-    session: SparkSession
-    path: str
-    format: str
-
     def read(self) -> DataFrame | None:
-        return _loaded(self.session, self.path, self.format, LITERAL_PATH)
+        return _loaded(self, LITERAL_PATH)
 
-    def adopt(self, schema: spark.StructType) -> None:
-        pass
-
-    def append(self, rows: DataFrame, wave: str) -> None:
-        rows.write.format(self.format).save(f"{self.path.rstrip('/')}/{WAVE}={wave}")
+    def append(self, rows: DataFrame, batch: str) -> None:
+        rows.write.format(self.format).save(f"{self.where.rstrip('/')}/{WAVE}={batch}")
 
 
-@dataclasses.dataclass(frozen=True)
-class _FormatTable:
+class _FormatTable(TableStorage):
     """A table at a path, of a format with transactions, such as Delta."""
 
-    session: SparkSession
-    path: str
-    format: str
-
     def read(self) -> DataFrame | None:
-        return _loaded(self.session, self.path, self.format, {})
+        return _loaded(self, {})
 
-    def adopt(self, schema: spark.StructType) -> None:
-        pass
-
-    def append(self, rows: DataFrame, wave: str) -> None:
-        rows.withColumn(WAVE, sf.lit(wave)).write.format(self.format).mode("append").save(self.path)
+    def append(self, rows: DataFrame, batch: str) -> None:
+        rows.withColumn(WAVE, sf.lit(batch)).write.format(self.format).mode("append").save(self.where)
 
 
-@dataclasses.dataclass(frozen=True)
-class _NamedTable:
+class _NamedTable(TableStorage):
     """A table of the catalog, which has its own format; a table that is created gets `format`."""
 
     # Files are read at their location and not through the catalog: that may not know the last batch of another job. It
     # also forgets all tables at the end of the session, unless Hive or another service stores it. Then the table is
     # created again over its files.
-
-    session: SparkSession
-    name: str
-    format: str
 
     def read(self) -> DataFrame | None:
         known = self._described()
@@ -131,21 +118,21 @@ class _NamedTable:
         provider, location = known
         if provider.lower() in FILE_FORMATS:
             return _Folder(self.session, location, provider).read()
-        return self.session.read.table(self.name)
+        return self.session.read.table(self.where)
 
     def adopt(self, schema: spark.StructType) -> None:
         if self._described() is None:
             self._create(schema, self._forgotten_files())
 
-    def append(self, rows: DataFrame, wave: str) -> None:
-        schema = rows.withColumn(WAVE, sf.lit(wave)).schema
+    def append(self, rows: DataFrame, batch: str) -> None:
+        schema = rows.withColumn(WAVE, sf.lit(batch)).schema
         known = self._described() or self._create(schema, None)
         provider, location = known
         if provider.lower() in FILE_FORMATS:
-            _Folder(self.session, location, provider).append(rows, wave)
-            self.session.sql(f"ALTER TABLE {self.name} RECOVER PARTITIONS")
+            _Folder(self.session, location, provider).append(rows, batch)
+            self.session.sql(f"ALTER TABLE {self.where} RECOVER PARTITIONS")
         else:
-            rows.withColumn(WAVE, sf.lit(wave)).write.format(provider).mode("append").saveAsTable(self.name)
+            rows.withColumn(WAVE, sf.lit(batch)).write.format(provider).mode("append").saveAsTable(self.where)
 
     def _described(self) -> tuple[str, str] | None:
         """The format and the location ("" without one); None if there is no such table.
@@ -154,16 +141,16 @@ class _NamedTable:
             FunctionError: it is a view, or no table can have this name.
         """
         try:
-            lines = self.session.sql(f"DESCRIBE TABLE EXTENDED {self.name}").collect()
+            lines = self.session.sql(f"DESCRIBE TABLE EXTENDED {self.where}").collect()
         except Exception as error:
             if _condition(error) == "TABLE_OR_VIEW_NOT_FOUND":
                 return None
-            raise FunctionError(f"{self.name} cannot be a table: {_message(error)}") from error
+            raise FunctionError(f"{self.where} cannot be a table: {_message(error)}") from error
         names = [line[0] for line in lines]
         begin = names.index("# Detailed Table Information") if "# Detailed Table Information" in names else len(names)
         about = {line[0]: line[1] for line in lines[begin:]}
         if "Provider" not in about:  # a temporary view has no details at all
-            raise FunctionError(f"{self.name} is a view, to which no rows can be added; name a table, or a path")
+            raise FunctionError(f"{self.where} is a view, to which no rows can be added; name a table, or a path")
         return str(about["Provider"]), str(about.get("Location", ""))
 
     def _forgotten_files(self) -> _Folder | None:
@@ -172,7 +159,7 @@ class _NamedTable:
         Raises:
             FunctionError: there is no such schema.
         """
-        parts = [part.strip("`").replace("``", "`") for part in re.findall(_PART, self.name)]
+        parts = [part.strip("`").replace("``", "`") for part in re.findall(_PART, self.where)]
         catalog = parts[0] if len(parts) > 2 else self.session.catalog.currentCatalog()
         if catalog != "spark_catalog" or self.format.lower() not in FILE_FORMATS:
             return None
@@ -181,7 +168,7 @@ class _NamedTable:
             lines = self.session.sql(f"DESCRIBE DATABASE {quoted(schema)}").collect()
         except Exception as error:
             raise FunctionError(
-                f"there is no schema for the table {self.name}: {_message(error)} A path has a slash: './{self.name}'"
+                f"there is no schema for the table {self.where}: {_message(error)} A path has a slash: './{self.where}'"
             ) from error
         table = parts[-1] if is_case_sensitive(self.session) else parts[-1].lower()
         places = [str(line[1]) for line in lines if line[0] == "Location"]
@@ -194,7 +181,7 @@ class _NamedTable:
             FunctionError: it cannot be created.
         """
         columns = ", ".join(f"{quoted(field.name)} {_ddl(field.dataType)}" for field in schema.fields)
-        kind = f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}) USING {quoted(self.format)}"
+        kind = f"CREATE TABLE IF NOT EXISTS {self.where} ({columns}) USING {quoted(self.format)}"
         if self.format.lower() in FILE_FORMATS:
             kind += f" PARTITIONED BY ({WAVE})"
         try:
@@ -205,7 +192,7 @@ class _NamedTable:
                 with contextlib.suppress(Exception):
                     self._make(kind, self._forgotten_files())
             if self._described() is None:
-                raise FunctionError(f"the table {self.name} cannot be made: {_message(error)}") from error
+                raise FunctionError(f"the table {self.where} cannot be made: {_message(error)}") from error
         known = self._described()
         assert known is not None
         return known
@@ -214,23 +201,23 @@ class _NamedTable:
         if files is None:
             self.session.sql(kind)
             return
-        location = files.path.replace("\\", "\\\\").replace("'", "\\'")
+        location = files.where.replace("\\", "\\\\").replace("'", "\\'")
         self.session.sql(f"{kind} LOCATION '{location}'")
-        self.session.sql(f"ALTER TABLE {self.name} RECOVER PARTITIONS")
+        self.session.sql(f"ALTER TABLE {self.where} RECOVER PARTITIONS")
 
 
-def _loaded(session: SparkSession, path: str, format: str, options: Mapping[str, str]) -> DataFrame | None:  # noqa: A002
+def _loaded(storage: TableStorage, options: Mapping[str, str]) -> DataFrame | None:
     """The rows at a path; None if there is nothing."""
     try:
-        rows = session.read.format(format).options(**options).load(path)
+        rows = storage.session.read.format(storage.format).options(**options).load(storage.where)
         rows.schema  # noqa: B018 - Spark Connect reads the schema only now
         return rows
     except Exception as error:  # for files that cannot be read it is an error of Java
         if _condition(error) in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
             return None
         raise FunctionError(
-            f"{path} cannot be read as {format!r}: {_message(error)} Give the format= that the table was made with, "
-            "or another path"
+            f"{storage.where} cannot be read as {storage.format!r}: {_message(error)} Give the format= that the table "
+            "was made with, or another path"
         ) from error
 
 

@@ -64,11 +64,12 @@ def lookup_table(
         )
     storage = storage_of(session, where, format)
     plan, captured = plan_function(spec, options, returns)
-    result, error = captured["value"].dataType, captured["error"].dataType  # type: ignore[index]
+    assert isinstance(captured, spark.StructType)
+    result, error = captured["value"].dataType, captured["error"].dataType
     fields = result_fields(plan, result)
     _check_names([*columns, *(field.name for field in fields), ERROR, CALLED_AT], spec.name)
     name, version = key_name(spec.function), options.version or "1"
-    return ResultTable(session, storage, where, name, version, tuple(columns), result, error, tuple(fields))
+    return ResultTable(storage, name, version, tuple(columns), result, error, tuple(fields))
 
 
 def _check_names(names: Sequence[str], who: str) -> None:
@@ -86,16 +87,13 @@ class ResultTable:
     """A table of results; rows are added and never changed.
 
     Args:
-        storage, where: its storage, and the user's name for that.
         function, version: only rows of this function and version count.
         columns: the names of the arguments.
         result, error: the types of these columns.
         fields: the columns of a result in `joined` and `shown`.
     """
 
-    session: SparkSession
     storage: TableStorage
-    where: str
     function: str
     version: str
     columns: tuple[str, ...]
@@ -114,10 +112,12 @@ class ResultTable:
             return None
         found = {field.name: field.dataType for field in rows.schema.fields}
         if missing := [name for name in COLUMNS if name not in found]:
-            raise FunctionError(f"{self.where} is not a table of a LookupTable: it has no column {missing[0]!r}")
+            raise FunctionError(
+                f"{self.storage.where} is not a table of a LookupTable: it has no column {missing[0]!r}"
+            )
         if as_nullable(found[RESULT]) != as_nullable(self.result):
             raise FunctionError(
-                f"{self.where} has results of the type {found[RESULT].simpleString()}, and the function gives "
+                f"{self.storage.where} has results of the type {found[RESULT].simpleString()}, and the function gives "
                 f"{self.result.simpleString()}; take another table for it"
             )
         return rows
@@ -127,7 +127,7 @@ class ResultTable:
         kept = rows.schema[KEY].dataType
         assert isinstance(kept, spark.StructType)
         same = [name.casefold() for name in kept.names] == [name.casefold() for name in self.columns]
-        if not same or is_case_sensitive(self.session):
+        if not same or is_case_sensitive(self.storage.session):
             return rows
         named = zip(self.columns, kept.fields, strict=True)
         return rows.withColumn(
@@ -200,7 +200,7 @@ class ResultTable:
         """
         rows = self.read()
         if rows is None:
-            raise FunctionError(f"there is no table {self.where} yet; update(df) makes it")
+            raise FunctionError(f"there is no table {self.storage.where} yet; update(df) makes it")
         return self._newest(rows).select(f"{KEY}.*", *self._as_columns(), ERROR, CALLED_AT)
 
     def _as_columns(self) -> Iterator[Any]:
@@ -215,8 +215,8 @@ class ResultTable:
         kept = known.schema[KEY].dataType
         if as_nullable(given) != as_nullable(kept):
             raise FunctionError(
-                f"{self.where} has arguments of the type {kept.simpleString()}, not {given.simpleString()}; cast the "
-                "columns, or take another table"
+                f"{self.storage.where} has arguments of the type {kept.simpleString()}, not {given.simpleString()}; "
+                "cast the columns, or take another table"
             )
 
     def append(self, rows: DataFrame) -> tuple[int, int]:
