@@ -391,8 +391,8 @@ def _limit(f: FunctionFigures) -> Iterator[Diagnosis]:
         yield Diagnosis(f"calls were held back because {_refused(f)}", LOWER_RATE)
     words = {"rate_limit": "a permit", "job_capacity": f"a share of job_capacity={f.options.get('job_capacity')}"}
     waited = " or ".join(words[name] for name in _limits(f))
-    found = _remedy(f, f"calls waited for {waited}: what you allow is the limit, and capacity changes nothing")
-    yield found._replace(is_sure=found.is_sure and len(_limits(f)) == 1 and not f.count("throttled"))
+    seen = f"calls waited for {waited}: what you allow is the limit, and capacity changes nothing"
+    yield _remedy(f, seen)._replace(is_sure=False)  # rows that wait hide how fast they came
 
 
 def _breaker(f: FunctionFigures) -> Iterator[Diagnosis]:
@@ -475,7 +475,7 @@ LOWER_RATE = "a rate_limit just below what it allows would spare the calls that 
 REMEDIES: Mapping[State, Callable[[FunctionFigures], str]] = {
     State.INPUT: lambda f: "more partitions on more cores, or less work before the calls,",
     State.OUTPUT: lambda f: "a faster reader (the next function, the write), or more partitions,",
-    State.LIMIT: lambda f: f"a higher {' or '.join(_limits(f))}, if the service allows it,",
+    State.LIMIT: lambda f: f"a higher {' or '.join(_limits(f))}, if the service allows it and Spark keeps up,",
     State.BREAKER: lambda f: "a service that is well",
     State.STORE: _better_store,
 }
