@@ -47,6 +47,15 @@ def rounded(run: RunMetrics) -> Any:
     return json.loads(json.dumps(run.to_plain()), parse_float=lambda text: round(float(text), 6))
 
 
+def test_a_message_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look read the messages of all running tasks again: with 4,000 of them it took 0.8 s, twice a second."""
+    run = run_of(*(message(number, "running") for number in range(3)))
+    monkeypatch.setattr(FunctionMetrics, "from_plain", None)
+    for _ in range(2):
+        (found,) = run.to_plain()
+        assert (found["tasks"]["running"], found["rows"]) == (3, 30)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["running", "succeeded", "failed", "stopped"]))), st.randoms()
 )
