@@ -56,7 +56,7 @@ def test_the_queries_of_the_readme(spark, function, told_and_made, query, determ
     is_copied = deterministic and query.count("f(id)") == 1 and len(told.mentions) == 2
     if (query.count("f(id)") == 2 and "WHERE" in query) or is_copied:
         assert (told.calls.at_least, told.calls.at_most) == (100, 200)
-        assert "depends on what other async functions return" in " ".join(str(told).split())
+        assert "depends on results of other async functions" in " ".join(str(told).split())
     else:
         assert told.calls.at_least == told.calls.at_most == made
     assert [("copied" in mention.reasons) for mention in told.mentions] == [is_copied] * len(told.mentions)
