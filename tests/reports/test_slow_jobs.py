@@ -244,9 +244,17 @@ def test_a_client_that_does_not_block_saves_no_more_than_promised() -> None:
     capacity=st.sampled_from([2, 10, 50]),
     queue=st.sampled_from([None, 1, 2, 10]),
     every=st.sampled_from([0.0, 0.0, 0.1, 1.0]),
+    rate=st.sampled_from([None, None, 50, 400]),
 )
 def test_no_change_of_any_job_saves_more_than_promised_at_most(
-    seed: int, usual: float, longest: float, slow: float, capacity: int, queue: int | None, every: float
+    seed: int,
+    usual: float,
+    longest: float,
+    slow: float,
+    capacity: int,
+    queue: int | None,
+    every: float,
+    rate: int | None,
 ) -> None:
     """Whatever is advised: it is done, and the time compared."""
     rng = random.Random(seed)
@@ -257,6 +265,7 @@ def test_no_change_of_any_job_saves_more_than_promised_at_most(
         return n
 
     options: dict[str, Any] = {"capacity": capacity, "queue_size": queue and queue * capacity, "every": every}
+    options["rate_limit"] = rate and RateLimit(rate)
     before = run_of_a_function(call, range(400), batch=20, **options)
     text = verdict(before).text
     if "at most" not in text:
@@ -265,8 +274,10 @@ def test_no_change_of_any_job_saves_more_than_promised_at_most(
         options["queue_size"] = int(change[1])
     elif "unordered_wait" in text:
         options["output_mode"] = "unordered"
-    elif "Spark upstream" in text:
+    elif "work before the calls" in text:
         options["every"] = 0.0
+    elif "a higher rate_limit" in text:
+        options["rate_limit"] = None
     after = run_of_a_function(call, range(400), batch=20, **options)
     assert 1 - after["seconds"] / before["seconds"] <= promised(before) + 0.01
 
