@@ -262,8 +262,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 is_broken = not self._admission.is_open and self._health.is_broken
                 is_new = is_broken and self._intake.has_call and not self._calls.has_new
                 call = None if is_new else self._calls.next_ready()
-                is_for_fast_path = fast_path is not None and (call is None or call.is_first)
-                if fast_path is not None and is_for_fast_path and self._admission.may_begin_nowait and not is_broken:
+                is_fast = self._admission.may_begin_nowait and not is_broken and (call is None or call.is_first)
+                if fast_path is not None and is_fast:
                     try:
                         has_more = await fast_path.run(slot, call)
                     finally:

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from .._calls.call import CallingOperator
 from .._calls.resources import opening
 from .._errors.exceptions import AsyncUDFError
 from .._errors.http import status_of
 from .._errors.records import Redact, error_message
-from .._metrics.counters import TaskCounters
 from .._policies.options import OnStoreError, Options
 from .._stores.base import ResultStore
 from .._stores.keys import ResultKeys
@@ -41,17 +41,8 @@ Found = list[Any] | StoredFailure | None
 logger = logging.getLogger("asyncudf")
 
 
-class StoreOperator(Protocol):
-    """The operator whose results are stored.
-
-    Attributes:
-        name: of its function.
-        counters: of its calls; their clock is the operator's.
-    """
-
-    name: str
-    loop: asyncio.AbstractEventLoop
-    counters: TaskCounters
+class StoreOperator(CallingOperator, Protocol):
+    """The operator whose results are stored."""
 
     @property
     def has_finished(self) -> bool:
@@ -59,12 +50,6 @@ class StoreOperator(Protocol):
 
     def look_at_input(self) -> None:
         """Rows can be taken from the input, or the input has ended."""
-
-    def push(self) -> None:
-        """Rows are done."""
-
-    def fail(self, error: BaseException) -> None:
-        """The task must end with this error."""
 
 
 class Codec(Protocol):
