@@ -166,13 +166,3 @@ async def _job(rows: list[Any]) -> tuple[dict[int, tuple[str, int | None]], Coun
     await asyncio.gather(*(live(row, began, key) for row, (began, key, _) in enumerate(rows)))
     await asyncio.gather(*calls.values(), return_exceptions=True)
     return told, most, flights
-
-
-def test_when_the_task_ends_nobody_waits() -> None:
-    """After `clear` a call that ends too late leads nobody on."""
-    flights: SingleFlight[int] = SingleFlight()
-    flights.join(b"a", 1)
-    flights.join(b"a", 2)
-    flights.clear()
-    assert (len(flights), flights.leave(b"a", 1), list(flights.land(b"a", 2))) == (0, None, [])
-    assert flights.join(b"a", 3)

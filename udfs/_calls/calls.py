@@ -617,8 +617,9 @@ class Calls:
         held = self._health.held
         if held is None:
             return
-        for call in held.excused():
-            self._begin_anew(call)
+        for call in held.excused():  # they are tried as if they had had no attempt
+            self._renew(call)
+            self._retry(call)
         self._fail_held(held.failed())
         if self._health.is_broken is not self._was_broken:
             self._was_broken = self._health.is_broken
@@ -633,11 +634,6 @@ class Calls:
         for call, outcomes in failed:
             self.counts.unparks(call)
             self.conclude(call, outcomes, may_hold=False)
-
-    def _begin_anew(self, call: Call) -> None:
-        """Try the call as if it had had no attempt."""
-        self._renew(call)
-        self._retry(call)
 
     def _renew(self, call: Call) -> None:
         """Let all time of the call, and of the calls that share it, begin anew with its next attempt."""

@@ -82,11 +82,6 @@ class SingleFlight(Generic[Call]):
         """Whether this call leads."""
         return key in self._leaders and self._leaders[key] == call
 
-    def clear(self) -> None:
-        """Forget all calls: the task ends."""
-        self._leaders.clear()
-        self._followers.clear()
-
     def __len__(self) -> int:
         """How many calls follow."""
         return sum(map(len, self._followers.values()))
