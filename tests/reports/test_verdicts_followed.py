@@ -584,11 +584,11 @@ JOBS = {
         0.58,
     ),
     "a service that fails at once if it has too many": Job(
-        lambda: run(failing_beyond(10), 2000, capacity=40, retry=MANY_TIMES),
+        lambda: run(failing_beyond(20), 800, capacity=40, retry=MANY_TIMES),
         "calls_busy",
         "of the attempts were retries (mostly ConnectionError): what fails is the limit; a service that does not fail",
         "likely",
-        lambda text: run(steady(), 2000, capacity=40),
+        lambda text: run(steady(), 800, capacity=40),
     ),
     "a client that takes long to open": Job(
         lambda: run(with_client, resources={"client": slow_to_open}),
