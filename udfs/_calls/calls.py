@@ -283,7 +283,7 @@ class Calls:
         return bool(self.ready) and not self.ready[0].attempt
 
     def next_ready(self, *, only_first: bool = False) -> Call | None:
-        """The next call whose attempt may begin; None also if it is to be a first attempt, and is not."""
+        """The next call whose attempt may begin; with `only_first` None if that is no first attempt of one row."""
         while self.ready and (self.ready[0].is_first or not only_first):
             call = self.ready.popleft()
             if self._is_over(call):

@@ -84,12 +84,12 @@ class CallSlot:
         self.clean: contextvars.Context  # that each call has to find
 
     def capture_baseline(self) -> None:
-        """Remember the context that each call has to find; runs inside the slot's own task."""
+        """Remember the context that each call has to find; to be called in the slot's own task."""
         decimal.getcontext()  # sets a variable when first used, which is no trace of a call
         self.clean = self.context.copy()
 
     def begin_attempt(self, element: Any, attempt: int = 1) -> CallState:
-        """Begin an attempt whose function can ask for its row; runs inside the slot's own task."""
+        """Begin an attempt whose function can ask for its row; to be called in the slot's own task."""
         # A new state each time: tasks that the last attempt has left behind still ask for their own.
         state = self.state = CallState(element, attempt)
         CURRENT_CALL.set(state)

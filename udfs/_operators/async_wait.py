@@ -248,7 +248,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # Calls are made.
 
     async def work(self, slot: CallSlot) -> None:
-        """The life of one call slot: one call after another, until there is none or the slot is dirty."""
+        """The life of one call slot: one call after another, until there is no call or the slot is dirty."""
         # All in one coroutine: each coroutine between a call and its task costs something whenever the call goes on.
         #
         # In this order: a row whose back-off is over, as it has waited longest; then the fast path, which takes rows
@@ -385,7 +385,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """Bring the counters up to date."""
         totals = self.counters.totals
         totals.in_flight_peak = max(totals.in_flight_peak, self._pool.most)
-        if totals.calls:  # those that fail at once are never waited for
+        if totals.calls:  # no slot waits for a call that fails at once
             totals.in_flight_peak = max(totals.in_flight_peak, 1)
         totals.bytes_peak = 0 if self._weighed is None else self._weighed.most
         self.counters.look(*self.in_progress, was_blocked=was_blocked)

@@ -57,7 +57,7 @@ class FastPath:
     #
     # len(_records) == len(_results): rows that were done at once, in their order, none of them in the queue. Only one
     # slot fills them, until its call suspends: `_admit` flushes them first.
-    # _times: when each was done, of those not counted yet; the first of them began at _since
+    # _times: when each row was done that is not counted yet; the first of them began at _since
 
     def __init__(
         self,

@@ -181,7 +181,7 @@ class Claims:
             call, end = self._held[key]
             if end <= now or leases is None or leases.take(key):
                 self._undecided.append(call)  # which looks for `end` once more
-            else:  # behind those that were not tried
+            else:  # behind the keys that were not tried
                 self._held[key] = self._held.pop(key)
         self._pause = SHORTEST if len(self._undecided) > before else min(2 * self._pause, LONGEST)
         if self._undecided:

@@ -164,7 +164,7 @@ class LookupAhead:
             self._buffer.end()
 
     async def _looked_up(self, elements: Sequence[Any]) -> list[Any]:
-        """The elements in their order: rows with a result in runs of `CachedRows`, other rows with their keys.
+        """The elements in their order, rows with a result as `CachedRows`, other rows as `CacheMiss`.
 
         Raises:
             AsyncUDFError: the store has failed, with on_store_error="fail".
@@ -181,7 +181,7 @@ class LookupAhead:
         return self._arranged(elements, keys, found)
 
     async def _keys(self, rows: Sequence[Any]) -> list[Key]:
-        """The keys of rows; of one that has none the reason."""
+        """The key of each row, or the error of a row that no key can be made of."""
         keys: list[Key] = []
         for start in range(0, len(rows), KEYS_AT_ONCE):
             if start:
@@ -189,7 +189,7 @@ class LookupAhead:
             arguments = [row[0] for row in rows[start : start + KEYS_AT_ONCE]]
             try:
                 keys += self._stored.keys.of_many(arguments)
-            except BaseException:  # of a value that no key can be made of, or of the user's `key=`: whose is it?
+            except BaseException:  # of a value, or of the user's `key=`: row by row it is found whose it is
                 keys += [self._key(one) for one in arguments]
         return keys
 
