@@ -31,14 +31,14 @@ class NoConnection:
 
 
 def hide():
-    from asyncudf._spark import connection
+    from asyncudf._spark import worker
 
-    find = connection._stream_to_spark
+    find = worker._stream_to_spark
 
     def find_nothing():
-        connection._stream_to_spark = find
+        worker._stream_to_spark = find
 
-    connection._stream_to_spark = find_nothing
+    worker._stream_to_spark = find_nothing
 
 
 @pytest.fixture
