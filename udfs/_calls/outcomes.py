@@ -46,15 +46,15 @@ class ResultChecker:
     ) -> tuple[list[Results | BaseException], BaseException | None]:
         """For each row its results with its side records, or its error; and the first of these errors."""
         outcomes: list[Results | BaseException] = []
-        validate, misfit = self._validate, None
+        validate, first_error = self._validate, None
         for result in results:
             try:
                 outcomes.append([*(result if validate is None else map(validate, result)), *side])
                 side = ()  # the side records of a micro-batch go with its first good row
             except BaseException as own:  # a ResultError, or an error of the user's code that the check has run
                 outcomes.append(own)
-                misfit = own if misfit is None else misfit
-        return outcomes, misfit
+                first_error = own if first_error is None else first_error
+        return outcomes, first_error
 
     def late(self, invoker: Invoker, call: Call, record: StreamRecord, error: BaseException) -> Results | BaseException:
         """What the function, or `on_timeout`, answers for a row whose deadline has come; an error without an answer."""
