@@ -136,6 +136,10 @@ class Calls:
         """The call of rows that have just entered the queue; its deadline runs from the first attempt on."""
         return Call(records, entries, self.clock())
 
+    def open_row(self, entry: Entry) -> Call:
+        """The call of one row that has just entered the queue."""
+        return self.open((entry.element,), (entry,))  # type: ignore[arg-type]
+
     def price(self, call: Call) -> bool:
         """Set the costs of a call; returns False if the user's cost function has failed, and the call with it."""
         if call.costs is None:
@@ -169,7 +173,7 @@ class Calls:
         """Begin the first attempt of a row, if the limits allow it; if not, its call is the next of the ready calls."""
         now = self.clock() if self.admission.is_open else self.admission.begin_nowait(slot)
         if now is None:
-            self.ready.appendleft(self.open((entry.element,), (entry,)))  # type: ignore[arg-type]
+            self.ready.appendleft(self.open_row(entry))
         else:
             slot.entry = entry
         return now
@@ -263,8 +267,8 @@ class Calls:
         entry, state = slot.entry, slot.state
         if entry is None:
             return slot.call
-        call = Call((entry.element,), (entry,), state.started)  # type: ignore[arg-type]
-        call.deadline, call.is_fresh = state.deadline, False
+        call = self.open_row(entry)
+        call.started, call.deadline, call.is_fresh = state.started, state.deadline, False
         call.attempt = slot.attempt = 1
         call.slots.append(slot)
         slot.call, slot.entry = call, None

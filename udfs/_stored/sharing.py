@@ -83,7 +83,7 @@ class StoreSharing(RowSharing):
         self._flights = SingleFlight[Entry]()
         self._followers: dict[Entry, Call] = {}
         self._called: set[bytes] = set()
-        self._landed = LandedResults[tuple[Results | StoredFailure, float]]()  # with when it is too old
+        self._landed = LandedResults[tuple[list[Any] | StoredFailure, float]]()  # with when it is too old
         self._writer = StoreWriter(operator, stored, lambda: pool.in_flight <= 1 or queue.places <= 0)
         self._claims = Claims(operator, self, stored, pool, options.timeout)
         self.inlet = LookupAhead(operator, stored, self._landed, buffer, request_batch, is_single=is_single)
@@ -146,22 +146,22 @@ class StoreSharing(RowSharing):
             else:
                 self._totals.shared_flights += 1
         if found is not None:
-            self._have(row, entry, found)
+            self._have(entry, found)
         elif row.error is not None:
-            self._calls.conclude(self._calls.open((row,), (entry,)), [row.error])
+            self._calls.conclude(self._calls.open_row(entry), [row.error])
         else:
-            follower = self._followers[entry] = self._calls.open((row,), (entry,))
+            follower = self._followers[entry] = self._calls.open_row(entry)
             if key in self._called:
                 self._calls.start_deadline(follower, follower.started)
         return False
 
-    def _fresh(self, landed: tuple[Results | StoredFailure, float] | None) -> Found:
-        return landed[0] if landed is not None and self._clock() < landed[1] else None  # type: ignore[return-value]
+    def _fresh(self, landed: tuple[list[Any] | StoredFailure, float] | None) -> Found:
+        return landed[0] if landed is not None and self._clock() < landed[1] else None
 
-    def _have(self, row: CacheMiss, entry: Entry, found: Results | StoredFailure) -> None:
+    def _have(self, entry: Entry, found: Results | StoredFailure) -> None:
         """A row is done with what was found for it."""
         if isinstance(found, StoredFailure):
-            self._calls.conclude(self._calls.open((row,), (entry,)), [replayed(found)])
+            self._calls.conclude(self._calls.open_row(entry), [replayed(found)])
         else:
             self._calls.counts.uncalled([found])
             entry.complete(copied(found))
@@ -180,8 +180,8 @@ class StoreSharing(RowSharing):
             if claims.needs(row):
                 claims.add(calls.open((row,), (entry,)))
                 return None
-            if (now := begin(slot, entry)) is not None:
-                called.add(row.key)  # type: ignore[arg-type]
+            if (now := begin(slot, entry)) is not None and row.key is not None:
+                called.add(row.key)
             return now
 
         return begin_shared
@@ -204,7 +204,7 @@ class StoreSharing(RowSharing):
         for one in (entry, *self._flights.land(key, entry)):
             self._followers.pop(one, None)
             self._totals.shared_flights += 1
-            self._have(one.element, one, found)  # type: ignore[arg-type]
+            self._have(one, found)
 
     # While it is called.
 
@@ -313,7 +313,7 @@ class StoreSharing(RowSharing):
             call.done = True
             self._calls.stop_deadline(call.watched)
             self._totals.shared_flights += 1
-            self._have(follower.element, follower, found)  # type: ignore[arg-type]
+            self._have(follower, found)
 
     def _end(self, ttl: float | None) -> float:
         return math.inf if ttl is None else self._clock() + ttl
