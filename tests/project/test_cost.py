@@ -152,7 +152,7 @@ def test_rows_after_a_pause_cost_as_much_as_rows_before_any(options: dict[str, A
 
 
 def test_a_store_with_leases_adds_no_task_per_row(tmp_path: Path) -> None:
-    """A miss is looked up, leased, looked up once more, and written: at most 11 times the plain program. Today 9.7."""
+    """A miss is looked up, leased, looked up once more, and written: at most 11 times the plain program. Today 9.8."""
     missed = cost(suspends_once, store=ResultStore.disk(tmp_path), version="1")
     assert missed.calls <= 11 * plain().calls
     assert missed.callbacks <= 1.5 * plain().callbacks
