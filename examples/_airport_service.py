@@ -10,7 +10,7 @@ Prints its address and runs until its standard input ends, so it cannot outlive 
 
 It behaves as services do: most answers take some 14 ms, a few take 100, some are errors, and now and then one never
 comes. What a request meets depends on the seed, its X-Request-Id and how often that id has come, never on the clock:
-whoever asks the same meets the same.
+the same request always gets the same answer.
 """
 
 from __future__ import annotations

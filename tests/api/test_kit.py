@@ -1,4 +1,4 @@
-"""The test kit fails where the run would: at a deadlock, a misfit, a source or an output that breaks."""
+"""The test kit fails where the run would: at a deadlock, a mismatch, a source or an output that breaks."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_what_fits_reaches_arrow_unchanged(arrow_type: pa.DataType, value: Any, 
     assert pa.array([validated], type=arrow_type).to_pylist() == [exact]
 
 
-MISFITS = [
+MISMATCHES = [
     (pa.int32(), 1.5, "1.5 (float): declared int32"),
     (pa.int32(), 1.0, "1.0 (float)"),
     (pa.int32(), True, "True (bool)"),
@@ -159,7 +159,7 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize(("arrow_type", "value", "said"), MISFITS)
+@pytest.mark.parametrize(("arrow_type", "value", "said"), MISMATCHES)
 def test_what_does_not_fit_is_named(arrow_type: pa.DataType, value: Any, said: str) -> None:
     with pytest.raises(ResultError) as caught:
         validator("weather", arrow_type)(value)

@@ -101,7 +101,7 @@ class TestErrors:
 
         assert run_rows(call, [1, 2, 3, 4, 5, 6], batch_size=2, on_error="null") == [1, 2, None, None, 5, 6]
 
-    def test_a_misfit_in_a_vector_is_the_error_of_its_row_only(self) -> None:
+    def test_a_mismatch_in_a_vector_is_the_error_of_its_row_only(self) -> None:
         @async_pandas_udf("int", batch_size=3, on_error="null")
         async def call(x: pd.Series) -> pd.Series:
             return pd.Series(["text" if v == 2 else v for v in x], dtype=object)

@@ -301,19 +301,19 @@ class TestOddResults:
 
 
 class TestMicroBatches:
-    @pytest.mark.parametrize("misfit", [0, 1, 2])
-    def test_side_records_leave_with_a_row_that_fits(self, misfit: int) -> None:
+    @pytest.mark.parametrize("mismatch", [0, 1, 2])
+    def test_side_records_leave_with_a_row_that_fits(self, mismatch: int) -> None:
         @async_pandas_udf("int", on_error="null", batch_size=3)
         async def call(values: pd.Series, context: RuntimeContext) -> pd.Series:
             context.output(SIDE, {"n": 7})
-            return pd.Series(["bad" if v == misfit else v for v in values], dtype=object)
+            return pd.Series(["bad" if v == mismatch else v for v in values], dtype=object)
 
         sides: dict[OutputTag, list[Any]] = {}
-        assert run_rows(call, range(3), side_outputs=sides) == [None if n == misfit else n for n in range(3)]
+        assert run_rows(call, range(3), side_outputs=sides) == [None if n == mismatch else n for n in range(3)]
         assert sides == {SIDE: [{"n": 7}]}
 
     @pytest.mark.parametrize("batch_size", [1, 3])
-    def test_a_misfit_is_tried_again_whatever_the_size_of_the_batch(self, batch_size: int) -> None:
+    def test_a_mismatch_is_tried_again_whatever_the_size_of_the_batch(self, batch_size: int) -> None:
         calls = []
 
         async def call(values: pd.Series) -> pd.Series:

@@ -138,7 +138,7 @@ ODD_RESULTS = [
 
 @pytest.mark.parametrize(("declared", "odd"), ODD_RESULTS, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("suspends", [False, True], ids=["at once", "later"])
-def test_a_result_whose_check_raises_is_a_misfit_like_any_other(declared: str, odd: Any, suspends: bool) -> None:
+def test_a_result_whose_check_raises_is_a_mismatch_like_any_other(declared: str, odd: Any, suspends: bool) -> None:
     async def call(n: int) -> Any:
         if suspends:
             await asyncio.sleep(1)
@@ -174,7 +174,7 @@ def test_an_interrupt_in_a_check_fails_the_task_under_every_policy() -> None:
             run_rows(call, [1], returnType="bigint", on_error=policy)
 
 
-def test_a_misfit_is_checked_once() -> None:
+def test_a_mismatch_is_checked_once() -> None:
     """Validating a result calls code of the user, so it is not done again for the message."""
     looks = []
 

@@ -156,7 +156,7 @@ class TestSideOutputs:
         assert one == {"n": 1, "picky": None, "error": {**error, "function": "picky", "partition": 0}}
         assert (two["n"], two["picky"], two["error"]["function"]) == (2, 2, "pickier")
 
-    @pytest.mark.parametrize("why", ["timeout", "misfit", "cancelled"])
+    @pytest.mark.parametrize("why", ["timeout", "mismatch", "cancelled"])
     def test_every_kind_of_failure_is_a_dead_letter(self, why: str) -> None:
         async def fails(n: int) -> Any:
             if why == "timeout":
@@ -172,7 +172,7 @@ class TestSideOutputs:
             numbers(2),
             "n int",
         )
-        types = {"timeout": "AsyncTimeoutError", "misfit": "ResultError", "cancelled": "CancelledError"}
+        types = {"timeout": "AsyncTimeoutError", "mismatch": "ResultError", "cancelled": "CancelledError"}
         assert [row["error"]["type"] for row in got["side"]] == [types[why]] * 2
         assert got["main"] == []
 

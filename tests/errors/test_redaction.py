@@ -70,20 +70,20 @@ def shown_on_spark(build: Callable[[AsyncStream], Any]) -> str:
 
 
 @pytest.mark.parametrize("function", [Collects(), Outputs()], ids=["collect", "output"])
-def test_the_traceback_of_a_misfit_in_a_process_function_shows_its_type_only(function: ProcessFunction) -> None:
+def test_the_traceback_of_a_mismatch_in_a_process_function_shows_its_type_only(function: ProcessFunction) -> None:
     shown = shown_on_spark(lambda stream: stream.process(function).side_output(NUMBERS))
     assert "SECRET" not in shown
     assert "in process_element" in shown
 
 
 @pytest.mark.parametrize("function", [outputs, wraps, handles, groups])
-def test_the_traceback_of_a_side_output_s_misfit_shows_its_type_only(function: Any) -> None:
+def test_the_traceback_of_a_side_output_s_mismatch_shows_its_type_only(function: Any) -> None:
     shown = shown_on_spark(lambda stream: stream.ordered_wait(function).side_output(NUMBERS))
     assert "SECRET" not in shown
     assert "side output 'numbers' returned a str in field 'number': declared int32" in shown
 
 
-def test_a_captured_group_has_the_type_of_a_misfit_only() -> None:
+def test_a_captured_group_has_the_type_of_a_mismatch_only() -> None:
     (result,) = run_rows(groups, ["SECRET"], on_error="capture", redact=True)
     assert result["error"]["message"] == (
         "unhandled errors in a TaskGroup (1 sub-exception): "
@@ -112,11 +112,11 @@ def test_urls_are_clean_in_raised_captured_and_dead_letters() -> None:
     assert sides[DEAD_LETTERS][0]["error"]["message"] == clean
 
 
-async def misfits(name: str, age: int) -> Any:
+async def mismatches(name: str, age: int) -> Any:
     return {"name": name}
 
 
-class Misfits(AsyncFunction):
+class Mismatches(AsyncFunction):
     async def async_invoke(self, value: Any, result_future: Any) -> None:
         result_future.complete(value["name"])
 
@@ -127,12 +127,12 @@ async def vector(names: pd.Series) -> pd.Series:
 
 REDACTED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a scalar function": (
-        lambda redact: run_rows(misfits, [("Ann", 7)], returnType="int", redact=redact),
-        "for the input <redacted: str, int>: misfits returned a dict: declared int32",
+        lambda redact: run_rows(mismatches, [("Ann", 7)], returnType="int", redact=redact),
+        "for the input <redacted: str, int>: mismatches returned a dict: declared int32",
     ),
     "an AsyncFunction": (
-        lambda redact: run_rows(Misfits(), [{"name": "Ann", "age": 7}], redact=redact),
-        "for the input <redacted: str, int>: Misfits completed a row with a str; give a list of results",
+        lambda redact: run_rows(Mismatches(), [{"name": "Ann", "age": 7}], redact=redact),
+        "for the input <redacted: str, int>: Mismatches completed a row with a str; give a list of results",
     ),
     "a micro-batch": (
         lambda redact: run_rows(vector, ["Ann", "Ann"], redact=redact),
@@ -142,7 +142,7 @@ REDACTED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda redact: chain(lambda s: s.map(lambda row: {"name": 5 / 0}), redact),
         "map failed, partition 0, for the input <redacted: str>: ZeroDivisionError",
     ),
-    "a plain function's misfit": (
+    "a plain function's mismatch": (
         lambda redact: chain(lambda s: s.map(lambda row: row, "int"), redact),
         "map failed, partition 0, for the input <redacted: str>: map returned a dict: declared int32",
     ),
@@ -163,8 +163,8 @@ REDACTED: dict[str, tuple[Callable[[Any], Any], str]] = {
         "tag returned a Decimal: declared decimal128(3, 0)",
     ),
     "a misspelled field": (
-        lambda redact: run_rows(misfits, [("Ann", 7)], returnType="nome string", redact=redact),
-        "misfits returned a dict: declared struct<nome>",
+        lambda redact: run_rows(mismatches, [("Ann", 7)], returnType="nome string", redact=redact),
+        "mismatches returned a dict: declared struct<nome>",
     ),
 }
 
@@ -208,8 +208,8 @@ def test_redacted_inputs_and_results_do_not_appear(case: str) -> None:
     ],
 )
 def test_a_redact_function_says_what_is_shown(redact: Any, shown: str) -> None:
-    text = str(raised(lambda: run_rows(misfits, [("Ann", 7)], returnType="int", redact=redact)))
-    assert f"for the input {shown}: misfits returned a dict" in text
+    text = str(raised(lambda: run_rows(mismatches, [("Ann", 7)], returnType="int", redact=redact)))
+    assert f"for the input {shown}: mismatches returned a dict" in text
 
 
 def test_a_redact_function_gets_the_value_of_a_single_argument() -> None:

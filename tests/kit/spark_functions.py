@@ -50,7 +50,7 @@ async def from_a_coroutine(id: int, context: RuntimeContext):
     return {"got": id}
 
 
-async def misfit(id: int, context: RuntimeContext) -> int:
+async def mismatch(id: int, context: RuntimeContext) -> int:
     context.output(LOG, {"id": "one", "note": None})
     return id
 

@@ -308,6 +308,22 @@ def test_the_first_line_of_each_test_file_says_what_it_promises() -> None:
     require_none(violations, "Begin these files with a docstring whose first line is one sentence and ends with a dot:")
 
 
+def test_text_has_the_terms_of_the_field() -> None:
+    """Words that only this project would understand, and pronouns for nobody in particular, stay out of it."""
+    words = re.compile(
+        r"\b(houses?|rooms|farewell|pardon\w*|suspects?|blam\w*|contaminated|misfits?|pullers?|settle[sd]?|whoever)\b",
+        re.IGNORECASE,
+    )
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.py")]
+    violations = [
+        f"{path.relative_to(ROOT)}:{number}: {found[0]}"
+        for path in [*texts, *(path for folder in FOLDERS.values() for path in folder.rglob("*.py"))]
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if (found := words.search(line))
+    ]
+    require_none(violations, "Say it with the words of Spark, asyncio and Flink:")
+
+
 def test_the_annotations_of_public_classes_can_be_read() -> None:
     """They are strings of a private module; `get_type_hints` must find their names from the public one, too."""
     violations = []

@@ -75,7 +75,7 @@ def test_a_row_that_fails_names_function_row_and_cause(spark, stream_of, spark_e
         assert "\n\nTraceback" in text, name
 
 
-MISFITS = {
+MISMATCHES = {
     "map": (lambda s: s.map(lambda row: {"id": "x"}), "map failed.*returned 'x' (str) in field 'id': declared int64"),
     "flat_map": (lambda s: s.flat_map(lambda row: 3, "int"), "flat_map failed.*an iterable of rows.*not 3"),
     "process": (lambda s: s.process(Passes(), "id int, x int"), "Passes failed.*missing field 'x'"),
@@ -92,9 +92,9 @@ def two_and_an_end(row):
     raise RuntimeError("the end")
 
 
-@pytest.mark.parametrize("method", MISFITS)
+@pytest.mark.parametrize("method", MISMATCHES)
 def test_a_row_that_does_not_fit_names_function_and_field(spark, spark_error, method):
-    chain, said = MISFITS[method]
+    chain, said = MISMATCHES[method]
     text = spark_error(chain(AsyncStream(spark.range(1))).to_df())
     for words in said.split(".*"):
         assert words in text

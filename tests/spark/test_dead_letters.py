@@ -70,7 +70,7 @@ def test_dead_letters_of_operators_with_other_columns_have_nulls(spark, stream_o
     assert tuples(letters.select("id", "half").orderBy("id")) == [(0, 0), (1, None)]
 
 
-@pytest.mark.parametrize("why", ["timeout", "attempt_timeout", "misfit", "bad completion"])
+@pytest.mark.parametrize("why", ["timeout", "attempt_timeout", "mismatch", "bad completion"])
 def test_every_kind_of_failure_is_a_dead_letter(spark, stream_of, why):
     class Fails(AsyncFunction):
         async def async_invoke(self, value, result_future):

@@ -23,7 +23,7 @@ from asyncudf import (
     ordered_wait,
 )
 from tests.kit.frames import from_ddl, tuples
-from tests.kit.spark_functions import LOG, TWICE, from_a_coroutine, halved, misfit, note
+from tests.kit.spark_functions import LOG, TWICE, from_a_coroutine, halved, mismatch, note
 
 pytestmark = pytest.mark.spark
 COUNT = OutputTag("count", "int")
@@ -178,38 +178,38 @@ def test_side_rows_of_a_failed_attempt_and_of_a_dead_letter_are_dropped(spark, s
     assert tuples(stream.side_output(DEAD_LETTERS).select("id", "error.attempts")) == [(0, 2)]
 
 
-class MisfitRows(ProcessFunction):
+class MismatchRows(ProcessFunction):
     def process_element(self, value, context, collector):
         context.output(LOG, {"id": 1})
 
 
-MISFITS = {
-    "a function": (lambda s: s.ordered_wait(misfit), "side output 'log' returned 'one' (str) in field 'id'"),
+MISMATCHES = {
+    "a function": (lambda s: s.ordered_wait(mismatch), "side output 'log' returned 'one' (str) in field 'id'"),
     "a ProcessFunction": (
-        lambda s: s.process(MisfitRows()),
-        "MisfitRows failed.*side output 'log'.*missing field 'note'",
+        lambda s: s.process(MismatchRows()),
+        "MismatchRows failed.*side output 'log'.*missing field 'note'",
     ),
 }
 
 
-@pytest.mark.parametrize("writer", MISFITS)
+@pytest.mark.parametrize("writer", MISMATCHES)
 def test_a_value_that_does_not_fit_names_its_tag(spark, stream_of, spark_error, writer):
-    chain, said = MISFITS[writer]
+    chain, said = MISMATCHES[writer]
     stream = chain(stream_of(spark.range(1)))
     assert all(words in spark_error(stream.side_output(LOG).to_df()) for words in said.split(".*"))
 
 
 def test_a_value_that_does_not_fit_its_tag_is_the_rows_error(spark, stream_of):
-    stream = stream_of(spark.range(1)).ordered_wait(misfit, on_error="dead_letter")
+    stream = stream_of(spark.range(1)).ordered_wait(mismatch, on_error="dead_letter")
     (error,) = tuples(stream.side_output(DEAD_LETTERS).select("error.type", "error.message"))
     assert error[0] == "ResultError"
     assert "side output 'log'" in error[1]
 
 
 def test_a_tag_that_nobody_reads_is_dropped_unseen(spark, stream_of):
-    stream = stream_of(spark.range(0, 2, 1, 1)).ordered_wait(misfit)
+    stream = stream_of(spark.range(0, 2, 1, 1)).ordered_wait(mismatch)
     assert tuples(AsyncStream.collect(main=stream)["main"]) == [(0, 0), (1, 1)]
-    assert tuples(ordered_wait(spark.range(0, 2, 1, 1), misfit)) == [(0, 0), (1, 1)]
+    assert tuples(ordered_wait(spark.range(0, 2, 1, 1), mismatch)) == [(0, 0), (1, 1)]
 
 
 def test_a_side_output_is_read_with_the_schema_that_it_was_written_with(spark, stream_of, spark_error):

@@ -88,9 +88,9 @@ for i, key in ipairs(KEYS) do
   lines[i].saved, lines[i].length, lines[i].most, lines[i].start, lines[i].last = saved, length, most, 0, 0
   if most > 0 then asked[#asked + 1] = lines[i] end
 end
-local settled
+local is_final
 repeat
-  settled = true
+  is_final = true
   for _, one in ipairs(asked) do
     one.at = -1
     repeat
@@ -98,9 +98,9 @@ repeat
       one.start, one.last = math.max(one.free[one.at], due - one.saved), one.free[one.at + 1]
     until one.start + one.length <= one.last + CLOSE
     local own = one.start + math.min(one.length, one.saved)  -- so long after their start the call may begin
-    if own > due + CLOSE then due, settled = own, false end
+    if own > due + CLOSE then due, is_final = own, false end
   end
-until settled
+until is_final
 local part = 1
 for _, one in ipairs(asked) do
   part = math.min(part, (math.min(one.last, math.max(now, one.start + SPAN)) - one.start) / one.most)

@@ -63,8 +63,11 @@ class WatermarkStrategy:
 
     @classmethod
     def for_punctuation(cls, column: str) -> WatermarkStrategy:
-        """A watermark follows each row that the column marks: True in a boolean column (such watermarks are
-        numbered 1, 2, ...), or a timestamp, which is the watermark, in a timestamp column."""
+        """A watermark follows each row that the column marks.
+
+        A boolean column marks a row by True, and these watermarks are numbered 1, 2, ...; a timestamp column marks it
+        by the timestamp of the watermark.
+        """
         return cls(WatermarkSource.PUNCTUATION, _column(column))
 
     @classmethod
@@ -78,8 +81,10 @@ class WatermarkStrategy:
         return cls(WatermarkSource.WATERMARKS, _column(column))
 
     def with_idleness(self, timeout: float | timedelta) -> WatermarkStrategy:
-        """A copy whose input is idle when no row has come for `timeout` seconds: in a union it then does not hold back
-        the watermark of the other inputs. It is active again with its next row."""
+        """A copy whose input is idle when no row has come for `timeout` seconds.
+
+        In a union, an idle input does not hold back the watermark of the other inputs. Its next row makes it active.
+        """
         return dataclasses.replace(self, idleness=seconds(timeout, "timeout"))
 
 

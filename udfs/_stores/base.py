@@ -154,8 +154,11 @@ class ResultStore:
         """Disconnect; called once, also after a failure."""
 
     async def info(self) -> dict[str, int]:
-        """The `entries` that are not too old, the `bytes` that they take, and how many lookups have found a value,
-        `hits`, or none, `misses`.
+        """What is in the store.
+
+        Returns:
+            The number of `entries` that are not too old, the `bytes` that they take, and how many lookups have found a
+            value (`hits`) or none (`misses`).
         """
         raise AsyncUDFError(f"{type(self).__name__} cannot say what is in it: it has no coroutine info()")
 
