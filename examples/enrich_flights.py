@@ -170,7 +170,7 @@ class Service:
         return Counter(json.loads(self.ask("GET", "/stats")))
 
 
-def local_spark(batch_rows: int) -> SparkSession:
+def start_spark(master: str, batch_rows: int) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     options = {
@@ -179,7 +179,7 @@ def local_spark(batch_rows: int) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    return SparkSession.builder.master(f"local[{TASKS}]").appName("enrich_flights").config(map=options).getOrCreate()
+    return SparkSession.builder.master(master).appName("enrich_flights").config(map=options).getOrCreate()
 
 
 def read_flights(spark: SparkSession, rows: int | None) -> DataFrame:
@@ -258,11 +258,12 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=5_000, help="how many of them for the plain pandas UDF")
     parser.add_argument("--capacity", type=int, default=32, help="calls in flight in each task")
     parser.add_argument("--batch-rows", type=int, default=1000, help="rows in each batch that Spark gives a worker")
+    parser.add_argument("--master", default=f"local[{TASKS}]", help="the Spark to run on")
     parser.add_argument("--seed", type=int, default=1, help="of the service's latencies and errors")
     parser.add_argument("--report", type=Path, default=REPORT, help="the HTML file to write")
     args = parser.parse_args()
     with Service(args.seed) as service:
-        spark = local_spark(args.batch_rows)
+        spark = start_spark(args.master, args.batch_rows)
         flights = read_flights(spark, args.rows)
         udf = airport_udf(service.url, args.capacity)
         as_column(flights.where("flight_id % 100 = 0"), udf).collect()  # starts Spark's Python workers

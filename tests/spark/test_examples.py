@@ -21,6 +21,7 @@ import pytest
 from asyncudf._spark.coordinators import coordinator_url
 from tests.kit.pages import figures_in, read_page
 from tests.kit.programs import run_program
+from tests.kit.standalone import StandaloneCluster
 
 airportsdata = pytest.importorskip("airportsdata")  # of the extra "examples", without which no example runs
 
@@ -121,8 +122,9 @@ def unknown_to_the_service(airports: dict[str, Any], codes: set[str]) -> set[str
 
 @pytest.mark.timeout(240)
 def test_enrich_flights_finds_the_same_airports_in_all_ways_through_errors_and_timeouts(
-    run_alone: Run, tmp_path: Path
+    run_alone: Run, standalone: StandaloneCluster, tmp_path: Path
 ) -> None:
+    """On a cluster; the other tests run it in local mode."""
     report = tmp_path / "reports" / "run.html"
     airports = airportsdata.load("IATA")
     rows = 600  # of which with this seed some meet each kind of trouble
@@ -132,8 +134,9 @@ def test_enrich_flights_finds_the_same_airports_in_all_ways_through_errors_and_t
     assert 0 < expected < rows
 
     output = run_alone(
-        "enrich_flights", "--rows", rows, "--sample", 200, "--batch-rows", 150, "--seed", 6, "--report", report
-    )
+        "enrich_flights", "--master", standalone.url,
+        "--rows", rows, "--sample", 200, "--batch-rows", 150, "--seed", 6, "--report", report,
+    )  # fmt: skip
 
     assert re.findall(r"^(?:\d\. As|\d\. In|\d\. With|For)\b", output, re.MULTILINE) == [
         "1. As",

@@ -2,14 +2,17 @@
 
 import contextlib
 import json
+import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tenacity
 from pyspark.sql import SparkSession
 
+import asyncudf
 from asyncudf import FunctionError, OptionError, async_pandas_udf, ship
 from tests.kit.drivers import SharedDriver
 from tests.kit.standalone import StandaloneCluster
@@ -97,6 +100,30 @@ def test_executors_without_the_library_say_so_and_ship_brings_it(lean_cluster: S
 
     found = lean_cluster.run(DECLARED + SHIP + ENTRY_POINTS)
     assert json.loads(found) == [["BERGEN", "OSLO"]] * 4
+
+
+@pytest.fixture
+def archive(tmp_path: Path, lean_python: str) -> Path:
+    """An environment in an archive, as venv-pack or conda-pack make it: with this library, and paths of its own."""
+    environment = tmp_path / "environment"
+    (environment / "bin").mkdir(parents=True)
+    for module in (asyncudf, tenacity):
+        shutil.copytree(module.__path__[0], environment / "packages" / module.__name__)
+    python = environment / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:$(dirname "$0")/../packages" exec {lean_python} "$@"\n')
+    python.chmod(0o755)
+    return Path(shutil.make_archive(str(environment), "gztar", environment))
+
+
+def test_an_environment_in_an_archive(standalone: StandaloneCluster, archive: Path) -> None:
+    """The driver is not in it: all but the table function, which Spark plans there, find what they need."""
+    builder = f'{standalone.builder()}.config("spark.archives", "{archive}#environment")'
+    with contextlib.closing(SharedDriver(builder, PYSPARK_PYTHON="./environment/bin/python")) as driver:
+        assert json.loads(driver.run(DECLARED + ENTRY_POINTS)) == [["BERGEN", "OSLO"]] * 4
+        refused = driver.run(
+            DECLARED + TRY + 'print(failure(lambda: shout.with_options(output_mode="unordered").register(spark, "u")))'
+        )
+    assert "here is no ./environment/bin/python" in refused
 
 
 def test_ship_with_spark_connect(connect: SharedDriver) -> None:
