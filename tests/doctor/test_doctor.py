@@ -129,6 +129,17 @@ def test_the_bounds_are_those_of_the_package(monkeypatch):
     assert looked["Python"] == looked["pyarrow"] == looked["aiohttp"] == looked["tenacity"] == "ok"
 
 
+@pytest.mark.parametrize("client", ["databricks-connect", "pyspark-client"])
+def test_with_a_client_of_spark_connect_nothing_is_asked_of_this_machines_spark(monkeypatch, client):
+    """Its queries run elsewhere: no Java, no PYSPARK_PYTHON and no job here, and no other pyspark beside it."""
+    versions = {"asyncudf": "0.1.0", "pyspark": "", **dict.fromkeys(packages.CONNECT_CLIENTS, ""), client: "16.4.1"}
+    monkeypatch.setattr(packages, "version_of", lambda package: versions.get(package, "99"))
+    found = {finding.name: finding for finding in examine(Examination(environment={}))}
+    assert not {"pyspark", "java", "SPARK_HOME", "PYSPARK_PYTHON", "tiny job"} & found.keys()
+    assert f"{client} 16.4.1: workers run where it connects to, and need Python 3." in found["workers"].found
+    assert "fail" not in {finding.status for finding in found.values()}
+
+
 def test_an_asyncudf_that_is_not_installed(monkeypatch):
     """As in a folder of sources: there are no bounds, and that is told."""
     monkeypatch.setattr(packages, "version_of", lambda package: "")
@@ -311,6 +322,7 @@ def test_a_job_without_a_host_is_mended_by_the_setting_that_counts(monkeypatch, 
     job = TinyJob(error="Caused by: java.net.UnknownHostException: laptop")
     replace_readings(monkeypatch, lambda *arguments, **options: 1 / 0)
     monkeypatch.setattr(programs, "run_job", lambda environment: job)
+    monkeypatch.setattr(packages, "connect_client", lambda: "")
     *_, last = examine(Examination(environment=environment))
     assert last.mend == mend
 

@@ -26,6 +26,7 @@ __all__ = (
     "check_package",
     "check_remote",
     "check_spark_home",
+    "connect_client",
     "fits",
     "missing_for",
     "packages_needed",
@@ -37,6 +38,7 @@ __all__ = (
 )
 
 PACKAGE = "asyncudf"
+CONNECT_CLIENTS = ("databricks-connect", "pyspark-client")  # each is a pyspark without Java
 WHY = {"pandas": "PySpark does not fully support pandas 3"}  # an upper bound that people ask about
 
 
@@ -70,8 +72,14 @@ def read_versions() -> Iterator[tuple[Requirement, str]]:
 
 
 def packages_needed() -> list[Requirement]:
-    """The packages that each Python needs: pyspark as well, unless databricks-connect brings it."""
-    return [*([] if version_of("databricks-connect") else required_of(PACKAGE, "spark")), *required_of(PACKAGE)]
+    """The packages that each Python needs: pyspark as well, unless a client of Spark Connect stands for it."""
+    return [*([] if connect_client() else required_of(PACKAGE, "spark")), *required_of(PACKAGE)]
+
+
+def connect_client() -> str:
+    """The package with which queries run on another machine's Spark, and its version; empty for a Spark of our own."""
+    found = [f"{package} {version}" for package in CONNECT_CLIENTS if (version := version_of(package))]
+    return "" if version_of("pyspark") or not found else found[0]
 
 
 def required_of(package: str, extra: str = "") -> list[Requirement]:

@@ -30,19 +30,25 @@ class Examination:
 
 Probe = Callable[[Examination], Iterable[Finding]]
 
+
+def _of_own_spark(probe: Probe) -> Probe:
+    """A probe of what matters only if Spark runs on this machine."""
+    return lambda asked: [] if packages.connect_client() else probe(asked)
+
+
 # What is looked at: how it is read, and the check that says what is wrong and what mends it.
 PROBES: Mapping[str, Probe] = {
     "versions": lambda asked: starmap(packages.check_package, packages.read_versions()),
     "SPARK_REMOTE": lambda asked: packages.check_remote(asked.environment.get("SPARK_REMOTE", "")),
-    "SPARK_HOME": lambda asked: [_spark_home(asked.environment.get("SPARK_HOME", ""))],
-    "Java": lambda asked: [_java(asked.environment)],
+    "SPARK_HOME": _of_own_spark(lambda asked: [_spark_home(asked.environment.get("SPARK_HOME", ""))]),
+    "Java": _of_own_spark(lambda asked: [_java(asked.environment)]),
     "Python": lambda asked: _pythons(asked.environment),
     "extras": lambda asked: [packages.check_extras(packages.read_extras())],
     "open files": lambda asked: [machine.check_open_files(machine.open_file_limits(), asked.capacity)],
     "ports": lambda asked: [machine.check_ports(machine.port_count(), asked.capacity, asked.tasks)],
     "host name": lambda asked: map(machine.check_host, machine.read_hosts(asked.environment)),
     "folders": lambda asked: map(machine.check_folder, machine.read_folders(asked.environment)),
-    "tiny job": lambda asked: [_job(asked.environment)] if asked.with_job else [],
+    "tiny job": _of_own_spark(lambda asked: [_job(asked.environment)] if asked.with_job else []),
 }
 
 
@@ -59,6 +65,10 @@ def _java(environment: Mapping[str, str]) -> Finding:
 def _pythons(environment: Mapping[str, str]) -> Iterator[Finding]:
     driver = programs.start_python(sys.executable)
     yield programs.check_driver_python(driver)
+    if client := packages.connect_client():
+        found = f"{client}: workers run where it connects to, and need Python {driver.version} and asyncudf there"
+        yield Finding("workers", "ok", found)
+        return
     for worker in programs.python_settings(environment, packages.spark_folder(environment)):
         yield programs.check_python(worker, driver, programs.start_python)
 
