@@ -26,6 +26,7 @@ class Engine:
 
     Args:
         output: takes what the engine emits.
+        loop: of another engine, whose time this one shares.
 
     Attributes:
         loop: the clock, for what is to happen at a time; it is closed when `run` returns.
@@ -33,10 +34,15 @@ class Engine:
     """
 
     def __init__(
-        self, function: Callable[..., Any] | AsyncUDF[..., Any], *, output: list[Any] | None = None, **options: Any
+        self,
+        function: Callable[..., Any] | AsyncUDF[..., Any],
+        *,
+        output: list[Any] | None = None,
+        loop: VirtualClockLoop | None = None,
+        **options: Any,
     ) -> None:
         self.udf = function if isinstance(function, AsyncUDF) else async_pandas_udf(function, **options)
-        self.loop = VirtualClockLoop()
+        self.loop = loop or VirtualClockLoop()
         emits = ListOutput()
         self.output = emits.everything = [] if output is None else output
         self._chain = chain_of(self.udf, emits, self.loop)
@@ -49,12 +55,15 @@ class Engine:
         """Say that no batch follows."""
         self._chain.end_of_input()
 
-    def run(self, *, until: float | None = None) -> None:
-        """Run until all rows are done, or cancel what is still running at that time."""
+    def run(self, *others: Engine, until: float | None = None) -> None:
+        """Run, with others on the same loop, until all rows are done, or cancel what is still running at that time."""
         try:
-            self.loop.run_until_complete(self._run(until))
+            self.loop.run_until_complete(self._together(others, until))
         finally:
             self.loop.close()
+
+    async def _together(self, others: Iterable[Engine], until: float | None) -> None:
+        await asyncio.gather(*(engine._run(until) for engine in (self, *others)))
 
     async def _run(self, until: float | None) -> None:
         running = asyncio.ensure_future(self._chain.run())

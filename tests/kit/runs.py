@@ -9,7 +9,7 @@ from asyncudf import AsyncStream
 from asyncudf.testing import run_stream
 from tests.kit.engines import Counted, Engine, added_up, started_streams
 
-__all__ = ("figures_of", "run_of_a_function", "run_of_a_stream")
+__all__ = ("figures_of", "run_of_a_function", "run_of_a_stream", "run_of_tasks")
 
 
 def figures_of(
@@ -50,6 +50,18 @@ def run_of_a_function(
         engine.loop.call_later(number * every, feed, start)
     engine.run()
     (figures,) = figures_of([engine.counted], engine.udf.options.to_plain())
+    return figures
+
+
+def run_of_tasks(function: Callable[..., Any], *partitions: Iterable[Any], **options: Any) -> dict[str, Any]:
+    """The figures of tasks that run at the same time, each with the rows of a partition."""
+    first = Engine(function, **options)
+    engines = [first, *(Engine(function, loop=first.loop, **options) for _ in partitions[1:])]
+    for engine, rows in zip(engines, partitions, strict=True):
+        engine.feed(rows)
+        engine.end()
+    first.run(*engines[1:])
+    (figures,) = figures_of([engine.counted for engine in engines], first.udf.options.to_plain())
     return figures
 
 

@@ -64,7 +64,7 @@ VERDICTS: dict[str, Case] = {
         ["90%", "only slot", "50 ms", "capacity=2"],
     ),
     "calls that take as long at all times": (
-        figures(**BUSY, latency={**latencies(1000, 0.05), "first": [[0.05, 20]], "last": [[0.05, 20]]}),
+        figures(**BUSY, latency={**latencies(3720, 0.05), "first": [[0.05, 20]], "last": [[0.05, 20]]}),
         "calls_busy",
         ["93%", "20 slots", "50 ms", "first to last", "capacity=40", HALF, "the service", "Spark"],
     ),
@@ -85,6 +85,37 @@ VERDICTS: dict[str, Case] = {
         figures(**BUSY, latency={**latencies(1000, 0.25), "first": [[0.25, 20]], "last": [[0.15, 12], [0.25, 8]]}),
         "calls_busy",
         ["93%", "20 slots", "150 ms", "250 ms", "the service", "slower with more calls", "a lower capacity"],
+    ),
+    "calls that were quicker at last, and a machine at its limit": (
+        figures(
+            **BUSY,
+            processor_seconds=3.4,
+            latency={**latencies(1000, 0.068), "first": [[0.068, 20]], "last": [[0.051, 12], [0.068, 8]]},
+        ),
+        "calls_busy",
+        [
+            "93%",
+            "20 slots",
+            "51 ms",
+            "68 ms",
+            "the service",
+            "pool",
+            "or this machine",
+            "34%",
+            "slower with more calls",
+        ],
+    ),
+    "full slots, and blocks": (
+        figures(calls_busy=6.4, blocked_loop=3.4, input=0.2, in_flight={"mean": 18.6, "peak": 20}),
+        "calls_busy",
+        [
+            "64% of the time all 20 slots",
+            "for 34% ",
+            "event loop",
+            "asynchronous client",
+            "plain def",
+            "cores",
+        ],
     ),
     "computing": (
         figures(calls_busy=10.0, processor_seconds=9.0, in_flight={"mean": 19.0, "peak": 20}),

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ import pytest
 from asyncudf import AdaptiveCapacity, AsyncStream, CircuitBreaker, Hedge, RateLimit, ResultStore, RetryStrategy, http
 from asyncudf._reports.verdict import verdict
 from tests.kit.engines import Engine
-from tests.kit.runs import figures_of, run_of_a_function, run_of_a_stream
+from tests.kit.runs import figures_of, run_of_a_function, run_of_a_stream, run_of_tasks
 
 Figures = dict[str, Any]
 Call = Callable[[int], Any]
@@ -38,17 +38,6 @@ def steady(seconds: float = 0.05) -> Call:
     return call
 
 
-def jittery() -> Call:
-    """It takes any number of calls, and 20 to 130 ms for one."""
-    rng = random.Random(3)
-
-    async def call(n: int) -> int:
-        await asyncio.sleep(0.05 * rng.lognormvariate(0, 0.35))
-        return n
-
-    return call
-
-
 def few_at_once(at_once: int, seconds: float = 0.05, jitter: float = 0.0) -> Call:
     """A service with so many workers, or a client with so many connections: the others wait in line."""
     free, rng = asyncio.Semaphore(at_once), random.Random(5)
@@ -56,6 +45,46 @@ def few_at_once(at_once: int, seconds: float = 0.05, jitter: float = 0.0) -> Cal
     async def call(n: int) -> int:
         async with free:
             await asyncio.sleep(seconds * rng.uniform(1 - jitter, 1 + jitter))
+        return n
+
+    return call
+
+
+def newest_first(at_once: int, jitter: float = 0.0) -> Call:
+    """A client with so many connections, as in aiohttp: a call that begins takes one that has just become free."""
+    free, waiting, rng = at_once, deque[asyncio.Future[None]](), random.Random(5)
+
+    async def call(n: int) -> int:
+        nonlocal free
+        while not free:
+            turn = asyncio.get_running_loop().create_future()
+            waiting.append(turn)
+            await turn
+        free -= 1
+        await asyncio.sleep(0.05 * rng.uniform(1 - jitter, 1 + jitter))
+        free += 1
+        if waiting:
+            waiting.popleft().set_result(None)
+        return n
+
+    return call
+
+
+def long_tailed(one_in: int, seconds: float) -> Call:
+    rng = random.Random(3)
+
+    async def call(n: int) -> int:
+        await asyncio.sleep(seconds if rng.random() < 1 / one_in else 0.05)
+        return n
+
+    return call
+
+
+def uneven(sigma: float) -> Call:
+    rng = random.Random(3)
+
+    async def call(n: int) -> int:
+        await asyncio.sleep(0.05 * rng.lognormvariate(0, sigma))
         return n
 
     return call
@@ -325,37 +354,78 @@ JOBS = {
         lambda text: run(steady(), capacity=int(advised(text, "capacity"))),
     ),
     "a service that takes any number, and not always as long": Job(
-        lambda: run(jittery()),
+        lambda: run(uneven(0.35)),
         "calls_busy",
         "the service or capacity is the limit; try capacity=40: if calls then take longer, the service is the limit",
         "likely",
-        lambda text: run(jittery(), capacity=int(advised(text, "capacity"))),
+        lambda text: run(uneven(0.35), capacity=int(advised(text, "capacity"))),
         0.5,
     ),
     "a service that takes 4 at once": Job(
         lambda: run(few_at_once(4)),
         "calls_busy",
-        "calls took 50 ms while few were in flight and 249 ms else: the service, the client's pool, or a blocked loop "
-        "takes about 4 at once",
-        "sure",
+        "calls took 249 ms (50 ms while few were in flight): the service, the client's pool, or a blocked loop "
+        "takes at most about 4 at once, and more capacity changes nothing",
+        "likely",
         lambda text: run(few_at_once(4), capacity=int(advised(text, "capacity"))),
         0.0,
     ),
     "a service that takes 4 at once, and not always as long": Job(
         lambda: run(few_at_once(4, jitter=0.5)),
         "calls_busy",
-        "the client's pool, or a blocked loop takes about",
-        "sure",
+        "the client's pool, or a blocked loop takes at most about 7 at once",
+        "likely",
         lambda text: run(few_at_once(4, jitter=0.5), capacity=40),
         0.0,
     ),
     "a client with a pool of 4": Job(
         lambda: run(few_at_once(4, 0.2)),
         "calls_busy",
-        "the client's pool, or a blocked loop takes about 4 at once, and more capacity changes nothing; one",
-        "sure",
+        "the client's pool, or a blocked loop takes at most about 4 at once, and more capacity changes nothing; one",
+        "likely",
         lambda text: run(few_at_once(20, 0.2)),
         0.8,
+    ),
+    "a service that takes 4 at once, and a large capacity": Job(
+        lambda: run(few_at_once(4), capacity=100),
+        "calls_busy",
+        "takes at most about 4 at once, and more capacity changes nothing",
+        "likely",
+        lambda text: run(few_at_once(4), capacity=int(advised(text, "capacity"))),
+        0.0,
+    ),
+    "a service that takes 4 at once from two tasks": Job(
+        lambda: run_of_tasks(few_at_once(4), range(1000), range(1000), capacity=50),
+        "calls_busy",
+        "takes at most about 2 at once from each of 2 tasks, and more capacity changes nothing",
+        "likely",
+        lambda text: run_of_tasks(few_at_once(4), range(1000), range(1000), capacity=int(advised(text, "capacity"))),
+        0.0,
+    ),
+    "a pool of 4 whose connections go to the newest call": Job(
+        lambda: run(newest_first(4)),
+        "calls_busy",
+        "half of the calls took 50 ms and the mean is 248 ms: the client's pool (in aiohttp TCPConnector(limit=...)), "
+        "or the service, takes about 4 at once, and newer calls pass older ones; a larger pool would help",
+        "likely",
+        lambda text: run(newest_first(4), capacity=int(advised(text, "capacity"))),
+        0.0,
+    ),
+    "a pool of 100 whose connections go to the newest call": Job(
+        lambda: run(newest_first(100, jitter=0.3), 3000, capacity=400),
+        "calls_busy",
+        "takes about 100 at once, and newer calls pass older ones; a larger pool would help",
+        "likely",
+        lambda text: run(newest_first(400, jitter=0.3), 3000, capacity=400),
+        0.72,
+    ),
+    "a capacity that was chosen for what the service takes": Job(
+        lambda: run(few_at_once(4), capacity=4),
+        "calls_busy",
+        "the service or capacity is the limit; try capacity=8: if calls then take longer, the service is the limit",
+        "likely",
+        lambda text: run(few_at_once(4), capacity=8),
+        0.0,
     ),
     "a service that shares one processor": Job(
         lambda: run(shared_processor(4)),
@@ -369,7 +439,7 @@ JOBS = {
         lambda: run(slower_with_more(4)),
         "calls_busy",
         "more capacity changes nothing",
-        "sure",
+        "likely",
         lambda text: run(slower_with_more(4), capacity=int(advised(text, "capacity"))),
         0.0,
     ),
@@ -673,10 +743,58 @@ def test_the_advice_keeps_its_promise(name: str) -> None:
         assert abs(saved - told) <= told / 3
 
 
+TAILS: dict[str, Callable[[int], Figures]] = {
+    "1 in 100 takes 1 s": lambda capacity: run(long_tailed(100, 1.0), 3000, capacity),
+    "1 in 100 takes 10 s": lambda capacity: run(long_tailed(100, 10.0), 3000, capacity),
+    "1 in 1,000 takes 5 s": lambda capacity: run(long_tailed(1000, 5.0), 3000, capacity),
+    "1 in 10 takes 2 s": lambda capacity: run(long_tailed(10, 2.0), 3000, capacity),
+    "lognormal, sigma 1.2": lambda capacity: run(uneven(1.2), 3000, capacity),
+    "lognormal, sigma 1.6": lambda capacity: run(uneven(1.6), 3000, capacity),
+}
+
+
+@pytest.mark.parametrize("capacity", [20, 100])
+@pytest.mark.parametrize("tail", TAILS)
+def test_rows_that_are_slow_by_themselves_were_not_overtaken(tail: str, capacity: int) -> None:
+    """Their service takes more calls: a pool was not the limit."""
+    text = verdict(TAILS[tail](capacity)).text
+    assert "pool" not in text
+    assert "capacity" in text or "last calls" in text
+
+
+@pytest.mark.parametrize("until", [2.0, 5.0])
+def test_calls_that_wait_for_a_connection_are_known_before_they_end(until: float) -> None:
+    """Those that have ended took 50 ms each, from first to last; most of those in flight do not come back."""
+    engine = Engine(newest_first(4), capacity=20)
+    engine.feed(range(2000))
+    engine.run(until=until)
+    (figures,) = figures_of([engine.counted], {"capacity": 20})
+    assert promise(verdict(figures).text) is None
+
+
+@pytest.mark.parametrize("capacity", [20, 100])
+def test_advice_for_a_service_that_takes_few_is_not_taken_back(capacity: int) -> None:
+    """With the capacity that it names the verdict is the same, not that capacity is the limit."""
+
+    def of_two(capacity: int) -> str:
+        return verdict(run_of_tasks(few_at_once(4), range(1000), range(1000), capacity=capacity)).text
+
+    again = of_two(int(advised(of_two(capacity), "capacity")))
+    assert "more capacity changes nothing" in again
+    assert "capacity=" not in again
+
+
 PAGE = (Path(__file__).parents[2] / "docs" / "observe.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["a service that takes 4 at once", "calls that wait, and then block"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a service that takes 4 at once",
+        "a pool of 4 whose connections go to the newest call",
+        "calls that wait, and then block",
+    ],
+)
 def test_the_page_says_what_the_verdict_says(name: str) -> None:
     """Word for word, but for line breaks; the page has more of them, see test_slow_jobs."""
     quoted = " ".join(line.removeprefix("> ") for line in PAGE.splitlines())

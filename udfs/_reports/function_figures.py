@@ -15,6 +15,9 @@ __all__ = ("FunctionFigures", "rounded_up", "seconds_of", "throughput_of")
 COUNTED = ("succeeded", "stopped", "running")  # the figures of tasks that failed or were lost stand apart
 GENERATIONS = 5  # calls in each slot, from which on the first and the last are few
 CLEARLY_SHORTER = 0.75  # of half of the calls' time
+ONE_ROUND = 1.5  # times the shortest call: what took longer may have waited for another
+OVERTAKEN = 1.75  # times half of the calls' time: a mean above it is that of few, and very long, calls
+FAR_LONGER = 5  # times the mean
 ALIKE = 1.25  # times the shorter of two: about as long
 
 
@@ -67,6 +70,11 @@ class FunctionFigures:
     def ran_together(self) -> bool:
         """Whether about all tasks ran at the same time, so that fewer tasks would not be done earlier."""
         return self.tasks <= 1 or (self.wall > 0 and self.seconds / self.wall >= 0.7 * self.tasks)
+
+    @property
+    def at_a_time(self) -> int:
+        """Tasks that ran at the same time, in the mean."""
+        return max(1, min(self.tasks, round(self.seconds / self.wall))) if self.wall else 1
 
     @property
     def processor(self) -> float:
@@ -149,9 +157,27 @@ class FunctionFigures:
         return self._has_generations and (self.at_once > 0 or is_quick_at_last)
 
     @property
+    def were_overtaken(self) -> int:
+        """Calls that a task had in progress beside those that waited, if some calls waited while others passed; else 0.
+
+        A pool of connections may give each free one to the newest call. The calls that do not get one wait until there
+        are no newer ones, and most others never wait. Rows that are slow by themselves look alike, but for the end:
+        they keep the task waiting when all other calls are done.
+        """
+        half, mean = self.latency("p50"), self.latency("mean")
+        is_running = bool((self.plain.get("tasks") or {}).get("running"))
+        if is_running or not half or mean < OVERTAKEN * half or self.latency("max") < FAR_LONGER * mean:
+            return 0
+        if self.time[State.WINDING_DOWN] > 2 * mean * self.tasks:
+            return 0
+        return _calls(self.in_flight * half / mean) if self._has_generations else 0
+
+    @property
     def is_steady(self) -> bool:
-        """Whether nearly all calls took as long, the first and the last too."""
+        """Whether nearly all calls took as long, the first and the last too, and those that have not ended."""
         half = self.latency("p50")
+        if self.in_flight * self.seconds + self.count("waited") > ALIKE * self._call_seconds:
+            return False
         is_even = half <= ALIKE * self.latency("min") and max(self.latency("p95"), self.latency("mean")) <= ALIKE * half
         least = 0.9 * half
         return is_even and self._has_generations and all(self._quantile(n, 0.5) >= least for n in ("first", "last"))
@@ -162,11 +188,14 @@ class FunctionFigures:
 
     @property
     def at_once(self) -> int:
-        """Calls that a saturated service takes at a time; 0 if the first calls do not show it."""
-        quick, slots = self._below("histogram", CLEARLY_SHORTER), self.slots or self.peak
-        if quick < 2 or self._below("first", CLEARLY_SHORTER) < max(0.7 * quick, 0.1 * self._number("first")):
-            return 0
-        return max(1, round(slots * self._quantile("first", 0.1) / self.latency("p50")))
+        """Calls of a task that a saturated service takes at a time, at most; 0 if the first calls do not show it."""
+        slots = self.slots or self.peak
+        return _calls(slots * self.alone / self.latency("p50")) if self._starts_quick else 0
+
+    @property
+    def _starts_quick(self) -> bool:
+        quick = self._below("histogram", CLEARLY_SHORTER)
+        return quick >= 2 and self._below("first", CLEARLY_SHORTER) >= max(0.7 * quick, 0.1 * self._number("first"))
 
     @property
     def best_at_once(self) -> int:
@@ -181,8 +210,12 @@ class FunctionFigures:
 
     @property
     def alone(self) -> float:
-        """Seconds of the calls that waited least for others."""
-        return self._quantile("first" if self.at_once else "last", 0.1)
+        """Seconds of a call that waited for no other, as far as the first ones show it, or the last."""
+        if not self._starts_quick:
+            return self._quantile("last", 0.1)
+        # In a task that starts with all its slots only so many calls do not wait as the service takes at once.
+        shortest = self._quantile("first", 2 / self._number("first"))
+        return max(seconds for seconds, _ in self._histogram("first") if seconds < max(ONE_ROUND * shortest, 1e-9))
 
     def _histogram(self, name: str) -> Sequence[Sequence[float]]:
         return (self.plain.get("latency") or {}).get(name) or ()
@@ -358,6 +391,11 @@ def rounded_up(value: float) -> float:
         return 0.0
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.ceil(value / unit - 1e-9) * unit:.3g}")
+
+
+def _calls(estimate: float) -> int:
+    """At least one, to two digits."""
+    return max(1, round(float(f"{estimate:.2g}")))
 
 
 def seconds_of(task: Mapping[str, Any]) -> float:

@@ -17,6 +17,7 @@ __all__ = ("Diagnosis", "at_most", "diagnosis", "mostly")
 
 MUCH = 0.5  # of the calls' time, of a state, of a processor
 MANY = 0.2  # of the attempts, of the rows
+FEW_SLOTS = 8  # a service may take no more, and the user may know
 MANY_TIMEOUTS = 0.3  # of the calls' time
 SECOND = 0.2  # of the time: a second limit, which holds when the first is gone
 BLOCKS = 0.15  # of the time: with calls in flight, whose latency the blocks become
@@ -132,6 +133,7 @@ def _calls_busy(f: FunctionFigures) -> Iterator[Diagnosis]:
             "a larger maximum of capacity helps only if it was reached",
             is_sure=False,
         )
+    yield from _overtaken(f)
     yield from _saturated(f)
     yield from _slots_too_few(f)
 
@@ -156,9 +158,13 @@ def _computing(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 def _blocks(f: FunctionFigures) -> Iterator[Diagnosis]:
     if f.share(State.BLOCKED_LOOP) >= BLOCKS:
+        kept, blocked = "synchronous code kept the event loop", State.BLOCKED_LOOP
+        if f.top is blocked:
+            kept += f" from everything else ({seconds(f.time[blocked])} or more)"
+        else:
+            kept = f"{_slots(f)}, but for {share(f.share(blocked))} {kept}"
         yield Diagnosis(
-            f"synchronous code kept the event loop from everything else ({seconds(f.time[State.BLOCKED_LOOP])} or "
-            "more): calls in flight waited for it, and capacity changes nothing",
+            f"{kept}: calls waited for it, and capacity changes nothing",
             NO_BLOCKS.format("lets them go on"),
             is_sure=False,  # a machine with more to do than cores looks the same
         )
@@ -184,30 +190,52 @@ def _failures(f: FunctionFigures) -> Iterator[Diagnosis]:
         )
 
 
+def _overtaken(f: FunctionFigures) -> Iterator[Diagnosis]:
+    if at_once := f.were_overtaken:
+        yield Diagnosis(
+            f"{_slots(f)}, but half of the calls took {seconds(f.latency('p50'))} and the mean is "
+            f"{seconds(f.latency('mean'))}: the client's pool (in aiohttp TCPConnector(limit=...)), or the service, "
+            f"takes about {_of_each_task(f, at_once)}, and newer calls pass older ones",
+            "a larger pool would help" + _fewer(f, at_once),
+            is_sure=False,
+        )
+
+
 def _saturated(f: FunctionFigures) -> Iterator[Diagnosis]:
     if not f.is_saturated:
         return
     alone, half = seconds(f.alone), seconds(f.latency("p50"))
-    seen = f"{_slots(f)}, but calls took {alone} while few were in flight and {half} else: "
+    seen = f"{_slots(f)}, but calls took {half} ({alone} while few were in flight): "
     if f.best_at_once:
         yield Diagnosis(
             f"{seen}the service answers fewer calls the more it has",
             f'try capacity={f.best_at_once}, or capacity="auto", which finds how many it takes',
             is_sure=False,
         )
-    if f.at_once:  # with twice as many calls in flight it is busy, though the estimate be low
-        enough = 2 * f.at_once
-        fewer = f"; capacity={enough} takes as long, with shorter calls" if enough < (f.slots or 0) else ""
+    here = "a blocked loop"
+    if f.processor >= LITTLE:
+        here = f"this machine (processor time {share(min(1.0, f.processor))})"
+    seen += f"the service, the client's pool, or {here} "
+    if f.at_once:
         yield Diagnosis(
-            f"{seen}the service, the client's pool, or a blocked loop takes about {f.at_once} at once, and "
-            "more capacity changes nothing",
-            "one that takes more would help" + fewer,
+            f"{seen}takes at most about {_of_each_task(f, f.at_once)}, and more capacity changes nothing",
+            "one that takes more would help" + _fewer(f, f.at_once),
+            is_sure=False,
         )
     yield Diagnosis(
-        f"{seen}the service, or the client's own pool, is slower with more calls, and more capacity changes little",
-        "one that takes more would help; a lower capacity may take as long, with shorter calls",
+        f"{seen}is slower with more calls, and more capacity changes little",
+        "a lower capacity may take as long, with shorter calls",
         is_sure=False,
     )
+
+
+def _of_each_task(f: FunctionFigures, calls: int) -> str:
+    return f"{calls} at once" + ("" if f.at_a_time == 1 else f" from each of {f.at_a_time} tasks")
+
+
+def _fewer(f: FunctionFigures, at_once: int) -> str:
+    enough = 2 * at_once  # with as many calls in flight the service is still busy, though the estimate be low
+    return f"; capacity={enough} takes as long, with shorter calls" if enough < (f.slots or 0) else ""
 
 
 def _slots_too_few(f: FunctionFigures) -> Iterator[Diagnosis]:
@@ -227,7 +255,7 @@ def _slots_too_few(f: FunctionFigures) -> Iterator[Diagnosis]:
         rows = f.queue_rows or 0
         is_small = f.options.get("queue_size") and rows < ROOM * 2 * f.capacity * f.batch_rows
         twice = f"capacity={2 * f.capacity:_}" + (f" with queue_size={2 * rows:_}" if is_small else "")
-    if f.is_steady:
+    if f.is_steady and (f.slots is None or f.slots > FEW_SLOTS):
         gain = f.share(f.top) / 2
         limit = "".join(f", {name} allows it" for name in _limits(f) if f.options.get(name))
         yield Diagnosis(
