@@ -102,6 +102,7 @@ def test_clients_that_take_long_to_open(spark):
     def job(partitions):
         return told(spark, spark.range(0, 200, 1, partitions).select(with_client("id")))
 
+    job(2)  # the workers are there
     before = job(8)
     assert "resources were opened and closed" in before["verdict"]["text"]
     promised = re.search(r"half as many partitions would (about halve|save about (\d+)%)", before["verdict"]["text"])
@@ -125,6 +126,7 @@ def test_time_sleep_in_a_call(spark):
     def job(function):
         return told(spark, spark.range(0, 200, 1, 1).select(function("id")))
 
+    job(in_threads)  # the workers are there
     before = job(asleep)
     assert before["verdict"]["state"] in ("calls_busy", "blocked_loop")
     assert "a plain def (which runs in threads)" in before["verdict"]["text"]

@@ -81,8 +81,8 @@ class CallingOperator(Protocol):
     loop: asyncio.AbstractEventLoop
     counters: TaskCounters
 
-    def has_rows(self) -> bool:
-        """Whether a free slot would find a row that was never called."""
+    def has_rows(self) -> bool:  # whether a free slot would find a row that was never called
+        ...
 
     def push(self) -> None:
         """Rows are done: emit what may leave, and start a slot if there is work for it."""

@@ -131,11 +131,11 @@ class SlotOperator(Protocol):
     async def work(self, slot: CallSlot, /) -> None:
         """The life of a slot; it calls `SlotPool.release` before it waits for a call."""
 
-    def has_work(self) -> bool:
-        """Whether a slot would find something to do."""
+    def has_work(self) -> bool:  # whether a slot would find something to do
+        ...
 
-    def why_idle(self) -> State:
-        """What free slots wait for, where there is nothing to do."""
+    def why_idle(self) -> State:  # what free slots wait for, where there is nothing to do
+        ...
 
     def slots_are_taken(self) -> None:
         """A call begins in the last slot."""

@@ -26,7 +26,6 @@ __all__ = (
     "check_package",
     "check_remote",
     "check_spark_home",
-    "connect_client",
     "fits",
     "missing_for",
     "packages_needed",

@@ -75,8 +75,8 @@ class LimitedOperator(Protocol):
     name: str
     counters: TaskCounters
 
-    def wanted_calls(self) -> int:
-        """How many calls would be in flight if limits allowed them."""
+    def wanted_calls(self) -> int:  # how many calls would be in flight if limits allowed them
+        ...
 
     def call_waits(self) -> None:
         """A call begins to wait for a limit, and no other may begin; it is `Admission.waiting`."""

@@ -31,8 +31,8 @@ class LookedUpInput(Protocol):
     may_have_more: bool
 
     @property
-    def has_batches(self) -> bool:
-        """Whether there is a batch behind the one that elements are taken from."""
+    def has_batches(self) -> bool:  # whether there is a batch behind the one that elements are taken from
+        ...
 
     def feed(self, batch: Iterable[Any], /) -> None: ...
     def end(self) -> None: ...

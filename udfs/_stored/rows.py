@@ -83,8 +83,8 @@ class Inlet(Protocol):
     """Where elements enter an operator: its input, or what prepares rows for the input."""
 
     @property
-    def waiting(self) -> int:
-        """How many elements that were put one by one have not been taken."""
+    def waiting(self) -> int:  # how many elements that were put one by one have not been taken
+        ...
 
     def feed(self, batch: Iterable[Any], /) -> None:
         """Add a batch behind all others."""
@@ -98,8 +98,8 @@ class Inlet(Protocol):
     def end(self) -> None:
         """Nothing follows."""
 
-    def values(self) -> list[StreamElement]:
-        """All elements that were not taken, in order; they stay where they are."""
+    def values(self) -> list[StreamElement]:  # all elements that were not taken, in order; they stay where they are
+        ...
 
 
 class NullAnswers:

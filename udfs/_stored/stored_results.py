@@ -45,8 +45,8 @@ class StoreOperator(CallingOperator, Protocol):
     """The operator whose results are stored."""
 
     @property
-    def has_finished(self) -> bool:
-        """Whether the operator has ended, so that results are for no row any more."""
+    def has_finished(self) -> bool:  # whether the operator has ended, so that results are for no row any more
+        ...
 
     def look_at_input(self) -> None:
         """Rows can be taken from the input, or the input has ended."""
