@@ -6,6 +6,8 @@ from asyncudf._policies.planned_calls import Bounds, expected_seconds
 def test_bounds_add_up_multiply_and_join() -> None:
     assert Bounds(1, 2) + Bounds(3, 4) == Bounds(4, 6)
     assert Bounds(1, 2) + Bounds(3, None) == Bounds(4, None)
+    assert Bounds(0, 9, Bounds(3, 4)) + Bounds(1, 2) == Bounds(1, 11, Bounds(4, 6))
+    assert Bounds(0, 9, Bounds(3, 4)) + Bounds(0, 5, Bounds(1, 1)) == Bounds(0, 14, Bounds(4, 5))
     assert Bounds(1, 2) * Bounds(3, 4) == Bounds(3, 8)
     assert Bounds(1, 2) * Bounds(0, None) == Bounds(0, None)
     assert Bounds(2, 3) | Bounds(1, 4) == Bounds(4, 4) | Bounds(1, 1) == Bounds(1, 4)

@@ -18,6 +18,8 @@ MENTION = Mention(
     has_store=False,
     rows_per_call=1,
     capacity=10,
+    job_capacity=None,
+    has_rate_limit=False,
     tasks=2,
     waves=Bounds(5.0, 5.0),
     seconds=None,
@@ -50,10 +52,48 @@ def test_a_mention_in_words() -> None:
         "  arguments 7 distinct: a store would save about 193 of the calls",
         "  time      5 x the latency of a call (2 tasks at a time, 10 calls in flight in each); latency=",
         "            gives seconds",
-        "  why       what is below a sort is evaluated twice, as Spark samples it first to find the ranges,",
+        "  why       Spark evaluates what is below a sort twice, as it samples it first to find the ranges,",
         "            and partitions far larger than the mean a third time; persist() before the sort, or a",
-        "            store, makes it once",
+        "            store, avoids the repeated calls",
     ]
+
+
+def test_with_a_store_the_headline_says_what_to_expect() -> None:
+    """It had said "0 to 2,000 calls; 0 s to 10 s; costs 0.00 to 20.00" of 200 distinct arguments."""
+    stored = mention(
+        calls=Bounds(0, 2000, Bounds(200, 200)),
+        seconds=Bounds(0.0, 10.0, Bounds(1.0, 1.0)),
+        distinct=200,
+        has_store=True,
+        reasons=("sorted", "stored"),
+    )
+    told = run(stored, latency=0.1, price=0.01)
+    assert str(told).splitlines()[:3] == [
+        "about 200 calls while the store is empty, at most 2,000, in 1 mention of async functions; nothing",
+        "was called; about 1 s, at most 10 s at 100 ms a call; costs about 2.00, at most 20.00",
+        "",
+    ]
+    assert "  arguments 200 distinct\n" in str(told)
+    assert "persist()" not in str(told), "the sort has a store already"
+    other = run(stored, mention(seconds=Bounds(5.0, 5.0)), latency=0.1, price=0.01)
+    assert other.calls == Bounds(100, 2100, Bounds(300, 300))
+    assert other.seconds == Bounds(5.0, 15.0, Bounds(5.0, 6.0))
+    assert other.cost == Bounds(1.0, 21.0, Bounds(3.0, 3.0))
+    assert str(other).startswith("about 300 calls while the store is empty, at least 100, at most 2,100, in 2 mentions")
+    unlimited = run(mention(calls=Bounds(0, None, Bounds(0, 200)), waves=Bounds(0.0, None, Bounds(0.0, 10.0))))
+    assert str(unlimited).startswith("about 0 to 200 calls while the store is empty, with no upper bound, in 1 mention")
+
+
+def test_the_time_names_the_limit_that_decides() -> None:
+    """It had named the 10 calls of each task where job_capacity= allowed 4 of all."""
+    limited = mention(seconds=Bounds(5.0, 5.0), job_capacity=4)
+    assert "5 s (4 calls in flight in the whole job)" in str(run(limited, latency=0.2))
+    ample = mention(seconds=Bounds(5.0, 5.0), job_capacity=20)
+    assert "5 s (2 tasks at a time, 10 calls in flight in each)" in str(run(ample, latency=0.2))
+    paced = mention(seconds=Bounds(99.0, 99.0), has_rate_limit=True)
+    assert "(2 tasks at a time, 10 calls in flight in each; rate_limit= included)" in str(run(paced, latency=0.2))
+    without = " ".join(str(run(dataclasses.replace(paced, seconds=None))).split())
+    assert "in each), or longer under rate_limit=; latency= gives seconds" in without
 
 
 def test_bounds_add_up_and_what_is_not_known_stays_so() -> None:

@@ -2,11 +2,13 @@
 
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
+import pandas as pd
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import functions as sf
 
 from asyncudf import AsyncFunction, AsyncStream, ResultStore, async_pandas_udf, dry_run, ordered_wait
+from asyncudf._policies.planned_calls import Bounds
 from tests.spark.test_calls_per_row import MENTIONS, QUERIES
 
 pytestmark = pytest.mark.spark
@@ -200,8 +202,31 @@ def test_a_store_may_call_for_each_row_and_saves_what_is_equal(spark, function, 
     assert "7 distinct: a store would save about 93 of the calls" in str(without)
     told = dry_run(t.select(function(store=ResultStore.executor(), version="dry run")("id")))
     assert (told.calls.at_least, told.calls.at_most, told.mentions[0].distinct) == (0, 100, 7)
-    assert "7 distinct: about as many calls while the store is empty" in str(told)
+    assert told.calls.expected == Bounds(7, 7)
+    assert str(told).startswith("about 7 calls while the store is empty, at most 100, in 1 mention")
     assert len(journal) == 0
+
+
+def test_what_to_expect_of_a_store(spark, function):
+    """One call for each distinct argument, also below a sort; mentions of one function may share the results."""
+    f = function(store=ResultStore.executor(), version="expected", capacity=10)
+    spark.range(ROWS).select((sf.col("id") % 40).alias("id")).createOrReplaceTempView("t")
+    t = spark.table("t")
+    ordered = dry_run(t.select(f("id").alias("r")).orderBy("r.a"), latency=2, price=1)
+    assert (ordered.calls.expected, ordered.cost.expected) == (Bounds(40, 40), Bounds(40.0, 40.0))
+    assert ordered.seconds.expected == Bounds(4.0, 4.0)  # 2 tasks, 10 at a time, and no call in the second evaluation
+    twice = dry_run(t.select(f("id")).union(t.where("id < 30").select(f("id"))))
+    assert twice.calls.expected == Bounds(40, 70)
+    assert dry_run(t.select(f("id").alias("r")).where("r.b > 2").limit(3)).calls.expected == Bounds(0, 40)
+    assert dry_run(t.select(f("id")), counting="estimate").calls.expected is None
+    keyed = f.with_options(store=ResultStore.executor(key=lambda key: key % 4))
+    assert dry_run(t.select(keyed("id"))).calls.expected == Bounds(0, 40)
+
+    @async_pandas_udf("long", store=ResultStore.executor(), version="expected", batch_size=20)
+    async def in_batches(id: pd.Series):
+        return id
+
+    assert dry_run(t.select(in_batches("id"))).calls.expected == Bounds(2, 40)
 
 
 def test_arguments_are_counted_at_every_entry_point(spark, function, journal):
@@ -286,6 +311,8 @@ def test_seconds_and_cost(spark, function):
     assert "10 s at 2 s a call; costs 1.00" in str(told)
     assert dry_run(df).seconds is None
     assert "5 x the latency of a call (2 tasks at a time, 10 calls in flight in each)" in str(dry_run(df))
+    of_job = dry_run(spark.table("t").select(function(job_capacity=4)("id")))
+    assert "25 x the latency of a call (4 calls in flight in the whole job)" in str(of_job)
 
 
 def test_what_no_plan_can_be_read_of_is_refused(spark, function, lines_of):

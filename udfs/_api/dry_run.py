@@ -9,13 +9,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, get_args
 
 from .._errors.exceptions import OptionError
-from .._functions.signature import batch_rows
 from .._policies.checks import is_number, optional, seconds
-from .._policies.options import OnNullInput, Options
 from .._policies.planned_calls import Bounds, Reason, expected_seconds
 from .._reports.dry_run import DryRun, Mention, scaled
 from .._spark.dry_run.functions import PlannedFunction
 from .._spark.dry_run.plan import CallSite, Counting, QueryPlan
+from .._stores.local import LocalFolder
 from .._text.safe import safe_repr
 from .stream import AsyncStream
 
@@ -41,7 +40,8 @@ def dry_run(
 
     The bounds hold for a query that runs to its end, whose calls succeed at once and whose rows are the same each time
     that it is run, while Spark keeps what was persisted. Retries, hedges and tasks that run again come on top.
-    `at_most` is None where the plan does not say; the reasons tell why.
+    `at_most` is None where the plan does not say; the reasons tell why. With a store, `calls.expected` says how many
+    calls to expect while the store is empty, and `at_most` is a call for each row.
 
     An action that does not read all of `df` may make fewer calls: `df.count()` drops results that nothing reads (give
     `df.groupBy().count()`); `df.show()`, `df.first()`, `df.take(n)` and `df.tail(n)` stop early.
@@ -55,7 +55,7 @@ def dry_run(
             rows are Spark's estimate, and distinct arguments unknown.
 
     Returns:
-        Plain data; `print` shows it as text.
+        Plain data; `print` shows it as text. `help(asyncudf.DryRun)` describes the fields.
 
     Raises:
         OptionError: a streaming DataFrame, one of Spark Connect, or a value that cannot work.
@@ -68,14 +68,19 @@ def dry_run(
     frame: Any = df.to_df() if isinstance(df, AsyncStream) else df
     if not hasattr(type(frame), "mapInArrow"):
         raise OptionError(f"dry_run takes a DataFrame or an AsyncStream, not {safe_repr(df)}")
-    sites = QueryPlan(frame, counting).call_sites()
+    plan = QueryPlan(frame, counting)
+    sites = plan.call_sites()
     seen = [site for site in sites if site.function.entry_point != "hidden"]
     labels = _labels([site.function for site in seen])
     uses = Counter(site.use for site in seen)
+    earlier: dict[str, int] = {}  # how many distinct arguments the mentions before have passed to each function
+    mentions = []
+    for site, label in zip(seen, labels, strict=True):
+        calls = _calls(site, earlier.get(label, 0), plan.executors)
+        mentions.append(_mention(site, label, calls, uses[site.use] > 1, waits, price))
+        earlier[label] = max(earlier.get(label, 0), site.distinct or 0)
     return DryRun(
-        mentions=tuple(
-            _mention(site, label, uses[site.use] > 1, waits, price) for site, label in zip(seen, labels, strict=True)
-        ),
+        mentions=tuple(mentions),
         latency=waits,
         price=price,
         counting=counting,
@@ -84,50 +89,71 @@ def dry_run(
     )
 
 
-def _mention(site: CallSite, label: str, is_copied: bool, latency: float | None, price: float | None) -> Mention:
-    plan = site.function.function_plan
-    options = None if plan is None else plan.options
-    calls = site.rows * site.evaluations
-    batch = 1 if plan is None else batch_rows(plan.spec, plan.options)
-    if batch > 1:
-        calls = Bounds(math.ceil(calls.at_least / batch), calls.at_most)
+def _calls(site: CallSite, earlier: int, executors: int) -> Bounds[int]:
+    """How many calls a site makes.
+
+    Args:
+        earlier: how many distinct arguments another site passes to the function. They may be the same ones, whose
+            results the store then has.
+        executors: among which the tasks run. Each may have a store of its own.
+    """
+    function, calls = site.function, site.rows * site.evaluations
+    store = None if function.options is None else function.options.store
+    if store is None and not function.skips_nulls:
+        return Bounds(math.ceil(calls.at_least / function.rows_per_call), calls.at_most)
+    if store is None or site.distinct is None or calls.at_most == 0:
+        return Bounds(0, calls.at_most)
+    is_local = isinstance(getattr(store, "location", None), LocalFolder)
+    most = site.distinct * (executors if is_local else 1)
+    most = most if calls.at_most is None else min(most, calls.at_most)
+    # With `key=` several arguments may have one result. Of rows with several arguments, many may have a NULL.
+    may_be_fewer = store.key is not None or (function.skips_nulls and len(site.columns) > 1)
+    new = 0 if may_be_fewer or site.evaluations.at_least == 0 else max(0, site.distinct - earlier)
+    return Bounds(0, calls.at_most, Bounds(min(math.ceil(new / function.rows_per_call), most), most))
+
+
+def _mention(
+    site: CallSite, label: str, calls: Bounds[int], is_copied: bool, latency: float | None, price: float | None
+) -> Mention:
+    function, options = site.function, site.function.options
+    has_store = options is not None and options.store is not None
     fewer: dict[Reason, bool] = {
-        "batched": batch > 1,
-        "nulls": options is not None and options.on_null_input is OnNullInput.NULL,
-        "stored": options is not None and options.store is not None,
+        "batched": function.rows_per_call > 1,
+        "nulls": function.skips_nulls,
+        "stored": has_store,
     }
     reasons: list[Reason] = [*site.reasons, *(reason for reason, is_so in fewer.items() if is_so)]
-    if fewer["nulls"] or fewer["stored"]:
-        calls = Bounds(0, calls.at_most)
 
     return Mention(
         function=label,
-        entry_point=site.function.entry_point,
+        entry_point=function.entry_point,
         columns=site.columns,
         rows=site.rows,
         evaluations=site.evaluations,
         calls=calls,
         distinct=site.distinct,
-        has_store=fewer["stored"],
-        rows_per_call=batch,
+        has_store=has_store,
+        rows_per_call=function.rows_per_call,
         capacity=None if options is None else options.slots,
+        job_capacity=None if options is None else options.job_capacity,
+        has_rate_limit=options is not None and bool(options.rate_limit),
         tasks=site.tasks,
-        waves=_duration(calls, site, 1.0, options, is_limited=False),
-        seconds=_duration(calls, site, latency, options),
+        waves=_duration(calls, site, 1.0, with_rate_limit=False),
+        seconds=_duration(calls, site, latency),
         cost=None if price is None else scaled(calls, price),
         reasons=("copied", *reasons) if is_copied else tuple(reasons),
     )
 
 
 def _duration(
-    calls: Bounds[int], site: CallSite, latency: float | None, options: Options | None, *, is_limited: bool = True
+    calls: Bounds[int], site: CallSite, latency: float | None, *, with_rate_limit: bool = True
 ) -> Bounds[float] | None:
-    """How long the calls of all evaluations take, one evaluation after the other; with the limits of the options."""
+    """How long the calls of all evaluations take, one evaluation after the other; None if a figure is missing."""
+    options = site.function.options
     if latency is None or options is None:
         return None
-    limits = options.rate_limit if is_limited else ()
-    in_all = (is_limited and options.job_capacity) or math.inf
-    capacity = min(options.slots, in_all / site.tasks)
+    limits = options.rate_limit if with_rate_limit else ()
+    capacity = min(options.slots, (options.job_capacity or math.inf) / site.tasks)
 
     def takes(number: int | None, times: int | None) -> float | None:
         if not number or not times:
@@ -136,7 +162,11 @@ def _duration(
         return times * expected_seconds(number / times, latency, capacity, site.tasks, until_begun=begun)
 
     at_least = takes(calls.at_least, site.evaluations.at_least) or 0.0
-    return Bounds(at_least, takes(calls.at_most, site.evaluations.at_most))
+    at_most, expected = takes(calls.at_most, site.evaluations.at_most), calls.expected
+    if expected is None:
+        return Bounds(at_least, at_most)
+    # After the first evaluation the store has the results.
+    return Bounds(at_least, at_most, Bounds(takes(expected.at_least, 1) or 0.0, takes(expected.at_most, 1)))
 
 
 def _labels(functions: Sequence[PlannedFunction]) -> list[str]:

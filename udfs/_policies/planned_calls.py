@@ -17,10 +17,18 @@ Reason = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class Bounds(Generic[N]):
-    """At least and at most so many; `at_most` is None where only a run of the query can show it."""
+    """At least and at most so many.
+
+    Attributes:
+        at_least: the fewest.
+        at_most: the most; None where only a run of the query can show it.
+        expected: narrower bounds of what to expect while the stores are empty; None without a store, or where the
+            distinct arguments are not known.
+    """
 
     at_least: N
     at_most: N | None
+    expected: Bounds[N] | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -28,8 +36,10 @@ class Bounds(Generic[N]):
         return self.at_least == self.at_most
 
     def __add__(self, other: Bounds[N]) -> Bounds[N]:
-        unknown = self.at_most is None or other.at_most is None
-        return Bounds(self.at_least + other.at_least, None if unknown else self.at_most + other.at_most)  # type: ignore[operator]
+        at_most = None if self.at_most is None or other.at_most is None else self.at_most + other.at_most
+        is_expected = self.expected is not None or other.expected is not None
+        expected = (self.expected or self) + (other.expected or other) if is_expected else None
+        return Bounds(self.at_least + other.at_least, at_most, expected)
 
     def __mul__(self, other: Bounds[N]) -> Bounds[N]:
         most = (self.at_most, other.at_most)

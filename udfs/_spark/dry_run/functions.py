@@ -13,7 +13,8 @@ from ..._chain.factories import AssignFactory, ProcessFactory, WaitFactory, Wate
 from ..._chain.function_plan import FunctionPlan
 from ..._chain.plan import ChainPlan, StreamNode
 from ..._functions.process_function import MapFunction
-from ..._policies.options import OnError
+from ..._functions.signature import batch_rows
+from ..._policies.options import OnError, OnNullInput, Options
 from ..._policies.planned_calls import Bounds
 from ..column import ColumnTask
 from ..map_in_arrow import ChainTask
@@ -45,6 +46,21 @@ class PlannedFunction:
     gets: Bounds[int] = ALL
     gives: Bounds[int] = ALL
     number: int = 0
+
+    @property
+    def options(self) -> Options | None:
+        """None if the function cannot be unpickled."""
+        return None if self.function_plan is None else self.function_plan.options
+
+    @property
+    def rows_per_call(self) -> int:
+        """How many rows a call takes at most."""
+        return 1 if self.function_plan is None else batch_rows(self.function_plan.spec, self.function_plan.options)
+
+    @property
+    def skips_nulls(self) -> bool:
+        """Whether rows with a NULL argument make no call."""
+        return self.options is not None and self.options.on_null_input is OnNullInput.NULL
 
 
 HIDDEN = PlannedFunction("", "hidden", None, None, ANY, ANY)  # may call, and cannot be read
