@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, OptionError, async_pandas_udf
-from asyncudf.testing import run_rows, run_stream
+from asyncudf.testing import VirtualClockLoop, run_rows, run_stream
 from tests.kit.engines import Engine
 from tests.kit.functions import hangs, sleepy
 
@@ -51,6 +51,22 @@ class TestTestKit:
         )
         ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60)
         assert (ran.stdout, ran.stderr, ran.returncode) == ("[None]\n", "", 0)
+
+    def test_an_observers_timer_that_was_cancelled_just_before_its_turn_does_not_run(self) -> None:
+        errors: list[str] = []
+        runs: list[float] = []
+        loop = VirtualClockLoop()
+        loop.set_exception_handler(lambda _, context: errors.append(context["message"]))
+        timer = loop.call_beside(1.0, lambda: runs.append(loop.time()))
+
+        async def main() -> None:
+            loop.block(2.0)  # the timer's time has come, and its turn comes after `cancel`
+            loop.call_soon(timer.cancel)
+            await asyncio.sleep(1)
+
+        loop.run_until_complete(main())
+        loop.close()
+        assert (errors, runs) == ([], [])
 
     def test_results_are_checked_against_the_declared_type_without_spark(self) -> None:
         @async_pandas_udf("temp double, sky string")

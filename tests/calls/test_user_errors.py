@@ -19,12 +19,14 @@ from asyncudf import (
     AsyncStream,
     AsyncTimeoutError,
     AsyncUDFError,
+    CircuitBreaker,
+    Hedge,
     ProcessFunction,
     ResultError,
     ResultFuture,
     RetryStrategy,
 )
-from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_rows, run_stream
 from tests.kit.errors import task_fails
 
 
@@ -312,3 +314,68 @@ def test_results_whose_own_code_raises_are_the_error_of_their_row(raised: BaseEx
         run_rows(Completes(), [1], timeout=60.0)
     assert not isinstance(caught.value, AsyncTimeoutError)
     assert type(raised).__name__ in str(caught.value)
+
+
+def raises(_: Any) -> Any:
+    raise UserError("read")
+
+
+class HostileError(Exception):
+    """What is read of it raises, its class included."""
+
+    __class__ = errno = status = reason = code = args = property(raises)  # type: ignore[assignment]
+
+
+def ended(run: Callable[[], Any]) -> Any:
+    """What a run returns or raises, without the exceptions behind it, which pytest could not show."""
+    try:
+        return run()
+    except BaseException as error:
+        return type(error).__name__, str(error)
+
+
+HOSTILE = {
+    "plain": {},
+    "store": {"store": MemoryStore(error_ttl=60)},
+    "retry": {"retry": RetryStrategy.fixed_delay(2, 1.0, retry_on=OSError)},
+    "breaker": {"breaker": CircuitBreaker()},
+    "failure_on": {"breaker": CircuitBreaker(failure_on=(OSError,))},
+    "hedge": {"hedge": Hedge(after=0.5, budget=1.0)},
+}
+
+
+@pytest.mark.parametrize("options", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("base", [Exception, OSError])
+def test_an_exception_that_cannot_be_looked_at_is_the_error_of_its_row(
+    base: type[Exception], options: dict[str, Any]
+) -> None:
+    kind = type("HostileError", (HostileError, base), {})
+
+    async def call(n: int) -> int:
+        await asyncio.sleep(1)
+        if n == 1:
+            raise kind
+        return n
+
+    got = ended(lambda: run_rows(call, [0, 1, 2, 1], on_error="capture", timeout=60, **options))
+    assert type(got) is list, got
+    assert [row["value"] for row in got] == [0, None, 2, None]
+    assert [row["error"] and row["error"]["type"] for row in got] == [None, "HostileError", None, "HostileError"]
+
+
+@pytest.mark.parametrize("fails_in", ["open", "close"])
+def test_an_exception_of_open_or_close_that_cannot_be_looked_at_has_its_message(fails_in: str) -> None:
+    class Function(AsyncFunction):
+        async def open(self, context: Any) -> None:
+            if fails_in == "open":
+                raise HostileError
+
+        async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+            result_future.complete([value])
+
+        async def close(self) -> None:
+            if fails_in == "close":
+                raise HostileError
+
+    kind, message = ended(lambda: run_rows(Function(), [1]))
+    assert (kind, message.split(":")[0]) == ("AsyncUDFError", f"Function.{fails_in}() failed")

@@ -72,13 +72,13 @@ def closing(close: Callable[..., Any], failure: str, broken: str | None = None, 
     """
 
     async def leave(exc_type: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
-        is_cancelled = isinstance(error, asyncio.CancelledError)
+        is_cancelled = issubclass(type(error), asyncio.CancelledError)
         message = broken if is_cancelled and broken is not None else failure
         try:
             step = _called(partial(close, exc_type, error, trace))
             await _reported(within(limit, step, to_its_end=True), message)
         except (AsyncUDFError, asyncio.CancelledError) as own:
-            passed_on = isinstance(own.__cause__, asyncio.CancelledError)
+            passed_on = issubclass(type(own.__cause__), asyncio.CancelledError)
             if error is None or (is_cancelled and not passed_on):
                 raise
         return False
@@ -94,7 +94,7 @@ async def _reported(step: Awaitable[Any], failure: str) -> Any:
     try:
         return await step
     except BaseException as error:  # a CancelledError or a SystemExit of the user's code is an error like others
-        by_others = isinstance(error, asyncio.CancelledError) and task.cancelling() > before
+        by_others = issubclass(type(error), asyncio.CancelledError) and task.cancelling() > before
         is_dropped = asyncio.current_task(task.get_loop()) is not task  # a coroutine that waits was closed
         if by_others or is_dropped:
             raise

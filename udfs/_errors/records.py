@@ -47,7 +47,7 @@ def is_fatal(error: BaseException | None) -> bool:
 
 def as_exception(error: BaseException) -> Exception:
     """The error itself; wrapped if it would exit the process, or is a StopIteration, which no future can hold."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+    if isinstance(error, Exception) and not issubclass(type(error), StopIteration):
         return error
     substitute = AsyncUDFError(f"{type_name(error)}: {safe_str(error)}")
     substitute.__cause__ = error

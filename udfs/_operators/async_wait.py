@@ -287,7 +287,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     await asyncio.sleep(0)
                     end = clock() + pause
         except BaseException as error:  # the source or the output failed, not a row
-            if slot.abandoned or (isinstance(error, asyncio.CancelledError) and slot.task.cancelling()):
+            if slot.abandoned or (issubclass(type(error), asyncio.CancelledError) and slot.task.cancelling()):
                 raise  # the pool has cancelled the slot, or other code has, between two calls
             self.fail(error)
         finally:

@@ -67,7 +67,7 @@ def outcome_of(error: BaseException | None) -> CallOutcome:
     """
     if error is None:
         return CallOutcome.ANSWERED
-    if isinstance(error, ResultError):  # a result came, of the wrong type
+    if issubclass(type(error), ResultError):  # a result came, of the wrong type
         return CallOutcome.ANSWERED
     if refusal_of(error) is not None:
         return CallOutcome.THROTTLED
@@ -102,14 +102,14 @@ def _has_number_of_the_network(error: Any) -> bool:
         # urllib has the error of the socket as the reason of its own.
         reason: Any = getattr(error, "reason", None)
         return error.errno in _NUMBERS or (issubclass(type(reason), OSError) and _is_of_the_connection(reason))
-    except Exception:  # a user's class may raise anything
+    except BaseException:  # a user's class may raise anything
         return False
 
 
 def _code_of_grpc(error: Any) -> str | None:
     try:
         return error.code().name  # type: ignore[no-any-return]
-    except Exception:  # another library's class, or a user's
+    except BaseException:  # another library's class, or a user's
         return None
 
 

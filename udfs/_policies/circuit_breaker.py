@@ -82,7 +82,7 @@ class CircuitBreaker:
 
     def _is_failure(self, error: BaseException) -> bool:
         if isinstance(self.failure_on, (type, tuple)):
-            return isinstance(error, self.failure_on)
+            return issubclass(type(error), self.failure_on)
         assert self.failure_on is not None
         answer: Any = self.failure_on(error)
         if inspect.isawaitable(answer) or inspect.isasyncgen(answer):  # it would always be true

@@ -235,7 +235,7 @@ class _RetryOn(tenacity.retry_base):
         error = outcome.exception()
         assert error is not None
         if isinstance(self.on, (type, tuple)):
-            return isinstance(error, self.on)
+            return issubclass(type(error), self.on)
         return bool(self.on(error))
 
 
@@ -245,7 +245,7 @@ def _state(attempt: EndedAttempt) -> tenacity.RetryCallState:
     state = tenacity.RetryCallState(_RETRYING, None, (), {})
     state.attempt_number = attempt.number
     if attempt.error is not None:
-        state.set_exception((type(attempt.error), attempt.error, attempt.error.__traceback__))
+        state.set_exception((type(attempt.error), attempt.error, None))
     else:
         state.set_result(attempt.result)
     state.start_time, state.outcome_timestamp = 0.0, attempt.elapsed

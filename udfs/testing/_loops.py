@@ -114,7 +114,12 @@ class _VirtualSelector(selectors.SelectSelector):
             # Timers in `beside` that are due at the end run before the other timer: else that could fire too early.
             self.now, limit = end, end + ROUNDING
         while self.beside and self.beside[0].when() <= limit:
-            self.call_soon(self.beside.pop(0)._run)
+            self.call_soon(_run_timer, self.beside.pop(0))
+
+
+def _run_timer(timer: asyncio.TimerHandle) -> None:
+    if not timer.cancelled():  # by what ran between its time and its turn
+        timer._run()
 
 
 def new_loop(clock: str) -> asyncio.AbstractEventLoop:
