@@ -38,11 +38,11 @@ class Engine:
         function: Callable[..., Any] | AsyncUDF[..., Any],
         *,
         output: list[Any] | None = None,
-        loop: VirtualClockLoop | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
         **options: Any,
     ) -> None:
         self.udf = function if isinstance(function, AsyncUDF) else async_pandas_udf(function, **options)
-        self.loop = loop or VirtualClockLoop()
+        self.loop: asyncio.AbstractEventLoop = loop or VirtualClockLoop()
         emits = ListOutput()
         self.output = emits.everything = [] if output is None else output
         self._chain = chain_of(self.udf, emits, self.loop)

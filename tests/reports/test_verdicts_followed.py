@@ -708,6 +708,28 @@ JOBS = {
 }
 
 
+def test_a_short_run_from_the_store_alone_is_not_too_short_to_tell() -> None:
+    """Nothing was called, however long it took: no slot was ever busy."""
+    found = verdict(figures := from_store(0.01))
+    assert 0 < figures["seconds"] < 1
+    assert found.text == "all 1,000 rows came from the store: no option of the calls changes that"
+    assert found.sureness == "sure"
+    assert figures["calls"] == 0
+
+
+def test_rows_from_the_store_alone_keep_no_slot_busy() -> None:
+    """A slot is taken to see which rows have a call, on a real clock: that takes a moment, and none has."""
+    store = Store(0.0)
+    run(steady(), store=store, version="1")
+    engine = Engine(steady(), capacity=20, store=store, version="1", loop=asyncio.new_event_loop())
+    engine.feed(range(1000))
+    engine.end()
+    engine.run()
+    (figures,) = figures_of([engine.counted], {})
+    assert (figures["calls"], figures["time"]["calls_busy"]) == (0, 0)
+    assert figures["time"]["store"] > 0
+
+
 async def in_batches(values: pd.Series) -> pd.Series:  # type: ignore[type-arg]
     await asyncio.sleep(0.05)
     return values

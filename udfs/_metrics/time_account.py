@@ -51,6 +51,12 @@ class TimeAccount:
             self._add_passed()
             self.state = state
 
+    def move(self, source: State, target: State) -> None:
+        """Count all time that went to one state until now as time of another."""
+        self._add_passed()
+        self._seconds[target] += self._seconds[source]
+        self._seconds[source] = 0.0
+
     def look(self, *, was_blocked: bool) -> dict[State, float]:
         """The account until now; it adds up to the time since the start.
 

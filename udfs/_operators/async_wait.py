@@ -387,5 +387,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         totals.in_flight_peak = max(totals.in_flight_peak, self._pool.most)
         if totals.calls:  # no slot waits for a call that fails at once
             totals.in_flight_peak = max(totals.in_flight_peak, 1)
+        if self._sharing.keeps_results and not (totals.in_flight_peak or self.counters.calls_answered):
+            # Slots were taken to see which rows have a call, and none had.
+            self.counters.account.move(State.CALLS_BUSY, State.STORE)
         totals.bytes_peak = 0 if self._weighed is None else self._weighed.most
         self.counters.look(*self.in_progress, was_blocked=was_blocked)

@@ -67,6 +67,12 @@ class FunctionFigures:
         return [task for task in self.plain.get("per_task") or () if task.get("status") in COUNTED]
 
     @property
+    def came_from_store(self) -> bool:
+        """Whether no row of the tasks that have ended needed a call."""
+        is_over = not (self.plain.get("tasks") or {}).get("running")
+        return is_over and 0 < self.count("rows") <= self.count("store_hits") and not self.count("calls")
+
+    @property
     def ran_together(self) -> bool:
         """Whether about all tasks ran at the same time, so that fewer tasks would not be done earlier."""
         return self.tasks <= 1 or (self.wall > 0 and self.seconds / self.wall >= 0.7 * self.tasks)

@@ -77,6 +77,9 @@ def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
     if (f.calls_ended < FEW_CALLS and f.seconds < LONG * f.latency("max")) or f.seconds < SHORT:
         if failed is not None and failed.gain >= LITTLE:
             return Verdict(name, cost, "likely", f"{failed.seen}; {failed.change}")
+        if f.came_from_store:
+            text = f"all {things(f.count('rows'), 'row')} came from the store: no option of the calls changes that"
+            return Verdict(name, cost, "sure", text)
         spent = f", {share(cost)} of it {f.top.value}" if name else ""
         text = f"too short to tell: {things(f.calls_ended, 'call')} in {seconds(f.seconds)}{spent}"
         return Verdict(name, cost, "not clear", text)
