@@ -215,8 +215,13 @@ def test_what_to_expect_of_a_store(spark, function):
     ordered = dry_run(t.select(f("id").alias("r")).orderBy("r.a"), latency=2, price=1)
     assert (ordered.calls.expected, ordered.cost.expected) == (Bounds(40, 40), Bounds(40.0, 40.0))
     assert ordered.seconds.expected == Bounds(4.0, 4.0)  # 2 tasks, 10 at a time, and no call in the second evaluation
-    twice = dry_run(t.select(f("id")).union(t.where("id < 30").select(f("id"))))
-    assert twice.calls.expected == Bounds(40, 70)
+    union = dry_run(t.select(f("id")).union(t.where("id < 30").select(f("id"))))
+    assert union.calls.expected == Bounds(40, 70)
+    twice = dry_run(t.select(f("id"), f((sf.col("id") % 20).alias("id"))))
+    assert sorted(mention.distinct for mention in twice.mentions) == [20, 40]
+    assert twice.calls.expected == Bounds(40, 60)
+    nested = dry_run(t.select(f(f("id").getField("b"))))
+    assert sorted(str(mention.distinct) for mention in nested.mentions) == ["40", "None"]
     assert dry_run(t.select(f("id").alias("r")).where("r.b > 2").limit(3)).calls.expected == Bounds(0, 40)
     assert dry_run(t.select(f("id")), counting="estimate").calls.expected is None
     keyed = f.with_options(store=ResultStore.executor(key=lambda key: key % 4))

@@ -278,6 +278,8 @@ def test_the_calls_made_lie_between_the_bounds(spark, conf, journal, function, n
         assert told.is_hidden or any(query.no_most in mention.reasons for mention in told.mentions)
     else:
         assert made <= told.calls.at_most, str(told)
+    if (expected := told.calls.expected) is not None:
+        assert expected.at_least <= made <= 2 * expected.at_most, "two tasks may miss the same result"
     if query.calls is not None:
         assert (told.calls.at_least, told.calls.at_most, made) == (query.calls,) * 3, str(told)
     elif query.no_most is None:

@@ -267,10 +267,23 @@ class QueryPlan:
         """How many rows a node reads that calls functions, and how many distinct arguments each function gets."""
         calls, logical = self._calls_of(java), _option(java.logicalLink())
         if any(self._may_call(child) for child in _children(java)):
-            return self._rows(_children(java)[0]), [None] * len(calls)
+            return self._rows(_children(java)[0]), self._count(java, *self._below_columns(java))[1]
         below = None if logical is None or logical.children().isEmpty() else logical.children().apply(0)
         counted, distinct = self._count(java, below, [self._arguments(*call) for call in calls])
         return Bounds(counted or 0, counted), distinct
+
+    def _below_columns(self, java: Any) -> tuple[Any, list[Column | None]]:
+        """The plan below other columns that call, which has the same rows, and the arguments that are made of it."""
+        calls, (below, kind) = self._calls_of(java), _bare(_children(java)[0])
+        while kind in ("ArrowEvalPythonExec", "ProjectExec") and self._may_call(below):
+            below, kind = _bare(_children(below)[0])
+        logical = None if self._may_call(below) else _logical(below)
+        arguments: list[Column | None] = [None] * len(calls)
+        if logical is not None:
+            for number, (function, expression) in enumerate(calls):
+                if expression is not None and expression.references().subsetOf(logical.outputSet()):
+                    arguments[number] = self._arguments(function, expression)
+        return (None if all(one is None for one in arguments) else logical), arguments
 
     def _has_rows(self, java: Any) -> bool:
         if self._may_call(java) or self._counting == "estimate":
