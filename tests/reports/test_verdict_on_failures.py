@@ -67,6 +67,19 @@ TEXTS: dict[str, tuple[dict[str, Any], str]] = {
             "Spark's log tells why"
         ),
     ),
+    "all calls that are allowed, with a store": (
+        figures(
+            seconds=0,
+            latency=latencies(0, 0.0),
+            options={"max_calls": 100, "store": "given"},
+            tasks={"failed": 1},
+            failed_attempts={"seconds": 3.0, "calls": 100, "errors": {}},
+        ),
+        (
+            "nothing was completed: 1 task attempt failed and took 100% of all time: 100 calls were made, and the "
+            "store keeps their results; max_calls=100 allows no more"
+        ),
+    ),
     "nothing but failures": (
         figures(
             seconds=0,

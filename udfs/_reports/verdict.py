@@ -138,10 +138,15 @@ def failed_attempts(f: FunctionFigures) -> Diagnosis | None:
         return None
     gain = spent / (spent + f.seconds)
     errors = failed.get("errors") or {}
-    calls = f"{count(failed.get('calls'))} calls were made in vain{mostly(errors)}"
+    made = failed.get("calls") or 0
+    what = "made, and the store keeps their results" if f.options.get("store") else "made in vain"
+    calls = f"{count(made)} calls were {what}{mostly(errors)}"
+    most = f.options.get("max_calls")
     seen = f"{things(attempts, 'task attempt')} failed and took {share(gain)} of all time: {calls}"
     if not tasks.get("failed"):
         change = "their executors were lost: Spark's log tells why"
+    elif type(most) is int and not errors and made + f.count("calls") >= most:
+        change = f"max_calls={most:_} allows no more"
     elif not errors or f.options.get("on_error", "raise") != "raise":  # no row's error ended them
         change = "Spark's log tells why"
     else:
