@@ -297,6 +297,14 @@ def run(call: Call, rows: int = 1000, capacity: Any = 20, **options: Any) -> Fig
     return run_of_a_function(call, range(rows), capacity=capacity, **options)
 
 
+def equal_rows(error_ttl: float | None) -> Figures:
+    """Five different rows, whose calls fail."""
+    store = Store(0.0)
+    store.error_ttl = error_ttl
+    rows = [n % 5 for n in range(300)]
+    return run_of_a_function(bad_rows(1), rows, capacity=20, on_error="null", store=store, version="1")
+
+
 def from_store(seconds: float, every: float = 0.0) -> Figures:
     """All of it is there, as it was called for before."""
     store = Store(0.0)
@@ -696,6 +704,14 @@ JOBS = {
         "0 of 2,000 rows were found there); to do without store=, if rows do not come again, would save",
         "sure",
         lambda text: run(steady(), 2000),
+    ),
+    "equal rows whose calls fail": Job(
+        lambda: equal_rows(None),
+        "winding_down",
+        "rows waited for the calls of equal rows, which failed (mostly ValueError) and were made again for each",
+        "likely",
+        lambda text: equal_rows(60.0),
+        0.97,
     ),
     "hits alone": Job(
         lambda: from_store(0.0, every=0.1),

@@ -99,7 +99,8 @@ class Run:
         - `in_flight` and `queued` (calls; rows in the queue) with `mean` and `peak` per task; `bytes_peak` of results.
         - `latency` of calls in seconds: `count`, `mean`, `min`, `p50`, `p90`, `p95`, `p99`, `max` (quantiles with an
           error of 1%), and a `histogram`; `first` and `last`, that of those that ended first and last in their tasks.
-        - `waited`: seconds that calls were in back-off; `refused_seconds` for which refusals of the service held calls
+        - `waited`: seconds that calls were in back-off; `following_seconds` for which slots were free while rows
+          waited for the calls of equal rows; `refused_seconds` for which refusals of the service held calls
           back; `processor_seconds` of processor time of the tasks' processes.
         - `seconds` of its tasks together, and in `time` where they went: nine states that add up to them.
         - `verdict`: what was the limit, how sure that is, and what to change.

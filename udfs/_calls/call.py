@@ -101,11 +101,13 @@ class RowSharing:
         keeps_results: whether results are kept for rows to come.
         is_waiting: whether free slots have to wait for a store.
         takes_more: whether another call should be formed.
+        has_followers: whether rows wait for the calls of equal rows.
     """
 
     keeps_results = False
     is_waiting = False
     takes_more = True
+    has_followers = False
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

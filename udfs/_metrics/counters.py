@@ -99,12 +99,13 @@ class TaskCounters:
         self.latencies.clear()
         self.more_rows = self.more_results = 0
 
-    def look(self, in_flight: int, queued: int, *, was_blocked: bool = False) -> None:
+    def look(self, in_flight: int, queued: int, *, was_blocked: bool = False, follows: bool = False) -> None:
         """Bring all up to date.
 
         Args:
             in_flight, queued: calls, and rows in the queue, now.
             was_blocked: whether the loop was, since the last look.
+            follows: whether slots are free while rows wait for the calls of equal rows.
         """
         now, totals = self.clock(), self.totals
         totals.in_flight_peak = max(totals.in_flight_peak, in_flight)
@@ -113,6 +114,8 @@ class TaskCounters:
         totals.time = self.account.look(was_blocked=was_blocked)
         totals.seconds = sum(totals.time.values())
         totals.queued_seconds += queued * (now - self._looked)
+        if follows:
+            totals.following_seconds += now - self._looked
         totals.queued_peak = max(totals.queued_peak, queued)
         if now > self._looked:
             self._timeline.add(Point(now - self._began, totals.rows - self._rows_before, in_flight, queued))

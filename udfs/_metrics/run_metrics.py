@@ -199,7 +199,10 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
     sketch = metrics.latency
     return {
         "seconds": metrics.seconds,
-        **{name: getattr(metrics, name) for name in ("waited", "refused_seconds", "processor_seconds")},
+        **{
+            name: getattr(metrics, name)
+            for name in ("waited", "refused_seconds", "processor_seconds", "following_seconds")
+        },
         **{name: getattr(metrics, name) for name in COUNTS},
         "errors": dict(metrics.errors.most_common()),
         "examples": dict(metrics.examples),

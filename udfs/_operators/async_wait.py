@@ -391,4 +391,5 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             # Slots were taken to see which rows have a call, and none had.
             self.counters.account.move(State.CALLS_BUSY, State.STORE)
         totals.bytes_peak = 0 if self._weighed is None else self._weighed.most
-        self.counters.look(*self.in_progress, was_blocked=was_blocked)
+        follows = self._sharing.has_followers and not self._pool.is_full
+        self.counters.look(*self.in_progress, was_blocked=was_blocked, follows=follows)

@@ -49,7 +49,7 @@ class Diagnosis(NamedTuple):
 
 def diagnosis(f: FunctionFigures) -> Diagnosis:
     """The first diagnosis that the figures show; the last one of each state needs no evidence."""
-    return next(chain(_no_call_came_back(f), CAUSES[f.top](f)))
+    return next(chain(_no_call_came_back(f), _equal_rows(f), CAUSES[f.top](f)))
 
 
 def at_most(gain: float) -> str:
@@ -91,6 +91,18 @@ def _no_call_came_back(f: FunctionFigures) -> Iterator[Diagnosis]:
             f"nothing was called, as {_found(f)} in the store: no option of the calls changes that",
             "what is left is Spark's work, and reading the store",
         )
+
+
+def _equal_rows(f: FunctionFigures) -> Iterator[Diagnosis]:
+    """Rows that a store has no result for wait for the call of an equal row, and free slots have nothing to do."""
+    waits = f.top in (State.HEAD_OF_LINE, State.INPUT, State.WINDING_DOWN)
+    if not waits or not f.time[f.top] or f.count("following_seconds") < MUCH * f.time[f.top]:
+        return
+    seen, change = "slots were free, but rows waited for the calls of equal rows", "shorter calls would help"
+    if f.count("failures"):
+        seen += f", which failed{mostly(f.errors)} and were made again for each"
+        change = "error_ttl= of the store gives equal rows the first one's error"
+    yield Diagnosis(seen, change, is_sure=False)
 
 
 # All slots have a call, or the event loop was blocked.

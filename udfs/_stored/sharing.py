@@ -124,6 +124,10 @@ class StoreSharing(RowSharing):
             return True
         return self.inlet.is_behind
 
+    @property
+    def has_followers(self) -> bool:  # type: ignore[override]
+        return bool(self._followers)
+
     # Before the call.
 
     @property
