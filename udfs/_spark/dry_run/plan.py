@@ -114,8 +114,9 @@ class QueryPlan:
             )
         self._session: Any = df.sparkSession
         self._counting = counting
-        self._cores = int(df.sparkSession.sparkContext.defaultParallelism)
-        known = df.sparkSession.sparkContext._jsc.sc().getExecutorMemoryStatus().size()  # with the driver
+        context: Any = df.sparkSession.sparkContext
+        self._cores = int(context.defaultParallelism)
+        known = context._jsc.sc().getExecutorMemoryStatus().size()  # with the driver
         self.executors = max(1, int(known) - 1)
         self._root = java.queryExecution().executedPlan()
         self._is_adaptive = _class(self._root) == "AdaptiveSparkPlanExec"
