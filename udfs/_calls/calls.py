@@ -103,7 +103,7 @@ class Calls:
         self._sharing = RowSharing()
         self.ready: deque[Call] = deque()  # calls whose next attempt may begin
         self._backing_off: set[Call] = set()
-        self._was_broken = False
+        self._was_broken = False  # when `evaluate_held` last looked at the breaker
         self._hedges = None if options.hedge is None else Hedges(options.hedge, self._loop, pool.wake)
         self._takes_any_result = options.retry is None or not options.retry.checks_results
         self._deadlines: Deadlines[Call | CallSlot] = Deadlines(
@@ -116,10 +116,11 @@ class Calls:
         limits_of_calls = [limit for limit in (options.timeout, options.attempt_timeout) if limit is not None]
         self.limit = min(limits_of_calls, default=math.inf)
         self.pause = min(PAUSE, self.limit)  # or deadlines would be seen too late
-        # The function or a resource of it can ask for its row, its span for the number of the attempt.
+        # The function, or a resource of it, may ask for its row; a span shows the number of the attempt.
         asking = any(getattr(factory, "asks", False) for factory in spec.resources.values())
         self.asks = spec.has_context or options.spans or asking
-        # An attempt gets copies of arguments that it could edit, as another may follow. An AsyncFunction gets a dict.
+        # An attempt gets copies of arguments that it could edit, as another attempt may follow: lists and dicts, and
+        # the dict that is the argument of each AsyncFunction.
         self._copies = may_edit or spec.takes_mapping
 
     def share(self, sharing: RowSharing) -> None:
@@ -235,7 +236,7 @@ class Calls:
                 watched.pop(entry, None)
             try:
                 complete(entry, value)
-            except BaseException as error:  # of the output; in a coroutine a StopIteration would change
+            except BaseException as error:  # the output's; raised here, a StopIteration would become a RuntimeError
                 self._operator.fail(error)
             return clock()
 
@@ -263,7 +264,7 @@ class Calls:
         return self.clock()
 
     def call_of(self, slot: CallSlot) -> Any:
-        """The call whose attempt runs in the slot undecided, if there is one; of a first attempt it is made now."""
+        """The call whose attempt in the slot has not ended, if there is one; for a first attempt it is made now."""
         entry, state = slot.entry, slot.state
         if entry is None:
             return slot.call
@@ -462,7 +463,7 @@ class Calls:
         delay = retry.next_delay(attempt, self._rng)
         if delay is not None and not _is_too_late(call, now + delay):
             return delay
-        # No row waits for an attempt that could not begin before its deadline.
+        # An attempt that could not begin before the deadline is not waited for.
         if error is None and self._sharing.keeps_results and retry.asks_again(attempt):
             self._sharing.leaves(call)  # the result stands for this row, and is not kept
         return None
@@ -558,7 +559,7 @@ class Calls:
         """The deadline of a call has come: its rows are done, whatever still runs for them."""
         if call.parked is not None:
             self._give_back(call)
-        if not (call.done or call.deadline is None or self._is_over(call)):  # it has moved
+        if not (call.done or call.deadline is None or self._is_over(call)):  # the deadline was moved
             self._loop.call_later(call.deadline - self.clock(), self._expire_late, call)
             return
         self._abandon_slots(call)
@@ -590,7 +591,7 @@ class Calls:
         return call.deadline is not None and self.clock() + ROUNDING >= call.deadline
 
     def _waits_for_breaker(self, call: Call) -> bool:
-        """Whether a call is late because it waits for a dead service; then all its time begins anew."""
+        """Let all time of a call begin anew if it is late because its service is dead; returns whether that is so."""
         if not self._health.is_broken or (call.attempt and call.parked is None):
             return False
         self._renew(call)
