@@ -17,6 +17,8 @@ from asyncudf import FunctionError, OptionError, async_pandas_udf, ship
 from tests.kit.drivers import SharedDriver
 from tests.kit.standalone import StandaloneCluster
 
+pytestmark = pytest.mark.spark
+
 DECLARED = """
 import json
 @async_pandas_udf("string")
