@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError
+from asyncudf._calls.slots import CallSlot
 from asyncudf.testing import OperatorHarness, run_rows
 from tests.kit.engines import Engine
 
@@ -58,6 +59,22 @@ def test_an_error_does_not_outlive_its_row() -> None:
         gc.collect()
         assert harness.output == [None]
         assert [body() for body in held] == [None]
+
+
+def test_slots_that_end_are_no_garbage_in_cycles() -> None:
+    """Each slot and its task had each other, a hundred times for each row that all others wait for."""
+
+    async def call(x: int) -> int:
+        await asyncio.sleep(5 if x % 20 == 0 else 1)
+        return x
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert len(run_rows(call, range(100), capacity=10, queue_size=20)) == 100
+        assert not [one for one in gc.get_objects() if type(one) is CallSlot]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("kind", [StopIteration, GeneratorExit, KeyboardInterrupt, ValueError])

@@ -235,6 +235,7 @@ class SlotPool:
 
     def _leave(self, slot: CallSlot) -> None:
         """The slot has ended; another may start."""
+        del slot.task  # which has the slot: or the two would be garbage in a cycle
         self._slots.discard(slot)
         if not slot.abandoned:
             self._active -= 1

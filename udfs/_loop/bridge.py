@@ -16,6 +16,7 @@ from .._errors.exceptions import AsyncUDFError
 from .._errors.records import as_exception
 from .._metrics.time_account import SparkThread
 from . import shutdown
+from .collector import collecting_by_time
 from .event_loops import run_to_end
 from .watchdog import watched
 
@@ -193,7 +194,7 @@ class Bridge(Generic[In, Out]):
     def _serve(self) -> None:
         """The life of the loop's thread; its last message is "done" or "error", whatever happens."""
         try:
-            with watched(self._loop) as self.blocked:
+            with watched(self._loop) as self.blocked, collecting_by_time(self._loop):
                 run_to_end(self._loop, self._run(), self._threads)
         except BaseException as error:  # whatever it was, Spark's thread must raise it
             self._outbox.put(("error", as_exception(error)))  # a SystemExit would end Spark's worker

@@ -1,0 +1,123 @@
+"""The garbage collector of a worker runs by the clock; garbage does not live long, and the user's settings hold."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from asyncudf._loop.collector import OFTEN, collecting_by_time
+from asyncudf.testing import VirtualClockLoop
+
+THRESHOLDS = (700, 10, 10)
+
+
+@pytest.fixture(autouse=True)
+def own_thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(*THRESHOLDS)
+    gc.collect()
+    yield
+    gc.enable()
+    gc.set_threshold(*before)
+
+
+def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    with asyncio.Runner(loop_factory=VirtualClockLoop) as runner, collecting_by_time(runner.get_loop()):
+        return runner.run(main())
+
+
+def collections() -> int:
+    return sum(generation["collections"] for generation in gc.get_stats())
+
+
+class Body:
+    """Garbage in a cycle, with a body that may be large."""
+
+    alive = 0
+
+    def __init__(self) -> None:
+        self.me = self
+        Body.alive += 1
+
+    def __del__(self) -> None:
+        Body.alive -= 1
+
+
+def test_rows_that_wait_are_looked_at_once_and_not_again_and_again() -> None:
+    async def main() -> tuple[int, int]:
+        before = collections()
+        rows = [[row] for row in range(50_000)]
+        at_once = collections() - before
+        await asyncio.sleep(10 * OFTEN)
+        assert len(rows) == 50_000
+        return at_once, collections() - before
+
+    assert run(main) == (0, 1)
+
+
+def test_garbage_in_cycles_does_not_outlive_the_next_look() -> None:
+    async def main() -> int:
+        most = 0
+        for _ in range(1_000):
+            for _ in range(10):
+                Body()
+            await asyncio.sleep(OFTEN / 50)
+            most = max(most, Body.alive)
+        return most
+
+    assert run(main) <= 2 * THRESHOLDS[0]
+
+
+def test_a_call_that_blocks_the_loop_makes_no_garbage_without_end() -> None:
+    async def main() -> int:
+        most = 0
+        for _ in range(200_000):
+            Body()
+            most = max(most, Body.alive)
+        return most
+
+    assert run(main) <= 100_000
+
+
+def test_a_collector_that_is_switched_off_stays_off() -> None:
+    async def main() -> int:
+        gc.disable()
+        before = collections()
+        rows = [[row] for row in range(50_000)]
+        await asyncio.sleep(10 * OFTEN)
+        del rows
+        return collections() - before
+
+    assert run(main) == 0
+    assert not gc.isenabled()
+
+
+@pytest.mark.parametrize("own", [(0, 10, 10), (200_000, 5, 5)])
+def test_thresholds_of_the_users_own_hold(own: tuple[int, int, int]) -> None:
+    async def of_before() -> None:
+        assert gc.get_threshold() == own
+
+    async def of_the_function() -> None:
+        gc.set_threshold(*own)
+        await asyncio.sleep(10 * OFTEN)
+
+    gc.set_threshold(*own)
+    run(of_before)
+    assert gc.get_threshold() == own
+    gc.set_threshold(*THRESHOLDS)
+    run(of_the_function)
+    assert gc.get_threshold() == own
+
+
+def test_the_thresholds_are_as_before_when_the_task_is_over() -> None:
+    async def fails() -> None:
+        assert gc.get_threshold() != THRESHOLDS
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        run(fails)
+    assert gc.get_threshold() == THRESHOLDS
