@@ -32,6 +32,8 @@ def collecting_by_time(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         yield
         return
 
+    timer: asyncio.TimerHandle
+
     def look() -> None:
         nonlocal timer
         start = loop.time()
