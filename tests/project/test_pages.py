@@ -9,13 +9,15 @@ import inspect
 import pkgutil
 import re
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 import asyncudf
+from asyncudf._policies.options import FunctionOptions
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PICTURE_LIMIT = 200_000  # bytes: a README is looked at on phones, too
 MODULES = ["asyncudf", *sorted(info.name for info in pkgutil.walk_packages(asyncudf.__path__, "asyncudf."))]
 
@@ -58,7 +60,7 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_what_a_page_leads_to_is_there(page: Path) -> None:
     """Other pages and pictures, by their relative paths; a picture is not too large to be sent."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
@@ -69,3 +71,14 @@ def test_what_a_page_leads_to_is_there(page: Path) -> None:
     assert [
         link for link in links if link.endswith(".png") and (page.parent / link).stat().st_size > PICTURE_LIMIT
     ] == []
+
+
+def test_the_reference_has_each_public_name_and_each_option() -> None:
+    """Names under `:::`, options as lines of a table, each once."""
+    reference = "".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
+    packages = ("asyncudf", "asyncudf.http", "asyncudf.queues", "asyncudf.testing")
+    public = {f"{name}.{one}" for name in packages for one in importlib.import_module(name).__all__}
+    public -= {"asyncudf.DEAD_LETTERS", "asyncudf.LATENCIES"}  # values: a sentence describes them
+    public |= {"asyncudf.testing.VirtualClockLoop"}
+    assert sorted(re.findall(r"^::: (.+)$", reference, re.MULTILINE)) == sorted(public)
+    assert sorted(re.findall(r"^\| `(\w+)` \|", reference, re.MULTILINE)) == sorted(get_type_hints(FunctionOptions))

@@ -314,7 +314,7 @@ def test_text_has_the_terms_of_the_field() -> None:
         r"\b(houses?|rooms|farewell|pardon\w*|suspects?|blam\w*|contaminated|misfits?|pullers?|settle[sd]?|whoever)\b",
         re.IGNORECASE,
     )
-    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.py")]
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.py")]
     violations = [
         f"{path.relative_to(ROOT)}:{number}: {found[0]}"
         for path in [*texts, *(path for folder in FOLDERS.values() for path in folder.rglob("*.py"))]

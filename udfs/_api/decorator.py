@@ -172,8 +172,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         attempt_timeout: seconds for one attempt; no limit unless given.
         on_timeout: the result of a row whose deadline has passed: a value, or a function of the row's arguments.
         retry: a `RetryStrategy` or a tenacity retrying object.
-        on_error: "raise" fails the task at once, "null" gives null, "capture" makes the result a struct<value, error:
-            struct<type, message, attempts, elapsed, status>>, where `status` is that of an HTTP error, and
+        on_error: "raise" fails the task at once, "null" gives null, "capture" makes the result a struct of `value` and
+            `error` (type, message, attempts, elapsed, status), where `status` is that of an HTTP error, and
             "dead_letter", for `AsyncStream` only, sends the row to `side_output(DEAD_LETTERS)`.
         on_null_input: "call" calls the function for every row. With "null" a row of which any argument is NULL has the
             result NULL, as SQL's RETURNS NULL ON NULL INPUT: no call, no permit, no lookup in the store, no failure
