@@ -1,4 +1,4 @@
-"""What mkdocs.yml cannot say: links from pages to files of the repository outside of docs/."""
+"""What mkdocs.yml cannot say: links to files outside of docs/, and examples in docstrings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import griffe
+
 ROOT = Path(__file__).parents[1]
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"]
+EXAMPLE = re.compile(r"^>>> .*(?:\n(?!\s*$).*)*", re.MULTILINE)
 LINK = re.compile(r"(!?\[[^]]*\]\()((?:\.\./)+[^)#]+)")
 
 
@@ -23,3 +26,11 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         return f"{found[1]}{REPOSITORY}/blob/main/{target.relative_to(ROOT)}"
 
     return LINK.sub(absolute, markdown)
+
+
+class Examples(griffe.Extension):
+    """Examples in docstrings are code: `>>>` would begin a quotation."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is not None:
+            obj.docstring.value = EXAMPLE.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
