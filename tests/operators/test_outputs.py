@@ -218,7 +218,9 @@ def writer(written: list[Any], rows: int, loop: Any, max_bytes: int) -> RecordWr
     def write(values: Any, origins: Any) -> None:
         written.append(values)
 
-    return RecordWriterOutput(write, rows, 0.5, loop, weigh=lambda value, origin: len(value), max_bytes=max_bytes)
+    return RecordWriterOutput(
+        write, rows, 0.5, loop, weigh=lambda values, _: sum(map(len, values)), max_bytes=max_bytes
+    )
 
 
 def test_a_record_writer_writes_a_batch_that_weighs_too_much_though_it_has_few_rows() -> None:

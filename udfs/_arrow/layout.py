@@ -12,7 +12,7 @@ import pyarrow as pa
 from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import FunctionError
-from .results import ResultArrays, estimated_size, may_be_large
+from .results import ResultArrays, size_estimate
 from .rows import fields_of, source_columns
 
 __all__ = ("ColumnGroup", "Projection", "RowLayout", "WatermarkColumnGroup")
@@ -136,17 +136,19 @@ class RowLayout:
         found = [arrow_types[position] for position in positions]
         return any(one is None or pa.types.is_nested(one) for one in found)  # None: no declared type
 
-    def weigher(self) -> Callable[[Any, Any], int] | None:
-        """Estimates the bytes that operators have added to a record, from its value and origin; None: always few."""
-        are_large = [may_be_large(group.arrow_type) for group in reversed(self.groups)]
-        if not any(are_large):
+    def weigher(self) -> Callable[[Sequence[Any], Sequence[Any]], int] | None:
+        """Estimates the bytes that operators have added to records, from their values and origins; None: always few."""
+        sizes = [size_estimate(group.arrow_type) for group in reversed(self.groups)]
+        if not any(sizes):
             return None
 
-        def weigh(value: Any, origin: Any) -> int:
-            added = estimated_size(value) if are_large[0] else 0
-            for is_large in are_large[1:]:
-                added += estimated_size(origin.value) if is_large else 0
-                origin = origin.origin
+        def weigh(values: Sequence[Any], origins: Sequence[Any]) -> int:
+            added = 0
+            for number, size in enumerate(sizes):
+                if number:
+                    values, origins = [before.value for before in origins], [before.origin for before in origins]
+                if size is not None:
+                    added += sum(map(size, values))
             return added
 
         return weigh

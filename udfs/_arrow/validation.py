@@ -61,7 +61,10 @@ def _quick(arrow_type: pa.DataType, checked: Fit) -> Fit:
     if pa.types.is_float64(arrow_type):
         return lambda value: value if type(value) is float else checked(value)
     if pa.types.is_string(arrow_type):
-        return lambda value: value if type(value) is str and value.isascii() else checked(value)
+        # What can be printed can be encoded: half of a surrogate pair cannot.
+        return lambda v: v if type(v) is str and (v.isascii() or v.isprintable()) else checked(v)
+    if _is_any_binary(arrow_type):
+        return lambda value: value if type(value) is bytes else checked(value)
     return checked
 
 

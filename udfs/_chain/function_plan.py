@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .._arrow.results import capture_type, estimated_size, may_be_large
+from .._arrow.results import capture_type, estimated_size, size_estimate
 from .._arrow.stored_results import StoredResultCodec, type_text
 from .._arrow.validation import validator
 from .._calls.invokers import with_own_arguments
@@ -52,17 +52,15 @@ class FunctionPlan:
         return capture_type(self.declared) if self.captures else self.declared
 
     @property
-    def may_be_large(self) -> bool:
-        """Whether the results of a row differ in size: by their type, by their number, or by side outputs."""
-        spec = self.spec
-        if spec.many_results or spec.context_parameter is not None:
-            return True
-        return self.declared is None or may_be_large(self.declared)
-
-    @property
     def weigh(self) -> Callable[[Any], int] | None:
-        """Estimates the bytes of a result; None where all are small."""
-        return estimated_size if self.may_be_large else None
+        """Estimates the bytes of a row's results; None where all are small."""
+        spec = self.spec
+        if self.declared is None or spec.many_results or spec.context_parameter is not None:
+            return estimated_size
+        weigh = size_estimate(self.declared)
+        # Error records, dead letters and objects that are not converted are not of the declared type.
+        is_exact = self.options.on_error in (OnError.RAISE, OnError.NULL) and not self.keeps_results
+        return weigh if is_exact or weigh is None else estimated_size
 
     @property
     def threads(self) -> int:

@@ -108,6 +108,7 @@ class FastPath:
         function, succeeded, may_go_on = self._calls.function, self._succeeded, self._may_go_on
         assert function is not None
         buffer, calls, weighed, times = self._intake.buffer, self._calls, self._emitter.weighed, self._times
+        weigh = None if weighed is None else weighed.weigh
         clock, validate, asks, limit, pause = calls.clock, calls.validate, calls.asks, calls.limit, calls.pause
         note_record, note_result, note_time = self._records.append, self._results.append, times.append
         state, context, clean = slot.state, slot.context, slot.clean
@@ -189,8 +190,8 @@ class FastPath:
                     note_record(element)
                     note_result(value)
                     note_time(now)
-                    if weighed is not None:
-                        spare -= weighed.weigh(value)
+                    if weigh is not None:
+                        spare -= weigh(value)
                         if spare <= 0:
                             return True
                     if now > end:

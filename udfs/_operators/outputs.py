@@ -295,7 +295,7 @@ class RecordWriterOutput(Output):
     Args:
         write: takes the values and their origins.
         rows: how many make a full batch.
-        weigh: how many bytes a value and its origin bring to the batch; None where that does not matter.
+        weigh: how many bytes values and their origins bring to the batch; None where that does not matter.
         max_bytes: about how many make a full batch.
     """
 
@@ -312,7 +312,7 @@ class RecordWriterOutput(Output):
         linger: float,
         loop: asyncio.AbstractEventLoop,
         tag: OutputTag | None = None,
-        weigh: Callable[[Any, Any], int] | None = None,
+        weigh: Callable[[Sequence[Any], Sequence[Any]], int] | None = None,
         max_bytes: int = UNLIMITED,
     ) -> None:
         super().__init__(tag)
@@ -339,14 +339,14 @@ class RecordWriterOutput(Output):
         if len(values) >= self._rows:
             self.flush()
         elif self._weigh is not None:
-            self._held += self._weigh(value, origin)
+            self._held += self._weigh((value,), (origin,))
             if self._held >= self._max_bytes:
                 self.flush()
 
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
         origins = [*map(_origin_of, records)]
         if self._weigh is not None:
-            more = sum(map(self._weigh, results, origins))
+            more = self._weigh(results, origins)
             if self._held + more >= self._max_bytes:  # a batch is full somewhere among them: one by one finds out where
                 super().collect_results(records, results)
                 return
@@ -366,7 +366,7 @@ class RecordWriterOutput(Output):
         for start in range(0, full, rows):
             self._write(values[start : start + rows], origins[start : start + rows])
         if self._weigh is not None:
-            self._held = sum(map(self._weigh, self._values, self._origins))
+            self._held = self._weigh(self._values, self._origins)
         if not self._values:
             self.flush()  # ends the timer
 

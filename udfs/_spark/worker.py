@@ -159,11 +159,11 @@ def start_function(
     return start_bridge(chain, sinks_of, lambda: write([], []), report_spec, waited=waited)
 
 
-def _weigher(plan: FunctionPlan) -> Callable[[Any, Any], int] | None:
+def _weigher(plan: FunctionPlan) -> Callable[[Sequence[Any], Sequence[Any]], int] | None:
     weigh = plan.weigh
     if weigh is None:
         return None
-    return lambda value, origin: weigh(value)
+    return lambda values, origins: sum(map(weigh, values))
 
 
 def flusher() -> Callable[[], None]:
