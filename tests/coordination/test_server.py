@@ -23,6 +23,7 @@ from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination.server import WATCHDOG, CoordinatorServer, _executable
 from tests.kit.coordinators import Server, coordinator, space_of_its_own, watchdog_of
 from tests.kit.errors import task_fails
+from tests.kit.forgetful import Forgetful
 
 pytestmark = pytest.mark.services
 
@@ -183,6 +184,22 @@ def test_a_server_that_is_away_is_waited_for_and_then_named() -> None:
         asyncio.run(prepared(connection))
     assert time.monotonic() - began > 0.2
     assert caught.value.__cause__ is None
+
+
+def test_a_connection_that_something_on_the_way_has_forgotten(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    """After an hour of silence, in one long call, the task asks again over another connection."""
+    monkeypatch.setattr("asyncudf._coordination.client.ANSWER", 0.2)
+
+    async def job() -> None:
+        async with Forgetful(urlsplit(server.url).port or 0) as way:
+            url = server.url.replace(f":{way.target}", f":{way.port}")
+            async with Coordinator(url, space_of_its_own(), clock=time.monotonic, patience=20.0) as connection:
+                assert await connection.run("return 1", []) == 1
+                way.forget()
+                assert await connection.run("return 2", []) == 2
+                assert way.connections == 2
+
+    asyncio.run(job())
 
 
 def test_a_url_that_is_none_is_refused_without_showing_it() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import itertools
+import socket
 import ssl
 import subprocess
 import threading
@@ -49,6 +50,32 @@ def sent(factory: http.SessionFactory, address: str = "/") -> dict[str, str]:
     options: dict[str, Any] = {"resources": factory, "returnType": "map<string,string>"}
     (got,) = run_rows(get, [address], clock="real", **options)
     return got  # type: ignore[no-any-return]
+
+
+def test_a_connection_that_is_silent_for_long_shows_signs_of_life() -> None:
+    """What a NAT or a load balancer has forgotten after minutes was waited for, for ever."""
+    found = []
+    looked = threading.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await asyncio.to_thread(looked.wait, 10)
+        return response
+
+    async def look(address: str, session: aiohttp.ClientSession) -> str:
+        async with session.get(address) as response:
+            assert response.connection is not None
+            assert response.connection.transport is not None
+            connected = response.connection.transport.get_extra_info("socket")
+            looked.set()
+            found.append(connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+            found.append(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE))
+            return await response.text()
+
+    with serving(handler) as url:
+        run_rows(look, ["/"], clock="real", resources=http.session(url))
+    assert found == [1, 30]
 
 
 def test_capacity_alone_bounds_the_calls() -> None:

