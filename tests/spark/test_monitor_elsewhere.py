@@ -65,6 +65,39 @@ def test_with_spark_connect(connect: SharedDriver) -> None:
     check(printed[1:-1])
 
 
+RESTRICTED = """
+import io, logging
+from unittest import mock
+from pyspark.errors import AnalysisException
+
+Conf = type(spark.conf)
+
+def refused(method):
+    def call(self, key, *value):
+        if sys._getframe(1).f_globals["__name__"].startswith("pyspark"):
+            return method(self, key, *value)
+        raise AnalysisException(f"[CONFIG_NOT_AVAILABLE] Configuration {key} is not available. SQLSTATE: 42K0I")
+    return call
+
+said = logging.StreamHandler(io.StringIO())
+logging.getLogger("asyncudf").addHandler(said)
+names = ("get", "set", "unset", "isModifiable")
+with mock.patch.multiple(Conf, **{name: refused(getattr(Conf, name)) for name in names}):
+    with asyncudf.monitor(spark) as run:
+        found = asyncudf.ordered_wait(spark.range(3), waits, "id").collect()
+print(json.dumps([len(found), run.metrics["functions"], said.stream.getvalue().splitlines()]))
+logging.getLogger("asyncudf").removeHandler(said)
+"""
+
+
+def test_a_session_that_lets_nobody_set_anything(connect: SharedDriver) -> None:
+    """As serverless compute: the job runs, and one line says why there are no figures."""
+    ((rows, functions, said),) = ran(connect, RESTRICTED)
+    assert (rows, functions) == (3, [])
+    assert len(said) == 1
+    assert "gets no figures from this session" in said[0]
+
+
 def test_a_driver_that_is_killed(tmp_path: Path, until: Any, alive: Any) -> None:
     """Workers that told it how far they are end like all others."""
     program = """

@@ -233,7 +233,8 @@ def monitor(spark: SparkSession, progress: bool = False) -> Run:
     In classic Spark tasks send their figures each second, over an authenticated connection to the driver. A task that
     cannot reach the driver sends its figures when it ends. So does a task beyond the first 500 that run at once; then
     the driver warns that live figures are those of a sample. With Spark Connect tasks send their figures when they end,
-    through the logs of Python workers, which the monitor turns on (Spark 4.1 or newer).
+    through the logs of Python workers, which the monitor turns on. Where it cannot, before Spark 4.1 or in a session
+    that refuses the setting, a warning says so, and there are no figures.
 
     Args:
         spark: the session.

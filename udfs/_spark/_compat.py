@@ -57,6 +57,7 @@ __all__ = (
     "condition_of",
     "frame_of",
     "from_ddl",
+    "setting",
     "to_arrow",
 )
 
@@ -113,6 +114,14 @@ def column_of(session: Any, expression: Any) -> Column:
 def condition_of(error: PySparkException) -> str | None:
     """Spark's name of an error."""
     return error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()
+
+
+def setting(session: Any, name: str) -> str:
+    """A setting of a session; empty if Spark does not have it, or does not show it, as on serverless compute."""
+    try:
+        return str(session.conf.get(name))
+    except Exception:
+        return ""
 
 
 def check_table_functions(function: str) -> None:

@@ -30,7 +30,7 @@ from .._policies.rate_limit import RateLimit
 from .._stores.base import need
 from .._stores.redis import checked_url
 from .._text.urls import SecretUrl, without_secrets
-from ._compat import active_context
+from ._compat import active_context, setting
 
 if TYPE_CHECKING:  # a client of Spark Connect alone has none
     from pyspark import SparkContext
@@ -103,7 +103,7 @@ def _application() -> str:
     session = SparkSession.active()
     if hasattr(session, "_jsparkSession"):
         return str(session.sparkContext.applicationId)
-    return str(session.conf.get("spark.app.id", ""))
+    return setting(session, "spark.app.id")
 
 
 def _prepare(config: CoordinatorConfig, options: Options) -> None:
@@ -169,7 +169,7 @@ def _context_of(session: SparkSession) -> Any:
     if hasattr(session, "_jsparkSession"):
         return session.sparkContext
     context = active_context()
-    if context is None or session.conf.get("spark.app.id", None) != context.applicationId:
+    if context is None or setting(session, "spark.app.id") != context.applicationId:
         return None
     return context
 

@@ -72,8 +72,9 @@ def _loaded(pickled: bytes, driver: str) -> Any:
         raise ImportError(
             f"{error}: Spark's workers run {sys.executable}, where it is not installed. Three ways to bring it: "
             "asyncudf.ship(spark, 'my_module') before the query; an environment that has it, with --archives or "
-            f"spark.archives; or to install it there. On one machine, before the Spark session starts: export "
-            f"PYSPARK_PYTHON={driver}; python -m asyncudf doctor looks at the rest"
+            "spark.archives; or to install it there, which is the only way for streaming queries over Spark Connect. "
+            f"On one machine, before the Spark session starts: export PYSPARK_PYTHON={driver}; python -m asyncudf "
+            "doctor looks at the rest"
         ) from error
     task = kind.__new__(kind)
     vars(task).update(state)

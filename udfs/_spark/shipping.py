@@ -34,7 +34,8 @@ def ship(spark: SparkSession, *modules: str | ModuleType) -> None:
 
     The modules travel as one zip: with `addPyFile` in a classic session, with `addArtifacts` over Spark Connect. From
     then on the executors prefer them to what they have installed, for all queries of the session. A small job then
-    checks which Python the executors run, and whether they have what asyncudf needs.
+    checks which Python the executors run, and whether they have what asyncudf needs. Over Spark Connect Spark does not
+    give the modules to streaming queries: for those, install them on the server and the executors.
 
     Args:
         modules: modules or packages, or their names, that can be imported here. Pure Python only: compiled parts fit

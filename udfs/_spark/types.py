@@ -15,7 +15,7 @@ from .._errors.exceptions import FunctionError, OptionError
 from .._functions.annotations import UnknownTypeError
 from .._functions.side_outputs import OutputTag
 from .._text.safe import safe_repr
-from ._compat import from_ddl, to_arrow
+from ._compat import from_ddl, setting, to_arrow
 
 __all__ = ("active_session", "arrow_type", "parsed", "parsed_offline", "side_output_type", "timestamp_type", "to_json")
 
@@ -57,7 +57,7 @@ def active_session() -> SparkSession | None:
 def timestamp_type() -> str:
     """What `timestamp` means in the DDL of the session: with time zone (the default) or `timestamp_ntz`."""
     session = active_session()
-    is_ntz = session is not None and session.conf.get("spark.sql.timestampType", None) == "TIMESTAMP_NTZ"
+    is_ntz = session is not None and setting(session, "spark.sql.timestampType") == "TIMESTAMP_NTZ"
     return "timestamp_ntz" if is_ntz else "timestamp"
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import types as spark
 from ..._errors.exceptions import FunctionError, OptionError
 from ..._policies.checks import unknown_name
 from ..._text.safe import safe_repr
-from .._compat import VariantType
+from .._compat import VariantType, setting
 
 __all__ = (
     "CALLED_AT",
@@ -57,7 +57,7 @@ def quoted(name: str) -> str:
 
 def is_case_sensitive(session: Any) -> bool:
     """Whether `City` and `city` are two columns for this session."""
-    return str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    return setting(session, "spark.sql.caseSensitive").lower() == "true"
 
 
 ROWS_PER_TASK = 1_000
@@ -138,14 +138,8 @@ def key_batches(spark: SparkSession, keys: DataFrame, count: int, size: int) -> 
         cores = int(spark.sparkContext.defaultParallelism)
     except Exception:  # Spark Connect has no context
         cores = 1
-    tasks = max(cores, min(_setting(spark, "spark.sql.shuffle.partitions"), count // batches // ROWS_PER_TASK))
+    partitions = int(setting(spark, "spark.sql.shuffle.partitions") or 1)
+    tasks = max(cores, min(partitions, count // batches // ROWS_PER_TASK))
     for number in range(batches):
         batch = keys if batches == 1 else keys.where(sf.pmod(sf.xxhash64(KEY), sf.lit(batches)) == number)
         yield batch.repartition(tasks)
-
-
-def _setting(spark: SparkSession, name: str) -> int:
-    try:
-        return int(spark.conf.get(name) or 1)
-    except Exception:  # not set
-        return 1

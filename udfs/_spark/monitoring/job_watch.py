@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import logging
 import queue
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -28,6 +30,8 @@ WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"
 
 LISTENER_TIMEOUT = 1000  # milliseconds
 MAX_FAILED = 1000  # task attempts of a stage to ask for: a job ends long before
+
+logger = logging.getLogger("asyncudf")
 
 TaskCount = tuple[int, int | None]  # how many tasks have ended, of how many
 
@@ -70,10 +74,14 @@ class JobWatch:
             if self._is_classic:
                 self._listen()
                 self._set_thread_runs([*self._thread_runs(), self.run])
-            elif id(self._spark) not in self._logs_before:
-                self._logs_before[id(self._spark)] = self._spark.conf.get(WORKER_LOGS, None)
-                self._spark.conf.set(WORKER_LOGS, "true")
-            self._set_session_runs()
+                self._set_session_runs()
+            elif not self._take_logs():
+                logger.warning(
+                    "asyncudf.monitor gets no figures from this session, and its jobs run without it: over Spark "
+                    "Connect it needs Spark 4.1 or newer, and a session that lets it set %s. Tasks can still export "
+                    "their figures to OpenTelemetry",
+                    WORKER_LOGS,
+                )
         except BaseException as error:
             self.close()
             if isinstance(error, Exception):
@@ -101,6 +109,17 @@ class JobWatch:
             self._server = LiveServer(host, REGISTRY.secret, REGISTRY.deliver, REGISTRY.lose)
             self._address = (host, self._server.port)
 
+    def _take_logs(self) -> bool:
+        """Have the tasks of a Spark Connect session log their figures; False if Spark cannot, or does not let us."""
+        with contextlib.suppress(AnalysisException):
+            if self._spark.conf.isModifiable(WORKER_LOGS):
+                if id(self._spark) not in self._logs_before:
+                    self._logs_before[id(self._spark)] = self._spark.conf.get(WORKER_LOGS, None)
+                    self._spark.conf.set(WORKER_LOGS, "true")
+                self._set_session_runs()
+                return True
+        return False
+
     def _thread_runs(self) -> list[str]:
         """The monitors that this thread's jobs report to, without closed ones, which another thread may have closed."""
         runs = MonitorRequest.from_property(self._spark.sparkContext.getLocalProperty(THREAD_PROPERTY)).runs
@@ -124,7 +143,15 @@ class JobWatch:
         """The messages since the last call; waits at most `timeout` seconds for the first."""
         with contextlib.suppress(queue.Empty):
             while True:
-                yield self._messages.get(timeout is not None, timeout)
+                message = self._messages.get(timeout is not None, timeout)
+                if self._server is not None and not LiveServer.was_reached:
+                    LiveServer.was_reached = True  # so that there is one warning
+                    logger.warning(
+                        "asyncudf.monitor has no live figures: no task could connect to %s, spark.driver.host, at a "
+                        "port that the system chooses. Figures come when tasks end",
+                        self._address[0] if self._address else "",
+                    )
+                yield message
                 timeout = None
 
     def logged(self) -> Iterator[Mapping[str, Any]]:

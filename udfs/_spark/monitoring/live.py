@@ -117,6 +117,8 @@ class LiveServer:
         lost: called with the last message of a connection that has ended.
     """
 
+    was_reached = False  # whether a task has connected to a server of this process
+
     def __init__(
         self,
         host: str,
@@ -166,6 +168,7 @@ class LiveServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         message = None
         ended = (asyncio.CancelledError, OSError, EOFError, ValueError, TimeoutError)
+        LiveServer.was_reached = True
         with self._counted(), contextlib.closing(writer), contextlib.suppress(*ended):
             if self._connections > MAX_CONNECTIONS:
                 self._report_sample()
