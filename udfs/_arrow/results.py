@@ -13,7 +13,7 @@ from .._errors.records import ERROR_FIELDS
 from .._functions.side_outputs import SideRecord
 from .rows import fields_of
 
-__all__ = ("ResultArrays", "capture_type", "error_type", "estimated_size", "may_be_large", "size_estimate")
+__all__ = ("ResultArrays", "capture_type", "error_type", "estimated_size", "size_estimate")
 
 NUMBER = 8  # bytes
 
@@ -60,16 +60,16 @@ def error_type(fields: Mapping[str, str]) -> pa.DataType:
     return pa.struct([(name, types[ddl]) for name, ddl in fields.items()])
 
 
-def may_be_large(arrow_type: pa.DataType) -> bool:
+def _may_be_large(arrow_type: pa.DataType) -> bool:
     """Whether values of a type differ in size, as texts and lists do."""
     if pa.types.is_struct(arrow_type):
-        return any(may_be_large(field.type) for field in fields_of(arrow_type))
+        return any(_may_be_large(field.type) for field in fields_of(arrow_type))
     return not (pa.types.is_primitive(arrow_type) or pa.types.is_decimal(arrow_type) or pa.types.is_null(arrow_type))
 
 
 def size_estimate(arrow_type: pa.DataType) -> Callable[[Any], int] | None:
     """A function that estimates the bytes of a value that was checked for this type; None: all are small."""
-    if not may_be_large(arrow_type):
+    if not _may_be_large(arrow_type):
         return None
     # A C function, as it is called for each row; for None it is 0.
     is_flat = pa.types.is_string(arrow_type) or pa.types.is_binary(arrow_type)
