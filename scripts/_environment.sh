@@ -138,3 +138,14 @@ SHIM
     chmod +x "$JAVA_HOME/bin/java.new"
     mv "$JAVA_HOME/bin/java.new" "$JAVA_HOME/bin/java"
 }
+
+# Java starts Spark in half the time with an archive of its classes, and many tests start one. tests/kit/java.py uses it.
+archive_spark_classes() {
+    local archive=.venv/spark.jsa
+    [ -e $archive ] && return
+    say "Archiving Spark's classes"
+    JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" \
+        SPARK_SUBMIT_OPTS="\"-XX:ArchiveClassesAtExit=$root/$archive\" -Xlog:disable" \
+        .venv/bin/python scripts/_spark_classes.py 2>&1 | cat >/dev/null || true # until Java has ended too
+    [ -e $archive ] || say "This Java cannot: the tests take longer"
+}

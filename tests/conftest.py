@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-import os
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kit.java import start_fast
 from tests.kit.thorough import EXAMPLES, THOROUGH_EXAMPLES
 
 # Where CI is set, hypothesis would try the same examples in each run. Here the seed is new each time, and what fails
@@ -26,11 +24,7 @@ settings.register_profile(
 settings.register_profile("thorough", settings.get_profile("asyncudf"), max_examples=THOROUGH_EXAMPLES)
 settings.load_profile("asyncudf")
 
-# Short queries, and programs with a Spark of their own: start fast, do not optimize. scripts/test makes the archive.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-ARCHIVE = Path(sys.prefix, "spark.jsa")
-if ARCHIVE.exists():
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", f'"-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable')
+start_fast()  # many short queries, and programs with a Spark of their own
 
 # What two processes side by side take first: what takes long, so that neither waits for the other in the end.
 LONGEST = [

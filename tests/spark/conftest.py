@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import tests.kit
 from asyncudf import AsyncStream, AsyncUDFError
 from tests.kit.drivers import DAEMON_FOLDER, SharedDriver
+from tests.kit.leftovers import leftovers
 from tests.kit.standalone import StandaloneCluster
 
 # A zone with a repeated hour each autumn, and not the session's: nothing may depend on the machine's own zone.
@@ -199,32 +199,6 @@ def _until() -> Any:
     return until
 
 
-def _look_around(batches: Iterator[Any]) -> Iterator[Any]:
-    """What is alive in the Python worker that runs this."""
-    import asyncio
-    import contextlib
-    import gc
-
-    import pyarrow as pa
-
-    for _ in batches:
-        pass
-    links = []
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one that lists the folder
-            links.append(os.readlink(f"/proc/self/fd/{number}"))
-    gc.collect()
-    # By type, not isinstance: that asks proxies for their class, which may import half of the world.
-    found = [o for o in gc.get_objects() if issubclass(type(o), (asyncio.AbstractEventLoop, asyncio.Task))]
-    left = [f"thread {thread.name}" for thread in threading.enumerate() if thread is not threading.main_thread()]
-    left += [f"loop {o!r}" for o in found if isinstance(o, asyncio.AbstractEventLoop) and not o.is_closed()]
-    left += [f"task {o!r}" for o in found if isinstance(o, asyncio.Task) and not o.done()]
-    left += [link for link in links if "eventpoll" in link]
-    left += sorted({link for link in links if link.startswith("socket:")})[1:]  # one leads to the JVM
-    schema = pa.schema([("pid", pa.int64()), ("left", pa.list_(pa.string()))])
-    yield pa.RecordBatch.from_pydict({"pid": [os.getpid()], "left": [left]}, schema)
-
-
 class Workers:
     """Spark's Python workers, seen from a later job that runs in the same processes."""
 
@@ -233,8 +207,7 @@ class Workers:
 
     def look(self) -> dict[int, list[str]]:
         """By process id, what is left over in each worker that a new job gets."""
-        rows = self._spark.range(0, 4, 1, 2).mapInArrow(_look_around, "pid bigint, left array<string>").collect()
-        return {row.pid: row.left for row in rows}
+        return leftovers(self._spark)
 
     def assert_clean(self, pids: set[int], *, reused: bool) -> None:
         """Each of these processes has ended, or (always, with `reused`) serves a later job with nothing left over."""

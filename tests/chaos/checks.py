@@ -1,0 +1,342 @@
+"""What must hold after each job: the rows, the limits, what was paid, what is left, and what the monitor says."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from tests.chaos.services import Call
+from tests.chaos.shapes import Shape, result_of
+
+__all__ = ("CHECKS", "Event", "Job", "Run", "faults_of")
+
+WRITTEN = 0.5  # seconds: an answer that came less than this before a kill may not have reached the store
+LATE = 0.99  # of the calls reach the service sooner than what a busy machine adds to each of these times
+STOPPED = 3.0  # seconds after its end in which a job's calls may still begin
+LOOKED_UP = 1.0  # seconds from an answer until no call begins that was looked up before it
+RECOVERED = 8.0  # seconds from the failure of a store until results are in it again: it is asked each 5 s
+
+
+class Event(NamedTuple):
+    """Something that was done to a job; `pids` are the processes that were killed."""
+
+    time: float
+    kind: str
+    pids: frozenset[int] = frozenset()
+
+
+@dataclass
+class Run:
+    """One run of the query. Without `rows` it has failed, or its driver was killed."""
+
+    number: int
+    began: float
+    ended: float
+    error: str | None
+    functions: list[dict[str, Any]] = field(default_factory=list)
+    rows: pd.DataFrame | None = None
+    letters: pd.DataFrame | None = None
+
+
+@dataclass
+class Job:
+    """A job that is over, and all that was seen of it."""
+
+    shape: Shape
+    calls: list[Call]
+    events: list[Event]
+    runs: list[Run]
+    left: list[str]
+    broken: str = ""  # it hung, or its driver ended without having been killed
+
+    def happened(self, *kinds: str) -> list[Event]:
+        return [event for event in self.events if event.kind in kinds]
+
+    @property
+    def kills(self) -> list[Event]:
+        return [event for event in self.events if event.pids]
+
+    def calls_of(self, run: Run) -> list[Call]:
+        return [call for call in self.calls if run.began <= call.began and call.run == run.number]
+
+    @property
+    def delay(self) -> float:
+        """Seconds that the machine takes for what takes no time on an idle one."""
+        delays = sorted(call.arrived - call.began for call in self.calls)
+        return delays[int(LATE * len(delays))] if delays else 0.0
+
+    @property
+    def is_predictable(self) -> bool:
+        """Whether the rows that fail are exactly those that the service never answers."""
+        concurrent = "hedge" in self.shape.options or (
+            self.shape.store == "redis" and self.shape.distinct < self.shape.rows
+        )
+        return not concurrent and not self.happened("connections", "outage", "redis", "redis stops", "disk")
+
+
+def it_ended(job: Job) -> Iterator[str]:
+    """The job ended, and so did its driver."""
+    if job.broken:
+        yield job.broken
+
+
+def it_failed_with_reason(job: Job) -> Iterator[str]:
+    """It failed if it had to, with an error that says why, and did not fail otherwise."""
+    shape = job.shape
+    least = math.ceil(shape.distinct / shape.options.get("batch_size", 1))
+    allowed, required = [], ""
+    if shape.options["on_error"] == "raise":
+        if shape.hopeless or not job.is_predictable:
+            allowed.append(r"failed in attempt \d+, partition|failed after its deadline|timed out")
+        if shape.hopeless and not shape.limit:
+            required = "a row that fails for good"
+    if shape.options.get("max_calls", math.inf) < 2 * shape.rows + 1000:
+        allowed.append(r"max_calls")
+        if shape.options["max_calls"] < least and not shape.limit and not shape.streaming and not shape.restarts:
+            required = required or f"max_calls={shape.options['max_calls']}"
+    if job.happened("cancel"):
+        allowed.append(r"(?i)cancel")
+        required = ""
+    for run in job.runs[:1] if shape.store else job.runs:
+        if run.error is None and required and run.rows is not None and not job.happened("cancel"):
+            yield f"run {run.number} has not failed, in spite of {required}"
+    for run in job.runs:
+        if run.error is not None and not any(re.search(pattern, run.error) for pattern in allowed):
+            yield f"run {run.number} failed without a reason, or the error does not say it: {run.error[:3000]}"
+
+
+def each_row_is_there_once(job: Job) -> Iterator[str]:
+    """Each row is once in the output, with its own result, or once among those that failed; in order where promised."""
+    for run in job.runs:
+        if run.rows is not None:
+            yield from (f"run {run.number}: {fault}" for fault in _rows(job, run.rows, run.letters, run))
+
+
+def _rows(job: Job, rows: pd.DataFrame, letters: pd.DataFrame | None, run: Run) -> Iterator[str]:
+    shape = job.shape
+    good = rows[rows["value"].notna()]
+    bad = rows[rows["value"].isna()]
+    if letters is not None:
+        if len(bad):
+            yield f"rows without a result beside dead letters: {_some(bad['id'])}"
+        bad = letters
+    if shape.options["on_error"] == "capture" and bad["error"].isna().any():
+        yield f"neither value nor error: {_some(bad[bad['error'].isna()]['id'])}"
+    every = pd.concat([good[["id", "n"]], bad[["id", "n"]]])
+    if wrong := [
+        *every[every["n"] != every["id"] % shape.distinct]["id"],
+        *good[good["value"] != result_of(good["n"])]["id"],
+    ]:
+        yield f"rows with another row's result: {_some(wrong)}"
+    counts = good["id"].value_counts()
+    if doubled := [*counts[counts > shape.copies].index, *bad["id"][bad["id"].duplicated()]]:
+        yield f"more than once: {_some(doubled)}"
+    if both := set(good["id"]) & set(bad["id"]):
+        yield f"with a result and failed: {_some(both)}"
+    if shape.limit:
+        if len(rows) != min(shape.limit, shape.rows * shape.copies):
+            yield f"{len(rows)} rows of LIMIT {shape.limit}"
+    else:
+        if missing := set(range(shape.rows)) - set(every["id"]):
+            yield f"lost: {_some(missing)}"
+        if halves := counts[counts < shape.copies].index.tolist():
+            yield f"fewer than {shape.copies} results: {_some(halves)}"
+    if shape.is_ordered and not shape.streaming and not rows["id"].is_monotonic_increasing:
+        yield "the rows are not in the order of the input"
+    failed = set(bad["n"]) - shape.hopeless
+    if shape.form == "postgres" and job.is_predictable:
+        answered = failed
+    else:
+        timely = shape.options["attempt_timeout"] / 2  # a later answer may have been too late
+        good_calls = [call for call in job.calls if call.outcome == "ok" and call.ended - call.began < timely]
+        answered = failed & {n for call in good_calls for n in call.ns}
+    if answered and job.is_predictable:
+        yield f"failed, though the service has answered one of their calls in time: {_some(answered)}"
+    if groundless := failed - {n for call in job.calls for n in call.ns}:
+        yield f"failed without a call: {_some(groundless)}"
+    if results := set(good["n"]) & shape.hopeless:
+        yield f"a result of what the service never answers: {_some(results)}"
+
+
+def no_limit_is_passed(job: Job) -> Iterator[str]:
+    """By the service's count: rate, calls in flight in each task and in the job, calls in all."""
+    options = job.shape.options
+    slots = 400 if options["capacity"] == "auto" else options["capacity"]
+    intervals = [_interval(call, job) for call in job.calls] if job.shape.form != "postgres" else []
+    of_pid: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for call, interval in zip(job.calls, intervals, strict=False):
+        of_pid[call.pid].append(interval)
+    for pid, those in of_pid.items() if job.shape.form != "thread" else ():
+        if (peak := _peak(those)) > slots:
+            yield f"{peak} calls at a time in worker {pid}, with capacity={slots}"
+    if (bound := options.get("job_capacity")) is not None and (peak := _peak(intervals)) > bound:
+        yield f"{peak} calls at a time, with job_capacity={bound}"
+    if "rate_limit" in options:
+        permits, burst = options["rate_limit"]
+        share = 0.1 if job.shape.form == "thread" else 0.02
+        bound = permits + (max(1, 0.02 * permits) if burst is None else burst) + max(1, math.ceil(share * permits))
+        times = sorted(call.began for call in job.calls)
+        most = max((index + 1 - bisect_left(times, time - 1.0) for index, time in enumerate(times)), default=0)
+        if most > bound and not job.shape.restarts:
+            yield f"{most} calls in a second, with RateLimit({permits}, burst={burst}), which allows {bound:g}"
+    if "max_calls" in options and not job.shape.streaming and not job.happened("coordinator"):
+        for run in job.runs:
+            if (count := len(job.calls_of(run))) > options["max_calls"]:
+                yield f"{count} calls in run {run.number}, with max_calls={options['max_calls']}"
+
+
+def _interval(call: Call, job: Job) -> tuple[float, float]:
+    """From when to when a call was in flight for certain."""
+    longest = job.shape.options["attempt_timeout"]
+    end = min(call.ended, call.began + (longest / 2 if call.outcome == "gone" else longest))
+    for kill in job.kills:
+        if call.pid in kill.pids:
+            end = min(end, kill.time)
+    return call.began, max(call.began, end)
+
+
+def _peak(intervals: Iterable[tuple[float, float]]) -> int:
+    """The most at a time; what ends at the moment when another begins is not beside it."""
+    steps = sorted(step for begin, end in intervals for step in ((begin, 1), (end, -1)))
+    flying = most = 0
+    for _, step in steps:
+        flying += step
+        most = max(most, flying)
+    return most
+
+
+def what_is_paid_is_not_called_again(job: Job) -> Iterator[str]:
+    """With a store: no call for an argument whose result was there before, but for what docs/once.md says."""
+    if not job.shape.store:
+        return
+    excuses = [*_excuses(job)]
+    looked_up = LOOKED_UP + 2 * job.delay
+    timely = 0.9 * job.shape.options["attempt_timeout"]  # nobody may have waited for a later answer
+    paid: dict[int, Call] = {}
+    first_attempts: dict[tuple[int, int], float] = {}  # a row is not looked up between its attempts
+    repeated: list[int] = []
+    for call in sorted(job.calls, key=lambda call: call.began):
+        for n in call.ns:
+            before = paid.get(n)
+            began = first_attempts.setdefault((call.pid, n), call.began)
+            if call.outcome in ("ok", "hopeless"):
+                del first_attempts[call.pid, n]
+            is_excused = before is not None and any(one.covers(before, call) for one in excuses)
+            if before is not None and began > before.ended + looked_up and not is_excused:
+                repeated.append(n)
+            if call.outcome == "ok" and call.ended - call.began < timely and (before is None or is_excused):
+                paid[n] = call
+    if repeated:
+        yield f"called again, though the result was in the store: {_some(repeated)}, {len(repeated)} in all"
+
+
+class _Excuse(NamedTuple):
+    """Answers of these times, and of these workers if any are named, may be missing for calls of those times."""
+
+    answered: tuple[float, float]
+    called: tuple[float, float]
+    pids: frozenset[int] = frozenset()
+
+    def covers(self, before: Call, call: Call) -> bool:
+        is_one = not self.pids or before.pid in self.pids
+        in_time = (
+            self.answered[0] <= before.ended <= self.answered[1] and self.called[0] <= call.began <= self.called[1]
+        )
+        return is_one and in_time
+
+
+def _excuses(job: Job) -> Iterator[_Excuse]:
+    """What may have cost results that were paid for."""
+    always, later = (-math.inf, math.inf), math.inf
+    written = WRITTEN + 2 * job.delay
+    for time, kind, pids in job.events:
+        recovered = time + RECOVERED + 2 * job.delay
+        if kind == "redis":  # it has forgotten everything
+            yield _Excuse((-math.inf, recovered), (time, later))
+        elif kind == "redis stops":
+            yield _Excuse((time - written, recovered), (time, later))
+            yield _Excuse(always, (time, recovered))
+        elif kind == "disk":
+            yield _Excuse(always, (time, later))
+        elif kind in ("executor", "driver", "driver alone") and job.shape.store == "executor":
+            yield _Excuse((-math.inf, time + STOPPED), (time, later))
+        elif kind in ("driver", "driver alone", "cancel"):
+            yield _Excuse((time - written, time + STOPPED), (time, later))
+        elif pids:
+            yield _Excuse((time - written, later), (time, later), pids)
+    for run in job.runs:
+        if run.error is not None or job.shape.limit:
+            yield _Excuse((run.ended - STOPPED, later), always)
+
+
+def it_stopped(job: Job) -> Iterator[str]:
+    """No call begins once the job is cancelled, has failed or is done, or its driver is dead."""
+    ends = [(event.time, event.kind) for event in job.happened("cancel", "driver", "driver alone")]
+    ends += [(run.ended, f"the end of run {run.number}") for run in job.runs]
+    begins = sorted(run.began for run in job.runs)
+    for end, why in ends:
+        following = min((begin for begin in begins if begin > end), default=math.inf)
+        late = [call for call in job.calls if end + STOPPED < call.began < following]
+        if late:
+            yield f"{len(late)} calls later than {STOPPED:g} s after {why}"
+
+
+def the_figures_are_right(job: Job) -> Iterator[str]:
+    """The monitor has counted the calls that the service has, and the rows."""
+    shape = job.shape
+    for run in job.runs:
+        if not run.functions:
+            continue
+        calls = len(job.calls_of(run))
+        attempts = unsent = 0  # attempts that may have ended before a request left
+        for part in [part for one in run.functions for part in (one, one["failed_attempts"])]:
+            attempts += part["attempts"]
+            unsent += part["timeouts"] + part["hedges"] + part["abandoned"]
+        if job.happened("connections"):
+            unsent += 400 if shape.options["capacity"] == "auto" else 8 * shape.options["capacity"]
+        kills = [kill for kill in job.kills if run.began <= kill.time <= run.ended]
+        if attempts > calls + unsent or (attempts < calls and not kills):
+            yield f"run {run.number}: {attempts} attempts ({unsent} of them perhaps unsent), but {calls} calls"
+        if run.rows is None or shape.limit or job.happened("executor") or (shape.streaming and shape.restarts):
+            continue
+        rows = sum(one["rows"] for one in run.functions)
+        if rows != shape.rows:
+            yield f"run {run.number}: the monitor says {rows} rows of {shape.rows}"
+        letters = sum(one["dead_letters"] for one in run.functions)
+        if run.letters is not None and letters != len(run.letters):
+            yield f"run {run.number}: the monitor says {letters} dead letters of {len(run.letters)}"
+
+
+def nothing_is_left(job: Job) -> Iterator[str]:
+    """No process, thread, task, socket, file or shared memory of the job."""
+    if job.left:
+        yield f"left over: {'; '.join(map(str, job.left[:10]))}"
+
+
+CHECKS: tuple[Callable[[Job], Iterator[str]], ...] = (
+    it_ended,
+    it_failed_with_reason,
+    each_row_is_there_once,
+    no_limit_is_passed,
+    what_is_paid_is_not_called_again,
+    it_stopped,
+    the_figures_are_right,
+    nothing_is_left,
+)
+
+
+def faults_of(job: Job) -> list[tuple[str, str]]:
+    """What did not hold, each with the name of its check."""
+    return [(check.__name__, fault) for check in CHECKS for fault in check(job)]
+
+
+def _some(values: Iterable[Any]) -> str:
+    found: Sequence[Any] = sorted({int(value) for value in values})
+    return f"{', '.join(map(str, found[:10]))}{f' and {len(found) - 10} more' if len(found) > 10 else ''}"

@@ -1,0 +1,332 @@
+"""The driver of a job: it reads a shape and where the services are, runs the query, and writes what came out of it.
+
+    python -m tests.chaos.job FOLDER
+
+FOLDER has `job.json`. Here go `rows-N.parquet` and `letters-N.parquet` of run N, and `outcome.json` when all is done.
+A line "cancel" on the standard input cancels the query, and the end of the input ends this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import asyncpg
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncudf import (
+    DEAD_LETTERS,
+    AsyncFunction,
+    AsyncStream,
+    AsyncUDF,
+    CircuitBreaker,
+    Hedge,
+    RateLimit,
+    ResultFuture,
+    ResultStore,
+    RetryStrategy,
+    RuntimeContext,
+    async_pandas_udf,
+    http,
+    monitor,
+    ordered_wait,
+    unordered_wait,
+)
+from tests.chaos.shapes import Shape
+from tests.kit.leftovers import leftovers
+
+__all__ = ("Place", "run_once")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job's services and files are, and which of its drivers this is."""
+
+    key: str
+    url: str
+    redis: str
+    postgres: str
+    store: str
+    folder: str
+    attempt: int = 1
+
+    def path(self, run: int, began: float, ns: Any) -> str:
+        return f"/{self.key}/{run}/{os.getpid()}/{began}/{','.join(map(str, ns))}"
+
+
+@contextlib.asynccontextmanager
+async def stacks(place: Place) -> AsyncIterator[None]:
+    """SIGUSR1 writes the stacks of this worker to a file."""
+    with open(f"{place.folder}/stacks-{os.getpid()}", "w") as file:
+        faulthandler.register(signal.SIGUSR1, file, chain=False)
+        try:
+            yield
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+
+
+def function_of(shape: Shape, place: Place, run: int) -> AsyncUDF[Any, Any]:
+    """The function of a job, with its options."""
+    resources: dict[str, Callable[[], Any]] = {"stacks": lambda: stacks(place)}
+    if shape.form == "postgres":
+        resources["pool"] = lambda: asyncpg.create_pool(
+            place.postgres, min_size=1, max_size=10, server_settings={"application_name": "job"}
+        )
+    elif shape.form != "thread":
+        resources["session"] = http.session(place.url)
+
+    async def asked(session: aiohttp.ClientSession, ns: list[int]) -> list[int]:
+        async with session.get(place.path(run, time.time(), ns)) as response:
+            await http.raise_for_status(response)
+            return [int(one) for one in (await response.text()).split(",")]
+
+    async def row(n: int, session: aiohttp.ClientSession, stacks: None) -> int:
+        return (await asked(session, [n]))[0]
+
+    async def batch(n: pd.Series, session: aiohttp.ClientSession, stacks: None) -> pd.Series:
+        return pd.Series(await asked(session, n.tolist()))
+
+    async def many(n: int, session: aiohttp.ClientSession, stacks: None) -> AsyncIterator[int]:
+        (value,) = await asked(session, [n])
+        yield value
+        yield value
+
+    def thread(n: int, stacks: None) -> int:
+        seconds = 0.9 * shape.options["attempt_timeout"]
+        with urllib.request.urlopen(place.url + place.path(run, time.time(), [n]), timeout=seconds) as response:
+            return int(response.read())
+
+    async def postgres(n: pd.Series, pool: asyncpg.Pool, stacks: None) -> pd.Series:
+        ns = n.tolist()
+        note = "INSERT INTO calls VALUES ($1, $2, $3, $4, $5)"
+        async with pool.acquire() as connection:
+            await connection.execute(note, place.key, run, os.getpid(), time.time(), ns)
+            number = await connection.fetchval(
+                "SELECT count(*) FROM calls WHERE job = $1 AND ns[1] = $2", place.key, ns[0]
+            )
+            answer = shape.service.answer(ns[0], number - 1)
+            seconds = {"hang": 60.0}.get(answer, shape.service.seconds)
+            query = (
+                "SELECT 1 / 0 AS value"
+                if answer == "error"
+                else "SELECT 10 * n + 7 AS value FROM unnest($1::bigint[]) n"
+            )
+            await connection.execute(f"SELECT pg_sleep({seconds})")
+            return pd.Series([one["value"] for one in await connection.fetch(query, *[ns] * (answer != "error"))])
+
+    class Asking(AsyncFunction):
+        async def open(self, context: RuntimeContext) -> None:
+            self.stack = contextlib.AsyncExitStack()
+            await self.stack.enter_async_context(stacks(place))
+            self.session = await self.stack.enter_async_context(http.session(place.url)())
+
+        async def async_invoke(self, value: dict[str, Any], result_future: ResultFuture) -> None:
+            result_future.complete(await asked(self.session, [value["n"]]))
+
+        async def close(self) -> None:
+            await self.stack.aclose()
+
+    made = {"row": row, "batch": batch, "many": many, "thread": thread, "postgres": postgres, "class": Asking()}
+    options = options_of(shape, place)
+    if shape.form != "class":
+        options["resources"] = resources
+    return async_pandas_udf(made[shape.form], "long", version=place.key, **options)
+
+
+def options_of(shape: Shape, place: Place) -> dict[str, Any]:
+    """The options, with objects in the place of plain values."""
+    options = dict(shape.options)
+    attempts = options.pop("retry")
+    if attempts > 1:
+        retry_on = http.is_retryable if shape.form != "postgres" else (Exception,)
+        options["retry"] = RetryStrategy.fixed_delay(attempts, 0.05, retry_on=retry_on)
+    if "rate_limit" in options:
+        permits, burst = options["rate_limit"]
+        options["rate_limit"] = RateLimit(permits, burst=burst)
+    if "hedge" in options:
+        options["hedge"] = Hedge(after=options["hedge"], budget=0.2)
+    if "breaker" in options:
+        options["breaker"] = CircuitBreaker(open_for=0.5, max_open=60)
+    if shape.store == "executor":
+        options["store"] = ResultStore.executor()
+    elif shape.store == "disk":
+        options["store"] = ResultStore.disk(place.store, max_bytes=2**24 if shape.rows < 10_000 else 2**30)
+    elif shape.store == "redis":
+        options["store"] = ResultStore.redis(place.redis, prefix=place.key)
+    return options
+
+
+def numbers(spark: SparkSession, shape: Shape, place: Place) -> DataFrame:
+    if shape.streaming:
+        folder = f"{place.folder}/in"
+        if not os.path.exists(folder):
+            os.mkdir(folder)
+            for start in range(0, shape.rows, shape.rows // 3 + 1):
+                ids = range(start, min(shape.rows, start + shape.rows // 3 + 1))
+                frame = pd.DataFrame({"id": ids}, dtype="int64")
+                frame.assign(n=frame["id"] % shape.distinct).to_parquet(f"{folder}/{start}.parquet")
+        return spark.readStream.schema("id long, n long").option("maxFilesPerTrigger", 1).parquet(folder)
+    return spark.range(0, shape.rows, 1, shape.partitions).selectExpr("id", f"id % {shape.distinct} AS n")
+
+
+def enriched(spark: SparkSession, df: DataFrame, shape: Shape, function: AsyncUDF[Any, Any]) -> Any:
+    """The rows with their results, as a DataFrame or a chain."""
+    ordered = shape.is_ordered
+    if shape.entry == "column":
+        return df.withColumn("r", function("n"))
+    if shape.entry == "sql":
+        function.register(spark, "asked")
+        df.createOrReplaceTempView("numbers")
+        return spark.sql("SELECT id, n, asked(n) AS r FROM numbers")
+    if shape.entry == "table function":
+        function.register(spark, "asked_of")
+        df.createOrReplaceTempView("numbers")
+        return spark.sql("SELECT * FROM asked_of(TABLE(numbers), 'n')")
+    if shape.entry == "operator":
+        return (ordered_wait if ordered else unordered_wait)(df, function, "n", as_="r")
+    stream = AsyncStream(df).filter(lambda row: row["n"] >= 0)
+    stream = (stream.ordered_wait if ordered else stream.unordered_wait)(function, "n", as_="r")
+    return stream.map(lambda row: row)
+
+
+def as_plain(df: DataFrame, shape: Shape) -> DataFrame:
+    """id, n, value, and the type of the error."""
+    has_errors = shape.options["on_error"] == "capture"
+    if has_errors and "r" in df.columns:
+        df = df.selectExpr("id", "n", "r.value", "r.error")
+    error = "error.type" if has_errors else "CAST(NULL AS string)"
+    return df.toDF("id", "n", "value", *["error"] * has_errors).selectExpr("id", "n", "value", f"{error} AS error")
+
+
+def run_once(spark: SparkSession, shape: Shape, place: Place, run: int) -> None:
+    """Runs the query once; its rows and dead letters are in files then."""
+    folder = Path(place.folder)
+    function = function_of(shape, place, run)
+
+    def write(result: Any, to: str) -> None:
+        letters = None
+        if shape.options["on_error"] == "dead_letter":
+            with result:
+                rows = as_plain(result.to_df(), shape).toPandas()
+                letters = result.side_output(DEAD_LETTERS).selectExpr("id", "n", "error.type AS error").toPandas()
+        else:
+            df = result.to_df() if isinstance(result, AsyncStream) else result
+            df = as_plain(df, shape)
+            rows = (df.where("value IS NULL OR value >= 0").limit(shape.limit) if shape.limit else df).toPandas()
+        rows.to_parquet(folder / f"rows-{to}.parquet")
+        if letters is not None:
+            letters.to_parquet(folder / f"letters-{to}.parquet")
+
+    if not shape.streaming:
+        write(enriched(spark, numbers(spark, shape, place), shape, function), str(run))
+        return
+    source = numbers(spark, shape, place)
+    checkpoint = f"{folder}/checkpoint-{run}"
+    if shape.options["on_error"] == "dead_letter":
+        writer = source.writeStream.foreachBatch(
+            lambda df, batch: write(enriched(spark, df, shape, function), f"{run}-{batch}")
+        )
+    else:
+        result = enriched(spark, source, shape, function)
+        df = as_plain(result.to_df() if isinstance(result, AsyncStream) else result, shape)
+        writer = df.writeStream.format("parquet").option("path", f"{folder}/sink-{run}")
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    if shape.options["on_error"] != "dead_letter":
+        spark.read.parquet(f"{folder}/sink-{run}").toPandas().to_parquet(folder / f"rows-{run}.parquet")
+
+
+def listen(spark: SparkSession) -> None:
+    """Cancels the query when it is told to; ends this process with the one that has started it."""
+    for _ in sys.stdin:
+        spark.sparkContext.cancelAllJobs()
+        for query in spark.streams.active:
+            query.stop()
+    os._exit(1)
+
+
+def figures(run: Any) -> list[dict[str, Any]]:
+    """What the monitor says, without what is long."""
+    return [
+        {name: value for name, value in one.items() if name not in ("per_task", "latency", "options")}
+        | {"failed_attempts": {k: v for k, v in one["failed_attempts"].items() if k != "latency"}}
+        for one in run.metrics["functions"]
+    ]
+
+
+def clean_workers(spark: SparkSession, tasks: int, seconds: float = 15.0) -> list[str]:
+    """What is left over in workers, after a time for those that are still stopping."""
+    end = time.monotonic() + seconds
+    while True:
+        left = [f"{one} in worker {pid}" for pid, all_of in leftovers(spark, tasks).items() for one in all_of]
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(0.2)
+
+
+def main() -> None:
+    faulthandler.register(signal.SIGUSR1)
+    folder = Path(sys.argv[1])
+    told = json.loads((folder / "job.json").read_text())
+    shape, place = Shape.from_json(told["shape"]), Place(**told["place"])
+    spark = session(shape, place)
+    threading.Thread(target=listen, args=(spark,), daemon=True).start()
+    runs = []
+    for run in range(1, shape.runs + 1):
+        error = None
+        began = time.time()
+        with monitor(spark) as watched:
+            try:
+                run_once(spark, shape, place, run)
+            except Exception as failed:
+                error = f"{type(failed).__name__}: {failed}"
+        runs.append(
+            {"number": run, "began": began, "ended": time.time(), "error": error, "functions": figures(watched)}
+        )
+        if error is not None:
+            break
+    left = clean_workers(spark, 4 if shape.cluster else 2)
+    spark.stop()
+    main_thread = threading.main_thread()
+    left += [f"thread {one.name}" for one in threading.enumerate() if one is not main_thread and not one.daemon]
+    outcome = {"runs": runs, "left": left, "attempt": place.attempt}
+    (folder / "outcome.tmp").write_text(json.dumps(outcome))
+    (folder / "outcome.tmp").rename(folder / "outcome.json")
+
+
+def session(shape: Shape, place: Place) -> SparkSession:
+    folder = Path(place.folder)
+    builder = SparkSession.builder.master("local-cluster[2,2,1024]" if shape.cluster else "local[2,4]")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": f"{folder}/spark",
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(shape.batch),
+        "spark.python.task.killTimeout": "100ms",
+        "spark.executor.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+if __name__ == "__main__":
+    main()

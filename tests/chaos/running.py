@@ -1,0 +1,264 @@
+"""Runs a job in a driver of its own, lets its accidents happen, and collects what was seen."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import psutil
+
+from tests.chaos.checks import Event, Job, Run
+from tests.chaos.job import Place
+from tests.chaos.services import Ledger, Services
+from tests.chaos.shapes import Accident, Shape
+
+__all__ = ("run_job",)
+
+ROOT = Path(__file__).parents[2]
+MARK = "ASYNCUDF_CHAOS_JOB"  # a variable that all processes of a job inherit
+ENVIRONMENT = {
+    "PYSPARK_PYTHON": sys.executable,
+    "PYTHONPATH": str(ROOT),  # executors run elsewhere
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
+GONE = 20.0  # seconds until all processes have ended after the driver
+
+
+def run_job(shape: Shape, services: Services, folder: Path) -> Job:
+    """Runs it to its end, or to the end of its time."""
+    return _Runner(shape, services, folder).run()
+
+
+class _Runner:
+    def __init__(self, shape: Shape, services: Services, folder: Path) -> None:
+        self.shape, self.services, self.folder = shape, services, folder
+        self.key = f"{shape.seed}-{time.time_ns()}"
+        self.ledger = services.ledgers[self.key] = Ledger(shape)
+        self.events: list[Event] = []
+        self.chance = random.Random(shape.seed)
+        self.broken = ""
+        self.known: set[psutil.Process] = set()
+        disk = services.small_disk if "disk" in shape.kinds and services.has_small_disk else folder
+        store = disk / "store"
+        store.mkdir(mode=0o700)
+        self.place = Place(
+            self.key,
+            services.url,
+            services.redis_url,
+            services.postgres_dsn if shape.form == "postgres" else "",
+            str(store),
+            str(folder),
+        )
+        self.store = store
+
+    def run(self) -> Job:
+        shared_before = set(os.listdir("/dev/shm"))
+        end = time.monotonic() + 60 * self.shape.minutes
+        pending = sorted(self.shape.accidents, key=lambda one: one.calls)
+        left: list[str] = []
+        while True:
+            outcome = self._drive(pending, end)
+            left += self._wait_for_processes()
+            if outcome is not None or self.broken:
+                break
+            self.place = dataclasses.replace(self.place, attempt=self.place.attempt + 1)
+        runs = [self._read(run) for run in outcome["runs"]] if outcome else []
+        if outcome is not None:
+            left += outcome["left"]
+            left += [f"file {one}" for name in ("tmp", "spark") for one in self._files(name)]
+        left += self._left_on_services()
+        new = {one for one in os.listdir("/dev/shm") if not one.startswith(("PostgreSQL", ".org.chromium"))}
+        left += [f"shared memory {one}" for one in new - shared_before]
+        calls = self._calls()
+        del self.services.ledgers[self.key]
+        shutil.rmtree(self.store, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            (self.services.small_disk / "filler").unlink()
+        return Job(self.shape, calls, self.events, runs, left, self.broken)
+
+    def _drive(self, pending: list[Accident], end: float) -> dict | None:
+        """What a driver says at its end; None if it was killed."""
+        for name in ("tmp", "spark"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            (self.folder / name).mkdir()
+        told = {"shape": self.shape.to_json(), "place": dataclasses.asdict(self.place)}
+        (self.folder / "job.json").write_text(json.dumps(told))
+        with open(self.folder / "output", "ab") as output:
+            driver = subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-m", "tests.chaos.job", str(self.folder)],
+                cwd=ROOT,
+                env={**os.environ, **ENVIRONMENT, MARK: self.key, "TMPDIR": str(self.folder / "tmp")},
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        was_killed = False
+        try:
+            looked = time.monotonic()
+            while driver.poll() is None:
+                if time.monotonic() > looked + 1.0:
+                    self._processes()
+                    looked = time.monotonic()
+                if time.monotonic() > end:
+                    self.broken = f"hung: no end after {self.shape.minutes:g} min; the stacks are in build/chaos"
+                    (self.folder / "stacks").write_text(self._stacks(driver))
+                    break
+                if pending and self._count() > pending[0].calls and self._happens(pending[0], driver):
+                    was_killed = was_killed or pending[0].kind in ("driver", "driver alone")
+                    del pending[0]
+                time.sleep(0.02)
+        finally:
+            for one in [driver, *self._processes()] if driver.poll() is None else []:
+                with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    one.kill()
+            driver.wait()
+            driver.stdin.close()
+        file = self.folder / "outcome.json"
+        if file.exists():
+            return json.loads(file.read_text())
+        if not was_killed and not self.broken:
+            self.broken = f"the driver ended with {driver.returncode}: {self._output()}"
+        return None
+
+    def _count(self) -> int:
+        if self.shape.form != "postgres":
+            return len(self.ledger.calls)
+        time.sleep(0.2)
+        return int(self.services.query(f"SELECT count(*) FROM calls WHERE job = '{self.key}'")[0][0])
+
+    def _calls(self) -> list:
+        return self.services.calls_in_postgres(self.key) if self.shape.form == "postgres" else self.ledger.calls
+
+    def _happens(self, accident: Accident, driver: subprocess.Popen) -> bool:
+        """Lets it happen if it can now."""
+        kind, pids = accident.kind, []
+        if kind == "worker":
+            alive = {one.pid for one in self._processes()}
+            pids = [call.pid for call in self._calls()[-50:] if call.pid in alive][-1:]
+        elif kind == "executor":
+            found = [one for one in self._processes() if "CoarseGrainedExecutorBackend" in " ".join(_command(one))]
+            pids = [self.chance.choice(found).pid] if found else []
+        elif kind == "coordinator":
+            pids = [one.pid for one in self._processes() if "valkey-server" in "".join(_command(one)[:1])]
+        elif kind in ("driver", "driver alone"):
+            java = [
+                one.pid for one in psutil.Process(driver.pid).children(recursive=True) if one.name().endswith("java")
+            ]
+            pids = [driver.pid, *java * (kind == "driver")]
+        if kind in ("worker", "executor", "coordinator", "driver", "driver alone"):
+            if not pids:
+                return False
+            killed = {*pids}
+            if kind == "executor":
+                killed |= {one.pid for pid in pids for one in psutil.Process(pid).children(recursive=True)}
+            self._note(kind, *killed)
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return True
+        self._note(kind)
+        if kind == "redis":
+            self.services.kill_redis()
+        elif kind == "redis stops":
+            self.services.stop_redis(2.0)
+        elif kind == "disk":
+            self.services.fill_small_disk()
+        elif kind == "outage":
+            self.ledger.outage_until = time.time() + 2.0
+        elif kind == "connections":
+            self.services.drop_connections()
+        elif kind == "cancel":
+            with contextlib.suppress(BrokenPipeError):
+                driver.stdin.write(b"cancel\n")
+                driver.stdin.flush()
+        return True
+
+    def _note(self, kind: str, *pids: int) -> None:
+        self.events.append(Event(time.time(), kind, frozenset(pids)))
+
+    def _processes(self) -> list[psutil.Process]:
+        """Those of this job that are alive, wherever they were started.
+
+        A Valkey server overwrites its variables. It is known by its parent, which may be dead by now.
+        """
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(MARK) == self.key:
+                    self.known.update([process, *process.children()])
+        self.known = {one for one in self.known if one.is_running() and _status(one) != psutil.STATUS_ZOMBIE}
+        return list(self.known)
+
+    def _wait_for_processes(self) -> list[str]:
+        """What has not ended after a time; it is ended then."""
+        end = time.monotonic() + GONE
+        while (alive := self._processes()) and time.monotonic() < end:
+            time.sleep(0.1)
+        for one in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        return [f"process {' '.join(_command(one))[:200]}" for one in alive]
+
+    def _left_on_services(self) -> list[str]:
+        """Connections that are open, after a moment."""
+        end = time.monotonic() + 5.0
+        while True:
+            left = []
+            if count := self.services.open_connections():
+                left.append(f"{count} connections to the service")
+            if count := self.services.connections_to_redis():
+                left.append(f"{count} connections to Redis")
+            if not left or time.monotonic() > end:
+                return left
+            time.sleep(0.1)
+
+    def _files(self, name: str) -> Iterator[str]:
+        for path in (self.folder / name).rglob("*"):
+            if path.is_file():
+                yield str(path.relative_to(self.folder))
+
+    def _read(self, told: dict) -> Run:
+        run = Run(told.pop("number"), **told)
+        files = [*self.folder.glob(f"rows-{run.number}*")]
+        if run.error is None and files:
+            run.rows = pd.concat([pd.read_parquet(one) for one in files], ignore_index=True)
+            letters = [*self.folder.glob(f"letters-{run.number}*")]
+            run.letters = pd.concat([pd.read_parquet(one) for one in letters], ignore_index=True) if letters else None
+        return run
+
+    def _stacks(self, driver: subprocess.Popen) -> str:
+        """Where the driver, its JVM and its workers are."""
+        for process in self._processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.pid == driver.pid or (self.folder / f"stacks-{process.pid}").exists():
+                    process.send_signal(signal.SIGUSR1)
+                elif process.name().endswith("java"):
+                    process.send_signal(signal.SIGQUIT)
+        time.sleep(2.0)
+        return "\n".join(f"{one.name}\n{text}" for one in self.folder.glob("stacks-*") if (text := one.read_text()))
+
+    def _output(self, length: int = 5000) -> str:
+        return (self.folder / "output").read_text(errors="replace")[-length:]
+
+
+def _status(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status()
+    return psutil.STATUS_ZOMBIE
+
+
+def _command(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []

@@ -1,0 +1,287 @@
+"""What a random job is: its query, its options, how the service answers, and what is killed. A seed gives all of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ("ACCIDENTS", "Accident", "Service", "Shape", "million", "result_of")
+
+# What may happen to a job, and what the report calls it.
+ACCIDENTS = {
+    "worker": "a Python worker is killed",
+    "executor": "an executor is killed",
+    "driver": "the driver is killed with its JVM, and the job runs again",
+    "driver alone": "the driver's Python process is killed, and the job runs again",
+    "coordinator": "the coordinator is killed",
+    "redis": "the Redis of the store is killed",
+    "redis stops": "the Redis of the store does not answer for 2 s",
+    "disk": "the disk of the store becomes full",
+    "outage": "the service fails each call for 2 s",
+    "connections": "the service drops all connections",
+    "cancel": "the query is cancelled",
+}
+
+
+@dataclass(frozen=True)
+class Accident:
+    """One of `ACCIDENTS`, which happens when the service has had more than `calls` calls of the job."""
+
+    kind: str
+    calls: int
+
+
+@dataclass(frozen=True)
+class Service:
+    """How the service answers: shares of calls.
+
+    Of any `mercy` calls for one argument that follow each other at least one succeeds, whatever the shares say; but an
+    argument among the `hopeless` gets a 404 each time.
+    """
+
+    seed: int
+    seconds: float
+    error: float = 0.0
+    hang: float = 0.0
+    refuse: float = 0.0
+    drop: float = 0.0
+    hopeless: float = 0.0
+    mercy: int = 1
+
+    def is_hopeless(self, n: int) -> bool:
+        return self.hopeless > 0 and _chance(self.seed, n, -1) < self.hopeless
+
+    def answer(self, n: int, number: int) -> str:
+        """What becomes of the call with this number, from 0, for an argument; refusals do not count."""
+        if self.is_hopeless(n):
+            return "hopeless"
+        if number % self.mercy == self.mercy - 1:
+            return "ok"
+        chance = _chance(self.seed, n, number)
+        for name in ("error", "hang", "drop"):
+            chance -= getattr(self, name)
+            if chance < 0:
+                return name
+        return "ok"
+
+    def latency(self, n: int, number: int) -> float:
+        return self.seconds * (0.5 + 2 * _chance(self.seed + 1, n, number) ** 3)
+
+    def is_refused(self, n: int, arrival: int) -> bool:
+        """A row that is refused is so at its first two arrivals at most."""
+        return arrival < 2 and self.refuse > 0 and _chance(self.seed + 2, n, arrival) < self.refuse
+
+
+def _chance(seed: int, n: int, number: int) -> float:
+    """A fixed number between 0 and 1."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + n * 0xBF58476D1CE4E5B9 + (number + 2) * 0x94D049BB133111EB) % 2**64
+    mixed = ((mixed ^ (mixed >> 31)) * 0xD6E8FEB86659FD93) % 2**64
+    mixed = ((mixed ^ (mixed >> 32)) * 0xD6E8FEB86659FD93) % 2**64
+    return (mixed ^ (mixed >> 32)) / 2**64
+
+
+def result_of(n: int) -> int:
+    """The right result for an argument."""
+    return 10 * n + 7
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A job. Row i of `rows` asks for the argument i % distinct.
+
+    Attributes:
+        entry: the entry point.
+        form: of the function: "row", "batch" (vectorized), "many" (two results per row), "class" (an `AsyncFunction`),
+            "thread" (a plain `def`), "postgres" (vectorized, on PostgreSQL).
+        options: those of the function that are plain values.
+        store: "executor", "disk", "redis" or none.
+        limit: the LIMIT behind the function; 0: none.
+        runs: how many times the driver runs the query.
+    """
+
+    seed: int
+    rows: int
+    distinct: int
+    partitions: int
+    batch: int
+    cluster: bool
+    entry: str
+    form: str
+    streaming: bool
+    options: dict[str, Any]
+    store: str
+    service: Service
+    accidents: tuple[Accident, ...] = ()
+    limit: int = 0
+    runs: int = 1
+    minutes: float = 3.0
+
+    @classmethod
+    def random(cls, seed: int, *, size: float = 1.0) -> Shape:
+        return _random(random.Random(seed), seed, size)
+
+    @classmethod
+    def from_json(cls, text: str) -> Shape:
+        plain = json.loads(text)
+        plain["service"] = Service(**plain["service"])
+        plain["accidents"] = tuple(Accident(**one) for one in plain["accidents"])
+        return cls(**plain)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    def __str__(self) -> str:
+        where = "2 executors" if self.cluster else "local"
+        options = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        told = [f"{self.entry}{' (streaming)' if self.streaming else ''}, {self.form}, {where}, {self.rows:,} rows"]
+        told += [f"{self.distinct:,} distinct"] if self.distinct < self.rows else []
+        told += [options] + [f"store {self.store}"] * bool(self.store) + [f"limit {self.limit}"] * bool(self.limit)
+        told += [f"{one.kind} at call {one.calls}" for one in self.accidents]
+        return "; ".join(told)
+
+    @property
+    def kinds(self) -> set[str]:
+        return {one.kind for one in self.accidents}
+
+    @property
+    def copies(self) -> int:
+        """Results of a row."""
+        return 2 if self.form == "many" else 1
+
+    @property
+    def is_ordered(self) -> bool:
+        return bool(self.options["output_mode"] == "ordered")
+
+    @property
+    def restarts(self) -> bool:
+        """Whether another driver runs the job again."""
+        return bool(self.kinds & {"driver", "driver alone"})
+
+    @property
+    def hopeless(self) -> set[int]:
+        """The arguments that fail for good."""
+        return {n for n in range(self.distinct) if self.service.is_hopeless(n)}
+
+
+def _random(chance: random.Random, seed: int, size: float) -> Shape:
+    """A shape in which all that is combined may be combined."""
+    entry = chance.choice(["column", "sql", "operator", "operator", "table function", "chain", "chain"])
+    in_order = entry in ("column", "sql")
+    forms = ["row", "row", "row", "batch", "thread", "postgres"] + ([] if in_order else ["many", "class"])
+    form = chance.choice(forms)
+    streaming = entry != "table function" and chance.random() < 0.15
+    store = "" if form == "postgres" else chance.choice(["", "", "", "executor", "disk", "redis"])
+    rows = int(size * chance.choice([1, 40, 200, 200, 500, 500, 1000, 1000]))
+    distinct = max(1, rows // chance.choice([1, 2, 10]) if store else rows)
+    cluster = chance.random() < 0.3
+    on_error = chance.choice(["raise", "null", "capture"] + (["dead_letter"] * 3 if entry == "chain" else []))
+    options: dict[str, Any] = {
+        "output_mode": "ordered" if in_order else chance.choice(["ordered", "unordered"]),
+        "capacity": chance.choice([1 if rows < 100 else 10, 5, 20, 50, "auto"]),
+        "on_error": on_error,
+        "timeout": 90.0,
+    }
+    if entry == "table function" and form != "many":  # an ordered one would be a SQL function
+        options["output_mode"] = "unordered"
+    if form in ("batch", "postgres"):
+        options |= {"batch_size": chance.choice([1, 7, 50]), "batch_linger": chance.choice([None, 0.02])}
+    mercy = chance.choice([1, 3, 5])
+    options["retry"] = mercy
+    options["attempt_timeout"] = chance.choice([1.0, 2.0])
+    service = Service(
+        seed=seed,
+        seconds=chance.choice([0.002, 0.02, 0.05]),
+        error=chance.choice([0.0, 0.1, 0.3]),
+        hang=chance.choice([0.0, 0.0, 0.05]) / (1 if rows < 1000 else 3),
+        refuse=chance.choice([0.0, 0.0, 0.05]),
+        drop=0.0 if form in ("thread", "postgres") else chance.choice([0.0, 0.0, 0.05]),
+        hopeless=0.0 if form in ("batch", "postgres") else chance.choice([0.0, 0.02 if on_error != "raise" else 0.005]),
+        mercy=mercy,
+    )
+    if chance.random() < 0.5:
+        options |= _limits(chance, rows, form)
+    if form in ("row", "class") and chance.random() < 0.2:
+        options["hedge"] = 0.2
+    limit = 0
+    if not streaming and not in_order and on_error != "dead_letter" and chance.random() < 0.1:
+        limit = 1 + rows // 10
+    accidents = _accidents(
+        chance, distinct // options.get("batch_size", 1), cluster=cluster, store=store, options=options
+    )
+    return Shape(
+        seed=seed,
+        rows=rows,
+        distinct=distinct,
+        partitions=chance.choice([1, 2, 3, 6]),
+        batch=chance.choice([7, 100, 10_000]),
+        cluster=cluster,
+        entry=entry,
+        form=form,
+        streaming=streaming,
+        options=options,
+        store=store,
+        service=service,
+        accidents=accidents if not limit else (),
+        limit=limit,
+        runs=2 if store and not streaming and not limit and chance.random() < 0.5 else 1,
+    )
+
+
+def _limits(chance: random.Random, rows: int, form: str) -> dict[str, Any]:
+    limits: dict[str, Any] = {}
+    if chance.random() < 0.5:
+        limits["rate_limit"] = [chance.choice([100, 300]), chance.choice([None, 1, 20])]  # permits per second, burst
+    if form != "thread" and chance.random() < 0.5:
+        limits["job_capacity"] = chance.choice([1, 4, 15]) if rows < 500 else chance.choice([8, 15])
+    if chance.random() < 0.3:
+        limits["max_calls"] = chance.choice([rows // 2 + 1, 10 * rows + 1000])
+    if chance.random() < 0.3:
+        limits["breaker"] = True
+    return limits
+
+
+def _accidents(
+    chance: random.Random, calls: int, *, cluster: bool, store: str, options: dict[str, Any]
+) -> tuple[Accident, ...]:
+    limited = options.keys() & {"rate_limit", "job_capacity", "max_calls"}
+    kinds = ["worker", "worker", "driver", "driver alone", "connections", "cancel"]
+    kinds += ["executor"] * 3 * cluster + ["coordinator"] * 3 * bool(limited) + ["disk"] * 3 * (store == "disk")
+    kinds += ["redis", "redis", "redis stops"] * (store == "redis") + ["outage"] * ("breaker" in options) * 3
+    count = chance.choice([0, 1, 1, 1, 2, 3])
+    chosen = dict.fromkeys(chance.choice(kinds) for _ in range(count))  # each at most once
+    if "driver" in chosen:
+        chosen.pop("driver alone", None)
+    if chosen.keys() & {"driver", "driver alone"}:
+        chosen.pop("cancel", None)
+    return tuple(Accident(kind, int(calls * chance.uniform(0.05, 0.8))) for kind in chosen)
+
+
+def million(seed: int, rows: int = 1_000_000) -> Shape:
+    """A large job: a tenth of the calls fails, a twentieth hangs, and workers are killed."""
+    chance = random.Random(seed)
+    return Shape(
+        seed=seed,
+        rows=rows,
+        distinct=rows,
+        partitions=40,
+        batch=10_000,
+        cluster=False,
+        entry="operator",
+        form="row",
+        streaming=False,
+        options={
+            "output_mode": "unordered",
+            "capacity": 300,
+            "on_error": "capture",
+            "timeout": 90.0,
+            "attempt_timeout": 3.0,
+            "retry": 5,
+        },
+        store="disk",
+        service=Service(seed=seed, seconds=0.01, error=0.1, hang=0.05, hopeless=0.001, mercy=5),
+        accidents=tuple(Accident("worker", int(rows * chance.uniform(0.02, 0.95))) for _ in range(10)),
+        minutes=30.0,
+    )

@@ -1,0 +1,144 @@
+"""Each check of scripts/chaos finds the fault that it is for, and finds none in a good job."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.chaos.checks import CHECKS, Event, Job, Run, faults_of
+from tests.chaos.services import Call
+from tests.chaos.shapes import Accident, Service, Shape, million, result_of
+
+ROWS, SLOTS = 20, 2
+
+
+def good_job(store: str = "disk", **options: Any) -> Job:
+    """Rows that are called one after the other in two workers, each call for half a second."""
+    shape = Shape(
+        seed=1,
+        rows=ROWS,
+        distinct=ROWS,
+        partitions=2,
+        batch=7,
+        cluster=False,
+        entry="operator",
+        form="row",
+        streaming=False,
+        options={"output_mode": "ordered", "capacity": SLOTS, "on_error": "raise", "attempt_timeout": 2.0, **options},
+        store=store,
+        service=Service(seed=1, seconds=0.1),
+    )
+    calls = [call(n, 100 + n, pid=1 + n % 2) for n in range(ROWS)]
+    rows = pd.DataFrame(
+        {"id": range(ROWS), "n": range(ROWS), "value": [result_of(n) for n in range(ROWS)], "error": None}
+    )
+    run = Run(1, 99.0, 150.0, None, [figures(ROWS)], rows)
+    return Job(shape, calls, [], [run], [])
+
+
+def call(n: int, began: float, *, pid: int = 1, outcome: str = "ok", seconds: float = 0.5) -> Call:
+    made = Call(1, pid, began, (n,))
+    made.outcome, made.arrived, made.ended = outcome, began, began + seconds
+    return made
+
+
+def figures(attempts: int, **others: int) -> dict[str, Any]:
+    counts = {"attempts": attempts, "timeouts": 0, "hedges": 0, "abandoned": 0, "rows": ROWS, "dead_letters": 0}
+    nothing = dict.fromkeys(counts, 0)
+    return {**counts, **others, "failed_attempts": nothing}
+
+
+def change_rows(change: Any) -> Any:
+    def damage(job: Job) -> None:
+        job.runs[0].rows = change(job.runs[0].rows)
+
+    return damage
+
+
+def set_run(**values: Any) -> Any:
+    return lambda job: vars(job.runs[0]).update(values)
+
+
+def add_calls(*calls: Call) -> Any:
+    def damage(job: Job) -> None:
+        job.calls += calls
+        job.runs[0].functions = [figures(len(job.calls))]
+
+    return damage
+
+
+DAMAGES = {
+    "it hung": ("it_ended", lambda job: setattr(job, "broken", "hung")),
+    "an error without a reason": ("it_failed_with_reason", set_run(error="Py4JError: boom", rows=None)),
+    "a row is lost": ("each_row_is_there_once", change_rows(lambda rows: rows.iloc[1:])),
+    "a row is doubled": ("each_row_is_there_once", change_rows(lambda rows: pd.concat([rows, rows.iloc[-1:]]))),
+    "a row has another's result": (
+        "each_row_is_there_once", change_rows(lambda rows: rows.assign(value=rows["value"].iloc[::-1].values))
+    ),
+    "the order is wrong": ("each_row_is_there_once", change_rows(lambda rows: rows.iloc[::-1])),
+    "a row failed that did not have to": (
+        "each_row_is_there_once", change_rows(lambda rows: rows.assign(value=rows["value"].where(rows["id"] != 3)))
+    ),
+    "too many calls in a task": (
+        "no_limit_is_passed", add_calls(*(call(n, 140.0, outcome="error") for n in range(SLOTS + 1)))
+    ),
+    "paid again": ("what_is_paid_is_not_called_again", add_calls(call(3, 140.0))),
+    "calls after the end": ("it_stopped", set_run(ended=110.0)),
+    "a call that was not counted": ("the_figures_are_right", set_run(functions=[figures(ROWS - 1)])),
+    "a call that was not made": ("the_figures_are_right", set_run(functions=[figures(ROWS + 1)])),
+    "a row that was not counted": ("the_figures_are_right", set_run(functions=[figures(ROWS, rows=ROWS - 1)])),
+    "a process is left": ("nothing_is_left", lambda job: job.left.append("process")),
+}  # fmt: skip
+
+
+def test_a_good_job_has_no_fault() -> None:
+    assert faults_of(good_job()) == []
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_fault_is_found(name: str) -> None:
+    check, damage = DAMAGES[name]
+    job = good_job()
+    damage(job)
+    assert check in [found for found, _ in faults_of(job)]
+
+
+def test_every_check_is_tested() -> None:
+    assert {check for check, _ in DAMAGES.values()} == {check.__name__ for check in CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("options", "calls"),
+    [
+        ({"rate_limit": [10, 1]}, [call(n, 140.0 + n / 100, seconds=0.001) for n in range(13)]),
+        ({"job_capacity": 1}, [call(0, 140.0, outcome="error", pid=1), call(1, 140.1, outcome="error", pid=2)]),
+        ({"max_calls": ROWS}, [call(0, 140.0, outcome="error")]),
+    ],
+    ids=["rate_limit", "job_capacity", "max_calls"],
+)
+def test_a_limit_that_is_passed_is_found(options: dict[str, Any], calls: list[Call]) -> None:
+    job = good_job(store="", **options)
+    assert faults_of(job) == []
+    add_calls(*calls)(job)
+    assert [check for check, _ in faults_of(job)] == ["no_limit_is_passed"]
+
+
+def test_a_kill_excuses_what_it_costs_and_no_more() -> None:
+    """An answer that came just before its worker was killed is paid for again, an older one is not."""
+    job = good_job()
+    job.events = [Event(119.7, "worker", frozenset({2}))]
+    add_calls(call(ROWS - 1, 140.0))(job)
+    assert faults_of(job) == []
+    add_calls(call(3, 145.0))(job)
+    assert [check for check, _ in faults_of(job)] == ["what_is_paid_is_not_called_again"]
+
+
+def test_a_seed_gives_the_same_shape() -> None:
+    for seed in range(200):
+        shape = Shape.random(seed)
+        assert Shape.from_json(shape.to_json()) == shape == Shape.random(seed)
+    assert Shape.from_json(million(1).to_json()) == million(1)
+    assert dataclasses.is_dataclass(Accident)
