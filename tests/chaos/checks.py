@@ -301,7 +301,9 @@ def the_figures_are_right(job: Job) -> Iterator[str]:
             unsent += part["timeouts"] + part["hedges"] + part["abandoned"]
         if job.happened("connections"):
             unsent += 400 if shape.options["capacity"] == "auto" else 8 * shape.options["capacity"]
-        kills = [kill for kill in job.kills if run.began <= kill.time <= run.ended]
+        # Spark kills workers that do not end soon after a cancel, with their last figures.
+        kills = [event for event in job.events if event.pids or event.kind == "cancel"]
+        kills = [event for event in kills if run.began <= event.time <= run.ended]
         if attempts > calls + unsent or (attempts < calls and not kills):
             yield f"run {run.number}: {attempts} attempts ({unsent} of them perhaps unsent), but {calls} calls"
         if run.rows is None or shape.limit or job.happened("executor") or (shape.streaming and shape.restarts):

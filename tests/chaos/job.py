@@ -50,6 +50,8 @@ from tests.kit.leftovers import leftovers
 
 __all__ = ("Place", "run_once")
 
+CANCELLED = threading.Event()
+
 
 @dataclass(frozen=True)
 class Place:
@@ -245,6 +247,8 @@ def run_once(spark: SparkSession, shape: Shape, place: Place, run: int) -> None:
         writer = df.writeStream.format("parquet").option("path", f"{folder}/sink-{run}")
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
+    if CANCELLED.is_set():
+        raise RuntimeError("the query was cancelled")
     if shape.options["on_error"] != "dead_letter":
         spark.read.parquet(f"{folder}/sink-{run}").toPandas().to_parquet(folder / f"rows-{run}.parquet")
 
@@ -252,6 +256,7 @@ def run_once(spark: SparkSession, shape: Shape, place: Place, run: int) -> None:
 def listen(spark: SparkSession) -> None:
     """Cancels the query when it is told to; ends this process with the one that has started it."""
     for _ in sys.stdin:
+        CANCELLED.set()
         spark.sparkContext.cancelAllJobs()
         for query in spark.streams.active:
             query.stop()

@@ -117,11 +117,11 @@ class Shape:
     accidents: tuple[Accident, ...] = ()
     limit: int = 0
     runs: int = 1
-    minutes: float = 3.0
+    minutes: float = 5.0
 
     @classmethod
-    def random(cls, seed: int, *, size: float = 1.0) -> Shape:
-        return _random(random.Random(seed), seed, size)
+    def random(cls, seed: int) -> Shape:
+        return _random(random.Random(seed), seed)
 
     @classmethod
     def from_json(cls, text: str) -> Shape:
@@ -166,7 +166,7 @@ class Shape:
         return {n for n in range(self.distinct) if self.service.is_hopeless(n)}
 
 
-def _random(chance: random.Random, seed: int, size: float) -> Shape:
+def _random(chance: random.Random, seed: int) -> Shape:
     """A shape in which all that is combined may be combined."""
     entry = chance.choice(["column", "sql", "operator", "operator", "table function", "chain", "chain"])
     in_order = entry in ("column", "sql")
@@ -174,7 +174,7 @@ def _random(chance: random.Random, seed: int, size: float) -> Shape:
     form = chance.choice(forms)
     streaming = entry != "table function" and chance.random() < 0.15
     store = "" if form == "postgres" else chance.choice(["", "", "", "executor", "disk", "redis"])
-    rows = int(size * chance.choice([1, 40, 200, 200, 500, 500, 1000, 1000]))
+    rows = chance.choice([1, 40, 200, 200, 500, 500, 1000, 1000])
     distinct = max(1, rows // chance.choice([1, 2, 10]) if store else rows)
     cluster = chance.random() < 0.3
     on_error = chance.choice(["raise", "null", "capture"] + (["dead_letter"] * 3 if entry == "chain" else []))
@@ -274,7 +274,7 @@ def million(seed: int, rows: int = 1_000_000) -> Shape:
         streaming=False,
         options={
             "output_mode": "unordered",
-            "capacity": 300,
+            "capacity": 400,
             "on_error": "capture",
             "timeout": 90.0,
             "attempt_timeout": 3.0,
