@@ -1,19 +1,15 @@
 """Measures asyncudf beside what it replaces, and says which of its targets are met.
 
-    python -m benchmarks                    every case, full size: an hour, and with --peers three
-    python -m benchmarks --quick            a fifth of the rows
-    python -m benchmarks --only P3 P4       some cases; --list names them
-    python -m benchmarks --peers            with Flink and the others of benchmarks/peers, those that are installed
-    python -m benchmarks --json --plot      also writes benchmarks/results/latest.json and an SVG for each case
-    python -m benchmarks --load --plot      runs nothing: shows and draws what latest.json holds
-    python -m benchmarks --load --docs      and writes it into the tables of the README and docs/performance.md
+    python -m benchmarks --list                  the cases, their targets, and how long each takes
+    python -m benchmarks --quick --only P3       one case, a tenth of the rows
+    python -m benchmarks --peers                 with Flink and the others of benchmarks/peers
+    python -m benchmarks --peers --json --docs   the same, and the pages show the figures
+    python -m benchmarks --load --docs           runs nothing: writes benchmarks/results/latest.json into the pages
 
-Run it in the project's folder. A case measures its systems in turn (A B A B), after one round that is not counted,
-and reports medians with the smallest and the largest figure. A ratio is the median of the ratios of each round. Only
-ratios within one run mean something: times differ between machines and hours.
-
-latest.json has figures of one commit. A run can be made in parts, with --only, as long as the code stays the same;
-what a run itself writes (results, tables of the pages) is no change.
+Run it in the project's folder, on Linux, while nothing else runs. Each case measures its systems in turn (A B A B),
+five rounds after one that does not count. All systems of a case get the same rows and stay open between the rounds, so
+that each of them is warm. A ratio is that of two figures of one round. A target is met, or missed, if all rounds lie on
+one side of its bound; otherwise it is open.
 
 A new case is a file in `cases/` and a name in the tuple `CASES`.
 """

@@ -1,32 +1,60 @@
-"""Calls of given latencies, made in several ways, each timed from the start of the first to the last result."""
+"""Calls of given latencies, or HTTP requests, made in several ways, each timed from the first call to the last result.
+
+The ways: a plain asyncio program; ours; the best program that we could write by hand in a Spark function; and the usual
+`asyncio.gather`. All run on uvloop, make the same calls with the same client, and return when each call began.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import uvloop
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as sf
 
-from asyncudf import AsyncUDF, async_pandas_udf
+from asyncudf import AsyncUDF, async_pandas_udf, ordered_wait, unordered_wait
 
-from ._harness import Sample
-from ._peers import TIMEOUT, Values
+from ._harness import Sample, Settings, System
+from ._meter import Processes, driver_of, metered, workers_of
+from ._peers import of_requests, peer_systems
 from ._spark import arrow_column, batches_of, configured, seconds_of_calls, sized
-from ._work import BATCH, CAPACITY, Loop, bare, rates, run, settle_collector
+from ._work import BATCH, CAPACITY, bare, run, seconds_at_best, settle_collector
 from .peers._requests import Service
+from .peers._workload import Workload
 
-__all__ = ("Calls", "gathered")
+__all__ = ("TIMEOUT", "Calls", "asynchronous", "gathered", "handwritten", "per_row")
+
+NOTHING: Mapping[str, float] = {}
+TIMEOUT = 60.0  # seconds; a deadline for every row
+Values = Callable[[Workload, float], dict[str, float]]  # of the calls and the seconds that they took
+
+
+def per_call(workload: Workload, seconds: float) -> dict[str, float]:
+    """The ideal: so many callers that are never idle, to the end of the last call."""
+    rows = workload.latencies
+    return {
+        "calls/s": len(rows) / seconds,
+        "% of the ideal": 100 * seconds_at_best(rows, workload.capacity) / seconds,
+    }
+
+
+def per_request(workload: Workload, seconds: float) -> dict[str, float]:
+    return {"requests/s": len(workload.latencies) / seconds}
+
+
+def per_row(workload: Workload, seconds: float) -> dict[str, float]:
+    return {"us/row": seconds / len(workload.latencies) * 1e6}
 
 
 class Calls:
     """A table of latencies in Spark's memory, and the ways to make its calls, `capacity` at a time.
 
-    A call of latency 0 returns at once, without giving way to the event loop.
+    A call of latency 0 returns at once, without giving way to the event loop. With an address a call is a request, and
+    its latency says what is expected.
     """
 
     def __init__(
@@ -34,94 +62,137 @@ class Calls:
         session: SparkSession,
         latencies: Sequence[float],
         capacity: int = CAPACITY,
+        *,
+        url: str = "",
         values: Values | None = None,
-        batch_rows: int = BATCH,
-        note: str = "",
+        **client: Any,
     ) -> None:
-        self.latencies = latencies
-        self._note = note
-        self._capacity = capacity
-        self._values = values or partial(rates, capacity=capacity)
+        self._workload = Workload(latencies, capacity, TIMEOUT, url=url)
+        self._values = values or (per_request if url else per_call)
         self._session = session
-        self._batch_rows = batch_rows
-        with configured(session, batches_of(batch_rows)):
-            table = session.createDataFrame(pa.table({"latency": latencies})).coalesce(1)
-            # Spark would take a plan that it has cached before, with its batches: this one is like no other.
-            self._table = table.where(sf.col("latency") > -batch_rows).cache()
+        self._service = partial(Service, url, capacity, **client)
+        with configured(session, batches_of(BATCH)):
+            self._table = session.createDataFrame(pa.table({"latency": latencies})).coalesce(1).cache()
             self._table.count()
 
-    def fifth(self) -> Calls:
-        """The first fifth of the calls, for what is slow."""
-        few = self.latencies[: max(1, len(self.latencies) // 5)]
-        return Calls(
-            self._session, few, self._capacity, self._values, note=f"{len(few):,} calls, a fifth of the others'"
-        )
-
-    def in_batches_of(self, rows: int) -> Calls:
-        """The same calls; Spark hands over so many rows at once."""
-        return Calls(self._session, self.latencies, self._capacity, self._values, rows)
-
-    def bare(self, loop: Loop = asyncio.new_event_loop) -> Sample:
+    def bare(self) -> Sample:
         """In a plain asyncio program."""
+        make = self._service
 
-        async def call(latency: float) -> float:
-            start = time.time()
-            if latency:
-                await asyncio.sleep(latency)
-            return start
+        async def main() -> float:
+            async with make() as service:
+                return await bare(partial(call_of, service), self._workload.latencies, self._workload.capacity)
 
         settle_collector()
-        return self._sample(run(bare(call, self.latencies, self._capacity), loop))
+        with metered() as used:
+            seconds = run(main())
+        return self._sample(seconds, used["cpu"], {"cpu": used["cpu"]})
 
     def column(self) -> Sample:
         """As a column of an async function."""
-        return self._through(lambda df: df.select(self._function()("latency").alias("call")))
+        return self._through(self._table.select(self._function()("latency").alias("call")))
 
-    def operator(self, wait: Callable[..., DataFrame], **options: Any) -> Sample:
-        """Through `ordered_wait` or `unordered_wait`."""
-        return self._through(lambda df: wait(df, self._function(), "latency", **options))
+    def ordered(self, **options: Any) -> Sample:
+        return self._through(ordered_wait(self._table, self._function(), "latency", **options))
+
+    def unordered(self) -> Sample:
+        return self._through(unordered_wait(self._table, self._function(), "latency"))
+
+    def of_column(self, column: Callable[[str], Column]) -> Sample:
+        """Through a column that returns when the calls began."""
+        return self._through(self._table.select(column("latency").alias("call")))
+
+    def handwritten(self) -> Sample:
+        return self.of_column(handwritten(self._workload.capacity, self._service))
 
     def gather(self) -> Sample:
-        """With a gather for each Arrow batch, under a semaphore."""
-        return self._through(lambda df: df.select(gathered(self._capacity, self._batch_rows)("latency").alias("call")))
+        return self.of_column(gathered(self._workload.capacity, self._service))
 
-    def _function(self) -> AsyncUDF[[float], Any]:
-        @async_pandas_udf(capacity=self._capacity, timeout=TIMEOUT)
-        async def call(latency: float) -> float:
-            start = time.time()
-            if latency:
-                await asyncio.sleep(latency)
-            return start
+    def peers(self, settings: Settings, names: Sequence[str], *, room: int = 100) -> list[System]:
+        """Those that were asked for."""
+        return peer_systems(settings, names, self._workload, self._values, room=room)
 
-        return call
+    def _function(self) -> AsyncUDF[..., Any]:
+        return asynchronous(self._workload.capacity, self._service)
 
-    def _through(self, plan: Callable[[DataFrame], DataFrame]) -> Sample:
-        return self._sample(seconds_of_calls(plan(self._table), len(self.latencies)))
+    def _through(self, results: DataFrame) -> Sample:
+        rows, workers = len(self._workload.latencies), workers_of(self._session)
+        if not self._workload.url:
+            return self._sample(seconds_of_calls(results, rows))
+        before = workers.cpu()
+        with Processes(driver_of(self._session)).watched() as used:
+            seconds = seconds_of_calls(results, rows)
+        return self._sample(seconds, workers.cpu() - before, used)
 
-    def _sample(self, seconds: float) -> Sample:
-        return Sample(self._values(self.latencies, seconds), note=self._note)
+    def _sample(self, seconds: float, cpu: float = 0.0, used: Mapping[str, float] = NOTHING) -> Sample:
+        """Of requests with the CPU of the task, and with what all processes have used."""
+        values = self._values(self._workload, seconds)
+        return Sample(values | of_requests(used, len(self._workload.latencies), cpu) if self._workload.url else values)
 
 
-def gathered(capacity: int, batch_rows: int, url: str = "") -> Callable[[str], Column]:
-    """`asyncio.gather` over each Arrow batch, under a semaphore; the batches must have so many rows.
+# The functions are made inside others, so that they travel to the worker by value.
 
-    A call waits, or makes a request to the address.
+
+async def call_of(service: Service, latency: float) -> float:
+    """One call: when it began."""
+    start = time.time()
+    if latency:
+        await service.answer(latency)
+    return start
+
+
+def asynchronous(capacity: int, make: Callable[[], Service]) -> AsyncUDF[..., Any]:
+    """Ours."""
+
+    @async_pandas_udf(capacity=capacity, timeout=TIMEOUT, resources={"service": make})
+    async def call(latency: float, service: Service) -> float:
+        return await call_of(service, latency)
+
+    return call
+
+
+def handwritten(capacity: int, make: Callable[[], Service]) -> Callable[[str], Column]:
+    """The best that we found without this project: tasks that take the next row of the partition each.
+
+    It waits for nothing between Spark's batches and keeps all results of the partition until the last call is done. It
+    has no deadlines, retries or reports.
     """
 
     def every(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        async def one(latency: float, limit: asyncio.Semaphore, service: Service) -> float:
+        rows = enumerate(latency for batch in batches for latency in batch.to_pylist())
+        results: dict[int, float] = {}
+
+        async def pull(service: Service) -> None:
+            for place, latency in rows:
+                results[place] = await call_of(service, latency)
+
+        async def main() -> None:
+            async with make() as service:
+                await asyncio.gather(*(pull(service) for _ in range(capacity)))
+
+        run(main())
+        yield pa.array(map(results.__getitem__, range(len(results))), pa.float64())
+
+    return arrow_column(every, "double")
+
+
+def gathered(capacity: int, make: Callable[[], Service]) -> Callable[[str], Column]:
+    """`asyncio.gather` over each Arrow batch of 10,000 rows, under a semaphore."""
+
+    def every(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        limit = asyncio.Semaphore(capacity)
+
+        async def one(service: Service, latency: float) -> float:
             async with limit:
-                start = time.time()
-                if latency:
-                    await service.answer(latency)
-                return start
+                return await call_of(service, latency)
 
-        async def all_of(latencies: list[float]) -> list[float]:
-            limit = asyncio.Semaphore(capacity)
-            async with Service(url, capacity) as service:
-                return await asyncio.gather(*(one(latency, limit, service) for latency in latencies))
+        async def all_of(service: Service, latencies: list[float]) -> list[float]:
+            return await asyncio.gather(*(one(service, latency) for latency in latencies))
 
-        for batch in sized(batches, batch_rows):
-            yield pa.array(asyncio.run(all_of(batch.to_pylist())))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            service = make()
+            for batch in sized(batches, BATCH):
+                yield pa.array(runner.run(all_of(service, batch.to_pylist())))
+            runner.run(service.close())
 
     return arrow_column(every, "double")

@@ -1,13 +1,10 @@
-"""The engine alone: the operator without Spark, Arrow and threads. The only place that looks inside asyncudf; and the
-idiom that it replaces.
-"""
+"""The operator alone, without Spark, Arrow and threads. The only place that looks inside asyncudf."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import repeat
 from typing import Any
@@ -22,77 +19,22 @@ from asyncudf._metrics.counters import TaskCounters
 from asyncudf._operators.async_wait import AsyncWaitOperator
 from asyncudf._operators.outputs import RecordWriterOutput, ReportingOutput
 
-from ._work import BATCH, Loop, batches, run, settle_collector
+from ._work import BATCH, batches
 
-__all__ = ("engine", "engine_seconds", "gather_seconds")
+__all__ = ("engine",)
 
 TIMEOUT = 5.0  # seconds; a deadline for every row
 LINGER = 0.1
-
-
-def engine_seconds(
-    function: Callable[[int], Awaitable[int]],
-    rows: int,
-    mode: str,
-    loop: Loop = asyncio.new_event_loop,
-    *,
-    is_counted: bool = True,
-    **options: Any,
-) -> float:
-    """Seconds to bring rows through the operator into a writer that throws its batches away.
-
-    Args:
-        options: of the function, beside a timeout.
-    """
-    written: list[int] = []
-
-    async def driven() -> float:
-        counters = None if is_counted else _Uncounted(time.monotonic)
-        operator = engine(function, range(rows), mode, written.append, counters, **options)
-        start = time.perf_counter()
-        await operator.run()
-        return time.perf_counter() - start
-
-    settle_collector()
-    seconds = run(driven(), loop)
-    assert sum(written) == rows
-    return seconds
-
-
-def gather_seconds(function: Callable[[int], Awaitable[int]], rows: int, loop: Loop = asyncio.new_event_loop) -> float:
-    """Seconds with a gather for each batch, which is the idiom that the engine replaces."""
-
-    async def gathered() -> float:
-        start = time.perf_counter()
-        for batch in batches(range(rows)):
-            await asyncio.gather(*map(function, batch))
-        return time.perf_counter() - start
-
-    settle_collector()
-    return run(gathered(), loop)
-
-
-class _Uncounted(TaskCounters):
-    """Counts nothing, so that it can be seen what counting costs."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__(clock)
-        self.latencies: Any = deque(maxlen=0)
-        self.account.enter = lambda state: None  # type: ignore[method-assign]
-
-    def done_at_once(self, since: float, times: list[float]) -> None:
-        """Forget them."""
 
 
 def engine(
     function: Callable[[int], Awaitable[Any]],
     rows: range,
     mode: str,
-    wrote: Callable[[int], None] = lambda results: None,
     counters: TaskCounters | None = None,
     **options: Any,
 ) -> AsyncWaitOperator:
-    """The operator with its input, to be run on the loop that runs; `wrote` is told how large the batches are."""
+    """The operator with its input, to be run on the loop that runs. Its writer throws the batches away."""
     loop = asyncio.get_running_loop()
     source = batches(rows)
 
@@ -107,7 +49,7 @@ def engine(
     stored = None
     if udf.options.store is not None:
         stored = TaskEnvironment(loop, random.Random(0)).stored(FunctionPlan(udf.spec, udf.options, pa.int64()))
-    writer = RecordWriterOutput(lambda results, *_: wrote(len(results)), BATCH, LINGER, loop)
+    writer = RecordWriterOutput(lambda results, *_: None, BATCH, LINGER, loop)
     operator = AsyncWaitOperator(
         udf.spec,
         udf.options,

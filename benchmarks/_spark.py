@@ -19,6 +19,7 @@ __all__ = (
     "batches_of",
     "configured",
     "local_spark",
+    "noop",
     "seconds_of_calls",
     "seconds_of_column",
     "sized",
@@ -42,11 +43,11 @@ def local_spark(conf: dict[str, str] | None = None, cores: int = 1) -> Iterator[
         session.stop()
 
 
-def spark(cores: int = 1, conf: dict[str, str] | None = None) -> SparkSession:
+def spark(cores: int = 1, conf: dict[str, str] | None = None, master: str = "") -> SparkSession:
     """A quiet local session whose workers run this Python."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # another might have another asyncudf, and no uvloop
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master(f"local[{cores}]").appName("asyncudf benchmarks")
+    builder = SparkSession.builder.master(master or f"local[{cores}]").appName("asyncudf benchmarks")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.log.level", "ERROR")
     for key, value in (conf or {}).items():
@@ -85,6 +86,13 @@ def seconds_of_column(session: SparkSession, rows: int, column: Callable[[str], 
     assert answer is not None
     assert answer[0] == rows * (rows - 1) // 2
     return seconds
+
+
+def noop(df: DataFrame) -> float:
+    """Seconds until the last row has arrived in a sink that drops all."""
+    start = time.perf_counter()
+    df.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - start
 
 
 def batches_of(rows: int) -> dict[str, str]:

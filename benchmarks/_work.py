@@ -1,9 +1,10 @@
-"""The work that systems are given: latencies, batches, and the plain asyncio program that others are held against."""
+"""The work that systems are given, and the plain asyncio program that others are held against."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import heapq
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -12,19 +13,16 @@ from typing import Any, TypeVar
 import uvloop
 
 __all__ = (
-    "BARE",
+    "BATCH",
     "CAPACITY",
-    "LOOPS",
-    "SAME_LOOP",
-    "Loop",
     "bare",
     "batches",
     "instant",
     "lognormal",
     "mix",
     "pulled",
-    "rates",
     "run",
+    "seconds_at_best",
     "settle_collector",
     "suspends_once",
 )
@@ -36,10 +34,6 @@ Loop = Callable[[], asyncio.AbstractEventLoop]
 CAPACITY = 100
 MEAN, SIGMA = 0.019, 0.8  # seconds; lognormal
 BATCH = 10_000  # rows in Spark's Arrow batches
-# The plain program is measured on both loops; ours runs on uvloop where it is installed, and is judged by that one.
-BARE: dict[str, Loop] = {"bare asyncio": asyncio.new_event_loop, "bare asyncio on uvloop": uvloop.new_event_loop}
-SAME_LOOP = "bare asyncio on uvloop"
-LOOPS = "ours on uvloop, gather on asyncio's loop"  # of a case with a gather, which `asyncio.run` runs
 
 
 async def instant(x: int) -> int:
@@ -66,12 +60,12 @@ def mix(count: int, usual: float, share: float, slow: float, seed: int = 1) -> l
     return [slow if rng.random() < share else usual for _ in range(count)]
 
 
-def rates(latencies: Sequence[float], seconds: float, capacity: int = CAPACITY) -> dict[str, float]:
-    """Calls per second, and the share of the ideal: `capacity` callers that are never idle."""
-    return {
-        "calls/s": len(latencies) / seconds,
-        "% of the ideal": 100 * sum(latencies) / capacity / seconds,
-    }
+def seconds_at_best(latencies: Iterable[float], capacity: int) -> float:
+    """How long so many callers take, who are never idle and take the rows in turn."""
+    free = [0.0] * capacity
+    for latency in latencies:
+        heapq.heapreplace(free, free[0] + latency)
+    return max(free)
 
 
 def batches(values: Sequence[Row], size: int = BATCH) -> Iterator[Sequence[Row]]:
@@ -110,7 +104,7 @@ def settle_collector() -> None:
     gc.freeze()
 
 
-def run(main: Coroutine[Any, Any, Result], loop: Loop) -> Result:
-    """What `asyncio.run` does, on a loop of the given kind."""
+def run(main: Coroutine[Any, Any, Result], loop: Loop = uvloop.new_event_loop) -> Result:
+    """What `asyncio.run` does, on uvloop unless said otherwise."""
     with asyncio.Runner(loop_factory=loop) as runner:
         return runner.run(main)

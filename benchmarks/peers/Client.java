@@ -1,38 +1,60 @@
+import io.netty.bootstrap.Bootstrap;
+import io.netty.channel.Channel;
+import io.netty.channel.ChannelFuture;
+import io.netty.channel.ChannelHandlerContext;
+import io.netty.channel.ChannelInitializer;
+import io.netty.channel.EventLoopGroup;
+import io.netty.channel.SimpleChannelInboundHandler;
+import io.netty.channel.nio.NioEventLoopGroup;
+import io.netty.channel.socket.nio.NioSocketChannel;
+import io.netty.handler.codec.http.DefaultFullHttpRequest;
+import io.netty.handler.codec.http.FullHttpRequest;
+import io.netty.handler.codec.http.FullHttpResponse;
+import io.netty.handler.codec.http.HttpClientCodec;
+import io.netty.handler.codec.http.HttpHeaderNames;
+import io.netty.handler.codec.http.HttpMethod;
+import io.netty.handler.codec.http.HttpObjectAggregator;
+import io.netty.handler.codec.http.HttpVersion;
+import io.netty.util.concurrent.DefaultThreadFactory;
 import java.net.URI;
-import java.net.http.HttpClient;
-import java.net.http.HttpRequest;
-import java.net.http.HttpResponse.BodyHandlers;
 import java.util.ArrayDeque;
+import java.util.Deque;
 import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedDeque;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 
 /**
  * Plays a service and its client: a call is answered after its latency, or at once if that is 0; with an address it is
- * a request of Java's own HTTP client. At most so many run at a time, as with a pool of connections; the others wait for
- * one of them to end. A request that fails ends the program.
+ * a request by Netty, on one thread. At most so many run at a time, each on a connection of its own; the others wait
+ * for one of them to end. A request that fails ends the program.
  */
 final class Client implements AutoCloseable {
-    static final int UNBOUNDED = Integer.MAX_VALUE;
-
     private final int most;
     private final ScheduledExecutorService timer;
-    private final HttpClient http;
-    private final HttpRequest request; // null: no address
+    private final EventLoopGroup loop; // null: no address
+    private final URI address;
+    private final Bootstrap bootstrap = new Bootstrap();
+    private final Deque<Connection> idle = new ConcurrentLinkedDeque<>();
     // Owns the lock. Nothing waits here unless `running` equals `most`.
     private final Queue<Runnable> waiting = new ArrayDeque<>();
     private int running;
 
     Client(int most, String url) {
         this.most = most;
-        http = url.isEmpty() ? null : HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
-        request = url.isEmpty() ? null : HttpRequest.newBuilder(URI.create(url)).build();
-        timer = Executors.newSingleThreadScheduledExecutor(task -> {
-            Thread thread = new Thread(task, "service");
-            thread.setDaemon(true);
-            return thread;
-        });
+        timer = Executors.newSingleThreadScheduledExecutor(new DefaultThreadFactory("service", true));
+        address = url.isEmpty() ? null : URI.create(url);
+        loop = url.isEmpty() ? null : new NioEventLoopGroup(1, new DefaultThreadFactory("client", true));
+        if (loop != null) {
+            bootstrap.group(loop).channel(NioSocketChannel.class).remoteAddress(address.getHost(), address.getPort());
+            bootstrap.handler(new ChannelInitializer<Channel>() {
+                @Override
+                protected void initChannel(Channel channel) {
+                    channel.pipeline().addLast(new HttpClientCodec(), new HttpObjectAggregator(1 << 20), new Connection());
+                }
+            });
+        }
     }
 
     void call(double latency, Runnable answer) {
@@ -53,19 +75,27 @@ final class Client implements AutoCloseable {
     @Override
     public void close() {
         timer.shutdownNow();
+        if (loop != null) {
+            loop.shutdownGracefully(0, 1, TimeUnit.SECONDS);
+        }
     }
 
     private void start(double latency, Runnable answer) {
-        if (request == null) {
+        if (loop == null) {
             timer.schedule(() -> end(answer), (long) (latency * 1e9), TimeUnit.NANOSECONDS);
             return;
         }
-        http.sendAsync(request, BodyHandlers.ofByteArray()).whenComplete((response, failure) -> {
-            if (failure != null || response.statusCode() != 200) {
-                System.err.println("a request failed: " + (failure != null ? failure : response));
-                Runtime.getRuntime().halt(1);
+        Connection connection = idle.pollLast();
+        if (connection != null) {
+            connection.ask(answer);
+            return;
+        }
+        ChannelFuture connecting = bootstrap.connect();
+        connecting.addListener(done -> {
+            if (!done.isSuccess()) {
+                fail(done.cause());
             }
-            end(answer);
+            connecting.channel().pipeline().get(Connection.class).ask(answer);
         });
     }
 
@@ -81,5 +111,43 @@ final class Client implements AutoCloseable {
             next.run();
         }
         answer.run();
+    }
+
+    private static void fail(Object reason) {
+        System.err.println("a request failed: " + reason);
+        Runtime.getRuntime().halt(1);
+    }
+
+    /** Has one request at a time. */
+    private final class Connection extends SimpleChannelInboundHandler<FullHttpResponse> {
+        private Channel channel;
+        private Runnable answer;
+
+        void ask(Runnable then) {
+            answer = then;
+            FullHttpRequest request = new DefaultFullHttpRequest(HttpVersion.HTTP_1_1, HttpMethod.GET, address.getPath());
+            request.headers().set(HttpHeaderNames.HOST, address.getAuthority());
+            channel.writeAndFlush(request);
+        }
+
+        @Override
+        public void handlerAdded(ChannelHandlerContext context) {
+            channel = context.channel();
+        }
+
+        @Override
+        protected void channelRead0(ChannelHandlerContext context, FullHttpResponse response) {
+            if (response.status().code() != 200) {
+                fail(response.status());
+            }
+            Runnable answered = answer;
+            idle.addLast(this);
+            end(answered);
+        }
+
+        @Override
+        public void exceptionCaught(ChannelHandlerContext context, Throwable reason) {
+            fail(reason);
+        }
     }
 }

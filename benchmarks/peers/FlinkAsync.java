@@ -1,5 +1,6 @@
+import java.io.BufferedReader;
 import java.io.File;
-import java.util.Arrays;
+import java.io.InputStreamReader;
 import java.util.Collections;
 import java.util.Locale;
 import java.util.concurrent.TimeUnit;
@@ -16,9 +17,8 @@ import org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink;
 
 /**
  * A sequence of row numbers, AsyncDataStream, and a sink that counts; one task. Counted is the time from the first
- * asyncInvoke to the last row at the sink; the program prints it as JSON. As documented, `capacity` alone bounds the
- * calls; at its best the operator has a hundred times the capacity or more, and the client bounds the calls.
- * If calls return at once or are requests, a first job over the same rows warms up the compiler.
+ * asyncInvoke to the last row at the sink; the program prints it as JSON. The operator's capacity is a hundred times the
+ * number of calls or more, and the client bounds the calls. Each line of the input is a job of so many rows.
  */
 public final class FlinkAsync {
     private static double[] latencies;
@@ -62,32 +62,26 @@ public final class FlinkAsync {
             latencies[row] = given.get(row).asDouble();
         }
         url = workload.get("url").asText();
-        long timeout = (long) (workload.get("timeout").asDouble() * 1000);
-        boolean best = arguments.length > 2;
-        int wanted = workload.get("capacity").asInt();
-        int capacity = best ? workload.get("room").asInt() * wanted : wanted;
-        calls = best ? wanted : Client.UNBOUNDED;
-
-        boolean warm = !url.isEmpty() || Arrays.stream(latencies).allMatch(latency -> latency == 0);
-        if (warm) {
-            job(workload, timeout, capacity);
+        calls = workload.get("capacity").asInt();
+        int capacity = workload.get("room").asInt() * calls;
+        String note = "room for " + workload.get("room").asInt() + " times the calls in flight, which the client bounds";
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = input.readLine(); line != null; line = input.readLine()) {
+            job(workload, Integer.parseInt(line), capacity);
+            String told = "{\"seconds\": %.9f, \"rows\": %d, \"version\": \"%s\", \"note\": \"%s\"}%n";
+            System.out.printf(Locale.ROOT, told, (last - first) / 1e9, arrived, arguments[1], note);
         }
-        job(workload, timeout, capacity);
-
-        String note = "capacity=" + capacity + (best ? ", a client of at most " + wanted + " calls" : "")
-                + (warm ? ", after a pass to warm up" : "");
-        String line = "{\"seconds\": %.9f, \"rows\": %d, \"version\": \"%s\", \"note\": \"%s\"}%n";
-        System.out.printf(Locale.ROOT, line, (last - first) / 1e9, arrived, arguments[1], note);
     }
 
-    private static void job(JsonNode workload, long timeout, int capacity) throws Exception {
+    private static void job(JsonNode workload, int rows, int capacity) throws Exception {
+        long timeout = (long) (workload.get("timeout").asDouble() * 1000);
         first = 0;
         arrived = 0;
         StreamExecutionEnvironment environment = StreamExecutionEnvironment.createLocalEnvironment(1);
-        DataStream<Long> rows = environment.fromSequence(0, latencies.length - 1);
+        DataStream<Long> numbers = environment.fromSequence(0, rows - 1);
         DataStream<Double> results = workload.get("mode").asText().equals("ordered")
-                ? AsyncDataStream.orderedWait(rows, new Call(), timeout, TimeUnit.MILLISECONDS, capacity)
-                : AsyncDataStream.unorderedWait(rows, new Call(), timeout, TimeUnit.MILLISECONDS, capacity);
+                ? AsyncDataStream.orderedWait(numbers, new Call(), timeout, TimeUnit.MILLISECONDS, capacity)
+                : AsyncDataStream.unorderedWait(numbers, new Call(), timeout, TimeUnit.MILLISECONDS, capacity);
         results.map(result -> {
             arrived++;
             last = System.nanoTime();

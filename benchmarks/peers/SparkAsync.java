@@ -1,6 +1,8 @@
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.BufferedReader;
 import java.io.File;
+import java.io.InputStreamReader;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Iterator;
@@ -18,13 +20,10 @@ import org.apache.spark.sql.functions;
 
 /**
  * An async client in Java's mapPartitions, without Python: a sliding window of futures, whose head the task waits for.
- * Usually the window is as long as calls may be in flight, which is what SynapseML does; at its best it is a hundred
- * times longer or more, and the client bounds the calls. Counted is the time from the first call to the end of the
- * action. Some rows go before, or all of them if calls return at once or are requests, so that the compiler is warm.
+ * The window is a hundred times as long as calls may be in flight, or longer, and the client bounds the calls. Counted
+ * is the time from the first call to the end of the action. Each line of the input is a job of so many rows.
  */
 public final class SparkAsync {
-    private static final int WARM_UP = 100; // rows
-
     /** The results in the order of the rows, each the time at which its call was made, in seconds. */
     private static final class Window implements Iterator<Double> {
         private final Iterator<Double> rows;
@@ -67,35 +66,30 @@ public final class SparkAsync {
         workload.get("latencies").forEach(latency -> latencies.add(latency.asDouble()));
         String url = workload.get("url").asText();
         long timeout = (long) (workload.get("timeout").asDouble() * 1000);
-        boolean best = arguments.length > 1;
-        int wanted = workload.get("capacity").asInt();
-        int length = best ? workload.get("room").asInt() * wanted : wanted;
-        int most = best ? wanted : Client.UNBOUNDED;
-        MapPartitionsFunction<Double, Double> calls =
-                rows -> new Window(rows, length, new Client(most, url), timeout);
+        int calls = workload.get("capacity").asInt();
+        int length = workload.get("room").asInt() * calls;
+        String master = workload.get("master").asText();
+        MapPartitionsFunction<Double, Double> window =
+                rows -> new Window(rows, length, new Client(calls, url), timeout);
 
-        SparkSession session = SparkSession.builder().master("local[1]").config("spark.ui.enabled", "false").getOrCreate();
+        SparkSession session = SparkSession.builder().master(master).config("spark.ui.enabled", "false").getOrCreate();
         session.sparkContext().setLogLevel("ERROR");
-        Row found = null;
-        double last = 0;
-        boolean warm = !url.isEmpty() || latencies.stream().allMatch(latency -> latency == 0);
-        int first = warm ? latencies.size() : Math.min(WARM_UP, latencies.size());
-        for (int rows : new int[] {first, latencies.size()}) {
-            Dataset<Double> table =
-                    session.createDataset(latencies.subList(0, rows), Encoders.DOUBLE()).coalesce(1).cache();
+        String note = "ordered only; a window of " + workload.get("room").asInt()
+                + " times the calls in flight, which the client bounds";
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = input.readLine(); line != null; line = input.readLine()) {
+            List<Double> given = latencies.subList(0, Integer.parseInt(line));
+            Dataset<Double> table = session.createDataset(given, Encoders.DOUBLE()).coalesce(1).cache();
             table.count();
-            found = table.mapPartitions(calls, Encoders.DOUBLE())
+            Row found = table.mapPartitions(window, Encoders.DOUBLE())
                     .agg(functions.min("value"), functions.count("value"))
                     .first();
-            last = System.nanoTime() / 1e9;
+            double last = System.nanoTime() / 1e9;
+            table.unpersist();
+            String told = "{\"seconds\": %.9f, \"rows\": %d, \"version\": \"%s\", \"note\": \"%s\"}%n";
+            System.out.printf(
+                    Locale.ROOT, told, last - found.getDouble(0), found.getLong(1), session.version(), note);
         }
-        String version = session.version();
         session.stop();
-
-        String note = "ordered only; a window of " + length + " futures"
-                + (best ? ", a client of at most " + wanted + " calls" : "")
-                + (warm ? ", after a pass to warm up" : "");
-        String line = "{\"seconds\": %.9f, \"rows\": %d, \"version\": \"%s\", \"note\": \"%s\"}%n";
-        System.out.printf(Locale.ROOT, line, last - found.getDouble(0), found.getLong(1), version, note);
     }
 }

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 
 from benchmarks.peers._environments import PEERS, PeerUnavailable, install, version
-from benchmarks.peers._run import start
+from benchmarks.peers._run import Program
 from benchmarks.peers._workload import Workload
 
 
 def _trial(name: str) -> None:
-    start(name, Workload([0.0, 0.01]), limit=180.0)
+    program = Program(name, Workload([0.0, 0.01]))
+    try:
+        program.run(2, limit=180.0)
+    finally:
+        program.close()
 
 
 def _prepared(name: str) -> str:

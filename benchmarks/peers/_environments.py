@@ -14,7 +14,8 @@ __all__ = ("PEERS", "ROOT", "PeerUnavailable", "arguments", "install", "version"
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLATION_LIMIT = 1800.0  # seconds
-CLIENT = f"aiohttp=={importlib.metadata.version('aiohttp')}"  # makes the requests of peers in Python: that of ours
+# What makes the calls of peers in Python: the same that ours has.
+CLIENT = tuple(f"{name}=={importlib.metadata.version(name)}" for name in ("aiohttp", "uvloop"))
 
 
 class PeerUnavailable(Exception):  # noqa: N818, it names a state of affairs
@@ -25,46 +26,34 @@ class PeerUnavailable(Exception):  # noqa: N818, it names a state of affairs
 class Peer:
     """A peer's program, its further arguments, and the environment that it runs in."""
 
-    environment: str
     program: str
     requirement: str = ""  # nothing: it runs in the Python that runs this
     arguments: tuple[str, ...] = ()
 
 
-def _twice(name: str, program: str, requirement: str = "", *arguments: str) -> dict[str, Peer]:
-    """A peer as its documentation has it, and in the best set-up that we found."""
-    best = f"{name}-best"
-    return {
-        name: Peer(name, program, requirement, arguments),
-        best: Peer(name, program, requirement, (*arguments, "best")),
-    }
-
-
 # SynapseML is not among them: its wheel has no jars, and it fetches them from a Maven repository when it starts.
 _PEERS = {
-    # Only the jars: the program is Java.
-    **_twice("flink-java", "flink_java", "apache-flink-libraries==2.3.0"),
-    **_twice("pyflink", "pyflink_program", "apache-flink==2.3.0"),
-    **_twice("pathway", "pathway_program", "pathway==0.33.0"),
-    **_twice("daft", "daft_program", "daft==0.7.26"),
-    **_twice("ray-data", "ray_program", "ray[data]==2.60.0"),
-    **_twice("spark-gather", "spark_idioms", "", "gather"),
-    **_twice("spark-threads", "spark_idioms", "", "threads"),
-    **_twice("spark-concurrency", "spark_idioms", "", "concurrency"),
-    **_twice("spark-jvm", "spark_jvm"),
+    "flink": Peer("flink_java", "apache-flink-libraries==2.3.0"),  # only the jars: the program is Java
+    "pyflink": Peer("pyflink_program", "apache-flink==2.3.0"),
+    "ray": Peer("ray_program", "ray[data]==2.60.0"),
+    "daft": Peer("daft_program", "daft==0.7.26"),
+    "jvm": Peer("spark_jvm"),
 }
+_OWN = {name: Peer("own_program", arguments=(name,)) for name in ("asyncudf", "handwritten", "gather", "bare")}
 PEERS: tuple[str, ...] = tuple(_PEERS)
 
 
 def _peer(name: str) -> Peer:
-    if name not in _PEERS:
-        raise ValueError(f"there is no peer {name!r}; there are {', '.join(PEERS)}")
-    return _PEERS[name]
+    return (_PEERS | _OWN)[name]
 
 
 def _marker(name: str) -> Path:
     """Holds what is installed and was tried; written last."""
-    return ROOT / "build" / "peers" / _peer(name).environment / "ready"
+    return ROOT / "build" / "peers" / name / "ready"
+
+
+def _wanted(requirement: str) -> str:
+    return " ".join([requirement, *CLIENT])
 
 
 def version(name: str) -> str:
@@ -72,13 +61,12 @@ def version(name: str) -> str:
 
     Raises:
         PeerUnavailable: The peer is not installed.
-        ValueError: There is no such peer.
     """
     requirement = _peer(name).requirement
     try:
         if not requirement:
             return importlib.metadata.version("pyspark")
-        if _marker(name).read_text() == f"{requirement} {CLIENT}":
+        if _marker(name).read_text() == _wanted(requirement):
             return requirement.partition("==")[2]
     except (OSError, importlib.metadata.PackageNotFoundError):
         pass
@@ -103,9 +91,9 @@ def install(name: str, trial: Callable[[str], object]) -> None:
         raise PeerUnavailable("this Python has no pyspark")
     marker.parent.mkdir(parents=True, exist_ok=True)
     _step([sys.executable, "-m", "venv", "--clear", str(marker.parent)])
-    _step([str(marker.parent / "bin" / "python"), "-m", "pip", "install", "--quiet", requirement, CLIENT])
+    _step([str(marker.parent / "bin" / "python"), "-m", "pip", "install", "--quiet", requirement, *CLIENT])
     trial(name)
-    marker.write_text(f"{requirement} {CLIENT}")
+    marker.write_text(_wanted(requirement))
 
 
 def _step(command: list[str]) -> None:

@@ -13,19 +13,29 @@ from typing import NoReturn
 __all__ = ("become", "opened")
 
 FOLDER = Path(__file__).parent
-# With two processors Java would start a thread for each answer of its HTTP client.
-POOL = "-Djava.util.concurrent.ForkJoinPool.common.parallelism=2"
+NETTY = "io.netty"
 
 
-def become(program: str, jars: Path, classes: Path, options: Sequence[str], arguments: Sequence[str]) -> NoReturn:
-    """Turn into the JVM that runs `<program>.java` with these jars; `options` are the JVM's."""
+def become(
+    program: str, jars: Path, classes: Path, options: Sequence[str], arguments: Sequence[str], netty: str = NETTY
+) -> NoReturn:
+    """Turn into the JVM that runs `<program>.java` with these jars.
+
+    Args:
+        options: the JVM's.
+        netty: the package that Netty has in these jars.
+    """
     sources = [FOLDER / f"{program}.java", FOLDER / "Client.java"]
     compiled = classes / f"{program}.class"
     if not compiled.exists() or compiled.stat().st_mtime < max(source.stat().st_mtime for source in sources):
-        command = [_tool("javac"), "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), *map(str, sources)]
+        classes.mkdir(parents=True, exist_ok=True)
+        copies = [classes / source.name for source in sources]
+        for source, copy in zip(sources, copies, strict=True):
+            copy.write_text(source.read_text().replace(f"import {NETTY}.", f"import {netty}."))
+        command = [_tool("javac"), "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), *map(str, copies)]
         subprocess.run(command, check=True, timeout=120)
     path = os.pathsep.join((str(classes), f"{jars}/*"))
-    java = [_tool("java"), POOL, *options, "-cp", path, program, *arguments]
+    java = [_tool("java"), *options, "-cp", path, program, *arguments]
     os.execv(java[0], java)
 
 

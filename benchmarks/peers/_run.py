@@ -1,79 +1,116 @@
-"""Runs a peer's program on a workload, in a process of its own with a time limit."""
+"""Runs a peer's program in a process of its own, which stays for all rounds of a case, so that it is warm.
+
+Between its rounds it is stopped, so that it takes no CPU from the system that is measured then.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
 import tempfile
+import threading
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.peers._environments import ROOT, PeerUnavailable, arguments, version
+from benchmarks.peers._environments import ROOT, PeerUnavailable, arguments
 from benchmarks.peers._workload import Measurement, Workload
 
-__all__ = ("run", "start")
+__all__ = ("Program",)
 
 MOST = 300  # letters of a reason
+GRACE = 20.0  # seconds to end by itself
 
 
-def run(peer: str, workload: Workload, limit: float = 900.0) -> Measurement:
-    """One measurement; the peer gets `limit` seconds, start-up and end included.
+class Program:
+    """A peer that makes the calls of a workload as often as it is asked. Whatever it started is gone at the end."""
 
-    Raises:
-        PeerUnavailable: The peer is not installed, failed, lost rows, or took longer than `limit`.
-        ValueError: There is no such peer.
-    """
-    version(peer)
-    return start(peer, workload, limit)
-
-
-def start(peer: str, workload: Workload, limit: float) -> Measurement:
-    """`run` without the question whether the peer is ready."""
-    with tempfile.TemporaryDirectory(prefix="peer-") as folder:
-        file, errors = Path(folder, "workload.json"), Path(folder, "stderr")
+    def __init__(self, peer: str, workload: Workload) -> None:
+        self._peer = peer
+        self._folder = tempfile.TemporaryDirectory(prefix="peer-")
+        file, self._errors = Path(self._folder.name, "workload.json"), Path(self._folder.name, "stderr")
         file.write_text(json.dumps(asdict(workload)))
-        with errors.open("w") as stderr:
-            code, output = _output(arguments(peer, str(file)), stderr.fileno(), limit)
-        if code is None:
-            raise PeerUnavailable(f"{peer} was not done after {limit:g} s")
-        lines = output.strip().splitlines()
-        if code or not lines:
-            raise PeerUnavailable(f"{peer} ended with {code}: {last_line(errors.read_text(errors='replace'))}")
-    try:
-        measurement = Measurement(**json.loads(lines[-1]))
-    except (TypeError, ValueError) as error:
-        raise PeerUnavailable(f"{peer} said {without_folders(lines[-1])!r} and not what it measured") from error
-    if measurement.rows != len(workload.latencies):
-        raise PeerUnavailable(f"{peer} gave {measurement.rows} of {len(workload.latencies)} rows")
-    return measurement
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                arguments(peer, str(file)),
+                cwd=ROOT,
+                env=os.environ | {"DO_NOT_TRACK": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
-def last_line(errors: str) -> str:
-    """What a program said last, for a page that others read."""
-    return without_folders("".join(errors.strip().splitlines()[-1:])) or "it said nothing"
+    def run(self, rows: int, limit: float = 300.0) -> Measurement:
+        """The calls of the first rows.
+
+        Raises:
+            PeerUnavailable: The peer failed, lost rows, or took longer than `limit`.
+        """
+        assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
+        with contextlib.suppress(OSError):  # it has ended, and the reason follows
+            self._process.stdin.write(f"{rows}\n")
+            self._process.stdin.flush()
+        measurement = self._answer(limit)
+        self._signal(signal.SIGSTOP)
+        if measurement.rows != rows:
+            raise PeerUnavailable(f"{self._peer} gave {measurement.rows} of {rows} rows")
+        return measurement
+
+    def _answer(self, limit: float) -> Measurement:
+        said = ""
+        with contextlib.suppress(queue.Empty):
+            while line := self._lines.get(timeout=limit):
+                said = line
+                if line.startswith("{"):  # other programs print in between
+                    break
+            else:
+                code = self._process.wait(GRACE)
+                reason = without_folders("".join(self._errors.read_text(errors="replace").strip().splitlines()[-1:]))
+                raise PeerUnavailable(f"{self._peer} ended with {code}: {reason or said or 'it said nothing'}")
+            try:
+                return Measurement(**json.loads(said))
+            except (TypeError, ValueError) as error:
+                said = without_folders(said)
+                raise PeerUnavailable(f"{self._peer} said {said!r} and not what it measured") from error
+        raise PeerUnavailable(f"{self._peer} was not done after {limit:g} s")
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.strip() or " ")
+        self._lines.put("")  # the end
+
+    def close(self) -> None:
+        """End it, with all that it started."""
+        assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE)
+        self._signal(signal.SIGKILL)
+        self._process.wait(GRACE)
+        self._folder.cleanup()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To all processes of the peer."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
 
 def without_folders(line: str) -> str:
-    """A line whose absolute paths are only the names of their files."""
+    """A line whose absolute paths are only the names of their files: a page shows it."""
     return re.sub(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+", "", line)[:MOST]
-
-
-def _output(command: list[str], stderr: int, limit: float) -> tuple[int | None, str]:
-    """Exit code (None: out of time) and standard output; whatever the command started is gone afterwards."""
-    environment = os.environ | {"DO_NOT_TRACK": "1"}
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
-    )
-    try:
-        output, _ = process.communicate(timeout=limit)
-        return process.returncode, output
-    except subprocess.TimeoutExpired:
-        return None, ""
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=10)

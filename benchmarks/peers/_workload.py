@@ -9,9 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ("Measurement", "Mode", "Workload", "serve")
-
-Mode = Literal["ordered", "unordered"]
+__all__ = ("Measurement", "Workload", "serve")
 
 
 @dataclass(frozen=True)
@@ -20,25 +18,22 @@ class Workload:
 
     Attributes:
         latencies: How long each call takes.
-        mode: Whether results must come in the order of the rows.
         capacity: How many calls may be in flight.
         timeout: Seconds allowed per call, for the peers that have a timeout.
-        room: How many times the capacity the rows are that a peer at its best holds: calls in flight and finished
-            rows that wait for their turn. Who knows the latencies makes it larger than a slow call by a usual one.
+        mode: Whether results must come in the order of the rows.
+        room: How many times the capacity the rows are that a peer holds: calls in flight and finished rows that wait
+            for their turn. Who knows the latencies makes it larger than a slow call by a usual one.
         url: Where a call makes a request instead of waiting; its latency then only says what is expected.
+        master: Of the programs on Spark.
     """
 
     latencies: Sequence[float]
-    mode: Mode = "ordered"
     capacity: int = 100
     timeout: float = 60.0
+    mode: Literal["ordered", "unordered"] = "ordered"
     room: int = 100
     url: str = ""
-
-    @classmethod
-    def instant(cls, rows: int, mode: Mode = "ordered", capacity: int = 100, timeout: float = 60.0) -> Workload:
-        """`rows` calls that all return at once."""
-        return cls([0.0] * rows, mode, capacity, timeout)
+    master: str = "local[1]"
 
 
 @dataclass(frozen=True)
@@ -55,11 +50,13 @@ class Measurement:
     note: str = ""
 
 
-def serve(measure: Callable[[Workload, bool], Measurement]) -> None:
-    """A program's main: reads the workload from the file that is the first argument, prints the result as JSON.
+def serve(make: Callable[[Workload], Callable[[Sequence[float]], Measurement]]) -> None:
+    """A program's main: reads the workload from the file that is the first argument.
 
-    `measure` is also told whether the last argument is `best`: whether the peer is to be set up in the best way that we
-    found, not as its documentation has it.
+    Then each line of the standard input is a number of rows, of which it makes the calls, and prints what it measured
+    as a line of JSON. It ends with its input.
     """
     workload = Workload(**json.loads(Path(sys.argv[1]).read_text()))
-    print(json.dumps(asdict(measure(workload, sys.argv[-1] == "best"))), flush=True)
+    measure = make(workload)
+    for line in sys.stdin:
+        print(json.dumps(asdict(measure(workload.latencies[: int(line)]))), flush=True)

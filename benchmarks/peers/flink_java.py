@@ -13,6 +13,8 @@ JARS = Path(sys.prefix, "lib", f"python{sys.version_info[0]}.{sys.version_info[1
 # What Flink's own start scripts open for Java 17, as far as this job needs it.
 OPENED = opened("java.lang", "java.net", "java.io", "java.nio", "java.util", "java.util.concurrent", "java.time")
 
+NETTY = "org.apache.flink.shaded.netty4.io.netty"
+
 if __name__ == "__main__":
-    workload, *best = sys.argv[1:]
-    become("FlinkAsync", JARS, CLASSES, ["-Xmx1g", *OPENED], [workload, version("apache-flink-libraries"), *best])
+    arguments = [sys.argv[1], version("apache-flink-libraries")]
+    become("FlinkAsync", JARS, CLASSES, ["-Xmx1g", *OPENED], arguments, NETTY)

@@ -1,35 +1,25 @@
-"""An async callable class in Ray Data, on one actor. Counted is the time from the first call to the
-arrival of the last result at the driver.
+"""An async callable class in Ray Data's `map_batches`, on one actor and uvloop. Counted is the time from the first call
+to the arrival of the last result at the driver.
 
-As documented `map` calls it for each row; how many are in flight at once, 16 usually, an environment variable says. At
-its best it gets batches, of which Ray has four in flight: they have a hundred times the capacity of rows or more, and a
-semaphore bounds the calls.
+Ray has four batches in flight: they have a hundred times the capacity of rows or more, and a semaphore bounds the
+calls.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
-import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import ray
+import ray.data
 
 from benchmarks.peers._requests import Service
 from benchmarks.peers._workload import Measurement, Workload, serve
 
-BATCHES = 4  # in flight
-CALLS = "RAY_DATA_DEFAULT_ASYNC_ROW_UDF_MAX_CONCURRENCY"
-
-
-class Call:
-    def __init__(self, url: str, connections: int) -> None:
-        self.service = Service(url, connections)
-
-    async def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        return {"started": await call(self.service, row["latency"])}
+BATCHES = 4  # in flight; Ray's default
 
 
 class Calls:
@@ -40,41 +30,35 @@ class Calls:
         self.limit = asyncio.Semaphore(bound)
 
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        yield {"started": await asyncio.gather(*map(self.call, batch["latency"]))}
+        loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
+        starts = await asyncio.gather(*map(self.call, batch["latency"].tolist()))
+        yield {"started": starts, "loop": [loop] * len(starts)}
 
     async def call(self, latency: float) -> float:
         async with self.limit:
-            return await call(self.service, latency)
+            started = time.time()
+            if latency:
+                await self.service.answer(latency)
+            return started
 
 
-async def call(service: Service, latency: float) -> float:
-    started = time.time()
-    if latency:
-        await service.answer(latency)
-    return started
-
-
-def measure(workload: Workload, best: bool) -> Measurement:
-    capacity = workload.capacity
-    size = capacity * workload.room // BATCHES
-    client = (workload.url, capacity)
-    os.environ[CALLS] = str(capacity)
-    ray = importlib.import_module("ray")  # reads its environment now
-    importlib.import_module("ray.data")
+def make(workload: Workload) -> Callable[[Sequence[float]], Measurement]:
+    size = workload.capacity * workload.room // BATCHES
     ray.init(include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
-    rows = ray.data.from_arrow(pa.table({"latency": list(workload.latencies)}))
-    actor = ray.data.ActorPoolStrategy(size=1)
-    if best:
-        results = rows.map_batches(Calls, fn_constructor_args=client, compute=actor, batch_size=size)
-        how = f"{BATCHES} batches of {size:,} rows in flight, a semaphore of {capacity}"
-    else:
-        results, how = rows.map(Call, fn_constructor_args=client, compute=actor), f"map, {capacity} rows in flight"
-    starts = [start for batch in results.iter_batches(batch_format="numpy") for start in batch["started"].tolist()]
-    last = time.time()
-    ray.shutdown()
-    return Measurement(last - min(starts), len(starts), ray.__version__, f"no modes; no timeout; {how}")
+    client = {"fn_constructor_args": (workload.url, workload.capacity), "compute": ray.data.ActorPoolStrategy(size=1)}
+    note = f"no modes; no timeout; {BATCHES} batches in flight, a semaphore"
+
+    def measure(latencies: Sequence[float]) -> Measurement:
+        rows = ray.data.from_arrow(pa.table({"latency": list(latencies)}))
+        results = rows.map_batches(Calls, batch_size=size, **client)
+        batches = list(results.iter_batches(batch_format="numpy", batch_size=None))
+        last = time.time()
+        starts = [start for batch in batches for start in batch["started"].tolist()]
+        return Measurement(last - min(starts), len(starts), ray.__version__, f"{note}, {batches[0]['loop'][0]}")
+
+    return measure
 
 
 if __name__ == "__main__":
-    serve(measure)
+    serve(make)

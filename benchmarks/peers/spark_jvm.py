@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.peers._environments import ROOT
 from benchmarks.peers._java import become, opened
 
-CLASSES = ROOT / "build" / "peers" / "spark-jvm" / "classes"
+CLASSES = ROOT / "build" / "peers" / "jvm" / "classes"
 # What Spark's own launcher opens for Java 17, as far as this job needs it.
 OPENED = opened(
     *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
@@ -20,4 +20,4 @@ if __name__ == "__main__":
     pyspark = find_spec("pyspark")
     if pyspark is None or pyspark.origin is None:
         sys.exit("this Python has no pyspark")
-    become("SparkAsync", Path(pyspark.origin).parent / "jars", CLASSES, ["-Xmx2g", *OPENED], sys.argv[1:])
+    become("SparkAsync", Path(pyspark.origin).parent / "jars", CLASSES, ["-Xmx2g", *OPENED], [sys.argv[1]])

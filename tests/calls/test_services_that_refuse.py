@@ -9,7 +9,7 @@ import pytest
 
 from asyncudf import http
 from asyncudf.testing import run_rows
-from benchmarks._refusing import SERVICES, run_with_asyncudf
+from tests.kit.refusing_services import SERVICES, run_with_asyncudf
 
 
 @pytest.mark.parametrize(

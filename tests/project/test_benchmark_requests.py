@@ -10,28 +10,23 @@ import pickle
 import re
 import shutil
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import asdict
-from http.client import HTTPException
 from pathlib import Path
 
 import aiohttp
+import pyspark
 import pytest
 
 from benchmarks._harness import Settings
-from benchmarks._http_server import http_server
+from benchmarks._http_server import certified, http_server
 from benchmarks._peers import peer_systems
-from benchmarks.cases import CASES
-from benchmarks.peers import PEERS, Workload
-from benchmarks.peers._requests import Service, blocking_answer
-from benchmarks.peers._run import start
+from benchmarks.peers import PEERS, Program, Workload
+from benchmarks.peers._requests import Service
 
-ROOT = Path(__file__).parents[2]
-CLIENT = ROOT / "benchmarks" / "peers" / "Client.java"
-ROWS = 40
-CAPACITY = 4
+CLIENT = Path(__file__).parents[2] / "benchmarks" / "peers" / "Client.java"
+JARS = Path(pyspark.__file__).parent / "jars"
+ROWS, CAPACITY = 40, 4
 HOME = os.environ.get("JAVA_HOME")
 JAVAC = shutil.which("javac", path=f"{HOME}/bin" if HOME else None) or shutil.which("javac")
 COMPILED = pytest.mark.skipif(JAVAC is None, reason="compiles Java, and there is no javac: a JDK has it, a JRE not")
@@ -42,10 +37,6 @@ pytestmark = pytest.mark.services
 def url() -> Iterator[str]:
     with http_server(0.002) as address:
         yield address
-
-
-def calls(url: str) -> int:
-    return int(told(url)["calls"])
 
 
 def told(url: str) -> dict[str, float]:
@@ -72,9 +63,9 @@ def test_a_service_with_an_address_makes_a_request_of_each_call_and_closes_its_s
             session: aiohttp.ClientSession = service._session
             return session
 
-    before = calls(url)
+    before = told(url)["calls"]
     assert asyncio.run(main()).closed
-    assert calls(url) - before == 5
+    assert told(url)["calls"] - before == 5
 
 
 def test_an_answer_that_is_an_error_is_no_answer(url: str) -> None:
@@ -84,47 +75,30 @@ def test_an_answer_that_is_an_error_is_no_answer(url: str) -> None:
 
     with pytest.raises(aiohttp.ClientResponseError):
         asyncio.run(main())
-    with pytest.raises(HTTPException, match="404"):
-        blocking_answer(f"{url}missing", 0.0)
 
 
-# Runs several programs of peers one after another. The first starts Java, and the others go on with it, which halves
-# the time of all.
-IDIOMS = """
-import json, sys
-from benchmarks.peers import spark_idioms
-workloads = json.loads(sys.argv[1])
-for idiom, workload in workloads:
-    sys.argv[2:] = idiom.split()
-    found = spark_idioms.measure(spark_idioms.Workload(**workload), sys.argv[-1] == "best")
-    print(found.rows, flush=True)
-"""
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
+def test_a_client_trusts_the_certificate_of_the_server_and_no_other(tmp_path: Path) -> None:
+    async def ask(authority: str) -> None:
+        async with Service(url, 1, authority=authority) as service:
+            await service.answer(0.0)
 
-
-@pytest.mark.spark
-def test_each_python_idiom_makes_a_request_of_each_row_and_as_many_at_a_time_as_are_allowed() -> None:
-    """Coroutines, with and without a task per row, and threads."""
-    idioms = ["gather", "gather best", "threads best"]
-    with contextlib.ExitStack() as servers:
-        urls = [servers.enter_context(http_server(0.002)) for _ in idioms]
-        workloads = [asdict(Workload([0.002] * ROWS, capacity=CAPACITY, url=url)) for url in urls]
-        program = [sys.executable, "-c", IDIOMS, json.dumps(list(zip(idioms, workloads, strict=True)))]
-        ran = subprocess.run(program, capture_output=True, text=True, cwd=ROOT)
-        assert ran.returncode == 0, ran.stderr[-2000:]
-        assert ran.stdout.split() == [str(ROWS)] * len(idioms)
-        seen = {idiom: told(url) for idiom, url in zip(idioms, urls, strict=True)}
-    requests = {idiom: (one["calls"], one["most"]) for idiom, one in seen.items()}
-    assert requests == dict.fromkeys(idioms, (2 * ROWS, CAPACITY))  # twice: the warm-up makes all requests, too
+    options = certified(str(tmp_path))
+    with http_server(0.0, *options) as url:
+        asyncio.run(ask(options[-1]))
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            asyncio.run(ask(""))
 
 
 @COMPILED
 @pytest.mark.spark
-def test_the_java_idiom_makes_a_request_of_each_row_and_as_many_at_a_time_as_are_allowed() -> None:
+def test_the_java_program_makes_a_request_of_each_row_each_time_that_it_is_asked() -> None:
     """As a run of the benchmarks starts it."""
-    with http_server(0.05) as url:
-        assert start("spark-jvm", Workload([0.002] * ROWS, capacity=CAPACITY, url=url), limit=100.0).rows == ROWS
+    workload = Workload([0.002] * ROWS, capacity=CAPACITY)
+    with http_server(0.05) as url, contextlib.closing(Program("jvm", Workload(**vars(workload) | {"url": url}))) as jvm:
+        assert [jvm.run(rows, limit=100.0).rows for rows in (ROWS // 2, ROWS)] == [ROWS // 2, ROWS]
         seen = told(url)
-    assert (seen["calls"], seen["most"]) == (2 * ROWS, CAPACITY)
+    assert (seen["calls"], seen["most"]) == (1.5 * ROWS, CAPACITY)
 
 
 # Makes calls with the client of the Java programs, without Spark and Flink.
@@ -140,7 +114,6 @@ final class Calls {
             client.call(1, answered::countDown);
         }
         answered.await();
-        System.exit(0); // the threads of the HTTP client would go on
     }
 }
 """
@@ -152,10 +125,11 @@ def test_the_java_client_bounds_its_requests_and_ends_the_program_when_one_fails
     source = tmp_path / "Calls.java"
     source.write_text(CALLS)
     assert JAVAC is not None
-    subprocess.run([JAVAC, "-d", tmp_path, CLIENT, source], check=True, timeout=60)
+    path = f"{tmp_path}:{JARS}/*"
+    subprocess.run([JAVAC, "-nowarn", "-cp", path, "-d", tmp_path, CLIENT, source], check=True, timeout=60)
 
     def calls_of_java(url: str) -> subprocess.CompletedProcess[str]:
-        java = [str(Path(JAVAC).with_name("java")), "-cp", str(tmp_path), "Calls", url, str(ROWS), str(CAPACITY)]
+        java = [str(Path(JAVAC).with_name("java")), "-cp", path, "Calls", url, str(ROWS), str(CAPACITY)]
         return subprocess.run(java, capture_output=True, text=True, timeout=60)
 
     with http_server(0.05) as url:
@@ -165,11 +139,15 @@ def test_the_java_client_bounds_its_requests_and_ends_the_program_when_one_fails
         assert (seen["calls"], seen["most"]) == (ROWS, CAPACITY)
         failed = calls_of_java(f"{url}missing")
     assert failed.returncode == 1
-    assert re.search(r"^a request failed: .*\b404$", failed.stderr, re.MULTILINE), failed.stderr
+    assert re.search(r"^a request failed: .*\b404\b", failed.stderr, re.MULTILINE), failed.stderr
 
 
-def test_the_peers_of_p5_ask_the_server_of_ours() -> None:
-    systems = peer_systems(Settings(peers=()), [0.02], "ordered", lambda *_: {}, url="http://127.0.0.1:1/")
-    assert [system.name for system in systems] == list(PEERS)
-    assert {system.measure._workload.url for system in systems} == {"http://127.0.0.1:1/"}  # type: ignore[attr-defined]
-    assert {case.id for case in CASES if case.has_peers} == {"P2b", "P3", "P3b", "P3c", "P4", "P5"}
+def test_peers_get_the_rows_the_address_and_the_mode_that_ours_has() -> None:
+    workload = Workload([0.02], url="http://127.0.0.1:1/")
+    systems = peer_systems(Settings(peers=PEERS), ("flink", "flink unordered"), workload, lambda *_: {}, room=500)
+    given = [system.measure._workload for system in systems]  # type: ignore[attr-defined]
+    assert [(one.latencies, one.url, one.mode, one.room) for one in given] == [
+        ([0.02], workload.url, "ordered", 500),
+        ([0.02], workload.url, "unordered", 500),
+    ]
+    assert peer_systems(Settings(), ("flink",), workload, lambda *_: {}) == []

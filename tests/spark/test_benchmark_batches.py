@@ -1,4 +1,7 @@
-"""What the benchmarks call a batch of so many rows is one, as the program that makes the calls sees them."""
+"""The ways in which the benchmarks make calls in Spark: each makes all of them, and no more at a time than it may."""
+
+import json
+import urllib.request
 
 import pytest
 from pyspark import cloudpickle
@@ -6,14 +9,21 @@ from pyspark.sql import SparkSession
 
 import benchmarks
 from benchmarks._calls import Calls
+from benchmarks._http_server import http_server
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.services]
 
 cloudpickle.register_pickle_by_value(benchmarks)  # workers cannot import it
+ROWS, CAPACITY = 30, 4
 
 
-def test_the_same_calls_come_in_large_and_in_small_batches(spark: SparkSession) -> None:
-    # The program in the worker fails at a batch of another size.
-    calls = Calls(spark, [0.0] * 25)
-    for each in (calls, calls.in_batches_of(10)):
-        assert each.gather().values["calls/s"] > 0
+@pytest.mark.parametrize("way", ["column", "ordered", "unordered", "handwritten", "gather"])
+def test_each_way_makes_a_request_of_each_row_and_as_many_at_a_time_as_are_allowed(
+    spark: SparkSession, way: str
+) -> None:
+    with http_server(0.005) as url:
+        sample = getattr(Calls(spark, [0.005] * ROWS, CAPACITY, url=url), way)()
+        with urllib.request.urlopen(f"{url}calls") as answer:
+            assert json.load(answer) == {"calls": ROWS, "most": CAPACITY}
+    assert sample.values["requests/s"] > 0
+    assert 0 < sample.values["CPU us/request of the task"] < sample.values["CPU us/request"]

@@ -47,7 +47,7 @@ __all__ = (
     "OutputMode",
 )
 
-QUEUE_ROWS_PER_CALL = 100  # so that one slow row at the head does not stall the others: docs/performance.md
+QUEUE_ROWS_PER_CALL = 100  # so that one slow row at the head does not stall the others: docs/concepts/capacity.md
 DEFAULT_BATCH_SIZE = 100
 
 Resources = Callable[..., Any] | Mapping[str, Callable[..., Any]]
