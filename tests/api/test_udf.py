@@ -21,6 +21,7 @@ import asyncudf.testing
 from asyncudf import AsyncFunction, AsyncStream, AsyncUDF, ResultFuture, async_pandas_udf
 from asyncudf._spark.evaluations import StreamSource
 from asyncudf._spark.planner import rows_node
+from asyncudf._version import VERSION
 from asyncudf.testing import run_rows
 
 
@@ -151,13 +152,19 @@ def test_a_unit_test_that_calls_the_column_is_told_what_to_call() -> None:
 
 
 IN_ANOTHER_PYTHON = """
-import pickle, sys
-sys.modules["asyncudf"] = None  # as where it is not installed
+import pickle, pyarrow, sys, types
+sys.modules[sys.argv[1]] = eval(sys.argv[2])
 try:
     pickle.loads(sys.stdin.buffer.read())
 except ImportError as error:
     print(error)
 """
+
+
+def in_another_python(pickled: bytes, module: str, instead: str) -> str:
+    """The error of a worker that finds something else under the name of a module."""
+    command = [sys.executable, "-c", IN_ANOTHER_PYTHON, module, instead]
+    return subprocess.run(command, input=pickled, capture_output=True, check=True).stdout.decode()
 
 
 @pytest.mark.parametrize(
@@ -183,9 +190,30 @@ def test_a_worker_that_cannot_import_says_which_line_mends_it(
         if entry_point.startswith("planned"):
             task = task.analyze(mock.Mock(isTable=True, dataType=StructType().add("x", IntegerType())))
     dumps: Callable[[Any], bytes] = pickle.dumps if entry_point.startswith("planned") else cloudpickle.dumps
-    ran = subprocess.run([sys.executable, "-c", IN_ANOTHER_PYTHON], input=dumps(task), capture_output=True, check=True)
-    assert f"export PYSPARK_PYTHON={sys.executable}".encode() in ran.stdout
-    assert b"python -m asyncudf doctor" in ran.stdout
+    told = in_another_python(dumps(task), "asyncudf", "None")  # as where it is not installed
+    assert f"export PYSPARK_PYTHON={sys.executable}" in told
+    assert "python -m asyncudf doctor" in told
     same = pickle.loads(dumps(task))
     assert type(same) is type(task)
     assert vars(same).keys() == vars(task).keys()
+
+
+@pytest.mark.parametrize(
+    ("module", "instead", "why"),
+    [
+        (
+            "asyncudf._version",
+            "types.SimpleNamespace(VERSION='0.0.1', __file__='/old/_version.py')",
+            f"asyncudf is 0.0.1 in /old/_version.py and {VERSION} on the driver",
+        ),
+        (__name__, "types.ModuleType('mine')", "Can't get attribute 'doubled' on <module 'mine'>"),
+        ("tenacity", "None", "import of tenacity halted"),
+        ("pyarrow", "setattr(pyarrow, '__version__', '14.0.2') or pyarrow", "asyncudf needs pyarrow>=15, and "),
+    ],
+)
+def test_a_worker_with_another_version_says_so(module: str, instead: str, why: str) -> None:
+    """It was an AttributeError about a private class, with the task or in the middle of it."""
+    told = in_another_python(cloudpickle.dumps(async_pandas_udf("int")(doubled).func), module, instead)
+    assert told.startswith(why)
+    assert f"(in Spark's workers, which run {sys.executable})" in told
+    assert "asyncudf.ship(spark" in told

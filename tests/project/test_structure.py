@@ -45,7 +45,7 @@ LAYERS = [
     ["_stores", "_metrics"],
     ["_errors"],
     ["_text"],
-    ["queues"],
+    ["queues", "_version"],
 ]
 LAYER = {"": -1} | {package: number for number, packages in enumerate(LAYERS) for package in packages}
 NEVER = {

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import pytest
 from packaging.requirements import Requirement
 
+from asyncudf._version import VERSION
+
 ROOT = Path(__file__).parent.parent.parent
 FOLDERS = {"udfs": "asyncudf", "queues": "asyncudf/queues"}
 SOURCES = {
@@ -154,7 +156,7 @@ class TestDistribution:
         with zipfile.ZipFile(built.wheel) as archive:
             (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
             told = importlib.metadata.PathDistribution(zipfile.Path(archive, name.removesuffix("METADATA")))
-            assert (told.name, told.version) == (project["name"], project["version"])
+            assert (told.name, told.version) == (project["name"], VERSION)
             assert told.metadata["License-Expression"] == project["license"]
             needed = {Requirement(one).name for one in told.requires or () if "extra ==" not in one}
         assert needed == {Requirement(one).name for one in project["dependencies"]}

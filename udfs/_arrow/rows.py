@@ -29,6 +29,11 @@ __all__ = (
 )
 
 
+# An executor that got this package as a zip was asked by no installer.
+if int(pa.__version__.partition(".")[0]) < 15:
+    raise ImportError(f"asyncudf needs pyarrow>=15, and {pa.__file__} is {pa.__version__}", name="pyarrow")
+
+
 def warm_up() -> None:
     """Do once in a worker, before the first call, what all calls in flight would wait for."""
     pa.array([0])  # pyarrow imports pandas

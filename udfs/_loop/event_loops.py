@@ -104,5 +104,7 @@ def new_event_loop(wanted: EventLoop) -> asyncio.AbstractEventLoop:
             loop: asyncio.AbstractEventLoop = type("Loop", (uvloop.Loop,), {"time": staticmethod(time.monotonic)})()
             return loop
         if wanted is EventLoop.UVLOOP:
-            raise AsyncUDFError("loop='uvloop' needs uvloop on every executor: pip install 'asyncudf[fast]'")
+            raise AsyncUDFError(
+                "loop='uvloop' needs uvloop on every executor: pip install 'asyncudf[fast]' (there is none for Windows)"
+            )
     return asyncio.new_event_loop()

@@ -12,6 +12,7 @@ from pyspark import cloudpickle
 
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import FunctionError
+from .._version import VERSION
 
 __all__ = ("check_function_picklable", "check_picklable", "with_import_help")
 
@@ -45,7 +46,7 @@ def check_function_picklable(name: str, function: Any) -> None:
 
 
 def with_import_help(task: Any) -> tuple[Any, ...]:
-    """The result of a task's `__reduce__`: if a worker cannot import something, the error says how to bring it.
+    """The result of a task's `__reduce__`: a worker that lacks a module, or has another version, says what to do.
 
     The standard library's pickle can pickle it too. Spark uses that for the planning of a table function.
     """
@@ -59,18 +60,22 @@ class _Loading:
         self._pickled = pickled
 
     def __reduce__(self) -> Any:
-        return _loaded, (self._pickled, sys.executable)
+        return _loaded, (self._pickled, sys.executable, VERSION)
 
 
-def _loaded(pickled: bytes, driver: str) -> Any:
+def _loaded(pickled: bytes, driver: str, version: str) -> Any:
+    import importlib
     import pickle
     import sys
 
     try:
+        module = importlib.import_module("asyncudf._version")
+        if version != module.VERSION:
+            raise ImportError(f"asyncudf is {module.VERSION} in {module.__file__} and {version} on the driver")
         kind, state = pickle.loads(pickled)  # sent by the driver, like everything that Spark's workers run
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:  # a module is missing, or is another version of the driver's
         raise ImportError(
-            f"{error}: Spark's workers run {sys.executable}, where it is not installed. Three ways to bring it: "
+            f"{error} (in Spark's workers, which run {sys.executable}). Three ways to bring what they need: "
             "asyncudf.ship(spark, 'my_module') before the query; an environment that has it, with --archives or "
             "spark.archives; or to install it there, which is the only way for streaming queries over Spark Connect. "
             f"On one machine, before the Spark session starts: export PYSPARK_PYTHON={driver}; python -m asyncudf "

@@ -17,6 +17,7 @@ from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import error_text
 from .._text.safe import safe_repr
 from .leases import Leases
+from .lmdb_files import NOT_ON_WINDOWS
 from .local import LARGEST, SMALLEST, LocalFolder
 from .redis import RedisServer, checked_url
 
@@ -110,7 +111,7 @@ class ResultStore:
             ttl, error_ttl, key: the attributes.
 
         Raises:
-            OptionError: a value that cannot work, or lmdb or msgspec is not installed.
+            OptionError: a value that cannot work, or lmdb or msgspec is not installed, or this is Windows.
         """
         need("ResultStore.disk", "store", "lmdb", "msgspec")
         return _BuiltInStore(LocalFolder(_folder(path), _size(max_bytes)), ttl, error_ttl, key)
@@ -342,11 +343,13 @@ def _folder(path: Any) -> str:
         text = None
     if not isinstance(text, str) or not text or "\0" in text:
         raise OptionError(f"path must be that of a folder, a text, not {safe_repr(path)}")
+    if sys.platform == "win32":
+        raise OptionError(NOT_ON_WINDOWS)
     found = os.path.abspath(os.path.expanduser(text))
     if os.path.lexists(found) and not os.path.isdir(found):
         raise OptionError(f"path must be that of a folder, but {found} is none")
     # A folder of another user's is left to the tasks, which may run as that user. Else they would call for each row.
-    if os.path.isdir(found) and hasattr(os, "geteuid"):
+    if os.path.isdir(found):
         status = os.stat(found)
         if status.st_uid == os.geteuid() and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise OptionError(f"path must be that of a folder which others cannot write to; chmod go-w {found}")

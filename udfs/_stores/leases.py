@@ -6,10 +6,14 @@ import contextlib
 import errno
 import os
 import struct
+import sys
 import weakref
-from typing import Any, Protocol
+from typing import Protocol
 
 from .lmdb_files import regular_file
+
+if sys.platform != "win32":
+    import fcntl
 
 __all__ = ("FILES", "FileLeases", "Leases", "leases_in")
 
@@ -55,17 +59,16 @@ class FileLeases:
 
     def take(self, key: bytes) -> bool:
         try:
-            self._lock(key, _fcntl().F_WRLCK)
+            self._lock(key, fcntl.F_WRLCK)
         except OSError as error:
             return error.errno not in (errno.EAGAIN, errno.EACCES)  # a system without such locks: each task may call
         return True
 
     def give_back(self, key: bytes) -> None:
         with contextlib.suppress(OSError):  # there was no lease
-            self._lock(key, _fcntl().F_UNLCK)
+            self._lock(key, fcntl.F_UNLCK)
 
     def _lock(self, key: bytes, kind: int) -> None:
-        fcntl = _fcntl()
         start = int.from_bytes(key[:8], "big") >> 2  # below 2**62, as a file's length must be
         lock = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, 1, 0)
         fcntl.fcntl(self._files[start % FILES], fcntl.F_OFD_SETLK, lock)
@@ -76,8 +79,8 @@ class FileLeases:
 
 
 def leases_in(folder: str) -> FileLeases | None:
-    """The leases of a folder; None on a system that has no such locks."""
-    return FileLeases(os.path.join(folder, "leases")) if hasattr(_fcntl(), "F_OFD_SETLK") else None
+    """The leases of a folder; None on other systems than Linux, which have no such locks or write them otherwise."""
+    return FileLeases(os.path.join(folder, "leases")) if sys.platform == "linux" else None
 
 
 _open: weakref.WeakSet[FileLeases] = weakref.WeakSet()
@@ -91,11 +94,3 @@ def _close_after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_after_fork)
-
-
-def _fcntl() -> Any:
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return None
-    return fcntl

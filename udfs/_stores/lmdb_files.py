@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 import threading
 import time
@@ -18,8 +19,13 @@ from typing import Any
 
 from .._errors.exceptions import AsyncUDFError
 
-__all__ = ("HEADER", "LmdbFile", "RotatingFiles", "own_folder", "regular_file")
+if sys.platform != "win32":
+    import fcntl
 
+__all__ = ("HEADER", "NOT_ON_WINDOWS", "LmdbFile", "RotatingFiles", "own_folder", "regular_file")
+
+
+NOT_ON_WINDOWS = "a store in files needs Linux or macOS: Windows deletes no file that is open; use ResultStore.redis"
 
 READERS = 1000  # at once, in all processes of the host
 LOCK_BYTES = 2**16  # LMDB's own lock file, which has room for so many
@@ -40,7 +46,7 @@ class RotatingFiles:
 
     Raises:
         AsyncUDFError: the folder or a file is somebody else's, is damaged, or was open when this process was forked;
-            the disk is full.
+            the disk is full; this is Windows.
         OSError: the folder cannot be made, or a file cannot be read and written.
     """
 
@@ -50,6 +56,8 @@ class RotatingFiles:
     # _files: those of the folder when it was last listed, by name, the youngest first
 
     def __init__(self, folder: str, max_bytes: int) -> None:
+        if sys.platform == "win32":
+            raise AsyncUDFError(NOT_ON_WINDOWS)
         self.folder = folder
         self.max_bytes = max_bytes
         self._size = max_bytes // KEPT - LOCK_BYTES
@@ -74,11 +82,6 @@ class RotatingFiles:
 
         The system takes the lock back from a process that is killed.
         """
-        try:
-            import fcntl
-        except ImportError:  # Windows: LMDB alone sees to it that there is one writer
-            yield True
-            return
         _make_private(self.folder)  # somebody may have deleted it
         # Opened each time, so that the lock keeps other tasks of this process out too.
         lock = regular_file(os.path.join(self.folder, "writer.lock"), create=True)
@@ -348,8 +351,6 @@ def _make_private(path: str) -> None:
         OSError: it cannot be made, or is no folder.
     """
     os.makedirs(path, mode=0o700, exist_ok=True)
-    if not hasattr(os, "geteuid"):  # Windows has no such bits
-        return
     for found in (os.lstat(path), os.stat(path)):  # a link counts too: its owner can lead it elsewhere
         if found.st_uid != os.geteuid():
             raise AsyncUDFError(f"the folder {path} belongs to another user (uid {found.st_uid}); use one of your own")
@@ -364,7 +365,7 @@ def regular_file(path: str, *, create: bool = False) -> int:
         AsyncUDFError: it is something else.
         OSError: it cannot be read and written, or is not there.
     """
-    flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | (os.O_CREAT if create else 0)
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if create else 0)
     refused = f"{path} is no regular file of this user's, and cannot be part of a store; remove it"
     try:
         opened = os.open(path, flags, 0o600)
@@ -373,7 +374,7 @@ def regular_file(path: str, *, create: bool = False) -> int:
             raise AsyncUDFError(refused) from error
         raise
     found = os.fstat(opened)
-    if stat.S_ISREG(found.st_mode) and (not hasattr(os, "geteuid") or found.st_uid == os.geteuid()):
+    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
         return opened
     os.close(opened)
     raise AsyncUDFError(refused)
