@@ -24,9 +24,6 @@ class Loop(asyncio.SelectorEventLoop):
         raise NotImplementedError
     add_writer = remove_reader = remove_writer = add_signal_handler = remove_signal_handler = add_reader
 
-class Policy(asyncio.DefaultEventLoopPolicy):
-    _loop_factory = Loop
-
 sys.platform = sys.argv[1]
 lacks(os, "posix_fallocate", "sched_getaffinity", "pidfd_open")
 lacks(select, "POLLRDHUP", "epoll")
@@ -38,7 +35,7 @@ if sys.platform == "win32":
     lacks(os, "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")
     lacks(select, "poll")
     lacks(signal, "SIGKILL", "SIGALRM", "setitimer", "pthread_sigmask")
-    asyncio.set_event_loop_policy(Policy())
+    asyncio.new_event_loop = Loop
 for name in [*sys.modules]:
     if name.partition(".")[0] in blocked:
         del sys.modules[name]
