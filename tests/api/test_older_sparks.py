@@ -1,5 +1,6 @@
 """What other Sparks lack: a column that goes through a pandas UDF and stays exact, and clear errors for the rest."""
 
+import functools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -35,10 +36,18 @@ class Serializer:
                 columns = [self.arrow_to_pandas(column) for column in table.itercolumns()]
                 yield columns[0] if len(columns) < 2 else tuple(columns)
 
-        results: Any = arguments()
-        for function in functions:
-            results = function(results)
+        results = functools.reduce(chained, functions)(arguments())
         return [value for result in results for value in self._create_batch((result, result_type))[0].to_pylist()]
+
+
+def chained(f: Callable[..., Any], g: Callable[..., Any]) -> Callable[..., Any]:
+    """As Spark's worker has it."""
+    return lambda *a: g(f(*a))
+
+
+def tenfold(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+    """An ordinary pandas UDF."""
+    return (series * 10 for series in batches)
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +85,20 @@ def test_structs_and_several_columns() -> None:
 def test_one_of_the_results_of_another_in_one_worker() -> None:
     functions = [through_pandas(same, "bigint"), through_pandas(same, "bigint")]
     assert Serializer().dump(functions, [pa.table({"x": EXACT})], pa.int64()) == EXACT
+
+
+def test_a_pandas_udf_of_its_results_gets_pandas() -> None:
+    """It got a stand-in for them, and what it made of that was thrown away."""
+    functions = [through_pandas(same, "bigint"), through_pandas(same, "bigint"), tenfold, tenfold]
+    assert Serializer().dump(functions, [pa.table({"x": [1, 2]}), pa.table({"x": [3]})], pa.int64()) == [100, 200, 300]
+
+
+@pytest.mark.parametrize("before", [[tenfold], [tenfold, tenfold], ["same", tenfold]])
+def test_it_cannot_take_the_results_of_a_pandas_udf(before: list[Any]) -> None:
+    """Spark passes them on without their type; it has evaluated the pandas UDF with Arrow's arrays."""
+    functions = [through_pandas(same, "bigint") if one == "same" else one for one in [*before, "same"]]
+    with pytest.raises(AsyncUDFError, match=r"pandas UDF tenfold, .*4\.1.*ordered_wait\(df\.withColumn\('c', tenfold"):
+        Serializer().dump(functions, [pa.table({"x": [1, 2]})], pa.int64())
 
 
 def test_an_input_in_chunks() -> None:

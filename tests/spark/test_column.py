@@ -5,7 +5,9 @@
 import asyncio
 import functools
 import re
+from collections.abc import Iterator
 
+import pandas as pd
 import pytest
 from pyspark.sql import functions as sf
 
@@ -121,6 +123,33 @@ def test_two_async_columns_and_one_over_the_result_of_another(spark):
 
     df = spark.range(0, 20, 1, 1).select("id", double("id").alias("twice"), text("id", double(double("id"))).alias("t"))
     assert [tuple(row) for row in df.collect()] == [(i, 2 * i, f"{i}/{4 * i}") for i in range(20)]
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_beside_and_around_ordinary_pandas_udfs_of_the_same_query(spark, spark_error):
+    """Before Spark 4.1 an async column is a pandas UDF too, and Spark may evaluate one with the results of another."""
+
+    @async_pandas_udf
+    async def successor(x: int) -> int:
+        return x + 1
+
+    def tenfold(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        return (series * 10 for series in batches)
+
+    def half(series: pd.Series) -> pd.Series:
+        return series // 2
+
+    tenfold, half = sf.pandas_udf(tenfold, "bigint"), sf.pandas_udf(half, "bigint")
+    one = successor("id")
+    found = (
+        spark.range(0, 20, 1, 1).select(one, tenfold("id"), tenfold(one), half(one), successor(half("id"))).collect()
+    )
+    assert [tuple(row) for row in found] == [(i + 1, 10 * i, 10 * i + 10, (i + 1) // 2, i // 2 + 1) for i in range(20)]
+    after = spark.range(5, 6).select(successor(tenfold("id")))
+    if hasattr(sf, "arrow_udf"):
+        assert after.first()[0] == 51
+    else:
+        assert "ordered_wait(df.withColumn('c', tenfold(...)), successor, 'c')" in spark_error(after)
 
 
 def test_the_decorator_works_with_and_without_parentheses_and_leaves_the_coroutine_reachable(spark):

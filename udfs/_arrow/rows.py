@@ -47,7 +47,7 @@ def values_of(column: pa.Array) -> list[Any]:
     """The values of a column: NULL is None, whole numbers stay whole, timestamps with a zone are in UTC."""
     arrow_type = normalized(column.type)
     if arrow_type != column.type:
-        column = column.cast(arrow_type)
+        column = column.view(arrow_type)  # to cast a map with arrays as keys ends the process before pyarrow 17
     # to_pylist takes microseconds for each date, and for each value of any type with maps_as_pydicts.
     if pa.types.is_date32(arrow_type) or (pa.types.is_timestamp(arrow_type) and arrow_type.unit == "us"):
         return _moments(column)

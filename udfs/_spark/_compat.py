@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import inspect
+import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +20,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
 from .._errors.exceptions import AsyncUDFError, FunctionError
+from .._text.safe import one_line
 from .pickling import with_import_help
 
 if TYPE_CHECKING:
@@ -61,6 +65,7 @@ __all__ = (
     "to_arrow",
 )
 
+_CHAINED = ("f", "g")  # what the functions are called in the closure with which Spark's worker chains them
 Batches = Callable[[Iterator[Any]], Iterator[pa.Array]]
 
 COLUMN_EVAL_TYPE: int = (
@@ -167,12 +172,40 @@ class _PandasAdapter:
         return with_import_help(self)
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        # The patch affects this function only: Spark evaluates each iterator UDF alone, with a serializer of its own.
-        serializer = _serializer()
+        chain = _chain()
+        place = chain.index(self) if self in chain else 0
+        if place and not isinstance(before := chain[place - 1], _PandasAdapter):
+            name = one_line(getattr(before, "__name__", "f"))
+            raise AsyncUDFError(
+                f"{self.__name__} takes the column of the pandas UDF {name}, whose type is known from Spark 4.1 on. "
+                f"Use the operator: asyncudf.ordered_wait(df.withColumn('c', {name}(...)), {self.__name__}, 'c')"
+            )
+        return self._results(batches, _serializer(), chain[place + 1 :])
+
+    def _results(self, batches: Iterator[Any], serializer: Any, after: Sequence[Any]) -> Iterator[Any]:
+        # The serializer is that of one task, and Spark evaluates each iterator UDF alone or in a chain: no other
+        # function sees the patch.
+        if type(serializer._create_batch) is not _RecordBatch:
+            serializer._create_batch = _RecordBatch(serializer._create_batch)
         serializer.arrow_to_pandas = _combined
-        serializer._create_batch = _record_batch
+        to_pandas = functools.partial(type(serializer).arrow_to_pandas, serializer)
+        is_for_pandas = bool(after) and not isinstance(after[0], _PandasAdapter)
         for array in self.function(_unpacked(batches)):
-            yield _carrier(array, self._is_struct)
+            yield to_pandas(pa.chunked_array([array])) if is_for_pandas else _carrier(array, self._is_struct)
+
+
+def _chain() -> list[Any]:
+    """The functions that Spark's worker calls one with the results of the other, if it does, in their order."""
+    frame, chain = sys._getframe(2), []
+    while frame.f_back is not None and frame.f_code.co_freevars == _CHAINED:
+        chain, frame = [_parts(frame.f_locals[name]) for name in _CHAINED], frame.f_back
+    return list(itertools.chain.from_iterable(chain))
+
+
+def _parts(function: Any) -> list[Any]:
+    if getattr(getattr(function, "__code__", None), "co_freevars", None) != _CHAINED:
+        return [function]
+    return [part for cell in function.__closure__ for part in _parts(cell.cell_contents)]
 
 
 def _serializer() -> Any:
@@ -201,11 +234,23 @@ def _combined(column: pa.ChunkedArray) -> pa.Array:
 
 def _carrier(array: pa.Array, is_struct: bool) -> Any:
     rows = pd.RangeIndex(len(array))
-    carrier: Any = pd.DataFrame(index=rows) if is_struct else pd.Series(index=rows, dtype="int8", data=0)
+    carrier: Any = pd.DataFrame(index=rows) if is_struct else pd.Series(_Carried.VALUE, index=rows, dtype="object")
     carrier.attrs["arrow"] = array
     return carrier
 
 
-def _record_batch(result: Any) -> pa.RecordBatch:
-    """The record batch of a result, which comes with its type from Spark's worker."""
-    return pa.RecordBatch.from_arrays([result[0].attrs["arrow"]], ["_0"])
+class _Carried(enum.Enum):
+    """Stands for each value in a carrier: a function of pandas that got one would fail, not go on with it."""
+
+    VALUE = "is in Arrow"
+
+
+class _RecordBatch:
+    """Makes the record batch of a result, which comes with its type; of pandas as Spark does."""
+
+    def __init__(self, of_pandas: Callable[[Any], pa.RecordBatch]) -> None:
+        self._of_pandas = of_pandas
+
+    def __call__(self, result: Any) -> pa.RecordBatch:
+        array = result[0].attrs.get("arrow")
+        return self._of_pandas(result) if array is None else pa.RecordBatch.from_arrays([array], ["_0"])
