@@ -80,7 +80,7 @@ def test_a_call_that_blocks_the_loop_makes_no_garbage_without_end() -> None:
             most = max(most, Body.alive)
         return most
 
-    assert run(main) <= 100_000
+    assert run(main) <= 100_001  # Python 3.14 collects one object later
 
 
 def test_a_collector_that_is_switched_off_stays_off() -> None:
