@@ -75,12 +75,18 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="the cases, their targets and minutes; runs nothing")
     parser.add_argument("--scale", type=_positive(float), default=1.0, help="share of the rows, 0.01 for a smoke test")
     parser.add_argument("--quick", dest="scale", action="store_const", const=QUICK, help=f"the same as --scale {QUICK}")
-    parser.add_argument("--rounds", type=_positive(int), default=ROUNDS, metavar="N", help=f"{ROUNDS} if not given")
+    parser.add_argument(
+        "--rounds", type=_positive(int), default=ROUNDS, metavar="N", help=f"at most {ROUNDS}, the default"
+    )
     parser.add_argument("--peers", nargs="*", choices=PEERS, metavar="NAME", help="with all peers, or with these")
     parser.add_argument("--json", nargs="?", type=Path, const=LATEST, metavar="FILE", help="write the figures")
     parser.add_argument("--docs", action="store_true", help="write what --json or --load holds into the pages")
     parser.add_argument("--load", nargs="?", type=Path, const=LATEST, metavar="FILE", help="show a file; runs nothing")
     options = parser.parse_args(argv)
+    if options.rounds > ROUNDS:
+        parser.error(f"--rounds: every case has {ROUNDS}, so that nobody can go on until a target is met")
+    if options.json and options.json.resolve() == LATEST and (options.scale, options.rounds) != (1.0, ROUNDS):
+        parser.error(f"{LATEST.name} is what the pages show, in full: give another file to --json")
     if options.docs and not (options.json or options.load):
         parser.error("--docs writes what a file holds: it goes with --json, which writes one, or with --load")
     options.peers = () if options.peers is None else tuple(options.peers or PEERS)

@@ -159,11 +159,13 @@ def handwritten(capacity: int, make: Callable[[], Service]) -> Callable[[str], C
     """
 
     def every(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        rows = enumerate(latency for batch in batches for latency in batch.to_pylist())
-        results: dict[int, float] = {}
+        rows = (latency for batch in batches for latency in batch.to_pylist())
+        results: list[float] = []
 
         async def pull(service: Service) -> None:
-            for place, latency in rows:
+            for latency in rows:
+                place = len(results)
+                results.append(0.0)  # takes the place, so that the results are in the order of the rows
                 results[place] = await call_of(service, latency)
 
         async def main() -> None:
@@ -171,7 +173,7 @@ def handwritten(capacity: int, make: Callable[[], Service]) -> Callable[[str], C
                 await asyncio.gather(*(pull(service) for _ in range(capacity)))
 
         run(main())
-        yield pa.array(map(results.__getitem__, range(len(results))), pa.float64())
+        yield pa.array(results, pa.float64())
 
     return arrow_column(every, "double")
 

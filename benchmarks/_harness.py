@@ -120,7 +120,7 @@ class Target:
         found = {figure.system: figure for figure in figures if figure.quantity == self.quantity}
         for name in filter(None, (self.ours, self.against)):
             if name not in found:
-                return Verdict(found.get(self.ours), why=unavailable.get(name, f"{name} is not part of this run"))
+                return Verdict(why=unavailable.get(name, f"no {self.quantity} of {name} in this run"))
         ours = found[self.ours]
         ratio = ours.ratio_to(found[self.against]) if self.against else None
         return Verdict(ours, ratio, self._answer((ratio or ours).values))

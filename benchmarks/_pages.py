@@ -127,7 +127,7 @@ def _targets(rows: list[list[str]]) -> str:
 def _judged(target: Target, verdict: Verdict) -> list[str]:
     met = verdict.why or {"no": "**no**"}.get(verdict.met or "", verdict.met or "")
     shown = verdict.ratio or verdict.ours
-    if verdict.why or shown is None:
+    if shown is None:
         return ["", "", met]
     unit = "x" if verdict.ratio else ""
     low, high = min(shown.values), max(shown.values)

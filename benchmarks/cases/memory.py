@@ -144,7 +144,6 @@ HELD = Case(
     "HELD",
     "the peak memory while 800 MB of results wait for a slow row, by max_buffered_bytes",
     behind_a_slow_row,
-    (Target("peak MB", "256 MiB", most=0.7, against="no limit"),),
     minutes=2.1,
 )
 P24 = Case(

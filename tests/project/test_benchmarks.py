@@ -94,7 +94,13 @@ def test_a_case_measures_and_writes_its_figures(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [(["--docs"], "--docs"), (["--peers", "dafd"], "'dafd'"), (["--load", "nowhere.json"], "nowhere.json")],
+    [
+        (["--docs"], "--docs"),
+        (["--peers", "dafd"], "'dafd'"),
+        (["--load", "nowhere.json"], "nowhere.json"),
+        (["--rounds", "7"], "--rounds"),
+        (["--json", "--quick"], "latest.json"),
+    ],
 )
 def test_a_mistake_on_the_command_line_ends_the_program_before_anything_runs(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
@@ -289,7 +295,7 @@ def test_a_ratio_is_that_of_two_figures_of_one_round() -> None:
 def test_there_is_no_verdict_on_what_was_not_measured_and_the_page_says_why(missing: str) -> None:
     made = outcome()
     left = tuple(figure for figure in made.figures if figure.system != missing)
-    for unavailable, why in (({}, f"{missing} is not part of this run"), ({missing: "it fell"}, "it fell")):
+    for unavailable, why in (({}, f"no calls/s of {missing} in this run"), ({missing: "it fell"}, "it fell")):
         found = dataclasses.replace(made, figures=left, unavailable=unavailable)
         assert FASTER.judge(found.figures, found.unavailable).met is None
         assert why in page("targets", found)
