@@ -16,6 +16,7 @@ __all__ = ("TypeMismatchError", "check_awaited", "fields_mismatch", "mismatch_er
 
 SHOWN_FIELDS = 8
 CONTAINERS = (dict, list, tuple)
+PLAIN = (int, str, float, bool, bytes, types.NoneType)
 
 # Read from `type` itself: a metaclass may have attributes of these names, which run a user's code.
 _bases: Any = vars(type)["__mro__"].__get__
@@ -69,6 +70,8 @@ def uncheckable(value: Any, arrow_type: Any, error: Exception) -> TypeMismatchEr
 
 def check_awaited(function: str, result: Any) -> None:
     """Raises ResultError for a result that is, or holds, a coroutine or another value that was never awaited."""
+    if type(result) in PLAIN:
+        return
     for value in _inside(result) if type(result) in CONTAINERS else (result,):
         if _await_missing(value) is not None:
             raise mismatch_error(function, TypeMismatchError("", value, ""), result)

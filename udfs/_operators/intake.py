@@ -164,7 +164,7 @@ MANY = 10_000  # elements, if the number is not known
 
 
 # Whole batches come as plain tuples of value, timestamp and origin: most rows never need to be records.
-InputElement = StreamElement | tuple[Any, None, Any]
+InputElement = StreamElement | tuple[Any, int | None, Any]
 
 
 def record_of(element: InputElement) -> StreamElement:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, Unpack
 
-from asyncudf.queues import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
+from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
 from .._api.decorator import AsyncUDF, udf_of
 from .._chain.chain import Chain
@@ -17,6 +17,7 @@ from .._chain.plan import ChainPlan
 from .._chain.sinks import OutputSink, SideOutputValidators
 from .._errors.exceptions import OptionError
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
+from .._operators.intake import InputElement
 from .._operators.outputs import Output
 from .._policies.options import CallOptions, OutputMode
 from .._spark.planner import plan_function_offline
@@ -24,6 +25,9 @@ from .._spark.types import side_output_type
 from ._loops import new_loop, run_apart
 
 __all__ = ("ListOutput", "chain_of", "elements_of", "run_rows")
+
+
+ELEMENTS = (StreamRecord, Watermark, WatermarkStatus, LatencyMarker)
 
 
 def run_rows(
@@ -99,6 +103,9 @@ class ListOutput(Output):
     def collect(self, record: StreamRecord) -> None:
         self.everything.append(record.value)
 
+    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
+        self.everything += results
+
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         row = {"input": record.origin, **record.value} if tag == DEAD_LETTERS else record.value
         self._sides.setdefault(tag, []).append(row)
@@ -125,18 +132,21 @@ def chain_of(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEven
     return Chain(ChainPlan.of_function(plan, names, [None] * max(1, len(names))), environment, OutputSink(output))
 
 
-def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[StreamElement]:
+def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[InputElement]:
     """Rows as a user writes them as elements for an operator."""
-    spec = udf.spec
-    several = spec.variadic or len(spec.parameters) > 1
+    spec, counts = udf.spec, set[int]()
+    takes_mapping, several = spec.takes_mapping, spec.variadic or len(spec.parameters) > 1
     for row in rows:
-        if isinstance(row, (Watermark, WatermarkStatus, LatencyMarker)):
-            yield row
-            continue
-        record = row if isinstance(row, StreamRecord) else StreamRecord(row)
-        if spec.takes_mapping:
-            yield StreamRecord(record.value, record.timestamp, record.value)
-            continue
-        arguments = record.value if several and isinstance(record.value, tuple) else (record.value,)
-        spec.check_column_count(len(arguments))
-        yield StreamRecord(arguments, record.timestamp, arguments)
+        value, timestamp = row, None
+        if isinstance(row, ELEMENTS):
+            if not isinstance(row, StreamRecord):
+                yield row
+                continue
+            value, timestamp = row.value, row.timestamp
+        seen = value
+        if not takes_mapping:
+            seen = value if several and isinstance(value, tuple) else (value,)
+            if len(seen) not in counts:
+                spec.check_column_count(len(seen))
+                counts.add(len(seen))
+        yield seen, timestamp, seen
