@@ -51,7 +51,8 @@ class ResultKeys:
         parts: list[Any] = [SCHEME, function, version, declared, *(["key"] if key is not None else [])]
         if defaults:
             parts.append(dict(defaults))
-        self._head = blake2b(canonical(parts), digest_size=32).digest()
+        # To copy it costs a third of making one.
+        self._hash = blake2b(blake2b(canonical(parts), digest_size=32).digest(), digest_size=KEY_BYTES)
         self._key = key
 
     def of(self, arguments: Arguments) -> bytes:
@@ -77,7 +78,9 @@ class ResultKeys:
         return blake2b(b"".join(self.of_many(rows)), digest_size=KEY_BYTES).digest()
 
     def _made(self, encoded: bytes) -> bytes:
-        return blake2b(self._head + encoded, digest_size=KEY_BYTES).digest()
+        hashed = self._hash.copy()
+        hashed.update(encoded)
+        return hashed.digest()
 
 
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))  # classes of which MessagePack has each
