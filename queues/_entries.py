@@ -16,7 +16,7 @@ from ._elements import (
     new_record,
 )
 
-__all__ = ("Entry", "MarkerEntry", "Output", "RecordEntry", "new_entry")
+__all__ = ("Entry", "MarkerEntry", "Output", "RecordEntry", "emit_result", "new_entry")
 
 new_entry = object.__new__  # costs less than a class with an `__init__`, which counts once per row
 
@@ -92,6 +92,13 @@ class RecordEntry(Entry):
         _, timestamp, origin = self._record
         for result in self._results:
             output.collect(new_record(StreamRecord, (result, timestamp, origin)))
+
+
+def emit_result(output: Output, entry: Any, result: Any) -> None:
+    """Complete the entry of a record that may leave now, and send its only result to `output`."""
+    entry.is_done = True
+    _, timestamp, origin = entry._record
+    output.collect(new_record(StreamRecord, (result, timestamp, origin)))
 
 
 class MarkerEntry(Entry):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ._base import StreamElementQueue
 from ._elements import Row, StreamElement
-from ._entries import Entry, MarkerEntry, Output, RecordEntry, new_entry
+from ._entries import Entry, MarkerEntry, Output, RecordEntry, emit_result, new_entry
 
 __all__ = ("OrderedStreamElementQueue",)
 
@@ -61,8 +61,12 @@ class OrderedStreamElementQueue(StreamElementQueue):
         return emitted
 
     def complete_and_emit(self, output: Output, entry: Entry, result: Any) -> None:
-        entry.complete((result,))
         line = self._line
+        if line and line[0] is entry and not entry.is_done:  # it leaves without lining up, as nothing is before it
+            line.popleft()
+            emit_result(output, entry, result)
+        else:
+            entry.complete((result,))
         while line and line[0].is_done:
             line.popleft().emit(output)
 

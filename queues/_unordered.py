@@ -8,7 +8,7 @@ from typing import Any
 
 from ._base import StreamElementQueue
 from ._elements import Row, StreamElement
-from ._entries import Entry, MarkerEntry, Output, RecordEntry, new_entry
+from ._entries import Entry, MarkerEntry, Output, RecordEntry, emit_result, new_entry
 
 __all__ = ("UnorderedStreamElementQueue",)
 
@@ -101,13 +101,11 @@ class UnorderedStreamElementQueue(StreamElementQueue):
             super().complete_and_emit(output, entry, result)
             return
         # It leaves without lining up, as nothing does before it.
-        entry._results = (result,)  # type: ignore[attr-defined]
-        entry.is_done = True
         del segment.line[entry]
         self._size -= 1
         if not segment.line and segment is not self._last:
             self._drop_first_segment()
-        entry.emit(output)
+        emit_result(output, entry, result)
         if self._first.finished:
             self.emit_completed_elements(output, sys.maxsize)
 

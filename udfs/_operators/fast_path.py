@@ -229,7 +229,7 @@ class FastPath:
         is_over = self._finished.done
 
         def may_go_on() -> bool:
-            return admission.may_begin_nowait and has_places(BURST) and not (ready or is_over())
+            return has_places(BURST) and admission.may_begin_nowait and not (ready or is_over())
 
         return may_go_on if self._emitter.is_simple else lambda: False
 
