@@ -2,7 +2,7 @@
 
     python -m tests.chaos.job FOLDER
 
-FOLDER has `job.json`. Here go `rows-N.parquet` and `letters-N.parquet` of run N, and `outcome.json` when all is done.
+FOLDER has the pickle `job`. Here go `rows-N.parquet` and `letters-N.parquet` of run N, and `outcome` when all is done.
 A line "cancel" on the standard input cancels the query, and the end of the input ends this process.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -45,17 +45,19 @@ from asyncudf import (
     ordered_wait,
     unordered_wait,
 )
+from tests.chaos.checks import Run
 from tests.chaos.shapes import Shape
 from tests.kit.leftovers import leftovers
 
 __all__ = ("Place", "run_once")
 
 CANCELLED = threading.Event()
+UNSENT = ("timeouts", "hedges", "abandoned")  # attempts that may have ended before a request left
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job's services and files are, and which of its drivers this is."""
+    """Where a job's services and files are."""
 
     key: str
     url: str
@@ -63,7 +65,6 @@ class Place:
     postgres: str
     store: str
     folder: str
-    attempt: int = 1
 
     def path(self, run: int, began: float, ns: Any) -> str:
         return f"/{self.key}/{run}/{os.getpid()}/{began}/{','.join(map(str, ns))}"
@@ -204,8 +205,9 @@ def enriched(spark: SparkSession, df: DataFrame, shape: Shape, function: AsyncUD
     return stream.map(lambda row: row)
 
 
-def as_plain(df: DataFrame, shape: Shape) -> DataFrame:
+def as_plain(result: Any, shape: Shape) -> DataFrame:
     """id, n, value, and the type of the error."""
+    df = result.to_df() if isinstance(result, AsyncStream) else result
     has_errors = shape.options["on_error"] == "capture"
     if has_errors and "r" in df.columns:
         df = df.selectExpr("id", "n", "r.value", "r.error")
@@ -222,11 +224,10 @@ def run_once(spark: SparkSession, shape: Shape, place: Place, run: int) -> None:
         letters = None
         if shape.options["on_error"] == "dead_letter":
             with result:
-                rows = as_plain(result.to_df(), shape).toPandas()
+                rows = as_plain(result, shape).toPandas()
                 letters = result.side_output(DEAD_LETTERS).selectExpr("id", "n", "error.type AS error").toPandas()
         else:
-            df = result.to_df() if isinstance(result, AsyncStream) else result
-            df = as_plain(df, shape)
+            df = as_plain(result, shape)
             rows = (df.where("value IS NULL OR value >= 0").limit(shape.limit) if shape.limit else df).toPandas()
         rows.to_parquet(folder / f"rows-{to}.parquet")
         if letters is not None:
@@ -242,9 +243,11 @@ def run_once(spark: SparkSession, shape: Shape, place: Place, run: int) -> None:
             lambda df, batch: write(enriched(spark, df, shape, function), f"{run}-{batch}")
         )
     else:
-        result = enriched(spark, source, shape, function)
-        df = as_plain(result.to_df() if isinstance(result, AsyncStream) else result, shape)
-        writer = df.writeStream.format("parquet").option("path", f"{folder}/sink-{run}")
+        writer = (
+            as_plain(enriched(spark, source, shape, function), shape)
+            .writeStream.format("parquet")
+            .option("path", f"{folder}/sink-{run}")
+        )
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
     if CANCELLED.is_set():
@@ -263,13 +266,12 @@ def listen(spark: SparkSession) -> None:
     os._exit(1)
 
 
-def figures(run: Any) -> list[dict[str, Any]]:
-    """What the monitor says, without what is long."""
-    return [
-        {name: value for name, value in one.items() if name not in ("per_task", "latency", "options")}
-        | {"failed_attempts": {k: v for k, v in one["failed_attempts"].items() if k != "latency"}}
-        for one in run.metrics["functions"]
-    ]
+def figures(run: Any) -> dict[str, int]:
+    """What the monitor has counted: rows and dead letters of tasks that count, calls of all tasks."""
+    functions = run.metrics["functions"]
+    everything = [*functions, *(one["failed_attempts"] for one in functions)]
+    told = {name: sum(one[name] for one in functions) for name in ("rows", "dead_letters")}
+    return told | {name: sum(one[name] for one in everything) for name in ("attempts", *UNSENT)}
 
 
 def clean_workers(spark: SparkSession, tasks: int, seconds: float = 15.0) -> list[str]:
@@ -285,8 +287,7 @@ def clean_workers(spark: SparkSession, tasks: int, seconds: float = 15.0) -> lis
 def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     folder = Path(sys.argv[1])
-    told = json.loads((folder / "job.json").read_text())
-    shape, place = Shape.from_json(told["shape"]), Place(**told["place"])
+    shape, place = pickle.loads((folder / "job").read_bytes())
     spark = session(shape, place)
     threading.Thread(target=listen, args=(spark,), daemon=True).start()
     runs = []
@@ -298,18 +299,15 @@ def main() -> None:
                 run_once(spark, shape, place, run)
             except Exception as failed:
                 error = f"{type(failed).__name__}: {failed}"
-        runs.append(
-            {"number": run, "began": began, "ended": time.time(), "error": error, "functions": figures(watched)}
-        )
+        runs.append(Run(run, began, time.time(), error, figures(watched)))
         if error is not None:
             break
     left = clean_workers(spark, 4 if shape.cluster else 2)
     spark.stop()
     main_thread = threading.main_thread()
     left += [f"thread {one.name}" for one in threading.enumerate() if one is not main_thread and not one.daemon]
-    outcome = {"runs": runs, "left": left, "attempt": place.attempt}
-    (folder / "outcome.tmp").write_text(json.dumps(outcome))
-    (folder / "outcome.tmp").rename(folder / "outcome.json")
+    (folder / "outcome.part").write_bytes(pickle.dumps((runs, left)))
+    (folder / "outcome.part").rename(folder / "outcome")
 
 
 def session(shape: Shape, place: Place) -> SparkSession:

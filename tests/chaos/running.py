@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -65,17 +64,19 @@ class _Runner:
     def run(self) -> Job:
         shared_before = set(os.listdir("/dev/shm"))
         end = time.monotonic() + 60 * self.shape.minutes
-        pending = sorted(self.shape.accidents, key=lambda one: one.calls)
+        possible = [one for one in self.shape.accidents if one.kind != "disk" or self.services.has_small_disk]
+        pending = sorted(possible, key=lambda one: one.calls)
         left: list[str] = []
         while True:
             outcome = self._drive(pending, end)
             left += self._wait_for_processes()
             if outcome is not None or self.broken:
                 break
-            self.place = dataclasses.replace(self.place, attempt=self.place.attempt + 1)
-        runs = [self._read(run) for run in outcome["runs"]] if outcome else []
+        runs = []
         if outcome is not None:
-            left += outcome["left"]
+            runs, of_driver = outcome
+            self._read(runs)
+            left += of_driver
             left += [f"file {one}" for name in ("tmp", "spark") for one in self._files(name)]
         left += self._left_on_services()
         new = {one for one in os.listdir("/dev/shm") if not one.startswith(("PostgreSQL", ".org.chromium"))}
@@ -87,13 +88,12 @@ class _Runner:
             (self.services.small_disk / "filler").unlink()
         return Job(self.shape, calls, self.events, runs, left, self.broken)
 
-    def _drive(self, pending: list[Accident], end: float) -> dict | None:
+    def _drive(self, pending: list[Accident], end: float) -> tuple[list[Run], list[str]] | None:
         """What a driver says at its end; None if it was killed."""
         for name in ("tmp", "spark"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
             (self.folder / name).mkdir()
-        told = {"shape": self.shape.to_json(), "place": dataclasses.asdict(self.place)}
-        (self.folder / "job.json").write_text(json.dumps(told))
+        (self.folder / "job").write_bytes(pickle.dumps((self.shape, self.place)))
         with open(self.folder / "output", "ab") as output:
             driver = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", "tests.chaos.job", str(self.folder)],
@@ -125,9 +125,10 @@ class _Runner:
                     one.kill()
             driver.wait()
             driver.stdin.close()
-        file = self.folder / "outcome.json"
+        file = self.folder / "outcome"
         if file.exists():
-            return json.loads(file.read_text())
+            told: tuple[list[Run], list[str]] = pickle.loads(file.read_bytes())
+            return told
         if not was_killed and not self.broken:
             self.broken = f"the driver ended with {driver.returncode}: {self._output()}"
         return None
@@ -228,14 +229,16 @@ class _Runner:
             if path.is_file():
                 yield str(path.relative_to(self.folder))
 
-    def _read(self, told: dict) -> Run:
-        run = Run(told.pop("number"), **told)
-        files = [*self.folder.glob(f"rows-{run.number}*")]
-        if run.error is None and files:
-            run.rows = pd.concat([pd.read_parquet(one) for one in files], ignore_index=True)
-            letters = [*self.folder.glob(f"letters-{run.number}*")]
-            run.letters = pd.concat([pd.read_parquet(one) for one in letters], ignore_index=True) if letters else None
-        return run
+    def _read(self, runs: list[Run]) -> None:
+        """Gives runs that ended well their rows."""
+        for run in runs if not self.broken else ():
+            if run.error is None:
+                run.rows = self._frame(f"rows-{run.number}*")
+                run.letters = self._frame(f"letters-{run.number}*")
+
+    def _frame(self, names: str) -> pd.DataFrame | None:
+        files = [*self.folder.glob(names)]
+        return pd.concat([pd.read_parquet(one) for one in files], ignore_index=True) if files else None
 
     def _stacks(self, driver: subprocess.Popen) -> str:
         """Where the driver, its JVM and its workers are."""

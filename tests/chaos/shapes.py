@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -122,16 +120,6 @@ class Shape:
     @classmethod
     def random(cls, seed: int) -> Shape:
         return _random(random.Random(seed), seed)
-
-    @classmethod
-    def from_json(cls, text: str) -> Shape:
-        plain = json.loads(text)
-        plain["service"] = Service(**plain["service"])
-        plain["accidents"] = tuple(Accident(**one) for one in plain["accidents"])
-        return cls(**plain)
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
 
     def __str__(self) -> str:
         where = "2 executors" if self.cluster else "local"
