@@ -90,7 +90,7 @@ def _answers(results: Results, case: str, quantity: str, systems: Sequence[str])
 def _origin(results: Results) -> str:
     rounds = min((outcome.rounds for outcome in results.outcomes.values()), default=0)
     cores = results.facts["cores"]
-    return f"Medians of {rounds} rounds or more on one machine with {cores} cores, commit {results.commit}"
+    return f"Medians of at least {rounds} rounds on one machine with {cores} cores, commit {results.commit}"
 
 
 def _notes(outcomes: Iterable[Outcome]) -> list[str]:
