@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncudf._api.monitor import Run
 from asyncudf._metrics.function_metrics import ERROR_TYPES, OTHERS, FunctionMetrics
-from asyncudf._metrics.run_metrics import RunMetrics
+from asyncudf._metrics.run_metrics import UNSURE, RunMetrics
 from asyncudf._metrics.time_account import State
+from tests.kit.costs import python_calls
 
 
 def message(number: int, status: str = "succeeded", *, rows: int = 10, name: str = "f", use: int = 1) -> dict[str, Any]:
@@ -56,6 +58,53 @@ def test_a_message_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (found["tasks"]["running"], found["rows"]) == (3, 30)
 
 
+def test_a_look_costs_the_same_however_many_tasks_have_ended() -> None:
+    """With 3,600 more ended tasks. Progress needs no figures of single tasks, which are most of the work."""
+    run, costs, whole = RunMetrics(), dict[int, int](), dict[int, int]()
+    for number in range(100):
+        run.add(message(number, "running"))
+    for number in range(100, 4_100):
+        run.add(message(number))
+        if number + 1 in (500, 4_100):
+            costs[number] = python_calls(lambda: run.to_plain(with_tasks=False))
+            whole[number] = python_calls(run.to_plain)
+    assert costs[4_099] == pytest.approx(costs[499], rel=0.05)
+    assert whole[4_099] == pytest.approx(whole[499], rel=0.05)
+    assert 3 * costs[4_099] < whole[4_099]
+
+
+def test_messages_are_added_as_they_come_not_when_somebody_looks() -> None:
+    """A long job that nobody looked at kept every message of every task."""
+    run = Run(object(), progress=False)  # type: ignore[arg-type]
+    for number in range(100):
+        run._watch.take(message(number % 10, "running", rows=number))
+        assert not list(run._watch.messages())
+    (found,) = run.metrics["functions"]
+    assert (found["tasks"]["running"], found["rows"]) == (10, sum(range(90, 100)))
+
+
+def test_a_thread_that_brings_a_message_does_not_wait_for_one_that_looks() -> None:
+    """Spark's scheduler waits for it. The message counts with the next one, or at the next look."""
+    run = Run(object(), progress=False)  # type: ignore[arg-type]
+    with run._lock:
+        run._watch.take(message(1))
+        assert not run._metrics.to_plain()
+    run._watch.take(message(2))
+    assert [one["rows"] for one in run._metrics.to_plain()] == [20]
+
+
+def test_tasks_whose_end_is_unsure_do_not_fill_the_memory() -> None:
+    """A stream with a LIMIT in each micro-batch leaves some of them in each: beyond some they count as they are."""
+    run = RunMetrics()
+    for number in range(3 * UNSURE):
+        run.add({**message(number, rows=1), "awaits_proof": True})
+    assert (len(run._unsure), len(run._ended)) == (UNSURE, 2 * UNSURE)
+    run.mark_failed({(1, number, 0) for number in range(3 * UNSURE)})
+    (found,) = run.to_plain()
+    assert (found["tasks"]["succeeded"], found["tasks"]["failed"]) == (2 * UNSURE, UNSURE)
+    assert (found["rows"], found["failed_attempts"]["rows"]) == (2 * UNSURE, UNSURE)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["running", "succeeded", "failed", "stopped"]))), st.randoms()
 )
@@ -79,12 +128,15 @@ def test_neither_order_nor_repetition_matters(told: list[tuple[int, str]], rng: 
 
 def test_a_task_that_runs_is_counted_as_far_as_it_is() -> None:
     """Each message replaces the one before, until the last."""
-    run = run_of(message(1, "running", rows=3), message(1, "running", rows=5))
+    run = run_of(message(1, "running", rows=3), message(1, "running", rows=5), message(2, "running", rows=1))
     assert run.is_running
-    assert run.to_plain()[0]["rows"] == 5
+    (found,) = run.to_plain()
+    assert (found["rows"], found["running"]) == (6, {"rows": 6, "in_flight": 10})
     run.add(message(1, rows=8))
+    run.lose("1/2")
     assert not run.is_running
-    assert run.to_plain()[0]["rows"] == 8
+    (found,) = run.to_plain()
+    assert (found["rows"], found["running"]) == (8, {"rows": 0, "in_flight": 0})
 
 
 def test_a_task_that_is_not_heard_of_again() -> None:

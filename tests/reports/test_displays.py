@@ -19,12 +19,11 @@ from asyncudf._reports.progress import Snapshot
 
 def figures(**others: Any) -> dict[str, Any]:
     """What `RunMetrics.to_plain` tells of a function in the middle of its run."""
-    per_task = [{"status": "running", "rows": 24_000, "timeline": [[60.0, 24_000, 40.0, 3.0]]}]
     return {
         "function": "weather", "tasks": {"succeeded": 4, "stopped": 0, "running": 1, "failed": 0, "lost": 0},
         "began": 100.0, "ended": 162.0, "rows": 124_000, "retries": 1, "errors": {"ValueError": 12},
         "failed_attempts": {"rows": 0, "retries": 0, "errors": {}}, "latency": {"p50": 0.048, "p95": 1.25},
-        "per_task": per_task, **others,
+        "running": {"rows": 24_000, "in_flight": 40}, **others,
     }  # fmt: skip
 
 
@@ -79,7 +78,7 @@ class TestTerminal:
         ]
 
     def test_in_the_end_it_tells_what_was_done(self) -> None:
-        over = figures(tasks={"succeeded": 8, "stopped": 0, "running": 0, "failed": 1, "lost": 0}, per_task=[])
+        over = figures(tasks={"succeeded": 8, "stopped": 0, "running": 0, "failed": 1, "lost": 0})
         assert lines_of(snapshot(over, done=8), is_over=True) == [
             "weather  " + "━" * 30 + "  100%  124,000 rows  2,000 rows/s  in 1:02",
             "         12 errors  1 retry  p50 48 ms  p95 1.2 s  1 failed task",
@@ -102,7 +101,7 @@ class TestTerminal:
         assert first.index("62%") + 2 == second.index("62%")  # two letters of two columns
 
     def test_functions_stand_in_columns(self) -> None:
-        slow = figures(function="geocode #2", rows=900, errors={}, retries=0, per_task=[])
+        slow = figures(function="geocode #2", rows=900, errors={}, retries=0)
         first, _, second, *_ = lines_of(snapshot(figures(), slow))
         assert [first.index("━"), first.index("%"), first.index(" rows "), first.index("rows/s")] == [
             second.index("━"), second.index("%"), second.index(" rows "), second.index("rows/s"),
@@ -113,7 +112,8 @@ class TestTerminal:
         assert first.startswith("?[31m[bold]f ")
 
     def test_before_anything_is_known_it_pretends_nothing(self) -> None:
-        unknown = figures(rows=0, began=162.0, errors={}, retries=0, latency={"p50": None, "p95": None}, per_task=[])
+        none = {"rows": 0, "in_flight": 0}
+        unknown = figures(rows=0, began=162.0, errors={}, retries=0, latency={"p50": None, "p95": None}, running=none)
         told = lines_of(Snapshot([unknown], 0, None, 62.0))
         assert told == [
             "weather  0 rows  ? rows/s  ? left", "         0 in flight  0 errors  0 retries", "0 tasks, 1:02",

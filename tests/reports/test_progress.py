@@ -16,13 +16,14 @@ def figures(rows: int = 0, **others: Any) -> dict[str, Any]:
     return {
         "function": "weather", "tasks": tasks, "began": 100.0, "ended": 100.0, "rows": rows, "retries": 0,
         "errors": {}, "failed_attempts": {"rows": 0, "retries": 0, "errors": {}},
-        "latency": {"p50": None, "p95": None}, "per_task": [],
+        "latency": {"p50": None, "p95": None}, "running": running(0),
         **others,
     }  # fmt: skip
 
 
-def running(rows: int, in_flight: float = 0) -> dict[str, Any]:
-    return {"status": "running", "rows": rows, "timeline": [[1.0, rows, 99, 0], [2.0, 0, in_flight, 0]]}
+def running(rows: int, in_flight: int = 0) -> dict[str, Any]:
+    """What the running tasks of a function have done, and do."""
+    return {"rows": rows, "in_flight": in_flight}
 
 
 def progress(function: dict[str, Any], done: int = 0, total: int | None = None, **others: Any) -> Progress:
@@ -32,12 +33,12 @@ def progress(function: dict[str, Any], done: int = 0, total: int | None = None, 
 
 class TestRows:
     def test_rows_of_tasks_that_ended_are_scaled_to_all_tasks(self) -> None:
-        told = progress(figures(3_000, tasks={"succeeded": 2, "running": 1}, per_task=[running(1_000)]), 2, 8)
+        told = progress(figures(3_000, tasks={"succeeded": 2, "running": 1}, running=running(1_000)), 2, 8)
         assert (told.rows, told.expected, told.is_estimated, told.share) == (3_000, 8_000, True, 0.375)
 
     def test_before_a_task_has_ended_nothing_is_expected(self) -> None:
         """The share is that of the tasks then."""
-        told = progress(figures(1_000, tasks={"running": 1}, per_task=[running(1_000)]), 0, 8)
+        told = progress(figures(1_000, tasks={"running": 1}, running=running(1_000)), 0, 8)
         assert (told.expected, told.is_estimated, told.share, told.left) == (None, False, 0.0, None)
 
     def test_where_spark_tells_no_number_of_tasks_nothing_is_expected(self) -> None:
@@ -50,11 +51,6 @@ class TestRows:
     def test_empty_partitions_that_tell_nothing_count_as_tasks(self) -> None:
         assert progress(figures(1_000, tasks={"succeeded": 1}), 4, 8).expected == 2_000
 
-    def test_running_tasks_that_are_not_listed_are_taken_for_the_listed_ones(self) -> None:
-        """Of thousands at once only some are."""
-        told = progress(figures(5_000, tasks={"succeeded": 1, "running": 4}, per_task=[running(1_000)] * 2), 1, 10)
-        assert told.expected == 10_000
-
     def test_when_all_tasks_are_done_the_number_is_no_estimate(self) -> None:
         told = progress(figures(1_234, tasks={"succeeded": 8}), 8, 8)
         assert (told.expected, told.is_estimated, told.share) == (1_234, False, 1.0)
@@ -62,7 +58,7 @@ class TestRows:
     @given(st.integers(0, 10**7), st.integers(0, 10**7), st.integers(0, 300), st.integers(0, 300), st.integers(0, 300))
     def test_no_more_is_done_than_expected(self, ended: int, rest: int, succeeded: int, done: int, total: int) -> None:
         """Whatever the figures are, which come from two places that need not agree."""
-        function = figures(ended + rest, tasks={"succeeded": succeeded, "running": 1}, per_task=[running(rest)])
+        function = figures(ended + rest, tasks={"succeeded": succeeded, "running": 1}, running=running(rest))
         told = progress(function, done, total)
         assert told.expected is None or told.expected >= told.rows
         assert told.share is None or 0 <= told.share <= 1
@@ -74,7 +70,7 @@ class TestSpeed:
         """The last of these snapshots: seconds, and rows at that time."""
         tracker = ProgressTracker()
         for seconds, rows in moments:
-            function = figures(rows, tasks={"running": 1}, per_task=[running(rows)], ended=100.0 + seconds) | others
+            function = figures(rows, tasks={"running": 1}, running=running(rows), ended=100.0 + seconds) | others
             (told,) = tracker.track(Snapshot([function], 0, None, seconds))
         return told
 
@@ -96,7 +92,7 @@ class TestSpeed:
 
     def test_rows_of_a_failed_task_were_work_and_the_speed_is_not_negative(self) -> None:
         tracker = ProgressTracker()
-        tracker.track(Snapshot([figures(1_000, tasks={"running": 1}, per_task=[running(1_000)])], 0, None, 10.0))
+        tracker.track(Snapshot([figures(1_000, tasks={"running": 1}, running=running(1_000))], 0, None, 10.0))
         function = figures(0, tasks={"running": 1}, failed_attempts={"rows": 1_500, "retries": 2, "errors": {"E": 3}})
         (told,) = tracker.track(Snapshot([function], 0, None, 20.0))
         assert (told.rate, told.errors, told.retries) == (50, 3, 2)
@@ -116,7 +112,7 @@ class TestSpeed:
         tracker = ProgressTracker()
         for second in range(61):
             tasks = {"succeeded": 1, "running": 1}
-            function = figures(1_000 + second * 10, tasks=tasks, per_task=[running(second * 10)])
+            function = figures(1_000 + second * 10, tasks=tasks, running=running(second * 10))
             (told,) = tracker.track(Snapshot([function], 1, 4, float(second)))
         assert (told.rate, told.expected, told.left) == (10, 4_000, 240)
 
@@ -127,11 +123,7 @@ class TestSpeed:
 
 class TestTheRest:
     def test_calls_in_flight_are_those_of_running_tasks_now(self) -> None:
-        ended = running(10, 7) | {"status": "succeeded"}
-        assert progress(figures(per_task=[running(1, 20), running(2, 12), ended])).in_flight == 32
-
-    def test_a_task_that_has_told_nothing_yet_does_no_harm(self) -> None:
-        assert progress(figures(per_task=[running(1) | {"timeline": []}])).in_flight == 0
+        assert progress(figures(running=running(3, 32))).in_flight == 32
 
     def test_errors_and_retries_of_failed_tasks_count_too(self) -> None:
         told = progress(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,10 +11,18 @@ from typing import Any
 
 import pytest
 
-from asyncudf._spark.monitoring.live import MAX_MESSAGE_BYTES, NONCE_BYTES, TAG_BYTES, LiveReporter, LiveServer
+from asyncudf._spark.monitoring.live import (
+    HEAD,
+    MAX_CONNECTIONS,
+    MAX_MESSAGE_BYTES,
+    NONCE_BYTES,
+    LiveReporter,
+    LiveServer,
+)
 from asyncudf._spark.monitoring.task_report import REGISTRY, Channels, MonitorRequest, TaskReportSpec
 
 SECRET = b"s" * 32
+HELLO = NONCE_BYTES + 1
 WAIT = 10.0  # seconds; only a failure takes so long
 
 
@@ -90,7 +97,7 @@ def test_a_message_that_was_overheard_is_worth_nothing(driver: Driver) -> None:
     """Each connection has a number of its own in its tags: the same bytes prove nothing in another one."""
     message, connect = recorded(driver)
     with connect() as again:
-        assert len(again.recv(NONCE_BYTES, socket.MSG_WAITALL)) == NONCE_BYTES
+        assert len(again.recv(HELLO, socket.MSG_WAITALL)) == HELLO
         again.sendall(message)
         assert again.recv(1) == b""
     assert driver.heard.empty()
@@ -100,8 +107,8 @@ def test_a_message_that_was_overheard_is_worth_nothing(driver: Driver) -> None:
     "garbage",
     [
         b"GET / HTTP/1.1\r\n\r\n" * 10,
-        struct.pack("!I", MAX_MESSAGE_BYTES + 1),
-        struct.pack("!I", 0) + b"t" * TAG_BYTES,
+        HEAD.pack(MAX_MESSAGE_BYTES + 1, b""),
+        HEAD.pack(0, b"t" * 32),
         b"\0",
     ],
     ids=["http", "too large", "empty", "cut off"],
@@ -110,7 +117,7 @@ def test_garbage_ends_its_connection_alone(driver: Driver, garbage: bytes) -> No
     """Whatever comes in, the server goes on."""
     other = LiveReporter(driver.address, SECRET)
     with socket.create_connection(driver.address, timeout=WAIT) as stranger:
-        stranger.recv(NONCE_BYTES, socket.MSG_WAITALL)
+        stranger.recv(HELLO, socket.MSG_WAITALL)
         stranger.sendall(garbage)
         stranger.shutdown(socket.SHUT_WR)
         assert stranger.recv(1) == b""
@@ -144,7 +151,7 @@ def test_a_driver_that_does_not_read_holds_up_nobody() -> None:
 
         def accept() -> None:
             accepted.append(server.accept()[0])
-            accepted[0].sendall(b"n" * NONCE_BYTES)
+            accepted[0].sendall(b"n" * HELLO)
 
         thread = threading.Thread(target=accept)
         thread.start()
@@ -204,6 +211,28 @@ def test_the_driver_says_that_live_figures_are_those_of_a_sample(
     (record,) = caplog.records
     assert "live figures from 1 tasks at once, and more are running" in record.message
     assert "figures are those of a sample" in record.message
+
+
+def test_thousands_of_tasks_that_begin_at_once_are_all_answered(driver: Driver) -> None:
+    """100 waited until the driver took them; a worker of the others gave up after a second, also for its next tasks.
+
+    The driver has the 500 first ones send less often: 500 messages in a second took a tenth of a core.
+    """
+    tasks = [socket.socket() for _ in range(2_000)]
+    for task in tasks:
+        task.setblocking(False)
+        task.connect_ex(driver.address)
+    intervals = []
+    for task in tasks:
+        task.settimeout(WAIT)
+        intervals += task.recv(HELLO)[NONCE_BYTES:]
+    assert len(intervals) == MAX_CONNECTIONS
+    assert (min(intervals), max(intervals)) == (1, 13)
+    assert sum(1 / interval for interval in intervals) < 130
+    reporter = LiveReporter(driver.address, SECRET)
+    assert reporter._socket is None
+    for task in tasks:
+        task.close()
 
 
 def test_the_secret_is_in_no_message_and_no_property() -> None:

@@ -28,7 +28,7 @@ __all__ = ("Run", "monitor")
 
 REFRESH = 0.5  # seconds between two updates of the progress display
 REFRESH_LOGS = 5.0  # the same where each update needs a query
-IDLE = 10  # the display waits at least so many times the processor time of its last update
+IDLE = 100  # the display waits at least so many times the processor time of its last update: 1% of a core
 GRACE = 1.0  # seconds for tasks to report how they were stopped
 
 
@@ -38,14 +38,15 @@ class Run:
     You may ask for everything at any time. Before the block has ended you get the state so far.
     """
 
-    # Messages come in other threads and wait in a queue. The thread that asks for figures adds them, under the lock.
+    # Messages come in other threads, for which a task or Spark's scheduler waits. Such a thread puts a message into a
+    # queue, and adds what is there unless another thread has the lock; that one, or the next message, does it then.
     # `_reports` is imported when it is used: Spark's workers import this module too.
     #
     # _began, _ended: None before
 
     def __init__(self, spark: SparkSession, progress: bool) -> None:
         self._spark = spark
-        self._watch = JobWatch(spark)
+        self._watch = JobWatch(spark, self._arrived)
         self._metrics = RunMetrics()
         self._lock = threading.Lock()
         self._began: float | None = None
@@ -92,6 +93,7 @@ class Run:
         - `tasks`: how many `succeeded`, were `stopped` (no more rows were needed, or the job was cancelled), are
           `running`, have `failed`, or were `lost`, with their executor for example. A task whose rows were all done has
           `succeeded`, even if a LIMIT made Spark drop some of the results.
+        - `running`: the `rows` of tasks that run, so far, and their calls `in_flight` now.
         - `rows` and `results`; `calls` begun, `attempts` with `retries`, `abandoned` calls that had not ended when
           their task did; `timeouts`, `failures` (rows that ended with an error), `dead_letters`; `errors` of attempts
           by type, with `examples`; attempts that were `throttled` (the service asked to wait, and they used up none of
@@ -149,7 +151,7 @@ class Run:
 
         self._add_new()
         with self._lock:
-            functions = self._metrics.to_plain()
+            functions = self._metrics.to_plain(with_tasks=False)
         tasks = {one["function"]: self._watch.task_count(one["stages"]) for one in functions}
         done, total = self._watch.task_count({stage for one in functions for stage in one["stages"]})
         return Snapshot(functions, done, total, time.monotonic() - self._since, tasks)
@@ -158,6 +160,13 @@ class Run:
         """Add the messages that have come."""
         with self._lock:
             self._add(self._watch.messages())
+
+    def _arrived(self) -> None:
+        if self._lock.acquire(blocking=False):
+            try:
+                self._add(self._watch.messages())
+            finally:
+                self._lock.release()
 
     def _add_logged(self) -> None:
         with self._lock, contextlib.suppress(Exception):  # a query failed: the figures stay as they are
@@ -230,9 +239,10 @@ def monitor(spark: SparkSession, progress: bool = False) -> Run:
     several threads: each sees the jobs of its own block. If the block ends with an error, the figures up to then stay.
     Functions count in any case; a monitor adds a message per second and task.
 
-    In classic Spark tasks send their figures each second, over an authenticated connection to the driver. A task that
-    cannot reach the driver sends its figures when it ends. So does a task beyond the first 500 that run at once; then
-    the driver warns that live figures are those of a sample. With Spark Connect tasks send their figures when they end,
+    In classic Spark tasks send their figures over an authenticated connection to the driver: each second, and less
+    often where more than 40 run, up to every 13 seconds. A task that cannot reach the driver sends its figures when it
+    ends. So does a task beyond the first 500 that run at once; then the driver warns that live figures are those of a
+    sample. With Spark Connect tasks send their figures when they end,
     through the logs of Python workers, which the monitor turns on. Where it cannot, before Spark 4.1 or in a session
     that refuses the setting, a warning says so, and there are no figures.
 

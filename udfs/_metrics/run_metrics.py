@@ -14,6 +14,7 @@ __all__ = ("COUNTS", "RunMetrics", "TaskAttempt")
 
 
 DETAILED = 200  # tasks of a function that are shown one by one
+UNSURE = 1000  # tasks that are lost, or unproven; beyond these the first ones stay as they are
 COUNTS = (
     "rows", "results", "calls", "attempts", "retries", "abandoned", "timeouts", "throttled", "hedges",
     "failures", "dead_letters", "store_hits", "store_misses", "shared_flights",
@@ -66,6 +67,7 @@ class _Function:
         self.stages: set[int] = set()
         self.details: list[_Part] = []
         self.left_out = 0
+        self.running_rows, self.running_calls = 0, 0.0
         self.began, self.ended = float("inf"), 0.0
 
     def add(self, part: _Part) -> None:
@@ -93,10 +95,13 @@ class _Function:
         copy.details, copy.left_out, copy.began, copy.ended = [*self.details], self.left_out, self.began, self.ended
         for part in parts:
             copy.add(part)
+            if part.task["status"] == "running":
+                copy.running_rows += part.metrics.rows
+                copy.running_calls += part.timeline[-1][2] if part.timeline else 0
         return copy
 
-    def to_plain(self, label: str) -> dict[str, Any]:
-        details = sorted(self.details, key=lambda part: -part.metrics.seconds)
+    def to_plain(self, label: str, *, with_tasks: bool) -> dict[str, Any]:
+        details = sorted(self.details, key=lambda part: -part.metrics.seconds) if with_tasks else []
         shown = sorted(details[:DETAILED], key=lambda part: (part.task["began"], part.task["partition"]))
         return {
             "function": label,
@@ -104,6 +109,7 @@ class _Function:
             "entry_point": self.about["entry_point"],
             "options": dict(self.about["options"]),
             "tasks": {status: self.states[status] for status in ("succeeded", "stopped", "running", *IN_VAIN)},
+            "running": {"rows": self.running_rows, "in_flight": round(self.running_calls)},
             "stages": sorted(self.stages),
             "began": self.began,
             "ended": self.ended,
@@ -124,13 +130,15 @@ class RunMetrics:
     a second message the task has succeeded, unless Spark names it among the failed ones.
     """
 
-    # Memory: an ended task leaves its id and its part of the sums; the longest also their details. 10,000 tasks: 10 MB.
+    # Memory and the time of a look: an ended task leaves its id and its part of the sums; the longest also their
+    # details. 40,000 tasks: 13 MB. Tasks that run, or whose end is unsure, are added anew at each look.
     #
-    # an id is in _running or in _ended; each function of a report is in _functions
+    # an id is in _running, in _unsure (lost or unproven) or in _ended; each function of a report is in _functions
 
     def __init__(self) -> None:
         self._functions: dict[str, _Function] = {}
         self._running: dict[str, _Report] = {}
+        self._unsure: dict[str, _Report] = {}
         self._ended: set[str] = set()
 
     def add(self, message: Mapping[str, Any]) -> None:
@@ -142,56 +150,60 @@ class RunMetrics:
             if use not in self._functions:
                 self._functions[use] = _Function(function["about"])
         report = _Report.of(message)
-        if report.awaits_proof or report.task["status"] == "running":
+        self._running.pop(number, None)
+        self._unsure.pop(number, None)
+        if report.awaits_proof:
+            self._doubt(number, report)
+        elif report.task["status"] == "running":
             self._running[number] = report
         else:
             self._end(number, report)
 
+    def _doubt(self, number: str, report: _Report) -> None:
+        self._unsure[number] = report
+        if len(self._unsure) > UNSURE:  # no message of the first one is to be expected
+            first = next(iter(self._unsure))
+            self._end(first, self._unsure.pop(first))
+
     def _end(self, number: str, report: _Report) -> None:
-        self._running.pop(number, None)
         self._ended.add(number)
         for use in report.figures:
             self._functions[use].add(report.part(use))
 
     def lose(self, number: str) -> None:
         """Count the task of this message as lost; its last message may still come another way."""
-        report = self._running.get(number)
-        if report is not None and not report.awaits_proof:
-            del self._running[number]
-            self._running[number] = report.with_status("lost")
-            lost = [one for one, report in self._running.items() if report.task["status"] == "lost"]
-            if len(lost) > DETAILED:  # no message of the first one is to be expected
-                self._end(lost[0], self._running[lost[0]])
+        if number in self._running:
+            self._doubt(number, self._running.pop(number).with_status("lost"))
 
     @property
     def unproven_stages(self) -> set[int]:
         """The stages of tasks that ended well, as far as they know, and that Spark has not confirmed."""
-        return {report.task["stage"] for report in self._running.values() if report.awaits_proof}
+        return {report.task["stage"] for report in self._unsure.values() if report.awaits_proof}
 
     def mark_failed(self, failed: Collection[TaskAttempt]) -> None:
         """Say at the end of the run which of the tasks failed that Spark has not confirmed."""
-        for number, report in list(self._running.items()):
+        for number, report in self._unsure.items():
             task = report.task
             if report.awaits_proof and (task["stage"], task["partition"], task["attempt"]) in failed:
-                self._running[number] = report.with_status("failed")
+                self._unsure[number] = report.with_status("failed")
 
     @property
     def is_running(self) -> bool:
         """Whether tasks run, as far as their messages say."""
-        return any(report.task["status"] == "running" for report in self._running.values())
+        return bool(self._running)
 
-    def to_plain(self) -> list[dict[str, Any]]:
+    def to_plain(self, *, with_tasks: bool = True) -> list[dict[str, Any]]:
         """What each function did until now, in the order in which they were planned."""
         plain, labels, numbers = [], set[str](), dict[str, Iterator[int]]()
         for use in sorted(self._functions, key=lambda use: self._functions[use].about["order"]):
-            running = [report.part(use) for report in self._running.values() if use in report.figures]
-            function = self._functions[use].with_running(running)
+            reports = (*self._running.values(), *self._unsure.values())
+            function = self._functions[use].with_running([one.part(use) for one in reports if use in one.figures])
             name = function.about["name"]
             label = name
             while label in labels:
                 label = f"{name} #{next(numbers.setdefault(name, count(2)))}"
             labels.add(label)
-            plain.append(function.to_plain(label))
+            plain.append(function.to_plain(label, with_tasks=with_tasks))
         return plain
 
 

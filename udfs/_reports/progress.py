@@ -99,7 +99,7 @@ class ProgressTracker:
             is_estimated=is_estimated,
             share=1.0 if is_over else _share(rows, expected, *snapshot.tasks(function)),
             rate=rate if not is_over else rows / lasted if lasted else None,
-            in_flight=0 if is_over else round(sum(task["timeline"][-1][2] for task in _running(function))),
+            in_flight=0 if is_over else function["running"]["in_flight"],
             errors=sum(function["errors"].values()) + sum(in_vain["errors"].values()),
             retries=function["retries"] + in_vain["retries"],
             failed_tasks=tasks["failed"] + tasks["lost"],
@@ -133,18 +133,13 @@ def _rate(first: tuple[float, int], last: tuple[float, int]) -> float | None:
     return max(0.0, (last[1] - first[1]) / (last[0] - first[0])) if last[0] > first[0] else None
 
 
-def _running(function: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [task for task in function["per_task"] if task["status"] == "running" and task["timeline"]]
-
-
 def _expected(function: Mapping[str, Any], snapshot: Snapshot) -> tuple[int, int | None, bool]:
     """Rows that are done, rows in the end, and whether that is an estimate."""
     rows, tasks = function["rows"], function["tasks"]
     counted, total = snapshot.tasks(function)
     # Empty partitions report nothing: Spark's number of tasks that are done may be the higher one.
     done = max(counted, tasks["succeeded"])
-    listed = [task["rows"] for task in function["per_task"] if task["status"] == "running"]
-    ended = rows - (sum(listed) * tasks["running"] / len(listed) if listed else 0)  # not all tasks are listed
+    ended = rows - function["running"]["rows"]
     if total is not None and done >= total and not tasks["running"]:
         return rows, rows, False
     if not total or not done or ended <= 0 or tasks["stopped"]:  # a reader that stops early may do so at any time

@@ -8,7 +8,7 @@ import json
 import logging
 import queue
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -53,8 +53,9 @@ class JobWatch:
     _open: list[JobWatch] = []
     _logs_before: dict[int, str | None] = {}
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, arrived: Callable[[], None]) -> None:
         self._spark = spark
+        self._arrived = arrived  # called after each message, in the thread that brings it
         self.run = uuid.uuid4().hex
         self._messages: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
         self._is_classic = hasattr(spark, "_jsparkSession")
@@ -69,7 +70,7 @@ class JobWatch:
             OptionError: the session does not answer; it has been stopped.
         """
         self._open.append(self)
-        REGISTRY.open(self.run, self._messages.put)
+        REGISTRY.open(self.run, self.take)
         try:
             if self._is_classic:
                 self._listen()
@@ -102,6 +103,11 @@ class JobWatch:
                 _set(self._spark, WORKER_LOGS, self._logs_before.pop(id(self._spark)))
         if self._server is not None:
             self._server.close()
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        """Keep a message until it is asked for."""
+        self._messages.put(message)
+        self._arrived()
 
     def _listen(self) -> None:
         host = driver_host(self._spark.sparkContext)

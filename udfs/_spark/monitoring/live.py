@@ -20,12 +20,14 @@ __all__ = ("Address", "LiveReporter", "LiveServer")
 
 Address = tuple[str, int]
 
-NONCE_BYTES = 32  # the driver sends a nonce first
-TAG_BYTES = 32  # before each message
+NONCE_BYTES = 32  # the driver sends a nonce first, and in another byte the seconds between two messages
+HEAD = struct.Struct("!I32s")  # before each message: its length and its tag
 TIMEOUT = 1.0  # seconds for the driver to answer a worker
 AUTHENTICATION_TIMEOUT = 60.0  # seconds for the first message of a connection
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_CONNECTIONS = 500  # tasks beyond that report when they end
+PER_SECOND = 40  # connections for which a second between two messages is added
+BACKLOG = 4096  # connections that the system holds until the driver takes them: all tasks of a stage begin at once
 
 logger = logging.getLogger("asyncudf")
 
@@ -38,7 +40,7 @@ def _tag(secret: bytes, nonce: bytes, number: int, body: bytes) -> bytes:
 class LiveReporter:
     """The worker's end: sends each message as far as the socket takes it, and never blocks.
 
-    Spark's thread opens and closes it; in between the loop's thread calls `send`.
+    Spark's thread opens and closes it; in between the loop's thread calls `send`, best every `interval` seconds.
     """
 
     # A slow driver costs nothing: what the socket does not take at once is kept, and until that has been sent there is
@@ -51,19 +53,22 @@ class LiveReporter:
     def __init__(self, address: Address, secret: bytes) -> None:
         self._secret = secret
         self._number = 0
+        self.interval = 1
         self._rest = b""
         self._socket: socket.socket | None = None
         if address in self._unreachable:
             return
         try:
             self._socket = socket.create_connection(address, timeout=TIMEOUT)
-            self._nonce = self._socket.recv(NONCE_BYTES, socket.MSG_WAITALL)
+            hello = self._socket.recv(NONCE_BYTES + 1, socket.MSG_WAITALL)
             self._socket.settimeout(0)
         except (OSError, ValueError, OverflowError):  # a host name that cannot be encoded
             self._unreachable.add(address)
             self.drop()
         else:
-            if len(self._nonce) < NONCE_BYTES:  # the driver has enough connections
+            if len(hello) > NONCE_BYTES:
+                self._nonce, self.interval = hello[:NONCE_BYTES], hello[NONCE_BYTES]
+            else:  # the driver has enough connections
                 self.drop()
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -90,7 +95,7 @@ class LiveReporter:
         body = json.dumps(message).encode()
         tag = _tag(self._secret, self._nonce, self._number, body)
         self._number += 1
-        return struct.pack("!I", len(body)) + tag + body
+        return HEAD.pack(len(body), tag) + body
 
     def _push(self) -> None:
         try:
@@ -157,7 +162,10 @@ class LiveServer:
         self._loop, self._is_over = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(lambda loop, context: None)  # for example: too many open files
         try:
-            server = await asyncio.start_server(self._serve, host, 0)
+            server = await asyncio.start_server(self._serve, host, 0, backlog=10)
+            for one in server.sockets:  # asyncio would take as many at once as may wait, and run out of files
+                with socket.fromfd(one.fileno(), one.family, one.type) as same:
+                    same.listen(BACKLOG)
             listening.set_result(server.sockets[0].getsockname()[1])
         except BaseException as error:
             listening.set_exception(error)
@@ -173,7 +181,8 @@ class LiveServer:
             if self._connections > MAX_CONNECTIONS:
                 self._report_sample()
                 return
-            writer.write(nonce := secrets.token_bytes(NONCE_BYTES))
+            # So 500 connections send 120 messages in a second, and the last one sends one in 13 seconds.
+            writer.write((nonce := secrets.token_bytes(NONCE_BYTES)) + bytes([1 + self._connections // PER_SECOND]))
             async with asyncio.timeout(AUTHENTICATION_TIMEOUT):
                 message = await self._read(reader, nonce, 0)
             number = 0
@@ -203,10 +212,10 @@ class LiveServer:
 
     async def _read(self, reader: asyncio.StreamReader, nonce: bytes, number: int) -> dict[str, Any]:
         """The next message; raises an error that ends `_serve` if there is none, or if its tag is wrong."""
-        (length,) = struct.unpack("!I", await reader.readexactly(4))
+        length, tag = HEAD.unpack(await reader.readexactly(HEAD.size))
         if length > MAX_MESSAGE_BYTES:
             raise ValueError(length)
-        tag, body = await reader.readexactly(TAG_BYTES), await reader.readexactly(length)
+        body = await reader.readexactly(length)
         if not hmac.compare_digest(tag, _tag(self._secret, nonce, number, body)):
             raise ValueError(tag)
         message: dict[str, Any] = json.loads(body)

@@ -43,7 +43,7 @@ __all__ = (
 THREAD_PROPERTY = "asyncudf.monitor"
 SESSION_CONF = "spark.asyncudf.monitor"  # Spark passes properties with this prefix to its tasks
 METRICS_LOGGER = "asyncudf.metrics"  # tasks of Spark Connect log their last message to it
-INTERVAL = 1.0  # seconds between two messages of a task
+INTERVAL = 1.0  # seconds between two reports of a task; the driver may ask for longer ones
 
 logger = logging.getLogger("asyncudf")
 
@@ -145,7 +145,7 @@ class TaskReportSpec:
 
 
 class TaskReport:
-    """Reports what the functions of a task do, each second and at the end, to the monitors of its job.
+    """Reports what the functions of a task do, at intervals and at the end, to the monitors of its job.
 
     Messages of a running task go straight to the driver. The last one also goes through a Spark accumulator, or with
     Spark Connect as a record of Python's logging. Without a monitor the task writes one line to the logger `asyncudf`.
@@ -160,7 +160,7 @@ class TaskReport:
         self._plan = plan
         self._chain: Chain | None = None
         self._id = uuid.uuid4().hex
-        self._sent_at = -INTERVAL
+        self._due = 0.0
         self._exporters: list[Exporter] = []
         self._task: dict[str, Any] = {}
         self._request = MonitorRequest()
@@ -179,8 +179,8 @@ class TaskReport:
     def sampled(self) -> None:
         """The figures of the chain are up to date: send them, if a message is due."""
         now = time.monotonic()
-        if now - self._sent_at >= INTERVAL:
-            self._sent_at = now
+        if now >= self._due:
+            self._due = now + (INTERVAL if self._reporter is None else self._reporter.interval)
             with contextlib.suppress(Exception):
                 self._export(is_over=False)
                 if self._reporter is not None:
