@@ -87,7 +87,7 @@ P5 = Case(
 P5B = Case(
     "P5b",
     "HTTP requests to a server that answers at once, 100 in flight",
-    partial(requests, 0.0, 30_000, CAPACITY, PEERS),
+    partial(requests, 0.0, 40_000, CAPACITY, PEERS),
     (
         bound("CPU us/request of the task", "ordered_wait", "bare", "P10", most=1.1),
         bound("CPU us/request of the task", "ordered_wait", "handwritten", "P10", most=1.1),

@@ -38,7 +38,9 @@ class Program:
             self._process = subprocess.Popen(
                 arguments(peer, str(file)),
                 cwd=ROOT,
-                env=os.environ | {"DO_NOT_TRACK": "1"},
+                # The executors of a cluster import from here, and keep their folders where they are deleted.
+                env=os.environ
+                | {"DO_NOT_TRACK": "1", "PYTHONPATH": str(ROOT), "SPARK_WORKER_DIR": f"{self._folder.name}/work"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -78,7 +80,7 @@ class Program:
                     break
             else:
                 code = self._process.wait(GRACE)
-                reason = without_folders("".join(self._errors.read_text(errors="replace").strip().splitlines()[-1:]))
+                reason = without_folders(last_line(self._errors.read_text(errors="replace")))
                 raise PeerUnavailable(f"{self._peer} ended with {code}: {reason or said or 'it said nothing'}")
             try:
                 return Measurement(**json.loads(said))
@@ -109,6 +111,11 @@ class Program:
         """To all processes of the peer."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
+
+
+def last_line(text: str) -> str:
+    """The last that is no part of a stack."""
+    return next((line for line in reversed(text.splitlines()) if line.strip() and not line[0].isspace()), "")
 
 
 def without_folders(line: str) -> str:
