@@ -16,7 +16,6 @@ import argparse
 import datetime
 import json
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -37,7 +36,7 @@ from tests.kit.java import start_fast
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "build" / "chaos"
 PAGE = ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- scripts/chaos -->", "<!-- end -->"
+END = "<!-- end -->"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,13 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
     (REPORT / "report.json").write_text(json.dumps(total.to_plain(), indent=1))
     print(f"\n{total.to_markdown()}")
     if given.write:
-        text = re.sub(
-            f"{re.escape(BEGIN)}.*?{re.escape(END)}",
-            lambda _: f"{BEGIN}\n\n{total.to_markdown()}\n\n{END}",
-            PAGE.read_text("utf-8"),
-            flags=re.DOTALL,
-        )
-        PAGE.write_text(text, "utf-8")
+        marker = f"<!-- scripts/chaos{' --million' * given.million} -->"
+        before, _, rest = PAGE.read_text("utf-8").partition(marker)
+        PAGE.write_text(f"{before}{marker}\n\n{total.to_markdown()}\n\n{END}{rest.partition(END)[2]}", "utf-8")
     return int(bool(total.failed))
 
 
@@ -140,7 +135,7 @@ class Totals:
             "",
             "| What happened | Times |",
             "|---|---|",
-            *(f"| {text} | {self.accidents[kind]:,} |" for kind, text in ACCIDENTS.items()),
+            *(f"| {text} | {self.accidents[kind]:,} |" for kind, text in ACCIDENTS.items() if self.accidents[kind]),
             *(f"| a job {end} | {count:,} |" for end, count in sorted(self.ends.items())),
             "",
             "| What did not hold | Jobs |",
