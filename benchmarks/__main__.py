@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print("\n" + table(target_rows(results.outcomes.values(), cases)))
     if options.docs:
         write(load(options.load or options.json), cases)
+    if not options.load and (failed := [case.id for case in chosen if case.id not in results.outcomes]):
+        raise SystemExit(f"failed, as their tracebacks say: {', '.join(failed)}")
 
 
 def _run(chosen: Sequence[Case], options: argparse.Namespace) -> Results:
@@ -47,7 +50,11 @@ def _run(chosen: Sequence[Case], options: argparse.Namespace) -> Results:
     outcomes = {}
     for case in chosen:
         started, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
-        outcome = measured(case, settings, options.rounds, partial(print, case.id, file=sys.stderr))
+        try:
+            outcome = measured(case, settings, options.rounds, partial(print, case.id, file=sys.stderr))
+        except Exception:  # the other cases go on: a run takes an hour
+            traceback.print_exc()
+            continue
         outcome = dataclasses.replace(outcome, started=started, seconds=round(time.monotonic() - clock))
         show(outcome)
         if options.json and commit() != now.commit:

@@ -43,7 +43,7 @@ def nothing_to_open(*_: object) -> NoReturn:
     raise NotImplementedError
 
 
-CASE = Case("A", "", nothing_to_open, (FASTER,))
+CASE = Case("A", "a title", nothing_to_open, (FASTER,))
 
 
 def outcome(ours: Sequence[float] = (99.0,) * 5, flink: Sequence[float] = (100.0,) * 5, **given: object) -> Outcome:
@@ -108,6 +108,15 @@ def test_a_mistake_on_the_command_line_ends_the_program_before_anything_runs(
     with pytest.raises(SystemExit) as mistake:
         main(arguments)
     assert told in f"{mistake.value} {capsys.readouterr().err}"
+
+
+def test_a_case_that_fails_keeps_no_other_from_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    systems = [System("ours", lambda: Sample({"calls/s": 5.0}))]
+    works = dataclasses.replace(CASE, id="B", systems=lambda _: nullcontext(systems))
+    monkeypatch.setattr("benchmarks.__main__.CASES", (CASE, works))
+    with pytest.raises(SystemExit, match=r"failed.*: A$"):
+        main(["--json", str(tmp_path / "found.json")])
+    assert load(tmp_path / "found.json").outcomes.keys() == {"B"}
 
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
