@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -144,11 +145,20 @@ class TestDistribution:
             if path.is_file()
         }
         pages = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"}
-        settings = {"pyproject.toml", "MANIFEST.in", ".gitignore", "PKG-INFO", "setup.cfg"}
+        settings = {"pyproject.toml", "setup.py", "mkdocs.yml", "MANIFEST.in", ".gitignore", "PKG-INFO", "setup.cfg"}
         assert found.keys() == {*SOURCES, *pages, *settings, *beside.difference(JUNK)}
         programs = {name for name, mode in found.items() if mode & 0o100}
         names = ("chaos", "demo", "docs", "draw_queues", "matrix", "test")
         assert programs == {".ci/run", *(f"scripts/{name}" for name in names)}
+
+    def test_links_of_the_readme_lead_to_the_repository(self, built: Distribution) -> None:
+        """PyPI shows the README without the files that it links to."""
+        with zipfile.ZipFile(built.wheel) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            shown = archive.read(name).decode()
+        links = re.findall(r"\]\(([^)]+)\)", shown) + re.findall(r'src(?:set)?="([^"]+)"', shown)
+        assert len(links) > 20
+        assert [link for link in links if not link.startswith(("https://", "#"))] == []
 
     def test_the_wheel_tells_what_it_needs(self, built: Distribution) -> None:
         """As pyproject.toml has it: the name, the version, the licence, the libraries."""
