@@ -7,7 +7,6 @@ The ways: a plain asyncio program; ours; the best program that we could write by
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -81,7 +80,7 @@ class Calls:
 
         async def main() -> float:
             async with make() as service:
-                return await bare(partial(call_of, service), self._workload.latencies, self._workload.capacity)
+                return await bare(service.call, self._workload.latencies, self._workload.capacity)
 
         settle_collector()
         with metered() as used:
@@ -133,20 +132,12 @@ class Calls:
 # The functions are made inside others, so that they travel to the worker by value.
 
 
-async def call_of(service: Service, latency: float) -> float:
-    """One call: when it began."""
-    start = time.time()
-    if latency:
-        await service.answer(latency)
-    return start
-
-
 def asynchronous(capacity: int, make: Callable[[], Service]) -> AsyncUDF[..., Any]:
     """Ours."""
 
     @async_pandas_udf(capacity=capacity, timeout=TIMEOUT, resources={"service": make})
     async def call(latency: float, service: Service) -> float:
-        return await call_of(service, latency)
+        return await service.call(latency)
 
     return call
 
@@ -166,7 +157,7 @@ def handwritten(capacity: int, make: Callable[[], Service]) -> Callable[[str], C
             for latency in rows:
                 place = len(results)
                 results.append(0.0)  # takes the place, so that the results are in the order of the rows
-                results[place] = await call_of(service, latency)
+                results[place] = await service.call(latency)
 
         async def main() -> None:
             async with make() as service:
@@ -186,7 +177,7 @@ def gathered(capacity: int, make: Callable[[], Service]) -> Callable[[str], Colu
 
         async def one(service: Service, latency: float) -> float:
             async with limit:
-                return await call_of(service, latency)
+                return await service.call(latency)
 
         async def all_of(service: Service, latencies: list[float]) -> list[float]:
             return await asyncio.gather(*(one(service, latency) for latency in latencies))

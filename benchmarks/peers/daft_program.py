@@ -30,10 +30,7 @@ class Client:
 
     async def one(self, latency: float) -> float:
         async with self.limit:
-            started = time.time()
-            if latency:
-                await self.service.answer(latency)
-            return started
+            return await self.service.call(latency)
 
 
 def make(workload: Workload) -> Callable[[Sequence[float]], Measurement]:

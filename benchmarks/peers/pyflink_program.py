@@ -45,10 +45,7 @@ class Call(AsyncFunction):
 
     async def async_invoke(self, value: float) -> list[float]:
         async with self.limit:
-            started = time.time()
-            if value:
-                await self.service.answer(value)
-            return [started]
+            return [await self.service.call(value)]
 
 
 class Arrivals(FlatMapFunction):

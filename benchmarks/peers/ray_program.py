@@ -36,10 +36,7 @@ class Calls:
 
     async def call(self, latency: float) -> float:
         async with self.limit:
-            started = time.time()
-            if latency:
-                await self.service.answer(latency)
-            return started
+            return await self.service.call(latency)
 
 
 def make(workload: Workload) -> Callable[[Sequence[float]], Measurement]:
