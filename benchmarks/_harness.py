@@ -91,10 +91,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Target:
-    """A bound on a quantity of ours, or with `against` on its ratio to another system's. No bound: only a comparison.
+    """A bound on a quantity of ours, or with `against` on its ratio to another system's.
 
     Args:
-        most: it must not be more.
+        most: it must not be more. Either this or `least` is given.
         least: it must not be less.
         id: what the target is called, if not as its case.
     """
@@ -107,12 +107,12 @@ class Target:
     id: str = ""
 
     @property
-    def bound(self) -> float | None:
-        return self.least if self.most is None else self.most
+    def bound(self) -> float:
+        bound = self.least if self.most is None else self.most
+        assert bound is not None
+        return bound
 
     def __str__(self) -> str:
-        if self.bound is None:
-            return f"{self.quantity}: {self.ours} beside {self.against}"
         to = f" x {self.against}" if self.against else ""
         return f"{self.quantity}: {self.ours} at {'least' if self.most is None else 'most'} {self.bound:g}{to}"
 
@@ -125,10 +125,8 @@ class Target:
         ratio = ours.ratio_to(found[self.against]) if self.against else None
         return Verdict(ours, ratio, self._answer((ratio or ours).values))
 
-    def _answer(self, values: Sequence[float]) -> Answer | None:
+    def _answer(self, values: Sequence[float]) -> Answer:
         """Only if the whole interval lies on one side of the bound it is met or missed."""
-        if self.bound is None:
-            return None
         good = [value >= self.bound if self.most is None else value <= self.bound for value in values]
         return "yes" if all(good) else "open" if any(good) else "no"
 

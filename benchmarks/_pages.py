@@ -39,7 +39,7 @@ OVERVIEW: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("20 ms, but 0.1% take 5 s, in order: calls/s", "P3c", "calls/s", ("ordered_wait", *OTHERS)),
     ("HTTP, in order: requests/s", "P5", "requests/s", ("ordered_wait", *OTHERS)),
     ("HTTP: CPU of a request, in us", "P5b", "CPU us/request", ("ordered_wait", *OTHERS)),
-    ("calls that return at once: us/row", "P2", "us/row", ("column", *OTHERS)),
+    ("calls that return at once: us/row", "P2", "us/row", ("ordered_wait", *OTHERS)),
 )
 
 
@@ -112,7 +112,6 @@ def target_rows(outcomes: Iterable[Outcome], cases: Mapping[str, Case]) -> list[
             [target.id or outcome.id, str(target), *_judged(target, verdict)]
             for outcome in outcomes
             for target, verdict in zip(cases[outcome.id].targets, outcome.verdicts(cases[outcome.id]), strict=True)
-            if target.bound is not None
         ),
     ]
 
@@ -125,7 +124,7 @@ def _targets(rows: list[list[str]]) -> str:
 
 
 def _judged(target: Target, verdict: Verdict) -> list[str]:
-    met = verdict.why or {"no": "**no**"}.get(verdict.met or "", verdict.met or "")
+    met = verdict.why or {"yes": "yes", "no": "**no**", "open": "open", None: ""}[verdict.met]
     shown = verdict.ratio or verdict.ours
     if shown is None:
         return ["", "", met]
@@ -209,11 +208,11 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def _beside(value: float, bound: float | None) -> str:
+def _beside(value: float, bound: float) -> str:
     """The value with as many digits as show on which side of the bound it is."""
     text = number(value)
     for digits in range(3, 16):
-        if bound is None or value == bound or float(text.replace(",", "")) != bound:
+        if value == bound or float(text.replace(",", "")) != bound:
             break
         text = f"{value:.{digits}g}"
     return text

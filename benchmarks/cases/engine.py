@@ -132,7 +132,6 @@ P9 = Case(
         Target(INSTRUCTIONS, "unordered", most=3.0, against="bare"),
         Target(BYTECODES, "ordered", most=3.0, against="bare"),
         Target(BYTECODES, "unordered", most=3.0, against="bare"),
-        Target(CALLS, "ordered", against="bare"),
         Target(CALLS, "ordered, instant", most=3.4, against="bare, instant", id="P1"),
     ),
     minutes=1.3,

@@ -91,8 +91,6 @@ P5B = Case(
     (
         bound("CPU us/request of the task", "ordered_wait", "bare", "P10", most=1.1),
         bound("CPU us/request of the task", "ordered_wait", "handwritten", "P10", most=1.1),
-        bound("CPU us/request", "ordered_wait", "handwritten"),
-        bound("CPU us/request", "ordered_wait", "flink"),
     ),
     minutes=6.0,
     peers=PEERS,

@@ -119,7 +119,6 @@ P2 = Case(
     (
         Target("us/row", "column", most=3.0, against=ARROW_UDF),
         Target("us/row", "column", most=0.25, against="gather"),
-        Target("us/row", "column", against="handwritten"),
     ),
     minutes=3.4,
     peers=PEERS,

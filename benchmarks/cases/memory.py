@@ -136,7 +136,6 @@ P7 = Case(
     (
         Target("peak MB", "ordered_wait, many rows", most=1.1, against="ordered_wait, few rows"),
         Target("CPU us/row", "ordered_wait, many rows", most=1.1, against="ordered_wait, few rows", id="P8"),
-        Target("CPU us/row", "plain loop, many rows", against="plain loop, few rows", id="P8"),
     ),
     minutes=3.5,
 )
