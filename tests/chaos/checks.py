@@ -195,7 +195,10 @@ def no_limit_is_passed(job: Job) -> Iterator[str]:
 def _interval(call: Call, job: Job) -> tuple[float, float]:
     """From when to when a call was in flight for certain."""
     longest = job.shape.options["attempt_timeout"]
-    end = min(call.ended, call.began + (longest / 2 if call.outcome == "gone" else longest))
+    end = min(call.ended, call.began + longest)
+    if call.outcome == "gone":  # the service learns late that a caller has gone: at its deadline, or at any time
+        at_any_time = "hedge" in job.shape.options or job.happened("connections")
+        end = call.began if at_any_time else min(end, call.began + longest / 2)
     for kill in job.kills:
         if call.pid in kill.pids:
             end = min(end, kill.time)
