@@ -56,7 +56,7 @@ def job(name: str, workload: Workload) -> Sample:
 def executors(settings: Settings) -> Iterator[list[System]]:
     systems = []
     for tasks, (name, master) in enumerate(CLUSTERS.items(), 1):
-        workload = Workload([LATENCY] * settings.rows(20_000), master=master)
+        workload = Workload([LATENCY] * settings.rows(20_000), master=master, tasks=tasks)
         ideal = Workload(workload.latencies, capacity=tasks * CAPACITY)
         values = partial(of_all_tasks, ideal)
         [system] = peer_systems(Settings(peers=("asyncudf",)), ("asyncudf",), workload, values)

@@ -25,6 +25,7 @@ class Workload:
             for their turn. Who knows the latencies makes it larger than a slow call by a usual one.
         url: Where a call makes a request instead of waiting; its latency then only says what is expected.
         master: Of the programs on Spark.
+        tasks: Of the programs on Spark, but for `jvm`; each has `capacity` calls in flight.
     """
 
     latencies: Sequence[float]
@@ -34,6 +35,7 @@ class Workload:
     room: int = 100
     url: str = ""
     master: str = "local[1]"
+    tasks: int = 1
 
 
 @dataclass(frozen=True)

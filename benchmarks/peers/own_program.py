@@ -28,14 +28,13 @@ def make(workload: Workload) -> Callable[[Sequence[float]], Measurement]:
     sf: Any = importlib.import_module("pyspark.sql.functions")
     way = getattr(importlib.import_module("benchmarks._calls"), WAYS[name])
     session = importlib.import_module("benchmarks._spark").spark(master=workload.master)
-    tasks = session.sparkContext.defaultParallelism
 
     def measure(latencies: Sequence[float]) -> Measurement:
         """All latencies are alike, so that the rows need not travel."""
         call = way(workload.capacity, service)
-        rows = session.range(0, len(latencies), 1, tasks).select(sf.lit(latencies[0]).alias("latency"))
+        rows = session.range(0, len(latencies), 1, workload.tasks).select(sf.lit(latencies[0]).alias("latency"))
         row = rows.select(call("latency").alias("started")).agg(sf.min("started"), sf.count("started")).first()
-        return Measurement(time.time() - row[0], row[1], "", f"{tasks} tasks on {workload.master}")
+        return Measurement(time.time() - row[0], row[1], "", f"{workload.tasks} tasks on {workload.master}")
 
     return measure
 
