@@ -170,3 +170,12 @@ def test_a_store_adds_no_task_per_row_and_a_stored_result_no_callback() -> None:
     found = cost(suspends_once, store=store, version="1")
     assert found.calls <= 8 * plain_loop().calls
     assert found.callbacks <= NOTHING
+
+
+def test_a_row_that_fails_is_looked_into_only_if_an_answer_of_a_service_may_be_in_its_error() -> None:
+    """At most 8 times the plain program, today 7.1. It was 28: each error was searched for a status and a wait."""
+
+    async def fails(x: int) -> int:
+        raise ConnectionError(x)
+
+    assert cost(fails, on_error="null").calls <= 8 * plain().calls

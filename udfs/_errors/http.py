@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import email.utils
 import math
@@ -43,6 +44,12 @@ TOO_MANY_RESPONSES = re.compile(r"too many ([45]\d\d) error responses")  # urlli
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 PART = re.compile(r"([0-9]+(?:\.[0-9]*)?)(ms|[smhd])")
 DURATION = re.compile(f"(?:{PART.pattern})+")
+# Python's own errors have no answer of a service in them, unless somebody has put one there.
+OF_PYTHON = {
+    one for one in vars(builtins).values()
+    if isinstance(one, type) and issubclass(one, Exception) and not issubclass(one, (ExceptionGroup, UnicodeError))
+}  # fmt: skip
+TEXTS_AND_NUMBERS = {str, bytes, int, float, type(None)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +80,8 @@ def refusal_of(outcome: Any) -> Refusal | None:
     The wait is what `retry_after` reads, else the time in `x-ratelimit-reset`, `-reset-after`, `-reset-requests` or
     `-reset-tokens`: that of a limit with nothing left, else the longest.
     """
+    if _has_no_answer(outcome):
+        return None
     status = TOO_MANY_REQUESTS if any(map(_is_throttling, _outcomes(outcome))) else status_of(outcome)
     if status not in (None, TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN):
         return None
@@ -99,7 +108,7 @@ def status_of(outcome: Any) -> int | None:
     is no status. An exception of aiohttp for an incomplete message has none, though its `status` is 400.
     """
     outcomes = _outcomes(outcome)
-    if any(map(is_of_a_broken_message, outcomes)):
+    if _has_no_answer(outcome) or any(map(is_of_a_broken_message, outcomes)):
         return None
     for one in outcomes:
         for holder in (one, _attribute(one, "response")):
@@ -123,6 +132,8 @@ def retry_after(outcome: Any) -> float | None:
 
     Never negative nor NaN; 0 for a time in the past; without an upper bound, so `inf` is possible.
     """
+    if _has_no_answer(outcome):
+        return None
     wait = _asked(outcome)
     if wait is None and (refusal := refusal_of(outcome)) is not None:
         wait = refusal.wait
@@ -136,6 +147,16 @@ def limit_headers(response: Any) -> dict[str, str]:
 
 def _outcomes(outcome: Any) -> list[Any]:
     return [*related(outcome)] if issubclass(type(outcome), BaseException) else [outcome]
+
+
+def _has_no_answer(outcome: Any) -> bool:
+    """Whether the rest need not look, which takes hundreds of calls of functions."""
+    return all(
+        type(one) in OF_PYTHON
+        and not one.__dict__
+        and all(type(argument) in TEXTS_AND_NUMBERS for argument in one.args)
+        for one in _outcomes(outcome)
+    )
 
 
 def _asked(outcome: Any) -> float | None:
