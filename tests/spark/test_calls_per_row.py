@@ -120,6 +120,14 @@ def test_a_result_that_nobody_reads_is_not_computed(spark, called, journal):
     assert len(journal) == 0
 
 
+def test_rows_that_are_only_counted_are_called_by_an_operator_but_not_by_a_column(spark, called, journal):
+    df = spark.range(0, ROWS, 1, 2)
+    assert df.withColumn("r", called("id")).count() == ROWS
+    assert len(journal) == 0
+    assert ordered_wait(df, called, "id").count() == ROWS
+    assert len(journal) == ROWS
+
+
 def test_a_function_declared_deterministic_lets_the_optimizer_call_it_again(spark, called, journal):
     df = spark.range(0, ROWS, 1, 2).select("id", called.with_options(deterministic=True)("id").alias("r"))
     assert df.where("r > 4").count() == ROWS // 2
