@@ -60,7 +60,7 @@ def test_dates_are_dates(values: list[datetime.date | None]) -> None:
 
 @pytest.mark.parametrize("column", OTHERS, ids=lambda column: str(column.type))
 def test_other_values_are_as_pyarrow_makes_them(column: pa.Array) -> None:
-    assert values_of(column) == column.to_pylist(maps_as_pydicts="strict")
+    assert values_of(column) == column.to_pylist()
     assert list(map(type, values_of(column))) == list(map(type, column.to_pylist()))
 
 

@@ -81,7 +81,7 @@ TYPES = [
 def test_a_result_that_was_not_awaited_says_so_and_does_not_complain_as_well(function: Any) -> None:
     word = "async for" if function is forgets_to_iterate else "await"
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a coroutine that is never awaited
+        warnings.simplefilter("error", RuntimeWarning)  # a coroutine that is never awaited
         for return_type in TYPES:
             if function is forgets_inside and return_type not in (None, "a array<int>, b int"):
                 continue

@@ -25,7 +25,7 @@ MICROS = int(MOMENT.timestamp()) * 1_000_000
 
 
 def batch(*letters: str) -> SourceRows:
-    return SourceRows(pa.record_batch({"letter": list(letters), "number": list(range(len(letters)))}))
+    return SourceRows(pa.RecordBatch.from_pydict({"letter": list(letters), "number": list(range(len(letters)))}))
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [0, 2, 1, 3], [3, 2, 1, 0], [1, 2], [0, 3], [0, 0, 1, 3], [2]])
