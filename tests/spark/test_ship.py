@@ -1,10 +1,12 @@
 """Executors without this library, and `ship`, which brings it."""
 
 import contextlib
+import io
 import json
 import shutil
 import sys
 import sysconfig
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import asyncudf
 from asyncudf import FunctionError, OptionError, async_pandas_udf, ship
+from asyncudf._spark.shipping import _zipped
 from tests.kit.drivers import SharedDriver
 from tests.kit.standalone import StandaloneCluster
 
@@ -131,6 +134,19 @@ def test_an_environment_in_an_archive(standalone: StandaloneCluster, archive: Pa
 def test_ship_with_spark_connect(connect: SharedDriver) -> None:
     found = connect.run(DECLARED + SHIP + ENTRY_POINTS)
     assert json.loads(found) == [["BERGEN", "OSLO"]] * 4
+
+
+def test_a_package_is_shipped_as_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders behind symbolic links are part of it; one that leads back up has no end."""
+    package, elsewhere = tmp_path / "linked_package", tmp_path / "elsewhere"
+    for folder in (package, elsewhere):
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+    (package / "part").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(package)
+    monkeypatch.syspath_prepend(tmp_path)
+    with zipfile.ZipFile(io.BytesIO(_zipped(["linked_package"]))) as archive:
+        assert archive.namelist() == ["linked_package/__init__.py", "linked_package/part/__init__.py"]
 
 
 @pytest.mark.parametrize(

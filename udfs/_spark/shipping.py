@@ -97,10 +97,7 @@ def _files_of(name: str) -> Iterator[tuple[str, Path]]:
     inside = name.replace(".", "/")
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     found = [
-        (f"{inside}/{path.relative_to(folder).as_posix()}", path)
-        for folder in folders
-        for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        (f"{inside}/{path.relative_to(folder).as_posix()}", path) for folder in folders for path in _files_in(folder)
     ]
     if not folders and spec.has_location and spec.origin is not None:
         found = [(inside + Path(spec.origin).name.removeprefix(name.rpartition(".")[2]), Path(spec.origin))]
@@ -109,6 +106,16 @@ def _files_of(name: str) -> Iterator[tuple[str, Path]]:
         why = f"has compiled parts ({compiled[0]})" if compiled else "is not made of files"
         raise OptionError(f"module {name!r} {why} and cannot be shipped; {_ENVIRONMENT}")
     yield from found
+
+
+def _files_in(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """The files in a folder, as an import finds them: behind symbolic links too, but not around in a circle."""
+    above = *above, folder.resolve()
+    for path in folder.iterdir():
+        if path.is_file():
+            yield path
+        elif path.is_dir() and path.name != "__pycache__" and path.resolve() not in above:
+            yield from _files_in(path, above)
 
 
 def _needed(shipped: Sequence[str]) -> list[Requirement]:
