@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as spark
 
 from asyncudf import AsyncUDFError, FunctionError, async_pandas_udf
@@ -129,6 +130,16 @@ def test_what_spark_is_told_of_the_function_is_of_pandas() -> None:
     function: Any = through_pandas(same, "bigint")
     assert function.__annotations__ == {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}
     assert function.__name__ == "same"
+
+
+@pytest.mark.parametrize("inside", [spark.DayTimeIntervalType(0, 0), VectorUDT()], ids=str)
+def test_types_that_spark_takes_back_as_others_are_refused_in_a_column(inside: spark.DataType) -> None:
+    """Spark names an internal assertion, and that when the query runs."""
+    for returns in (inside, spark.ArrayType(spark.StructType().add("x", inside))):
+        declared = async_pandas_udf(same, returns)
+        with pytest.raises(FunctionError, match=f"same gives {inside.simpleString()}, which .* from version 4.1 on"):
+            _ = declared.func
+    assert callable(async_pandas_udf(same, spark.DayTimeIntervalType()).func)
 
 
 def test_a_table_function_needs_spark_4(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,15 @@ def test_a_list_of_such_structs_is_written() -> None:
     assert batch.column("r0").to_pylist() == [{"0": [None, {"id": 2}]}]
 
 
+def test_a_map_with_arrays_as_keys_is_written_in_utc() -> None:
+    """A cast of it ends the process before pyarrow 17."""
+    whole = pa.field("element", pa.int32(), nullable=False)
+    in_oslo, in_utc = (pa.map_(pa.list_(whole), pa.timestamp("us", zone)) for zone in ("Europe/Oslo", "UTC"))
+    column = pa.array([[([1, 2], 0)], None], in_oslo)
+    batch = encoders_of([planned(column), planned(column)])[1]([column])
+    assert batch.column("r1").field(0).to_pylist() == pa.array([[([1, 2], 0)], None], in_utc).to_pylist()
+
+
 @pytest.mark.parametrize("zone", ["Europe/Oslo", "UTC"])
 def test_values_are_read_in_a_session_of_any_zone(zone: str) -> None:
     """Moments are read in UTC, so what has one beside it is cast."""

@@ -335,3 +335,5 @@ def test_a_column_that_pyarrow_cannot_read_is_refused_though_nobody_reads_it(spa
     with pytest.raises(FunctionError, match=refused):
         ordered_wait(df, total, "id")
     assert df.select(total("id").alias("n")).count() == 2  # a column reads its own arguments only
+    with pytest.raises(Exception, match=r"weather.* year-month intervals, which pyarrow|weather.* interval of months"):
+        df.select(weather("span")).collect()

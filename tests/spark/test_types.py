@@ -5,9 +5,10 @@
 import enum
 
 import pytest
+from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions as sf
 
-from asyncudf import async_pandas_udf, ordered_wait
+from asyncudf import AsyncStream, async_pandas_udf, ordered_wait
 
 pytestmark = pytest.mark.spark
 
@@ -226,6 +227,18 @@ def test_spark_may_be_told_to_use_large_arrow_types(spark, conf, large):
     df = spark.sql("SELECT 'x' AS s, X'01' AS b")
     assert tuple(ordered_wait(df, both).first()) == ("x", bytearray(b"\x01"), "x", bytearray(b"\x01"))
     assert tuple(df.select(both("s", "b")).first()[0]) == ("x", bytearray(b"\x01"))
+
+
+def test_a_type_that_is_a_struct_in_arrow_alone_is_one_column(spark):
+    """Its fields were written as columns of their own, and Spark read null."""
+
+    def vector(id):
+        return {"type": 1, "size": None, "indices": None, "values": [float(id)]}
+
+    df = spark.range(7, 8)
+    assert ordered_wait(df, vector, returnType=VectorUDT()).collect() == [(7, Vectors.dense(7))]
+    mapped = AsyncStream(df).map(lambda row: vector(**row), returnType=VectorUDT())
+    assert mapped.to_df().collect() == [(Vectors.dense(7),)]
 
 
 def at_every_entry_point(spark, function):

@@ -17,6 +17,7 @@ from .._text.safe import type_name
 __all__ = (
     "SourceRows",
     "as_key",
+    "as_normalized",
     "fields_of",
     "normalized",
     "read_back",
@@ -45,9 +46,8 @@ def warm_up() -> None:
 
 def values_of(column: pa.Array) -> list[Any]:
     """The values of a column: NULL is None, whole numbers stay whole, timestamps with a zone are in UTC."""
-    arrow_type = normalized(column.type)
-    if arrow_type != column.type:
-        column = column.view(arrow_type)  # to cast a map with arrays as keys ends the process before pyarrow 17
+    column = as_normalized(column)
+    arrow_type = column.type
     # to_pylist takes microseconds for each date, and for each value of any type with maps_as_pydicts.
     if pa.types.is_date32(arrow_type) or (pa.types.is_timestamp(arrow_type) and arrow_type.unit == "us"):
         return _moments(column)
@@ -122,6 +122,13 @@ def normalized(arrow_type: pa.DataType) -> pa.DataType:
     return arrow_type
 
 
+def as_normalized(column: pa.Array) -> pa.Array:
+    """The column in its normalized type, without a copy."""
+    arrow_type = normalized(column.type)
+    # To cast a map with arrays as keys ends the process before pyarrow 17.
+    return column if arrow_type == column.type else column.view(arrow_type)
+
+
 def fields_of(struct: pa.DataType) -> list[pa.Field]:
     """The fields of a struct."""
     return [struct.field(i) for i in range(struct.num_fields)]
@@ -155,11 +162,11 @@ def read_back(function: str, column: pa.Array) -> list[Any]:
 def _values(column: pa.Array, what: str, error_type: type[AsyncUDFError]) -> list[Any]:
     try:
         return values_of(column)
-    except (TypeError, ValueError, KeyError, OverflowError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError, NotImplementedError) as error:
         # pyarrow's message would show the value, which may be secret.
         raise error_type(
-            f"{what} has no Python form ({type_name(error)}): it has a map with a key more than once, or a moment "
-            "that is not in the years 1 to 9999"
+            f"{what} has no Python form ({type_name(error)}): it has a map with a key more than once, a moment "
+            "that is not in the years 1 to 9999, or an interval of months"
         ) from None
 
 

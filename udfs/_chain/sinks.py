@@ -14,7 +14,7 @@ from asyncudf.queues import StreamRecord
 
 from .._arrow.layout import ColumnGroup, RowLayout
 from .._arrow.results import error_type
-from .._arrow.rows import normalized
+from .._arrow.rows import as_normalized, fields_of, normalized
 from .._arrow.validation import validator
 from .._errors.records import LETTER_FIELDS
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
@@ -227,7 +227,7 @@ def are_ambiguous(names: Sequence[str]) -> bool:
 
 
 def _numbered(struct_type: pa.DataType) -> pa.DataType:
-    return pa.struct([(str(i), normalized(struct_type.field(i).type)) for i in range(struct_type.num_fields)])
+    return pa.struct([(str(i), normalized(field.type)) for i, field in enumerate(fields_of(struct_type))])
 
 
 class BatchEncoder(Protocol):
@@ -259,13 +259,18 @@ class TaggedUnion:
     def __call__(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         count, struct_type = len(columns[0]), self.struct_types[self.number]
         arrays: list[pa.Array] = [pa.nulls(count, other) for other in self.struct_types]
-        # The columns follow these fields but for their time zone.
-        fields = [struct_type.field(i) for i in range(struct_type.num_fields)]
+        fields = fields_of(struct_type)
         arrays[self.number] = pa.StructArray.from_arrays(
-            [column.cast(field.type) for column, field in zip(columns, fields, strict=True)], fields=fields
+            [_as_field(as_normalized(column), field) for column, field in zip(columns, fields, strict=True)],
+            fields=fields,
         )
         numbers = pa.repeat(pa.scalar(self.number, pa.int32()), count)
         return pa.RecordBatch.from_arrays([numbers, *arrays], ["result", *(f"r{i}" for i in range(len(arrays)))])
+
+
+def _as_field(column: pa.Array, field: pa.Field) -> pa.Array:
+    # Only texts of Spark's `useLargeVarTypes` differ still. A cast to the same type is no safe one: see as_normalized.
+    return column if column.type == field.type else column.cast(field.type)
 
 
 class SideOutputValidators:

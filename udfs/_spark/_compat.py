@@ -61,6 +61,7 @@ __all__ = (
     "condition_of",
     "frame_of",
     "from_ddl",
+    "inside",
     "setting",
     "to_arrow",
 )
@@ -141,7 +142,32 @@ def check_table_functions(function: str) -> None:
 
 def column_function(function: Batches, data_type: spark.DataType) -> Callable[..., Any]:
     """The function as Spark takes it for `COLUMN_EVAL_TYPE`: from an iterator of Arrow arrays to another one."""
-    return function if arrow_udf is not None else _PandasAdapter(function, isinstance(data_type, spark.StructType))
+    if arrow_udf is not None:
+        return function
+    for inner in inside(data_type):
+        if isinstance(inner, spark.UserDefinedType) or (
+            isinstance(inner, spark.DayTimeIntervalType) and inner != spark.DayTimeIntervalType()
+        ):
+            raise FunctionError(
+                f"{getattr(function, '__name__', 'the function')} gives {inner.simpleString()}, which Spark takes in a "
+                "column from version 4.1 on; declare another type (for an interval `interval day to second`) and cast "
+                "the column, or use the operator: asyncudf.ordered_wait(df, function, 'column')"
+            )
+    return _PandasAdapter(function, isinstance(data_type, spark.StructType))
+
+
+def inside(data_type: spark.DataType) -> Iterator[spark.DataType]:
+    """A type, and the types inside it."""
+    yield data_type
+    match data_type:
+        case spark.ArrayType():
+            yield from inside(data_type.elementType)
+        case spark.MapType():
+            yield from inside(data_type.keyType)
+            yield from inside(data_type.valueType)
+        case spark.StructType():
+            for field in data_type.fields:
+                yield from inside(field.dataType)
 
 
 def column_udf(function: Batches, data_type: spark.DataType) -> Any:

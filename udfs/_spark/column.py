@@ -13,7 +13,7 @@ from pyspark.sql import Column
 from .._arrow.results import ResultArrays
 from .._arrow.rows import records_of, rows_of
 from .._chain.function_plan import FunctionPlan
-from .._errors.exceptions import FunctionError
+from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._functions.signature import FunctionSpec
 from .._loop.bridge import Bridge, pipe
 from .._operators.intake import InputElement
@@ -29,6 +29,7 @@ from .worker import ErrorReporting, start_function
 __all__ = ("ColumnTask", "column")
 
 _ITSELF = "to call the function itself, as in a unit test: await f.__wrapped__(...)"
+MONTHS = 21  # pyarrow's number of their type, all that it says of an array of them
 MIN_BATCH_ROWS = 1000  # results in a batch, also where Spark's input batches are smaller
 
 
@@ -51,7 +52,7 @@ class ColumnTask:
 
     def __call__(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         with self._error_reporting():
-            yield from pipe(filter(_has_rows, _given(batches)), self._start, self._read)
+            yield from pipe(filter(_has_rows, _given(batches, self.__name__)), self._start, self._read)
 
     def _start(self, first: Any, waited: float) -> Bridge[Iterable[InputElement], pa.Array]:
         columns, spec = _columns(first), self.function_plan.spec
@@ -74,7 +75,7 @@ class ColumnTask:
         return records_of(rows_of(self.function_plan.spec.name, _columns(batch), None), repeat(None))
 
 
-def _given(batches: Iterator[Any]) -> Iterator[Any]:
+def _given(batches: Iterator[Any], function: str) -> Iterator[Any]:
     """The batches; an empty tuple for a column without arguments, at which Spark's worker before 4.2 fails."""
     while True:
         try:
@@ -84,6 +85,13 @@ def _given(batches: Iterator[Any]) -> Iterator[Any]:
         except IndexError:
             yield ()
             return
+        except KeyError as error:
+            if error.args != (MONTHS,):
+                raise
+            raise AsyncUDFError(
+                f"{function} takes a column of year-month intervals, which pyarrow does not know; cast it to a string, "
+                "or to its number of months: CAST(i AS INTERVAL MONTH) and then AS INT"
+            ) from None
 
 
 def _has_rows(batch: Any) -> bool:

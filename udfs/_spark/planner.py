@@ -167,7 +167,10 @@ def wait_node(
     schema = joined_schema(fields, added, spec.name, may_name=result_column is None)
     names = tuple(fields[i].name for i in positions)
     group = ColumnGroup.of(
-        spec.name, function_plan.written, result_column or spec.name, whole=result_column is not None
+        spec.name,
+        function_plan.written,
+        result_column or spec.name,
+        whole=result_column is not None or not isinstance(data_type, spark.StructType),
     )
     layout = parent.layout.with_columns(group)
     node = StreamNode(WaitFactory(function_plan, positions, names), (parent,), layout, schema)

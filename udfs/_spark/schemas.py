@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import types as spark
@@ -14,6 +14,7 @@ from .._functions.annotations import Vector
 from .._functions.signature import FunctionSpec
 from .._policies.checks import unknown_name
 from .._policies.watermarks import WatermarkSource, WatermarkStrategy
+from ._compat import inside
 from .types import arrow_type, parsed
 
 __all__ = (
@@ -39,30 +40,16 @@ def check_columns(schema: spark.StructType, what: str) -> None:
 def check_readable(schema: spark.StructType) -> None:
     """Raises FunctionError for a column that pyarrow cannot take out of a batch, also if no function reads it."""
     for field in schema.fields:
-        if spark.YearMonthIntervalType in map(type, _inside(field.dataType)):
+        if spark.YearMonthIntervalType in map(type, inside(field.dataType)):
             raise FunctionError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, which pyarrow does not know; leave it out, "
                 "or cast it to a string"
             )
 
 
-def _inside(data_type: spark.DataType) -> Iterator[spark.DataType]:
-    """A type, and the types inside it."""
-    yield data_type
-    match data_type:
-        case spark.ArrayType():
-            yield from _inside(data_type.elementType)
-        case spark.MapType():
-            yield from _inside(data_type.keyType)
-            yield from _inside(data_type.valueType)
-        case spark.StructType():
-            for field in data_type.fields:
-                yield from _inside(field.dataType)
-
-
 def check_names(data_type: spark.DataType, who: str) -> None:
     """Raises FunctionError for a struct at any depth with two fields of one name: a dict cannot have both."""
-    for struct in _inside(data_type):
+    for struct in inside(data_type):
         names = struct.names if isinstance(struct, spark.StructType) else []
         for name in names:
             if names.count(name) > 1:
@@ -82,8 +69,9 @@ def rows_type(declared: Any, name: str) -> tuple[spark.StructType, ColumnGroup]:
     if not isinstance(declared, spark.DataType):
         declared = parsed(declared)
     check_names(declared, name)
-    group = ColumnGroup.of(name, arrow_type(declared, name), "value")
-    if isinstance(declared, spark.StructType):
+    is_struct = isinstance(declared, spark.StructType)  # a type of Arrow's structs may be a variant or a user's own
+    group = ColumnGroup.of(name, arrow_type(declared, name), "value", whole=not is_struct)
+    if is_struct:
         check_columns(declared, f"what {name} gives")
         return declared, group
     return spark.StructType([spark.StructField("value", declared, True)]), group
