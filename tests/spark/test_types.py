@@ -8,7 +8,7 @@ import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions as sf
 
-from asyncudf import AsyncStream, async_pandas_udf, ordered_wait
+from asyncudf import AsyncStream, FunctionError, async_pandas_udf, ordered_wait
 
 pytestmark = pytest.mark.spark
 
@@ -239,6 +239,8 @@ def test_a_type_that_is_a_struct_in_arrow_alone_is_one_column(spark):
     assert ordered_wait(df, vector, returnType=VectorUDT()).collect() == [(7, Vectors.dense(7))]
     mapped = AsyncStream(df).map(lambda row: vector(**row), returnType=VectorUDT())
     assert mapped.to_df().collect() == [(Vectors.dense(7),)]
+    with pytest.raises(FunctionError, match="vectors gives vector, which cannot leave a table function"):
+        async_pandas_udf(vector, VectorUDT(), output_mode="unordered").register(spark, "vectors")
 
 
 def at_every_entry_point(spark, function):

@@ -25,7 +25,7 @@ from .._loop.bridge import Bridge
 from .._operators.intake import InputElement
 from .._policies.options import Options
 from .._text.safe import type_name
-from ._compat import AnalyzeArgument, AnalyzeResult, check_table_functions
+from ._compat import AnalyzeArgument, AnalyzeResult, VariantType, check_table_functions, inside
 from .monitoring.task_report import TaskReportSpec
 from .pickling import with_import_help
 from .planner import plan_function
@@ -244,6 +244,12 @@ def register_table_function(
     refuse_dead_letters(name, options)
     function_plan, data_type = plan_function(spec, options, returns)
     check_table_functions(name)
+    for inner in inside(data_type):
+        if isinstance(inner, (spark.UserDefinedType, VariantType)):
+            raise FunctionError(
+                f"{name} gives {inner.simpleString()}, which cannot leave a table function; use the operator: "
+                "asyncudf.unordered_wait(df, function, 'column')"
+            )
     _check_python(session, name)
     added = tuple(result_fields(function_plan, data_type))
     task = TableTask(function_plan, added, isinstance(data_type, spark.StructType))
