@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import socket
 import threading
 import types
@@ -98,6 +99,20 @@ def test_both_kinds_of_sockets_are_watched(family: int) -> None:
         spark.close()
         with pytest.raises(BrokenPipeError, match="Spark has closed its end"):
             flush()
+
+
+@pytest.mark.parametrize("is_buffered", [False, True])
+def test_what_pyspark_writes_after_that_goes_nowhere_and_prints_no_traceback(is_buffered: bool) -> None:
+    """`show(5)` printed a BrokenPipeError, as PySpark flushes its file when a worker ends."""
+    ours, spark = socket.socketpair()
+    with ours, os.fdopen(os.dup(ours.fileno()), "wb") as outfile:  # as PySpark's daemon makes it
+        flush = _as_pyspark("pyspark")(outfile, flusher)
+        spark.close()
+        outfile.write(b"rows" if is_buffered else b"")
+        with pytest.raises(BrokenPipeError):
+            flush()
+        outfile.write(b"the error, and the end")
+        outfile.flush()
 
 
 def _tcp_pair() -> tuple[socket.socket, socket.socket]:

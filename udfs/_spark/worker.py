@@ -180,11 +180,24 @@ def flusher() -> Callable[[], None]:
     has_closed = _watch(stream)
 
     def flush() -> None:
-        stream.flush()
-        if has_closed():
-            raise BrokenPipeError(errno.EPIPE, "Spark has closed its end: it needs no more rows, or the job has ended")
+        try:
+            stream.flush()
+            if has_closed():
+                text = "Spark has closed its end: it needs no more rows, or the job has ended"
+                raise BrokenPipeError(errno.EPIPE, text)
+        except OSError:
+            _discard(stream)
+            raise
 
     return flush
+
+
+def _discard(stream: io.BufferedIOBase) -> None:
+    """Let PySpark flush what nobody reads: it would print a traceback when the worker ends."""
+    if isinstance(getattr(stream, "raw", None), io.FileIO):  # as PySpark's daemon makes it
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def _stream_to_spark() -> io.BufferedIOBase | None:
