@@ -74,10 +74,8 @@ def filled(text: str, results: Results, cases: Mapping[str, Case]) -> str:
 
 
 def _overview(results: Results) -> list[list[str]]:
-    return [
-        ["", *COLUMNS],
-        *([asked, *_answers(results, case, quantity, systems)] for asked, case, quantity, systems in OVERVIEW),
-    ]
+    rows = ([asked, *_answers(results, case, quantity, systems)] for asked, case, quantity, systems in OVERVIEW)
+    return [["", *COLUMNS], *(row for row in rows if set(row[1:]) != {"-"})]
 
 
 def _answers(results: Results, case: str, quantity: str, systems: Sequence[str]) -> Iterator[str]:
