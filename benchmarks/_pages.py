@@ -68,7 +68,7 @@ def filled(text: str, results: Results, cases: Mapping[str, Case]) -> str:
         "overview": lambda: f"{table(_overview(results))}\n\n{_origin(results)}",
         "targets": lambda: _targets(target_rows(results.outcomes.values(), cases)),
         "runs": lambda: _run(results, cases),
-        "notes": lambda: "\n".join(_notes(results.outcomes.values())),
+        "notes": lambda: "\n".join(_notes(results.outcomes.values())) or "Nothing to note in this run.",
     }
     return BLOCK.sub(block, text)
 
