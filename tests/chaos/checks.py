@@ -304,7 +304,9 @@ def the_figures_are_right(job: Job) -> Iterator[str]:
         # Spark kills workers that do not end soon after a cancel, with their last figures.
         kills = [event for event in job.events if event.pids or event.kind == "cancel"]
         kills = [event for event in kills if run.began <= event.time <= run.ended]
-        if attempts > calls + unsent or (attempts < calls and not kills):
+        # The monitor is closed when the query has failed, while Spark may still be starting another task.
+        watched = sum(call.began <= run.ended for call in job.calls_of(run))
+        if attempts > calls + unsent or (attempts < watched and not kills):
             yield f"run {run.number}: {attempts} attempts ({unsent} of them perhaps unsent), but {calls} calls"
         if run.rows is None or shape.limit or job.happened("executor") or (shape.streaming and shape.restarts):
             continue
