@@ -103,15 +103,15 @@ class Shape:
     seed: int
     rows: int
     distinct: int
-    partitions: int
-    batch: int
-    cluster: bool
-    entry: str
-    form: str
-    streaming: bool
     options: dict[str, Any]
-    store: str
     service: Service
+    partitions: int = 2
+    batch: int = 50
+    cluster: bool = False
+    entry: str = "operator"
+    form: str = "row"
+    streaming: bool = False
+    store: str = "disk"
     accidents: tuple[Accident, ...] = ()
     limit: int = 0
     runs: int = 1
@@ -256,10 +256,6 @@ def million(seed: int, rows: int = 1_000_000) -> Shape:
         distinct=rows,
         partitions=40,
         batch=10_000,
-        cluster=False,
-        entry="operator",
-        form="row",
-        streaming=False,
         options={
             "output_mode": "unordered",
             "capacity": 400,
@@ -268,7 +264,6 @@ def million(seed: int, rows: int = 1_000_000) -> Shape:
             "attempt_timeout": 3.0,
             "retry": 5,
         },
-        store="disk",
         service=Service(seed=seed, seconds=0.01, error=0.1, hang=0.05, hopeless=0.001, mercy=5),
         accidents=tuple(Accident("worker", int(rows * chance.uniform(0.02, 0.95))) for _ in range(10)),
         minutes=30.0,

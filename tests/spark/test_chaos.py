@@ -25,12 +25,7 @@ SHAPE = Shape(
     seed=1,
     rows=200,
     distinct=100,
-    partitions=2,
-    batch=50,
-    cluster=False,
     entry="chain",
-    form="row",
-    streaming=False,
     options={
         "output_mode": "ordered",
         "capacity": 10,
@@ -42,7 +37,6 @@ SHAPE = Shape(
         "job_capacity": 12,
         "max_calls": 1000,
     },
-    store="disk",
     service=Service(seed=1, seconds=0.01, error=0.2, hang=0.02, refuse=0.02, drop=0.05, hopeless=0.05, mercy=3),
 )
 
