@@ -276,6 +276,10 @@ def _excuses(job: Job) -> Iterator[_Excuse]:
             yield _Excuse((time - written, time + STOPPED), (time, later))
         elif pids:
             yield _Excuse((time - written, later), (time, later), pids)
+    if job.shape.options["on_error"] == "raise":  # the task has failed, and a plain def went on in its thread
+        for call in job.calls:
+            if call.outcome == "hopeless":
+                yield _Excuse((call.ended, later), always, frozenset({call.pid}))
     for run in job.runs:
         if run.error is not None or job.shape.limit:
             yield _Excuse((run.ended - STOPPED, later), always)
