@@ -17,7 +17,7 @@ import asyncudf
 from asyncudf._policies.options import FunctionOptions
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob(".github/*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PICTURE_LIMIT = 200_000  # bytes: a README is looked at on phones, too
 MODULES = ["asyncudf", *sorted(info.name for info in pkgutil.walk_packages(asyncudf.__path__, "asyncudf."))]
 
@@ -71,6 +71,14 @@ def test_what_a_page_leads_to_is_there(page: Path) -> None:
     assert [
         link for link in links if link.endswith(".png") and (page.parent / link).stat().st_size > PICTURE_LIMIT
     ] == []
+
+
+@pytest.mark.parametrize("name", ["queues", "refusals", "once"])
+def test_a_picture_shows_what_the_operator_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it differs, `scripts/draw` makes it anew: look at it then."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    drawing = importlib.import_module(f"_drawings.{name}")
+    assert (ROOT / "docs" / "images" / f"{name}.svg").read_text() == drawing.picture()
 
 
 def test_the_reference_has_each_public_name_and_each_option() -> None:

@@ -148,7 +148,7 @@ class TestDistribution:
         settings = {"pyproject.toml", "setup.py", "mkdocs.yml", "MANIFEST.in", ".gitignore", "PKG-INFO", "setup.cfg"}
         assert found.keys() == {*SOURCES, *pages, *settings, *beside.difference(JUNK)}
         programs = {name for name, mode in found.items() if mode & 0o100}
-        names = ("chaos", "demo", "docs", "draw_queues", "matrix", "test")
+        names = ("chaos", "demo", "docs", "draw", "matrix", "test")
         assert programs == {".ci/run", *(f"scripts/{name}" for name in names)}
 
     def test_links_of_the_readme_lead_to_the_repository(self, built: Distribution) -> None:

@@ -1,35 +1,24 @@
-#!/usr/bin/env python3
-"""Draws docs/images/queues.svg: what waits when one row is slow. The times are those of the real operator.
+"""What waits when one row is slow. The times are those of the real operator."""
 
-    scripts/draw_queues
-
-Needs the Python of .venv, with asyncudf.
-"""
+from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from asyncudf.queues import StreamRecord, Watermark
 from asyncudf.testing import OperatorHarness
 
+from .svg import box, key, small, svg, title
+
+__all__ = ("picture",)
+
 SECONDS = (2, 8, 1, 2, 1, 2, 1, 2, 1, 1, 2, 1)  # of each row's call; the second row is slow
 CAPACITY = 3
 WATERMARK = 6  # no row from here on passes those before
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "queues.svg"
 
 ROW, SECOND, LEFT, TITLE, GAP, MARGIN = 13, 30, 66, 44, 20, 14  # pixels
 
-STYLE = """
-  text { font: 13px system-ui, sans-serif; fill: #24292f }
-  .title { font-weight: 600 } .small { font-size: 11px; fill: #57606a }
-  .call { fill: #0d9488 } .slow { fill: #d97706 } .wait { fill: #0d9488; opacity: .25 } .left { fill: #24292f }
-  .mark { stroke: #57606a; stroke-dasharray: 3 3 } .axis { stroke: #d0d7de }
-  @media (prefers-color-scheme: dark) {
-    text { fill: #e6edf3 } .small { fill: #9198a1 } .left { fill: #e6edf3 } .axis { stroke: #3d444d }
-    .call, .wait { fill: #2dd4bf } .slow { fill: #fbbf24 } .mark { stroke: #9198a1 }
-  }
+ANIMATED = """
   .shown { animation: show 12s linear infinite }
   @keyframes show { 0% { clip-path: inset(0 100% 0 0) } 75%, 100% { clip-path: inset(0 0 0 0) } }
   @media (prefers-reduced-motion: reduce) { .shown { animation: none } }
@@ -75,17 +64,11 @@ def operated(mode: Literal["ordered", "unordered"]) -> list[Row]:
     return [Row(began[row], began[row] + SECONDS[row], left[row]) for row in range(len(SECONDS))]
 
 
-def small(x: float, y: float, text: str) -> str:
-    """A line of small text."""
-    return f'<text class="small" x="{x:g}" y="{y:g}">{text}</text>'
-
-
-def panel(top: float, longest: float, title: str, note: str, rows: list[Row], *, has_watermark: bool) -> list[str]:
+def panel(top: float, longest: float, name: str, note: str, rows: list[Row], *, has_watermark: bool) -> list[str]:
     """The rows of one way to call, one below the other; time goes to the right, as fast in each panel."""
     end = max(row.left for row in rows)
     lines = [
-        f'<text class="title" x="0" y="{top + 14}">{title}</text>',
-        small(0, top + 31, f"{note}; all rows after {end:g} s"),
+        *title(top, name, f"{note}; all rows after {end:g} s"),
         '<g class="shown">',  # its width is that of the longest way, also where its rows end earlier
         f'<rect fill="none" x="{LEFT}" y="{top + TITLE}" width="{longest * SECOND:g}" height="{len(rows) * ROW}"/>',
     ]
@@ -93,9 +76,9 @@ def panel(top: float, longest: float, title: str, note: str, rows: list[Row], *,
         y = top + TITLE + number * ROW
         x = [LEFT + second * SECOND for second in row]
         kind = "slow" if SECONDS[number] == max(SECONDS) else "call"
-        lines.append(f'<rect class="{kind}" x="{x[0]:g}" y="{y}" width="{x[1] - x[0]:g}" height="{ROW - 3}" rx="2"/>')
+        lines.append(box(kind, x[0], y, x[1] - x[0], ROW - 3))
         if row.left > row.ended:
-            lines.append(f'<rect class="wait" x="{x[1]:g}" y="{y}" width="{x[2] - x[1]:g}" height="{ROW - 3}"/>')
+            lines.append(box("wait", x[1], y, x[2] - x[1], ROW - 3, radius=0))
         lines.append(f'<circle class="left" cx="{x[2]:g}" cy="{y + (ROW - 3) / 2:g}" r="3.5"/>')
     lines.append("</g>")
     lines += [small(0, top + TITLE + number * ROW + 9, f"row {number + 1}") for number in (0, len(rows) - 1)]
@@ -116,33 +99,16 @@ def picture() -> str:
     height = TITLE + len(SECONDS) * ROW + GAP
     longest = max(row.left for _, _, rows, _ in ways for row in rows)
     lines: list[str] = []
-    for number, (title, note, rows, has_watermark) in enumerate(ways):
-        lines += panel(number * height, longest, title, note, rows, has_watermark=has_watermark)
+    for number, (name, note, rows, has_watermark) in enumerate(ways):
+        lines += panel(number * height, longest, name, note, rows, has_watermark=has_watermark)
     width, bottom = LEFT + longest * SECOND + MARGIN, len(ways) * height
-    for x, kind, text in ((0, "call", "call"), (66, "slow", "slow call"), (160, "wait", "finished, waits")):
-        lines.append(f'<rect class="{kind}" x="{x}" y="{bottom}" width="18" height="10" rx="2"/>')
-        lines.append(small(x + 24, bottom + 9, text))
+    lines += key(bottom, (0, "call", "call"), (66, "slow", "slow call"), (160, "wait", "finished, waits"))
     lines.append(f'<circle class="left" cx="285" cy="{bottom + 5}" r="3.5"/>')
     lines.append(small(294, bottom + 9, "leaves"))
-    ends = ", ".join(f"{title} after {max(row.left for row in rows):g} s" for title, _, rows, _ in ways)
+    ends = ", ".join(f"{name} after {max(row.left for row in rows):g} s" for name, _, rows, _ in ways)
     told = (
         f"{len(SECONDS)} rows, {CAPACITY} calls at once; the second row takes {max(SECONDS)} s. All rows done: {ends}."
         " With gather no new call begins until the slow one has ended. In ordered mode calls go on and finished rows "
         "wait for the slow row. In unordered mode finished rows leave at once; those behind the watermark wait for it."
     )
-    size = f'width="{width + 8:g}" height="{bottom + 24:g}" viewBox="-8 -4 {width + 8:g} {bottom + 24:g}"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title description">',
-            '<title id="title">What waits when one row is slow</title>',
-            f'<desc id="description">{told}</desc>',
-            f"<style>{STYLE}</style>",
-            *lines,
-            "</svg>\n",
-        ]
-    )
-
-
-if __name__ == "__main__":
-    PICTURE.write_text(picture(), "utf-8")
-    sys.exit(0)
+    return svg("What waits when one row is slow", told, width, bottom + 24, lines, style=ANIMATED)
