@@ -159,7 +159,8 @@ def _rows(job: Job, rows: pd.DataFrame, letters: pd.DataFrame | None, run: Run) 
         answered = failed & {n for call in good_calls for n in call.ns}
     if answered and job.is_predictable:
         yield f"failed, though the service has answered one of their calls in time: {_some(answered)}"
-    if groundless := failed - {n for call in job.calls for n in call.ns}:
+    groundless = failed - {n for call in job.calls for n in call.ns}
+    if groundless and not job.happened("connections"):  # a request that is sent as its connection ends is not seen
         yield f"failed without a call: {_some(groundless)}"
     if results := set(good["n"]) & shape.hopeless:
         yield f"a result of what the service never answers: {_some(results)}"
@@ -308,9 +309,9 @@ def the_figures_are_right(job: Job) -> Iterator[str]:
         # Spark kills workers that do not end soon after a cancel, with their last figures.
         kills = [event for event in job.events if event.pids or event.kind == "cancel"]
         kills = [event for event in kills if run.began <= event.time <= run.ended]
-        # The monitor is closed when the query has failed, while Spark may still be starting another task.
-        watched = sum(call.began <= run.ended for call in job.calls_of(run))
-        if attempts > calls + unsent or (attempts < watched and not kills):
+        # When it fails, Spark kills the tasks that still run, and a worker that does not end soon with them.
+        is_whole = run.error is None and not kills
+        if attempts > calls + unsent or (attempts < calls and is_whole):
             yield f"run {run.number}: {attempts} attempts ({unsent} of them perhaps unsent), but {calls} calls"
         if run.rows is None or shape.limit or job.happened("executor") or (shape.streaming and shape.restarts):
             continue

@@ -79,7 +79,8 @@ class _Runner:
             left += of_driver
             left += [f"file {one}" for name in ("tmp", "spark") for one in self._files(name)]
         left += self._left_on_services()
-        new = {one for one in os.listdir("/dev/shm") if not one.startswith(("PostgreSQL", ".org.chromium"))}
+        of_others = ("PostgreSQL", ".org.chromium", "sem.mp-")  # the last is of multiprocessing, which no job uses
+        new = {one for one in os.listdir("/dev/shm") if not one.startswith(of_others)}
         left += [f"shared memory {one}" for one in new - shared_before]
         calls = self._calls()
         del self.services.ledgers[self.key]
