@@ -183,8 +183,8 @@ class SessionFactory:
         own = {name: options.pop(name) for name in _connector_names() & options.keys()}
         if "cookies" not in options and "cookie_jar" not in options:
             options["cookie_jar"] = aiohttp.DummyCookieJar()
-        own_traces = [_for_one_origin(str(self.base_url), secrets)] if secrets else []
-        options["trace_configs"] = [*own_traces, _warning_of_repeats(), *(options.get("trace_configs") or ())]
+        made_of = options.get("request_class", aiohttp.ClientRequest)
+        options["request_class"] = _requests(made_of, self.base_url, secrets)
         connector = options.pop("connector", None) or self._connector(own)
         try:
             client = aiohttp.ClientSession(
@@ -249,62 +249,42 @@ async def _called(function: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-def _warning_of_repeats() -> aiohttp.TraceConfig:
-    """Warns once of a request in a later attempt that may do its work a second time."""
-    import aiohttp
+def _requests(of: type[Any], base_url: str | None, secrets: Mapping[str, str]) -> type[aiohttp.ClientRequest]:
+    """The class of a session's requests: those to the origin of `base_url` have the headers `secrets`.
 
-    warned = False
+    It warns once of a request in a later attempt that may do its work a second time.
 
-    async def start(session: Any, context: Any, request: aiohttp.TraceRequestStartParams) -> None:
-        nonlocal warned
-        call = CURRENT_CALL.get(None)
-        if (
-            warned
-            or call is None
-            or call.attempt == 1
-            or request.method not in NOT_IDEMPOTENT
-            or KEY in request.headers
-        ):
-            return
-        warned = True
-        logger.warning(
-            "%s %s is sent again, in attempt %d, without an %s: if the service has done the first one and only the "
-            "answer was lost, the work is done twice; send RuntimeContext.idempotency_key as that header, or leave "
-            "such errors out of retry_on=",
-            request.method, printable(str(request.url.with_query(None))), call.attempt, KEY,
-        )  # fmt: skip
-
-    trace = aiohttp.TraceConfig()
-    trace.on_request_start.append(start)
-    return trace
-
-
-def _for_one_origin(base_url: str, secrets: Mapping[str, str]) -> aiohttp.TraceConfig:
-    """Adds headers to the requests to one origin, and removes them from redirects to another origin."""
-    # The headers of a session are sent to every host, and all but `Authorization` with each redirect.
-    import aiohttp
+    Args:
+        of: its base class.
+    """
+    # The headers of a session are sent to every host, and all but `Authorization` with each redirect. A redirect is
+    # another object of this class, made from headers without these. `trace_configs` could do both, but then aiohttp
+    # calls thirty functions more for each request.
     import yarl
 
-    origin = yarl.URL(base_url).origin()
+    origin = yarl.URL(str(base_url)).origin() if secrets else None
+    warned = False
 
-    async def start(session: Any, context: Any, request: aiohttp.TraceRequestStartParams) -> None:
-        if request.url.origin() == origin:
-            for name, value in secrets.items():
-                request.headers.setdefault(name, value)
+    class Request(of):  # type: ignore[misc]
+        def __init__(self, method: str, url: yarl.URL, *, headers: Any, **options: Any) -> None:
+            nonlocal warned
+            if secrets and url.origin() == origin:
+                headers = headers.copy()
+                for name, value in secrets.items():
+                    headers.setdefault(name, value)
+            super().__init__(method, url, headers=headers, **options)
+            call = CURRENT_CALL.get(None)
+            if call is None or call.attempt == 1 or warned or method not in NOT_IDEMPOTENT or KEY in headers:
+                return
+            warned = True
+            logger.warning(
+                "%s %s is sent again, in attempt %d, without an %s: if the service has done the first one and only the "
+                "answer was lost, the work is done twice; send RuntimeContext.idempotency_key as that header, or leave "
+                "such errors out of retry_on=",
+                method, printable(str(url.with_query(None))), call.attempt, KEY,
+            )  # fmt: skip
 
-    async def redirect(session: Any, context: Any, request: aiohttp.TraceRequestRedirectParams) -> None:
-        target = request.response.headers.get("Location") or request.response.headers.get("URI") or ""
-        try:
-            stays = request.url.join(yarl.URL(target)).origin() == origin
-        except ValueError:
-            stays = False
-        for name in () if stays else secrets:
-            request.headers.popall(name, None)
-
-    trace = aiohttp.TraceConfig()
-    trace.on_request_start.append(start)
-    trace.on_request_redirect.append(redirect)
-    return trace
+    return Request
 
 
 # What `session` is given is checked on the driver, before anything is sent to Spark.
