@@ -11,7 +11,7 @@ from typing import Protocol
 from asyncudf.queues import Entry
 
 from .._calls.call import Call
-from .._calls.slots import SlotPool
+from .._calls.calls import Calls
 from .._loop.shutdown import end_tasks
 from .rows import CacheMiss, misses_of
 from .stored_results import Found, StoredResults, StoreOperator
@@ -28,9 +28,6 @@ PATIENCE = 180.0  # seconds that a row without a timeout waits for the call of a
 
 class Claimant(Protocol):
     """Gets the decisions about calls."""
-
-    def claimed(self, call: Call, /) -> None:
-        """The call is to be made."""
 
     def found(self, row: CacheMiss, entry: Entry, found: Found, /) -> None:
         """The store has a result by now for a row that was to be called."""
@@ -58,13 +55,13 @@ class Claims:
         operator: StoreOperator,
         claimant: Claimant,
         stored: StoredResults,
-        pool: SlotPool,
+        calls: Calls,
         patience: float | None,
     ) -> None:
         self._operator = operator
         self._claimant = claimant
         self._stored = stored
-        self._pool = pool
+        self._pool, self._ready = calls.pool, calls.ready
         self._clock = operator.counters.clock
         self._patience = PATIENCE if patience is None else patience
         self._undecided: list[Call] = []
@@ -86,8 +83,8 @@ class Claims:
         """Whether another call should be formed: there is a free slot for it, or calls end quickly."""
         if not self._undecided:
             return True
-        pool = self._pool
-        return len(self._undecided) < max(pool.capacity - pool.in_flight, min(pool.capacity, self._ahead))
+        formed, pool = len(self._undecided), self._pool
+        return formed < self._ahead or formed < pool.capacity - pool.in_flight
 
     def needs(self, first: CacheMiss) -> bool:
         """Whether the call with this first row has to be claimed: there are leases, or it was looked up long ago."""
@@ -96,12 +93,8 @@ class Claims:
     def add(self, call: Call) -> None:
         """Decide about a call soon."""
         self._undecided.append(call)
-        self._start()
-
-    def give_back(self, key: bytes) -> None:
-        """Give back the lease of a key: its call is not made, or its result is in the store."""
-        if (leases := self._stored.leases) is not None:
-            leases.give_back(key)
+        if self._task is None:
+            self._start()
 
     async def close(self) -> None:
         """Decide about no more calls. Leases end with the store, when the last results are written."""
@@ -120,7 +113,7 @@ class Claims:
             while self._undecided:
                 calls, self._undecided = self._undecided, []
                 now = self._clock()
-                self._ahead = int(len(calls) * AHEAD / max(now - self._last, 1e-6))
+                self._ahead = min(self._pool.capacity, int(len(calls) * AHEAD / max(now - self._last, 1e-6)))
                 self._last = now
                 await self._look_up([call for call in calls if self._lease(call, now)])
                 self._operator.push()
@@ -137,10 +130,9 @@ class Claims:
         if leases is None:
             return True
         lost = []
-        for record, entry in misses_of(call):
-            key = record.key
-            assert key is not None
-            _, end = self._held.pop(key, (call, now + self._patience))
+        for record, entry in zip(call.records, call.entries, strict=True):
+            key: bytes = record.key  # type: ignore[attr-defined]
+            end = self._held.pop(key)[1] if key in self._held else now + self._patience
             if not leases.take(key) and end > now:
                 self._held[key] = Call((record,), (entry,), now), end
                 lost.append(entry)
@@ -161,12 +153,12 @@ class Claims:
         answers = iter(found)
         for call in calls:
             lost = []
-            for record, entry in misses_of(call):
-                if (answer := next(answers)) is not None:
-                    self._claimant.found(record, entry, answer)
+            for record, entry, answer in zip(call.records, call.entries, answers, strict=False):
+                if answer is not None:
+                    self._claimant.found(record, entry, answer)  # type: ignore[arg-type]
                     lost.append(entry)
             if not lost or self._without(call, lost):
-                self._claimant.claimed(call)
+                self._ready.append(call)
 
     def _watch(self) -> None:
         if self._held and self._timer is None and not self._is_closed:

@@ -56,11 +56,11 @@ class SingleFlight(Generic[Call]):
 
     def land(self, key: bytes, call: Call) -> Sequence[Call]:
         """End a flight with results: returns the calls that have them too, in the order in which they joined."""
-        if not self.leads(key, call):
+        if key not in self._leaders or self._leaders[key] != call:
             self.leave(key, call)
-            return []
+            return ()
         del self._leaders[key]
-        return [*self._followers.pop(key, ())]
+        return [*self._followers.pop(key)] if key in self._followers else ()
 
     def leave(self, key: bytes, call: Call) -> Call | None:
         """End a call without results: returns the call that leads now and has to be made, if there is one."""
@@ -141,13 +141,11 @@ class LandedResults(Generic[Outcome]):
 
     def admit(self, key: bytes) -> Outcome | None:
         """Admit a row: returns the outcome that has landed for it, if there is one."""
-        outcome = self._landed.get(key)
-        self._in_line[key] -= 1
-        if self._in_line[key] <= 0:
-            del self._in_line[key]
-            if not self._is_looking:
-                self._landed.pop(key, None)
-        return outcome
+        if (in_line := self._in_line.pop(key, 1)) > 1:
+            self._in_line[key] = in_line - 1
+        elif not self._is_looking:
+            return self._landed.pop(key, None)
+        return self._landed.get(key)
 
     def __len__(self) -> int:
         """How many outcomes are kept."""

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Any, Protocol
 
 from asyncudf.queues import StreamElement, StreamRecord
@@ -148,13 +149,14 @@ class LookupAhead:
 
     async def _look_up_part(self) -> None:
         # What came in the same turn of the loop is looked up together.
-        part = self._pending[0]
-        self._in_lookup = [part.popleft() for _ in range(min(len(part), self._stored.rows_at_once))]
-        if not part:
-            self._pending.popleft()
+        part, most = self._pending[0], self._stored.rows_at_once
+        if len(part) <= most:
+            self._in_lookup = [*self._pending.popleft()]
+        else:
+            self._in_lookup = [part.popleft() for _ in range(most)]
         self._landed.looking()
         elements = await self._looked_up(self._in_lookup)
-        self._landed.looked(one.key for one in elements if type(one) is CacheMiss and one.key and one.found is None)
+        self._landed.looked([one.key for one in elements if type(one) is CacheMiss and one.key and one.found is None])
         self._in_lookup = []
         self._buffer.feed(elements)
         self._end_buffer()
@@ -176,8 +178,11 @@ class LookupAhead:
         totals = self._operator.counters.totals
         totals.store_hits += len(rows) - misses
         totals.store_misses += misses
-        if self._is_single and not misses and len(rows) == len(elements) and {*map(type, found)} <= {list}:
-            return [CachedRows(rows, [results[0] for results in found])] if rows else []  # type: ignore[index]
+        if len(rows) == len(elements):  # the usual cases
+            if misses == len(rows):
+                return [*map(CacheMiss.of, rows, keys, found, repeat(self._operator.counters.clock()))]
+            if self._is_single and not misses and {*map(type, found)} == {list}:
+                return [CachedRows(rows, [results[0] for results in found])]  # type: ignore[index]
         return self._arranged(elements, keys, found)
 
     async def _keys(self, rows: Sequence[Any]) -> list[Key]:

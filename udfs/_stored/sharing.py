@@ -85,7 +85,7 @@ class StoreSharing(RowSharing):
         self._called: set[bytes] = set()
         self._landed = LandedResults[tuple[list[Any] | StoredFailure, float]]()  # with when it is too old
         self._writer = StoreWriter(operator, stored, lambda: pool.in_flight <= 1 or queue.places <= 0)
-        self._claims = Claims(operator, self, stored, pool, options.timeout)
+        self._claims = Claims(operator, self, stored, calls, options.timeout)
         self.inlet = LookupAhead(operator, stored, self._landed, buffer, request_batch, is_single=is_single)
         buffer.request_from(self.inlet.go_on)
 
@@ -143,12 +143,11 @@ class StoreSharing(RowSharing):
         key: bytes | None = row.key
         found: Found = row.found
         if key is not None and found is None:
-            found = self._fresh(self._landed.admit(key))
-            if found is None:
-                if self._flights.join(key, entry):
-                    return True
-            else:
+            landed = self._landed.admit(key)
+            if landed is not None and (found := self._fresh(landed)) is not None:
                 self._totals.shared_flights += 1
+            elif self._flights.join(key, entry):
+                return True
         if found is not None:
             self._have(entry, found)
         elif row.error is not None:
@@ -173,7 +172,7 @@ class StoreSharing(RowSharing):
     def beginning(
         self, put_record: Callable[[Any], Entry], begin: Callable[[CallSlot, Entry], float | None]
     ) -> Callable[[CallSlot, Any], float | None]:
-        calls, claims, called, needs_call = self._calls, self._claims, self._called, self.needs_call
+        claims, called, needs_call = self._claims, self._called, self.needs_call
 
         def begin_shared(slot: CallSlot, row: CacheMiss) -> float | None:
             entry = put_record(row)
@@ -182,7 +181,7 @@ class StoreSharing(RowSharing):
                     self._operator.push()
                 return None
             if claims.needs(row):
-                claims.add(calls.open((row,), (entry,)))
+                claims.add(Call((row,), (entry,), row.looked_up))
                 return None
             if (now := begin(slot, entry)) is not None and row.key is not None:
                 called.add(row.key)
@@ -196,16 +195,14 @@ class StoreSharing(RowSharing):
         self._claims.add(call)
         return False
 
-    def claimed(self, call: Call) -> None:
-        self._calls.ready.append(call)
-
     def found(self, row: CacheMiss, entry: Entry, found: Found) -> None:
         # The rows that follow this one have it too.
         key = row.key
         assert key is not None
         assert found is not None
-        self._claims.give_back(key)
-        for one in (entry, *self._flights.land(key, entry)):
+        followers = self._flights.land(key, entry)
+        self._end_lease(key)
+        for one in (entry, *followers):
             self._followers.pop(one, None)
             self._totals.shared_flights += 1
             self._have(one, found)
@@ -213,10 +210,11 @@ class StoreSharing(RowSharing):
     # While it is called.
 
     def begins(self, call: Call, now: float) -> None:
-        for row, _ in misses_of(call):
-            if row.key is not None:
-                self._called.add(row.key)
-                for follower in self._followers_of(row.key) if self._followers else ():
+        for row in call.records:
+            key: bytes | None = row.key  # type: ignore[attr-defined]
+            if key is not None:
+                self._called.add(key)
+                for follower in self._followers_of(key) if self._followers else ():
                     if follower.is_fresh:
                         self._calls.start_deadline(follower, now)
 
@@ -256,75 +254,61 @@ class StoreSharing(RowSharing):
         """Give a row its results, and keep them if its call has made them."""
         if key is None or not self._flights.leads(key, entry):
             entry.complete(results)
-        elif not isinstance(outcome, BaseException):
-            kept = self._stored.encoded(key, outcome)
-            if kept is None:
-                self._land(key, entry, results)
-                return
-            value, results = kept
-            self._await_writing(key)
-            self._write(key, value, self._stored.ttl, results, partial(self._land, key, entry, results))
-        elif self._stored.error_ttl is None or not is_lasting(outcome, self._retry):
+            return
+        stored = self._stored
+        found: Results | StoredFailure
+        if not isinstance(outcome, BaseException):
+            ttl, kept = stored.ttl, stored.encoded(key, outcome)
+            value, found = (None, outcome) if kept is None else kept
+            results = found
+        elif stored.error_ttl is None or not is_lasting(outcome, self._retry):
             self._leave_flight(key, entry)
             entry.complete(results)
+            return
         else:
-            failure = self._stored.failure(outcome)
-            self._await_writing(key)
-            land = partial(self._land_failure, key, entry, results, failure)
-            self._write(key, self._stored.encoded_failure(key, failure), self._stored.error_ttl, results, land)
-
-    def _await_writing(self, key: bytes) -> None:
-        """The call with this key is over: no deadline runs while its outcome is written."""
+            ttl, found = stored.error_ttl, stored.failure(outcome)
+            value = stored.encoded_failure(key, found)
+        # The call is over: no deadline runs while its outcome is written.
         self._called.discard(key)
         if self._followers:
             for follower in self._flights.followers(key):
                 self._calls.stop_deadline(follower)
+        if value is None:
+            self._land(key, entry, results, found, ttl)
+        elif (weighed := self._weighed) is None:
+            self._writer.put(key, value, ttl, partial(self._land, key, entry, results, found, ttl))
+        else:
+            weighed.load(results)  # until they are written they count as results that wait in the queue
+            self._writer.put(key, value, ttl, partial(self._land_weighed, weighed, key, entry, results, found, ttl))
 
-    def _write(self, key: bytes, value: bytes, ttl: float | None, results: Results, land: Callable[[], None]) -> None:
-        """Write a value; until it is written its results count as results that wait in the queue."""
-        weighed = self._weighed
-        if weighed is None:
-            self._writer.put(key, value, ttl, land)
-            return
+    def _land_weighed(self, weighed: Weighed, key: bytes, entry: Entry, results: Results, *outcome: Any) -> None:
+        for result in results:
+            weighed.unload(result)
+        self._land(key, entry, results, *outcome)
 
-        def written() -> None:
-            for result in results:
-                weighed.unload(result)
-            land()
+    def _land(
+        self, key: bytes, entry: Entry, results: Results, found: Results | StoredFailure, ttl: float | None
+    ) -> None:
+        """The outcome is in the store: all rows that have waited for it are done.
 
-        weighed.load(results)
-        self._writer.put(key, value, ttl, written)
-
-    def _land(self, key: bytes, entry: Entry, results: Results) -> None:
-        """The results are in the store: all rows that have waited for them are done."""
+        Args:
+            found: what rows have that find it there.
+        """
         if self._landed.wants(key):
             # A copy for rows to come: code further down may edit these results.
-            self._landed.note(key, (copied(results), self._end(self._stored.ttl)))
-        self._share(key, entry, results, results)
-
-    def _land_failure(self, key: bytes, entry: Entry, results: Results, failure: StoredFailure) -> None:
-        """The error is in the store: rows that have waited have it as they would have found it there."""
-        self._landed.note(key, (failure, self._end(self._stored.error_ttl)))
-        self._share(key, entry, results, failure)
-
-    def _share(self, key: bytes, entry: Entry, results: Results, found: Results | StoredFailure) -> None:
-        self._called.discard(key)
+            self._landed.note(key, (copied(found), math.inf if ttl is None else self._clock() + ttl))
         followers = self._flights.land(key, entry)
         self._end_lease(key)
         entry.complete(results)
         for follower in followers:
-            call = self._followers.pop(follower)
-            call.done = True
-            self._calls.stop_deadline(call.watched)
+            self._followers.pop(follower).done = True
             self._totals.shared_flights += 1
             self._have(follower, found)
 
-    def _end(self, ttl: float | None) -> float:
-        return math.inf if ttl is None else self._clock() + ttl
-
     def _end_lease(self, key: bytes) -> None:
-        if not self._flights.is_flying(key):
-            self._claims.give_back(key)
+        """Give back the lease of a key whose call is over, or is not made."""
+        if (leases := self._stored.leases) is not None and not self._flights.is_flying(key):
+            leases.give_back(key)
 
     def _leave_flight(self, key: bytes, entry: Entry) -> None:
         leads = self._flights.leads(key, entry)
@@ -334,4 +318,4 @@ class StoreSharing(RowSharing):
             self._pool.wake()
         elif leads:
             self._called.discard(key)
-            self._claims.give_back(key)
+            self._end_lease(key)

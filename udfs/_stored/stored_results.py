@@ -8,7 +8,7 @@ import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from .._calls.call import CallingOperator
 from .._calls.resources import opening
@@ -71,6 +71,9 @@ class StoredResults:
     Args:
         store: this task's own, not open yet.
         clock: seconds.
+
+    Attributes:
+        leases: of keys, among the tasks of a host; None if the store has none, or is not open.
     """
 
     # Lookups and writes come at the same time. The first lookup opens the store; a write comes after a lookup.
@@ -101,6 +104,7 @@ class StoredResults:
         self._redact: Redact | None = options.redact
         self._clock = clock
         self._is_open = self._is_opening = self._must_close = False
+        self.leases: Leases | None = None
         self._rests_until = 0.0
         self._warned: set[str] = set()
         self._rows, self._bytes, self._most = UNSEEN_ROWS, BYTES_AT_ONCE, ROWS_AT_ONCE
@@ -109,11 +113,6 @@ class StoredResults:
     def rows_at_once(self) -> int:
         """How many rows to look up together, so that their results do not fill the memory."""
         return max(1, min(self._most, BYTES_AT_ONCE * self._rows // self._bytes))
-
-    @property
-    def leases(self) -> Leases | None:
-        """Leases of keys among the tasks of a host; None if the store has none."""
-        return self._store.leases if self._is_open and self._store.is_built_in else None
 
     @property
     def close_limit(self) -> float:
@@ -133,8 +132,8 @@ class StoredResults:
             self._most = FEW_ROWS  # perhaps it was too much at once
             return [None] * len(keys)
         self._most = min(ROWS_AT_ONCE, 2 * self._most)
-        sizes = [len(value) for value in values if value is not None]
-        self._rows, self._bytes = self._rows + len(sizes), self._bytes + sum(sizes)
+        present = [*filter(None, values)]
+        self._rows, self._bytes = self._rows + len(present), self._bytes + sum(map(len, present))
         found: list[Found] = []
         expired = self._codec.expired
         for start in range(0, len(keys), KEYS_AT_ONCE):
@@ -181,6 +180,7 @@ class StoredResults:
         """Close the store, if it is open."""
         if self._must_close:
             self._is_open = self._must_close = False
+            self.leases = None
             self._rests_until = 0.0
             await self._asked(self._store.close, STORE_CLOSE_LIMIT)
 
@@ -190,7 +190,9 @@ class StoredResults:
         self._is_opening = self._must_close = True
         try:
             self._is_open = await self._asked(self._opened, self._limit) is not None
-            if not self._is_open:  # what it has of a connection must not pile up
+            if self._is_open:
+                self.leases = self._store.leases if self._store.is_built_in else None
+            else:  # what it has of a connection must not pile up
                 self._must_close = False
                 with contextlib.suppress(AsyncUDFError):
                     await opening(self._store.close, "", self._limit, in_own_task=not self._store.is_built_in)
@@ -253,13 +255,8 @@ def replayed(failure: StoredFailure) -> Exception:
     return kind(failure.message)
 
 
-class _Waiting(NamedTuple):
-    """A result that is to be written."""
-
-    key: bytes
-    value: bytes
-    ttl: float | None
-    then: Callable[[], None]
+# A value that is to be written: its key, the value, its ttl, and what is called then.
+_Waiting = tuple[bytes, bytes, float | None, Callable[[], None]]
 
 
 class StoreWriter:
@@ -291,7 +288,7 @@ class StoreWriter:
 
     def put(self, key: bytes, value: bytes, ttl: float | None, then: Callable[[], None]) -> None:
         """Write a value soon; `then` is called when it is written, or when the store has failed."""
-        self._waiting.append(_Waiting(key, value, ttl, then))
+        self._waiting.append((key, value, ttl, then))
         self._go_on()
 
     def _go_on(self) -> None:
@@ -317,8 +314,8 @@ class StoreWriter:
             await self._keep(batch)
             if self._is_closing or self._operator.has_finished:
                 return
-            for one in batch:
-                one.then()
+            for *_, then in batch:
+                then()
             self._operator.push()
         except asyncio.CancelledError:
             raise
@@ -330,9 +327,9 @@ class StoreWriter:
             self._go_on()
 
     async def _keep(self, batch: Sequence[_Waiting]) -> None:
-        last = {one.key: one for one in batch}  # of an error and a result that came after it, the result
-        for ttl in {one.ttl for one in last.values()}:
-            await self._stored.keep({key: one.value for key, one in last.items() if one.ttl == ttl}, ttl)
+        last = {key: (value, ttl) for key, value, ttl, _ in batch}  # of an error and a later result, the result
+        for ttl in {ttl for _, ttl in last.values()}:
+            await self._stored.keep({key: value for key, (value, its) in last.items() if its == ttl}, ttl)
 
     def end(self) -> None:
         """Call no more `then`: the operator has ended."""
