@@ -211,7 +211,7 @@ def run(title: str, service: Service, enriched: DataFrame, capacity: int, *, pro
     functions = seen.metrics["functions"]  # none without the library
     if functions:
         print(textwrap.indent(seen.summary(), "  "), end="\n\n")
-    print(f"  ideal:   {seconds:.1f} s for {rows} rows is {seconds / ideal:.2f} x ideal")
+    print(f"  ideal:   {seconds:.1f} s for {rows:,} rows, {rows / seconds:,.0f}/s, is {seconds / ideal:.2f} x ideal")
     print(f"           (ideal: {busy:.1f} s of waiting / ({capacity} calls in flight x {TASKS} tasks) = {ideal:.1f} s)")
     answers = ", ".join(f"{stats[status]:.0f} x {status}" for status in ("200", "404", "500", "429"))
     print(
