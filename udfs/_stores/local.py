@@ -82,14 +82,14 @@ class LocalResults:
         return values
 
     def _read(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        now = self._ends(0.0)
+        soon = int(self._clock() * 1000 + 1).to_bytes(8, "big")  # what ends in this millisecond is over
         files = self._files.current()
         entries: list[bytes | None] = files[0].get(keys) if files else [None] * len(keys)
         for older in files[1:]:
             missing = [at for at, entry in enumerate(entries) if entry is None]
             for at, entry in zip(missing, older.get([keys[at] for at in missing]), strict=True):
                 entries[at] = entry
-        return [None if entry is None or entry[:8] <= now else entry[8:] for entry in entries]
+        return [None if entry is None or entry < soon else entry[8:] for entry in entries]
 
     async def put_many(self, items: Mapping[bytes, bytes], ttl: float | None) -> None:
         await self._put_all(items, NEVER if ttl is None else self._ends(ttl))
