@@ -276,7 +276,7 @@ VERDICTS: dict[str, Case] = {
     "refusals": (
         figures(limit=9.0, calls_busy=1.0, throttled=12, refused_seconds=8.0, in_flight={"mean": 2.0, "peak": 20}),
         "limit",
-        ["90%", "the service refused 12 calls", "rate_limit"],
+        ["90%", "the service refused 12 calls", "rate_limit", "job_capacity"],
     ),
     "a capacity that is found out": (
         figures(calls_busy=10.0, options={"capacity": "given"}, in_flight={"mean": 12.0, "peak": 31}),

@@ -176,6 +176,22 @@ def failing_beyond(at_once: int) -> Call:
     return call
 
 
+def refusing_beyond(at_once: int) -> Call:
+    """A service of uneven calls of 20 ms that refuses a call while it has so many."""
+    flying = 0
+
+    async def call(n: int) -> int:
+        nonlocal flying
+        if flying >= at_once:
+            raise http.ThrottledError(429, retry_after=1.0)
+        flying += 1
+        await asyncio.sleep(0.01 + 0.02 * (n * 7919 % 100) / 100)
+        flying -= 1
+        return n
+
+    return call
+
+
 def hanging(one_in: int) -> Call:
     """Some calls never come back, but if they are made again."""
     tried = set[int]()
@@ -498,7 +514,7 @@ JOBS = {
         lambda: run(refusing()),
         "limit",
         "calls were held back because the service refused",
-        "sure",
+        "likely",
         lambda text: run(refusing(), rate_limit=RateLimit(49)),
         0.0,
     ),
@@ -506,9 +522,17 @@ JOBS = {
         lambda: run(refusing(), rate_limit=RateLimit(500)),
         "limit",
         "calls were held back because the service refused",
-        "sure",
+        "likely",
         lambda text: run(refusing(), rate_limit=RateLimit(49)),
         0.0,
+    ),
+    "a service that refuses calls beyond a few at once, though there is a rate": Job(
+        lambda: run(refusing_beyond(5), 800, rate_limit=RateLimit(240)),
+        "limit",
+        "calls waited for rate_limit=, and still the service refused",
+        "likely",
+        lambda text: run(refusing_beyond(5), 800, capacity=5),
+        0.29,
     ),
     "a dead service": Job(
         lambda: run(dead_for_a_minute(), breaker=CircuitBreaker()),

@@ -185,7 +185,7 @@ def _blocks(f: FunctionFigures) -> Iterator[Diagnosis]:
 def _failures(f: FunctionFigures) -> Iterator[Diagnosis]:
     retried, failed = f.part("retries", of="attempts"), f.part("failures", of="rows")
     if f.part("throttled", of="attempts") >= MANY:
-        yield Diagnosis(f"{_slots(f)}, but {_refused(f)}", LOWER_RATE, is_sure=False)
+        yield Diagnosis(f"{_slots(f)}, but {_refused(f)}", LOWER_LIMIT, is_sure=False)
     if retried >= MANY:
         gain, retries = f.if_no_attempt_failed(), f"{share(retried)} of the attempts were retries{mostly(f.errors)}"
         yield Diagnosis(
@@ -278,7 +278,8 @@ def _slots_too_few(f: FunctionFigures) -> Iterator[Diagnosis]:
         )
     yield Diagnosis(
         f"{took}: the service or capacity is the limit",
-        f"try {twice}: if calls then take longer, the service is the limit",
+        f"try {twice}: if calls then take longer{' or more are refused' * (f.count('throttled') > 0)}, the service is the "
+        "limit",
         is_sure=False,
     )
 
@@ -428,7 +429,10 @@ def _output(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 def _limit(f: FunctionFigures) -> Iterator[Diagnosis]:
     if f.count("refused_seconds") >= MUCH * f.time[f.top]:
-        yield Diagnosis(f"calls were held back because {_refused(f)}", LOWER_RATE)
+        yield Diagnosis(f"calls were held back because {_refused(f)}", LOWER_LIMIT, is_sure=False)
+    if f.part("throttled", of="attempts") >= SOME:
+        allowed = " and ".join(f"{name}=" for name in _limits(f))
+        yield Diagnosis(f"calls waited for {allowed}, and still {_refused(f)}", LOWER_LIMIT, is_sure=False)
     words = {"rate_limit": "a permit", "job_capacity": f"a share of job_capacity={f.options.get('job_capacity')}"}
     waited = " or ".join(words[name] for name in _limits(f))
     seen = f"calls waited for {waited}: what you allow is the limit, and capacity changes nothing"
@@ -511,7 +515,10 @@ NO_BLOCKS = (
     "if a service is waited for, an asynchronous client, or a plain def (which runs in threads), {}; for computing "
     "only more cores help"
 )
-LOWER_RATE = "a rate_limit just below what it allows would spare the calls that it refuses"
+LOWER_LIMIT = (
+    "a rate_limit just below what it allows, or a job_capacity if it bounds calls at once, would spare the calls that it "
+    "refuses"
+)
 REMEDIES: Mapping[State, Callable[[FunctionFigures], str]] = {
     State.INPUT: lambda f: "more partitions on more cores, or less work before the calls,",
     State.OUTPUT: lambda f: "a faster reader (the next function, the write), or more partitions,",
