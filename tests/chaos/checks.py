@@ -233,7 +233,8 @@ def what_is_paid_is_not_called_again(job: Job) -> Iterator[str]:
             if call.outcome in ("ok", "hopeless"):
                 del first_attempts[call.pid, n]
             is_excused = before is not None and any(one.covers(before, call) for one in excuses)
-            if before is not None and began > before.ended + looked_up and not is_excused:
+            is_first = call.began == began
+            if before is not None and is_first and began > before.ended + looked_up and not is_excused:
                 repeated[n] += 1
             if call.outcome == "ok" and call.ended - call.began < timely and (before is None or is_excused):
                 paid[n] = call

@@ -140,7 +140,9 @@ def test_the_verdict_names_why_a_job_is_slow(job: str) -> None:
     """Each of them ran through the engine; nobody wrote down its figures."""
     run, state, told = JOBS[job]
     found = verdict(run())
-    only_if = [words in found.text for words in ("capacity=", "if a second attempt", "if the service takes", "if it bounds")]
+    only_if = [
+        words in found.text for words in ("capacity=", "if a second attempt", "if the service takes", "if it bounds")
+    ]
     assert (found.state, found.sureness) == (state, "likely" if any(only_if) else "sure")
     assert told in found.text
 

@@ -276,10 +276,10 @@ def _slots_too_few(f: FunctionFigures) -> Iterator[Diagnosis]:
             gain,
             is_sure=False,
         )
+    refused = " or more of them are refused" if f.count("throttled") else ""
     yield Diagnosis(
         f"{took}: the service or capacity is the limit",
-        f"try {twice}: if calls then take longer{' or more are refused' * (f.count('throttled') > 0)}, the service is the "
-        "limit",
+        f"try {twice}: if calls then take longer{refused}, the service is the limit",
         is_sure=False,
     )
 
@@ -516,8 +516,8 @@ NO_BLOCKS = (
     "only more cores help"
 )
 LOWER_LIMIT = (
-    "a rate_limit just below what it allows, or a job_capacity if it bounds calls at once, would spare the calls that it "
-    "refuses"
+    "a rate_limit just below what it allows, or a job_capacity if it bounds calls at once, would spare the calls that "
+    "it refuses"
 )
 REMEDIES: Mapping[State, Callable[[FunctionFigures], str]] = {
     State.INPUT: lambda f: "more partitions on more cores, or less work before the calls,",
