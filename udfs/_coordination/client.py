@@ -168,7 +168,7 @@ class Coordinator:
         if self.trip > SLOW:
             self._warn(
                 "the coordinator at %s takes %.1f s to answer: limits of the whole job are kept, but not used to the "
-                "full. It is too far away, or has too much to do",
+                "full. It is far away, or it or this machine has too much to do",
                 self._told,
                 self.trip,
             )

@@ -49,8 +49,8 @@ class RetryStrategy:
     come from its own attempt number alone, so rows never disturb each other; a server's `Retry-After` (an
     exception with `retry_after` seconds, or with `headers`, or those of its `response`) wins over the computed delay.
     Longer waits are capped at `max_retry_after` seconds. A wait of 0 seconds or less, such as a date in the past,
-    leaves the computed delay. The deadline of the row always holds: if the delay would end after it, the row ends at
-    once with the error of its last attempt.
+    leaves the computed delay; a refusal, which uses no attempt, waits a second then. The deadline of the row always
+    holds: if the delay would end after it, the row ends at once with the error of its last attempt.
 
     Args:
         stop: a tenacity stop object, such as `tenacity.stop_after_attempt(3)`.
