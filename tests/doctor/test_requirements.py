@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
-
 import pytest
 from packaging.requirements import Requirement
 
-from asyncudf._doctor import packages
-from asyncudf._doctor.packages import _counts, as_line, fits, missing_for, read_extras, required_of, version_of
-
-ROOT = Path(__file__).parents[2]
+from asyncudf._doctor.packages import _counts, as_line, fits, required_of, version_of
 
 
 @pytest.mark.parametrize(
@@ -52,38 +46,6 @@ def test_a_requirement_shows_as_people_write_it():
 def test_what_counts_here(line, always, with_extra):
     """On this platform, and an extra has only what it adds."""
     assert (_counts(Requirement(line), ""), _counts(Requirement(line), "b")) == (always, with_extra)
-
-
-def test_an_extra_needs_what_its_extras_need(monkeypatch):
-    """Through other extras, of other packages too, and round in a circle."""
-    lines = {
-        "us": [
-            'a>=2; extra == "one"',
-            'us[two]; extra == "one"',
-            'us[one]; extra == "two"',
-            'b[c]; extra == "two"',
-            "z",
-        ],
-        "b": ['d; extra == "c"', 'e; extra == "other"', "f"],
-    }
-    installed = {"us": "1", "a": "1.9", "b": "1"}
-
-    def required(package, extra):
-        return [one for one in map(Requirement, lines.get(package, [])) if _counts(one, extra)]
-
-    monkeypatch.setattr(packages, "required_of", required)
-    monkeypatch.setattr(packages, "version_of", lambda package: installed.get(package, ""))
-    assert missing_for("us", "one") == ["a>=2", "d"]
-    installed["d"] = "0"
-    assert missing_for("us", "two") == ["a>=2"]
-    installed["a"] = "2.0"
-    assert missing_for("us", "one") == []
-
-
-def test_the_extras_are_those_of_the_package():
-    """None is listed by hand."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert read_extras().keys() == project["optional-dependencies"].keys()
 
 
 def test_a_package_that_is_not_there():

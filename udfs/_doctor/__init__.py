@@ -1,1 +1,1 @@
-"""What is wrong with an installation, and the line that mends it."""
+"""What is wrong with an installation, and the line that fixes it."""

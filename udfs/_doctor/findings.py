@@ -1,4 +1,4 @@
-"""What the doctor says of each thing that it looks at: a line with what is there, and a line that mends it."""
+"""What the doctor says of each thing that it looks at: a line with what is there, and a line that fixes it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Finding:
     """What the doctor found out about one thing; with these names in `--json`."""
 
     name: str  # what was looked at
-    status: Literal["ok", "warn", "fail"]  # "warn" if work can go on, "fail" if it cannot
+    status: Literal["ok", "warn", "fail", "skip"]  # "warn" if work can go on, "fail" if it cannot
     found: str  # what is there
-    mend: str = ""  # the line that mends it; empty if nothing is wrong
+    fix: str = ""  # the line that fixes it; empty if nothing is wrong
     detail: str = ""  # all that a failed program printed; only `--json` shows it
 
 
 def as_text(finding: Finding) -> str:
-    """A finding as people read it: a line, and a second one with what mends it."""
+    """A finding as people read it: a line, and a second one with what fixes it."""
     line = f"{finding.status:<5} {_visible(finding.name):<22} {_visible(finding.found)}"
-    return f"{line}\n{'':<5} {'':<22} -> {_visible(finding.mend)}" if finding.mend else line
+    return f"{line}\n{'':<5} {'':<22} -> {_visible(finding.fix)}" if finding.fix else line
 
 
 def _visible(text: str) -> str:

@@ -79,8 +79,8 @@ def check_open_files(limits: tuple[float, float] | None, capacity: int) -> Findi
         found = f"{there}; without Spark {capacity:,} calls need about {need:,}"
         return Finding("open files", "warn", found, f"ulimit -n {int(min(hard, 1 << (need - 1).bit_length()))}")
     found = f"at most {_files(hard)} in a process, and {capacity:,} calls in a task need about {need:,}"
-    mend = f"capacity={max(1, int(hard) - OWN_FILES)}, or let root raise the limit of {_files(hard)}"
-    return Finding("open files", "fail", found, mend)
+    fix = f"capacity={max(1, int(hard) - OWN_FILES)}, or let root raise the limit of {_files(hard)}"
+    return Finding("open files", "fail", found, fix)
 
 
 def _files(limit: float) -> str:
@@ -101,18 +101,18 @@ def check_ports(ports: int | None, capacity: int, tasks: int) -> Finding:
 
 def check_host(host: Host) -> Finding:
     """Whether the name of this machine leads to it. If not, Spark hangs or fails when it starts."""
-    mend = host_mend(host.setting)
+    fix = host_fix(host.setting)
     shown = f"{host.setting} {host.name}" if host.setting else host.name
     if host.problem:
-        return Finding("host name", "fail", f"{shown}: {host.problem}", mend)
+        return Finding("host name", "fail", f"{shown}: {host.problem}", fix)
     if host.seconds > SLOW:
-        return Finding("host name", "warn", f"{shown} took {host.seconds:.0f} s to resolve", mend)
+        return Finding("host name", "warn", f"{shown} took {host.seconds:.0f} s to resolve", fix)
     return Finding("host name", "ok", f"{shown} is {host.address}")
 
 
-def host_mend(setting: str = "") -> str:
-    """The line that mends a bad name: by the variable that sets it, or of the machine's own name."""
-    # Spark ignores the address if a host name is set: then another address mends nothing.
+def host_fix(setting: str = "") -> str:
+    """The line that fixes a bad name: by the variable that sets it, or of the machine's own name."""
+    # Spark ignores the address if a host name is set: then another address fixes nothing.
     return clear(HOST_NAME) if setting == HOST_NAME else export(ADDRESS, "127.0.0.1")
 
 

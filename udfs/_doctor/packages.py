@@ -1,4 +1,4 @@
-"""Versions: of Python, of the packages that asyncudf asks for, of its extras, and of the Spark in SPARK_HOME."""
+"""Versions: of Python, of the packages that asyncudf asks for, and of the Spark in SPARK_HOME."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,14 +23,12 @@ if TYPE_CHECKING:  # imported late: without `packaging` the doctor says so, and 
 __all__ = (
     "PACKAGE",
     "as_line",
-    "check_extras",
     "check_package",
+    "check_packages",
     "check_remote",
     "check_spark_home",
     "fits",
-    "missing_for",
     "packages_needed",
-    "read_extras",
     "required_of",
     "spark_folder",
     "spark_in",
@@ -44,18 +43,23 @@ WHY = {"pandas": "PySpark does not fully support pandas 3"}  # an upper bound th
 def check_package(required: Requirement, version: str) -> Finding:
     """The installed version of Python, asyncudf or a package, within the bounds; empty if it is not installed."""
     name, bounds = required.name, bounds_of(required)
-    if name == PACKAGE and version:
+    if version and (name == PACKAGE or fits(version, bounds)):
         return Finding(name, "ok", version)
-    if fits(version, bounds):
-        return Finding(name, "ok", f"{version} ({bounds or 'any'})")
     why = f": {WHY[name]}" if version and name in WHY and "<" in bounds else ""
     found = f"{version or 'not installed'}, and asyncudf needs {bounds or 'it'}{why}"
-    mend = shlex.join([sys.executable, "-m", "pip", "install", as_line(required)])
+    fix = shlex.join([sys.executable, "-m", "pip", "install", as_line(required)])
     if name == PACKAGE:
         found = "is not installed, so the versions that it needs are not known"
     elif name == "Python":
-        mend = "make a virtual environment with another Python, and install asyncudf there"
-    return Finding(name, "fail", found, mend)
+        fix = "make a virtual environment with another Python, and install asyncudf there"
+    return Finding(name, "fail", found, fix)
+
+
+def check_packages(versions: Iterable[tuple[Requirement, str]]) -> list[Finding]:
+    """What does not fit; if all fits, one line with all versions."""
+    found = list(starmap(check_package, versions))
+    fitting = ", ".join(f"{one.name} {one.found}" for one in found)
+    return [one for one in found if one.status != "ok"] or [Finding("packages", "ok", fitting)]
 
 
 def read_versions() -> Iterator[tuple[Requirement, str]]:
@@ -128,38 +132,6 @@ def version_of(package: str) -> str:
         return ""
 
 
-def check_extras(missing: Mapping[str, list[str]]) -> Finding:
-    """Which extras are installed; none has to be. `missing` is what each extra lacks."""
-    there = ", ".join(extra for extra, lacking in missing.items() if not lacking) or "none"
-    absent = ", ".join(
-        f"{extra} (lacks {', '.join(lacking[:3])}{', ...' if len(lacking) > 3 else ''})"
-        for extra, lacking in missing.items()
-        if lacking
-    )
-    return Finding("extras", "ok", f"installed: {there}" + (f"; not installed: {absent}" if absent else ""))
-
-
-def read_extras() -> dict[str, list[str]]:
-    """For each extra of asyncudf the requirements that are not installed."""
-    names = importlib.metadata.metadata(PACKAGE).get_all("Provides-Extra") or []
-    return {name: missing_for(PACKAGE, name) for name in names}
-
-
-def missing_for(package: str, extra: str) -> list[str]:
-    """The requirements of an extra that are not installed, those of the extras that it names included."""
-    missing: set[str] = set()
-    waiting, seen = [(package, extra)], set()
-    while waiting:
-        asked = waiting.pop()
-        if asked not in seen:
-            seen.add(asked)
-            for required in required_of(*asked):
-                if not fits(version_of(required.name), str(required.specifier)):
-                    missing.add(as_line(required))
-                waiting += [(required.name, inner) for inner in required.extras]
-    return sorted(missing)
-
-
 def check_remote(url: str) -> list[Finding]:
     """Whether sessions run on another machine, over Spark Connect. The URL is not shown: it may hold a token."""
     found = "is set: your sessions run on another machine, and what follows is about this one"
@@ -168,8 +140,6 @@ def check_remote(url: str) -> list[Finding]:
 
 def check_spark_home(home: str, there: str, installed: str) -> Finding:
     """Whether the Spark in SPARK_HOME, of version `there` (empty without one), fits the `installed` PySpark."""
-    if not home:
-        return Finding("SPARK_HOME", "ok", "not set: Spark is the one in the package pyspark")
     if not there:
         return Finding("SPARK_HOME", "fail", f"{home} has no Spark in it", clear("SPARK_HOME"))
     if there.split(".")[:2] != installed.split(".")[:2] and installed:

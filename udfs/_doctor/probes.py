@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import starmap
 
 from . import machine, packages, programs
 from .findings import Finding, one_line
@@ -36,14 +35,13 @@ def _of_own_spark(probe: Probe) -> Probe:
     return lambda asked: [] if packages.connect_client() else probe(asked)
 
 
-# What is looked at: how it is read, and the check that says what is wrong and what mends it.
+# What is looked at: how it is read, and the check that says what is wrong and what fixes it.
 PROBES: Mapping[str, Probe] = {
-    "versions": lambda asked: starmap(packages.check_package, packages.read_versions()),
+    "versions": lambda asked: packages.check_packages(packages.read_versions()),
     "SPARK_REMOTE": lambda asked: packages.check_remote(asked.environment.get("SPARK_REMOTE", "")),
-    "SPARK_HOME": _of_own_spark(lambda asked: [_spark_home(asked.environment.get("SPARK_HOME", ""))]),
+    "SPARK_HOME": _of_own_spark(lambda asked: map(_spark_home, filter(None, [asked.environment.get("SPARK_HOME")]))),
     "Java": _of_own_spark(lambda asked: [_java(asked.environment)]),
     "Python": lambda asked: _pythons(asked.environment),
-    "extras": lambda asked: [packages.check_extras(packages.read_extras())],
     "open files": lambda asked: [machine.check_open_files(machine.open_file_limits(), asked.capacity)],
     "ports": lambda asked: [machine.check_ports(machine.port_count(), asked.capacity, asked.tasks)],
     "host name": lambda asked: map(machine.check_host, machine.read_hosts(asked.environment)),
@@ -64,7 +62,7 @@ def _java(environment: Mapping[str, str]) -> Finding:
 
 def _pythons(environment: Mapping[str, str]) -> Iterator[Finding]:
     driver = programs.start_python(sys.executable)
-    yield programs.check_driver_python(driver)
+    yield from programs.check_driver_python(driver)
     if client := packages.connect_client():
         found = f"{client}: workers run where it connects to, and need Python {driver.version} and asyncudf there"
         yield Finding("workers", "ok", found)
@@ -74,14 +72,24 @@ def _pythons(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _job(environment: Mapping[str, str]) -> Finding:
-    other_host = machine.host_mend(*machine.host_settings(environment)[:1])
+    other_host = machine.host_fix(*machine.host_settings(environment)[:1])
     return programs.check_job(programs.run_job(environment), other_host)
 
 
 def examine(examination: Examination) -> Iterator[Finding]:
     """Look at everything, and give each finding as soon as it is known. Never raises for what is wrong."""
+    failed: list[str] = []
     for name, probe in PROBES.items():
-        yield from guarded(name, probe, examination)
+        if name == "tiny job" and failed:
+            probe = _of_own_spark(lambda asked: [_skipped(failed)] if asked.with_job else [])
+        for finding in guarded(name, probe, examination):
+            yield finding
+            if finding.status == "fail" and name != "open files":  # three rows need few
+                failed.append(finding.name)
+
+
+def _skipped(failed: Iterable[str]) -> Finding:
+    return Finding("tiny job", "skip", f"not started, as it needs what failed: {', '.join(failed)}")
 
 
 def guarded(name: str, probe: Probe, examination: Examination) -> Iterator[Finding]:
@@ -90,8 +98,8 @@ def guarded(name: str, probe: Probe, examination: Examination) -> Iterator[Findi
         yield from probe(examination)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        mend = f"{sys.executable} -m pip install {package}"
-        yield Finding(name, "fail", f"cannot be looked at without {package}", mend)
+        fix = f"{sys.executable} -m pip install {package}"
+        yield Finding(name, "fail", f"cannot be looked at without {package}", fix)
     except Exception as error:
         found = f"cannot be looked at: {type(error).__name__}: {one_line(str(error))}"
         yield Finding(name, "fail", found, "please report this: it is a bug of the doctor")

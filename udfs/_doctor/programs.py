@@ -156,8 +156,8 @@ def check_java(settings: JavaSettings, spark: str, install: str, start: Callable
         return Finding("java", "fail", f"none: JAVA_HOME is not set, and PATH has no java{hint}", install)
     java = start(path)
     if problem := _java_problem(java, spark):
-        mend = _other_java(settings, spark, install, start) if settings.in_home else install
-        return Finding("java", "fail", f"{path}: {problem}", mend)
+        fix = _other_java(settings, spark, install, start) if settings.in_home else install
+        return Finding("java", "fail", f"{path}: {problem}", fix)
     if java.version not in _javas_of(spark):
         found = f"{path} is Java {java.version}; {_name(spark)} is used with {_in_words(_javas_of(spark))}"
         return Finding("java", "warn", found, install)
@@ -175,7 +175,7 @@ def _java_problem(java: Java, spark: str) -> str:
 
 
 def _other_java(settings: JavaSettings, spark: str, install: str, start: Callable[[str], Java]) -> str:
-    """What mends a bad JAVA_HOME: often a good Java is on PATH, which Spark takes without JAVA_HOME."""
+    """What fixes a bad JAVA_HOME: often a good Java is on PATH, which Spark takes without JAVA_HOME."""
     if settings.on_path and not _java_problem(start(settings.on_path), spark):
         return clear("JAVA_HOME")
     above, last = os.path.split(settings.home.rstrip("/\\"))
@@ -270,13 +270,13 @@ class WorkerPython:
     file: str = ""  # the file that it is written in; empty for an environment variable
 
 
-def check_driver_python(driver: Python) -> Finding:
+def check_driver_python(driver: Python) -> list[Finding]:
     """Whether asyncudf, and what it needs, can be imported here: what is installed may be broken all the same."""
     if not driver.problem and not driver.error:
-        return Finding("driver's Python", "ok", f"{driver.version} ({sys.executable}) imports asyncudf")
+        return []
     needed = [as_line(required) for required in packages_needed()]
-    mend = shlex.join([sys.executable, "-m", "pip", "install", "--force-reinstall", *needed])
-    return Finding("driver's Python", "fail", f"{sys.executable}: {driver.problem or driver.error}", mend)
+    fix = shlex.join([sys.executable, "-m", "pip", "install", "--force-reinstall", *needed])
+    return [Finding("driver's Python", "fail", f"{sys.executable}: {driver.problem or driver.error}", fix)]
 
 
 def check_python(worker: WorkerPython, driver: Python, start: Callable[[str], Python]) -> Finding:
@@ -287,7 +287,7 @@ def check_python(worker: WorkerPython, driver: Python, start: Callable[[str], Py
         return Finding(worker.setting, "ok", found)
     program = worker.program or "python3"
     python = start(program)
-    shown = program if worker.program else "not set, so workers take python3 from PATH, and that"
+    shown = program if worker.program else "not set, so workers take python3 from PATH, which"
     if python.problem:
         found = f"{shown} cannot be used: {python.problem}"
     elif python.version != driver.version:
@@ -298,12 +298,12 @@ def check_python(worker: WorkerPython, driver: Python, start: Callable[[str], Py
         shown = program if worker.program else "not set; python3 of PATH"
         return Finding(worker.setting, "ok", f"{shown} is Python {python.version} and imports asyncudf")
     if driver.error and python.version == driver.version:
-        mend = "mend the driver's Python first"  # it may be the same one
+        fix = "fix the driver's Python first"  # it may be the same one
     elif worker.file:
-        mend = f"in {worker.file}: {worker.setting} {sys.executable}"
+        fix = f"in {worker.file}: {worker.setting} {sys.executable}"
     else:
-        mend = clear(worker.setting) if is_drivers else export(worker.setting, sys.executable)
-    return Finding(worker.setting, "fail", found, mend)
+        fix = clear(worker.setting) if is_drivers else export(worker.setting, sys.executable)
+    return Finding(worker.setting, "fail", found, fix)
 
 
 def python_settings(environment: Mapping[str, str], spark_home: str) -> Iterator[WorkerPython]:
@@ -360,12 +360,10 @@ print("\\n" + json.dumps(found), flush=True)
 EXPECTED = [1, 2, 3]
 ELSEWHERE = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "PYSPARK_GATEWAY_PORT")  # lead to another Spark
 
-# What an error's text says of the line that mends it. A module that the driver lacks is missing in its workers too:
-# then another PYSPARK_PYTHON mends nothing.
-PYTHON = r"PYTHON_VERSION_MISMATCH|Cannot run program|(PythonException|Caused by)[\s\S]*No module named"
+# What an error's text says of the line that fixes it.
 HOST = r"UnknownHostException|UnresolvedAddressException|Can(no|')t assign requested address"
 SPACE = r"No space left on device|Disk quota exceeded"
-OTHERWISE = "mend what fails above first; this shows all that it printed: python -m asyncudf doctor --json"
+OTHERWISE = "python -m asyncudf doctor --json  # shows all that the job printed"
 
 
 @dataclass(frozen=True)
@@ -386,14 +384,13 @@ def check_job(job: TinyJob, other_host: str) -> Finding:
         return Finding("tiny job", "fail", f"has the rows {job.rows}, not {EXPECTED}", OTHERWISE, job.output)
     # The error alone first: Spark prints many warnings that have nothing to do with it.
     texts = (job.error, job.output)
-    mends = {
-        PYTHON: export("PYSPARK_PYTHON", sys.executable),
+    fixes = {
         HOST: other_host,
         SPACE: export("SPARK_LOCAL_DIRS", "/a/folder/with/space"),
     }
-    mend = next((mend for text in texts for cause, mend in mends.items() if re.search(cause, text)), OTHERWISE)
+    fix = next((fix for text in texts for cause, fix in fixes.items() if re.search(cause, text)), OTHERWISE)
     found = next((line for text in texts if (line := _error_line(text))), "it ends without an error message")
-    return Finding("tiny job", "fail", found, mend, job.output)
+    return Finding("tiny job", "fail", found, fix, job.output)
 
 
 def _error_line(text: str) -> str:
