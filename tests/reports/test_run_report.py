@@ -288,7 +288,9 @@ class TestCases:
         page = page_of(metrics_of([message_of(few, range(100))]), tmp_path)
         (value, _) = figures_in(page, "derived")["0.ideal"]
         assert value == pytest.approx(100 / 0.05, rel=0.05)
-        assert "100 slots each as there were no more calls to make" in " ".join(page.text.split())
+        assert "100 slots per task, 1 task running on average (there were no more calls to make)" in " ".join(
+            page.text.split()
+        )
 
     def test_no_bar_is_wider_than_its_place(self, tmp_path: Path) -> None:
         """Figures may contradict each other: more achieved than the ideal."""

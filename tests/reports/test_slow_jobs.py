@@ -102,14 +102,14 @@ JOBS: dict[str, tuple[Callable[[], Figures], str, str]] = {
     "slow input": (
         lambda: run_of_a_function(usual, range(1000), capacity=20, every=0.5, batch=20),
         "input",
-        "Spark upstream is the limit, and more capacity changes nothing",
+        "the query before the function is the limit, and more capacity changes nothing",
     ),
-    "slow reader": (lambda: chain()[0], "output", "the function behind, is the limit"),
+    "slow reader": (lambda: chain()[0], "output", "the next function, is the limit"),
     "what the slow reader says": (lambda: chain()[1], "calls_busy", "all 10 slots of a task were busy"),
     "blocked loop": (
         lambda: run_of_a_function(blocking, range(100)),
         "blocked_loop",
-        "synchronous code kept the event loop from everything else",
+        "synchronous code blocked the event loop",
     ),
     "blocked loop, too short to be seen": (
         lambda: run_of_a_function(briefly_blocking, range(1000)),
@@ -129,7 +129,7 @@ JOBS: dict[str, tuple[Callable[[], Figures], str, str]] = {
     "refusals": (refusing, "limit", "calls were held back because the service refused "),
     "straggler": (
         lambda: run_of_a_function(sometimes_slow, range(905), capacity=20),
-        "winding_down",
+        "start_and_end",
         "tasks waited for their last calls: half of all took 50 ms, the longest 5 s; attempt_timeout=",
     ),
 }

@@ -15,7 +15,7 @@ WEATHER = figures(
     function="weather #2",
     calls_busy=27.9,
     input=1.5,
-    winding_down=0.6,
+    start_and_end=0.6,
     latency=latencies(12_345, 0.048, 1.2, slow=5),
     retries=30,
     timeouts=4,
@@ -43,11 +43,11 @@ def test_what_a_run_did() -> None:
         "weather #2 (column): tasks: 3 succeeded, 1 running, 2 failed",
         "  rows      12,345 in, 12,345 out, 1,234/s",
         "  calls     12,345: p50 48 ms, p95 48 ms, p99 48 ms, longest 1.2 s",
-        "  in flight 19.8 of 20 in the mean of a task, 20 at most; 3 tasks at a time, 59.2 calls in all",
-        "  queued    40.2 rows in the mean of a task, 900 at most; 6 MiB of results",
-        "  also      30 retries, 4 timeouts, 3 rows failed, 3 dead letters",
+        "  in flight 19.8 of 20 per task on average, 20 at most; 59.2 in the whole job on average",
+        "  queued    40.2 rows per task on average, 900 at most; results take 6 MiB at most",
+        "  also      30 retries, 4 timeouts, 3 failed rows, 3 dead letters",
         "  errors    ConnectionError 31, ValueError 2",
-        "  in vain   2 task attempts failed; they made 311 calls in 4.2 s (ValueError 2)",
+        "  failed    2 task attempts, which made 311 calls in 4.2 s (ValueError 2)",
         "  time      calls busy 93%, input 5%",
         "  verdict   93% of the time all 20 slots of a task were busy and calls took 48 ms: the service or",
         "            capacity is the limit; try capacity=40: if calls then take longer, the service is the",
@@ -58,7 +58,7 @@ def test_what_a_run_did() -> None:
 def test_what_did_not_happen_is_not_mentioned() -> None:
     """A job that went well has few lines."""
     text = of(figures(calls_busy=10.0, queued={"mean": 0, "peak": 0}))
-    for title in ("also", "errors", "in vain", "queued"):
+    for title in ("also", "errors", "failed", "queued"):
         assert f"  {title} " not in text
 
 
@@ -67,8 +67,8 @@ def test_calls_that_have_not_come_back() -> None:
     running = {**task(600.0, status="running"), "timeline": [[600.0, 0, 12.0, 20.0]]}
     hangs = figures(calls_busy=600.0, latency=latencies(0, 0.0), tasks={"running": 1}, per_task=[running])
     text = of(hangs, is_over=False)
-    assert "  calls     none has come back\n  in flight 12 now, 20 of 20 at most in a task\n" in text
-    assert "no call has come back for 10 min" in text
+    assert "  calls     none has returned\n  in flight 12 now, 20 of 20 at most in a task\n" in text
+    assert "no call has returned for 10 min" in text
 
 
 def test_an_empty_run() -> None:
@@ -116,10 +116,10 @@ def test_one_is_not_many() -> None:
         told[name] = 1
     text = " ".join(of({**told, "shared_flights": 1}).split())
     assert (
-        "also 1 retry, 1 timeout, 1 throttled attempt, 1 hedge, 1 row failed, 1 dead letter, 1 call given up, "
+        "also 1 retry, 1 timeout, 1 throttled attempt, 1 hedge, 1 failed row, 1 dead letter, 1 abandoned call, "
         "1 store hit, 1 store miss, 1 row answered by another row's call"
     ) in text
-    assert "they made 1 call in 1 s" in text
+    assert "failed 2 task attempts, which made 1 call in 1 s" in text
 
 
 def test_a_real_run() -> None:

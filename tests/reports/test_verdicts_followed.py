@@ -470,21 +470,21 @@ JOBS = {
     "slow input": Job(
         lambda: run(steady(), every=0.5, batch=20),
         "input",
-        "Spark upstream is the limit",
+        "the query before the function is the limit",
         "sure",
         lambda text: run(steady()),
     ),
     "a slow reader": Job(
         lambda: chain(0.5),
         "output",
-        "the function behind, is the limit",
+        "the next function, is the limit",
         "sure",
         lambda text: chain(0.01),
     ),
     "calls that block": Job(
         lambda: run(blocking(0.06), 2000),
         "blocked_loop",
-        "synchronous code kept the event loop from everything else",
+        "synchronous code blocked the event loop",
         "sure",
         lambda text: run(steady(0.06), 2000),
     ),
@@ -498,7 +498,7 @@ JOBS = {
     "calls that wait, and then block": Job(
         lambda: run(blocking(0.03, before=0.05)),
         "blocked_loop",
-        "synchronous code kept the event loop from everything else",
+        "synchronous code blocked the event loop",
         "likely",
         lambda text: run(steady(0.08)),
         0.87,
@@ -562,7 +562,7 @@ JOBS = {
     ),
     "stragglers": Job(
         lambda: run(sometimes_slow(only_once=True), 905),
-        "winding_down",
+        "start_and_end",
         "tasks waited for their last calls",
         "likely",
         lambda text: run(
@@ -632,7 +632,7 @@ JOBS = {
     "a function before a filter and a slow function": Job(
         lambda: behind_a_filter(2.0),
         "calls_busy",
-        "results were not taken: more capacity alone would wait for that; a faster reader (the next function",
+        "results waited to be read: more capacity alone would wait for that; a faster reader (the next function",
         "likely",
         lambda text: behind_a_filter(0.01),
     ),
@@ -661,7 +661,7 @@ JOBS = {
     ),
     "a few calls that hang": Job(
         lambda: run(hanging(200), 3000, timeout=30.0, on_error="null"),
-        "winding_down",
+        "start_and_end",
         "tasks waited for their last calls: half of all took 50 ms, the longest 30 s; timeout=0.11, twice what 99%",
         "likely",
         lambda text: run(hanging(200), 3000, timeout=advised(text, "timeout"), on_error="null"),
@@ -694,14 +694,14 @@ JOBS = {
     ),
     "a client that takes long to open": Job(
         lambda: run(with_client, resources={"client": slow_to_open}),
-        "winding_down",
+        "start_and_end",
         "resources were opened and closed, 4 s in a task; resources that open faster would save",
         "sure",
         lambda text: run(with_client, resources={"client": quick_to_open}),
     ),
     "fewer rows than slots": Job(
         lambda: run(steady(2.0), 60, capacity=100),
-        "winding_down",
+        "start_and_end",
         "a task had 60 rows for 100 slots; there is only one task: only faster calls would end it earlier",
         "sure",
         lambda text: run(steady(1.0), 60, capacity=100),
@@ -709,7 +709,7 @@ JOBS = {
     ),
     "rows in back-off at the end": Job(
         lambda: run(failing(1), retry=RetryStrategy.fixed_delay(attempts=2, delay=10.0)),
-        "winding_down",
+        "start_and_end",
         "the last rows of a task waited to be tried again (mostly ConnectionError); shorter delays of retry=",
         "likely",
         lambda text: run(failing(1), retry=RETRY),
@@ -731,7 +731,7 @@ JOBS = {
     ),
     "equal rows whose calls fail": Job(
         lambda: equal_rows(None),
-        "winding_down",
+        "start_and_end",
         "rows waited for the calls of equal rows, which failed (mostly ValueError) and were made again for each",
         "likely",
         lambda text: equal_rows(60.0),

@@ -35,7 +35,7 @@ def task_line(name: str, totals: FunctionMetrics) -> str:
     if totals.latency.count:
         half, most = totals.latency.quantile(0.5), totals.latency.quantile(0.95)
         words[-1] += f" (p50 {seconds(half)}, p95 {seconds(most)})"
-        words.append(f"{number(totals.in_flight)} in flight")
+        words.append(f"{number(totals.in_flight)} in flight on average")
     if errors := sum(totals.errors.values()):
         words.append(things(errors, "error"))
     words += [things(value, *nouns) for key, nouns in COUNTED.items() if (value := getattr(totals, key))]

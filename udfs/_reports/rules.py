@@ -72,14 +72,14 @@ def mostly(errors: Mapping[str, int]) -> str:
 
 def _no_call_came_back(f: FunctionFigures) -> Iterator[Diagnosis]:
     """Calls that do not come back are in no latency, and the figures of the others do not show them."""
-    if f.top not in (State.CALLS_BUSY, State.HEAD_OF_LINE, State.INPUT, State.WINDING_DOWN):
+    if f.top not in (State.CALLS_BUSY, State.HEAD_OF_LINE, State.INPUT, State.START_AND_END):
         return  # the others wait for something else
     if not f.calls_ended and (f.flying or f.count("abandoned") or f.top is State.CALLS_BUSY):
         is_silent = True
     else:
         is_silent = f.silent >= MUCH and f.silence >= LONG_SILENCE * f.latency("max") and f.calls_ended > 0
     if is_silent:
-        seen = f"no call has come back for {seconds(f.silence or f.wall or f.seconds)}"
+        seen = f"no call has returned for {seconds(f.silence or f.wall or f.seconds)}"
         if f.calls_ended:
             seen += f", where the longest took {seconds(f.latency('max'))}"
         if f.flying:
@@ -95,7 +95,7 @@ def _no_call_came_back(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 def _equal_rows(f: FunctionFigures) -> Iterator[Diagnosis]:
     """Rows that a store has no result for wait for the call of an equal row, and free slots have nothing to do."""
-    waits = f.top in (State.HEAD_OF_LINE, State.INPUT, State.WINDING_DOWN)
+    waits = f.top in (State.HEAD_OF_LINE, State.INPUT, State.START_AND_END)
     if not waits or not f.time[f.top] or f.count("following_seconds") < MUCH * f.time[f.top]:
         return
     seen, change = "slots were free, but rows waited for the calls of equal rows", "shorter calls would help"
@@ -115,7 +115,7 @@ def _calls_busy(f: FunctionFigures) -> Iterator[Diagnosis]:
         if f.in_flight_when_busy < 1.5 and f.latency("mean") >= NO_WAIT:
             gain = f.at_most(f.top)
             yield Diagnosis(
-                f"calls ran one after another, {each}: they never give way, and capacity changes nothing",
+                f"calls ran one after another, {each}: they block the event loop, and capacity changes nothing",
                 NO_BLOCKS.format(at_most(gain)),
                 gain,
             )
@@ -131,7 +131,7 @@ def _calls_busy(f: FunctionFigures) -> Iterator[Diagnosis]:
     yield from _timeouts(f)
     yield from _failures(f)
     if f.finds_capacity:
-        flying = f"({number(f.in_flight)} in the mean of a task, {count(f.peak)} at most), and they took"
+        flying = f"({number(f.in_flight)} per task on average, {count(f.peak)} at most), and they took"
         took = seconds(f.latency("mean"))
         if f.is_steady:
             yield Diagnosis(
@@ -152,9 +152,9 @@ def _calls_busy(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 def _blocked_loop(f: FunctionFigures) -> Iterator[Diagnosis]:
     yield from _computing(f)
-    gain, blocked = f.at_most(f.top), f"({seconds(f.time[f.top])}) synchronous code kept the event loop"
+    gain, blocked = f.at_most(f.top), f"({seconds(f.time[f.top])}) synchronous code blocked the event loop"
     if f.peak <= 1:
-        seen = f"{blocked} from everything else: no other call could go on"
+        seen = f"{blocked}: no other call could go on"
         yield Diagnosis(seen, NO_BLOCKS.format(at_most(gain)), gain)
     yield from _blocks(f)
 
@@ -170,9 +170,9 @@ def _computing(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 def _blocks(f: FunctionFigures) -> Iterator[Diagnosis]:
     if f.share(State.BLOCKED_LOOP) >= BLOCKS:
-        kept, blocked = "synchronous code kept the event loop", State.BLOCKED_LOOP
+        kept, blocked = "synchronous code blocked the event loop", State.BLOCKED_LOOP
         if f.top is blocked:
-            kept += f" from everything else ({seconds(f.time[blocked])} or more)"
+            kept += f" ({seconds(f.time[blocked])} or more)"
         else:
             kept = f"{_slots(f)}, but for {share(f.share(blocked))} {kept}"
         yield Diagnosis(
@@ -310,7 +310,7 @@ def _head_of_line(f: FunctionFigures) -> Iterator[Diagnosis]:
     yield Diagnosis(seen, f"{other} {at_most(gain)}", gain, is_clear)
 
 
-def _winding_down(f: FunctionFigures) -> Iterator[Diagnosis]:
+def _start_and_end(f: FunctionFigures) -> Iterator[Diagnosis]:
     opens_long = f.opening >= max(SOME, f.share(f.top) / 2)
     half = f.latency("p50")
     is_slow = not _is_even(f) and half > 0 and not opens_long and f.waiting_beyond(half) >= MUCH * f.share(f.top)
@@ -417,14 +417,14 @@ def _is_full_of_bytes(f: FunctionFigures) -> bool:
 
 
 def _input(f: FunctionFigures) -> Iterator[Diagnosis]:
-    before = _neighbor(f, "before", "Spark upstream")
+    before = _neighbor(f, "previous", "the query before the function")
     seen = f"slots were free and no rows came: {before} is the limit, and more capacity changes nothing"
     yield _remedy(f, seen)
 
 
 def _output(f: FunctionFigures) -> Iterator[Diagnosis]:
-    behind = _neighbor(f, "behind", "Spark downstream")
-    yield _remedy(f, f"results were not taken: {behind} is the limit, and more capacity here changes nothing")
+    behind = _neighbor(f, "next", "the query after the function")
+    yield _remedy(f, f"results waited to be read: {behind} is the limit, and more capacity here changes nothing")
 
 
 def _limit(f: FunctionFigures) -> Iterator[Diagnosis]:
@@ -441,7 +441,7 @@ def _limit(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 def _breaker(f: FunctionFigures) -> Iterator[Diagnosis]:
     failed = f"the service failed too often{mostly(f.errors)}"
-    yield _remedy(f, f"the circuit breaker was open: {failed}, and no option mends that")
+    yield _remedy(f, f"the circuit breaker was open: {failed}, and no option fixes that")
 
 
 def _store(f: FunctionFigures) -> Iterator[Diagnosis]:
@@ -495,7 +495,7 @@ def _refused(f: FunctionFigures) -> str:
 
 
 def _neighbor(f: FunctionFigures, which: str, otherwise: str) -> str:
-    return f"Spark, or the function {which}," if f.plain.get("entry_point") == "operator" else otherwise
+    return f"Spark, or the {which} function," if f.plain.get("entry_point") == "operator" else otherwise
 
 
 def _lookups(f: FunctionFigures) -> float:
@@ -516,19 +516,19 @@ NO_BLOCKS = (
     "only more cores help"
 )
 LOWER_LIMIT = (
-    "a rate_limit just below what it allows, or a job_capacity if it bounds calls at once, would spare the calls that "
+    "a rate_limit just below what it allows, or a job_capacity if it bounds calls at once, would avoid the calls that "
     "it refuses"
 )
 REMEDIES: Mapping[State, Callable[[FunctionFigures], str]] = {
     State.INPUT: lambda f: "more partitions on more cores, or less work before the calls,",
     State.OUTPUT: lambda f: "a faster reader (the next function, the write), or more partitions,",
     State.LIMIT: lambda f: f"a higher {' or '.join(_limits(f))}, if the service allows it and Spark keeps up,",
-    State.BREAKER: lambda f: "a service that is well",
+    State.BREAKER: lambda f: "a service that works",
     State.STORE: _better_store,
 }
 SECONDS = {
     State.INPUT: "no rows came",
-    State.OUTPUT: "results were not taken",
+    State.OUTPUT: "results waited to be read",
     State.LIMIT: "calls waited for a permit",
 }
 CAUSES: Mapping[State, Callable[[FunctionFigures], Iterator[Diagnosis]]] = {
@@ -540,5 +540,5 @@ CAUSES: Mapping[State, Callable[[FunctionFigures], Iterator[Diagnosis]]] = {
     State.BREAKER: _breaker,
     State.STORE: _store,
     State.BLOCKED_LOOP: _blocked_loop,
-    State.WINDING_DOWN: _winding_down,
+    State.START_AND_END: _start_and_end,
 }

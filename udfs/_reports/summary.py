@@ -24,9 +24,9 @@ EXTRAS = {
     "timeouts": ("timeout", "timeouts"),
     "throttled": ("throttled attempt", "throttled attempts"),
     "hedges": ("hedge", "hedges"),
-    "failures": ("row failed", "rows failed"),
+    "failures": ("failed row", "failed rows"),
     "dead_letters": ("dead letter", "dead letters"),
-    "abandoned": ("call given up", "calls given up"),
+    "abandoned": ("abandoned call", "abandoned calls"),
     "store_hits": ("store hit", "store hits"),
     "store_misses": ("store miss", "store misses"),
     "shared_flights": ("row answered by another row's call", "rows answered by another row's call"),
@@ -70,14 +70,14 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "in flight", _in_flight(figures)
     if figures.queued_peak:
         mean = number((function.get("queued") or {}).get("mean"))
-        size = f"; {bytes_(figures.count('bytes_peak'))} of results" if figures.count("bytes_peak") else ""
-        yield "queued", f"{things(mean, 'row')} in the mean of a task, {count(figures.queued_peak)} at most{size}"
+        size = f"; results take {bytes_(figures.count('bytes_peak'))} at most" if figures.count("bytes_peak") else ""
+        yield "queued", f"{things(mean, 'row')} per task on average, {count(figures.queued_peak)} at most{size}"
     if extras := [things(figures.count(key), *words) for key, words in EXTRAS.items() if figures.count(key)]:
         yield "also", ", ".join(extras)
     if figures.errors:
         yield "errors", _errors(figures.errors)
-    if in_vain := _in_vain(function):
-        yield "in vain", in_vain
+    if failed := _failed(function):
+        yield "failed", failed
     if figures.seconds:
         yield "time", _time(figures)
     yield "verdict", _verdict(function)
@@ -86,7 +86,7 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _calls(figures: FunctionFigures) -> str:
     calls = count(figures.count("calls"))
     if not figures.calls_ended:
-        return f"{calls}: none has come back" if figures.count("calls") else "none has come back"
+        return f"{calls}: none has returned" if figures.count("calls") else "none has returned"
     quantiles = [f"{name} {seconds(figures.latency(name))}" for name in ("p50", "p95", "p99")]
     return f"{calls}: {', '.join(quantiles)}, longest {seconds(figures.latency('max'))}"
 
@@ -96,11 +96,9 @@ def _in_flight(figures: FunctionFigures) -> str:
     now = f"{number(figures.flying)} now, " if figures.flying else ""
     if not figures.calls_ended:  # calls count in the mean when they have come back
         return f"{now}{count(figures.peak)}{of} at most in a task"
-    text = f"{now}{number(figures.in_flight)}{of} in the mean of a task, {count(figures.peak)} at most"
-    if figures.wall and figures.tasks > 1:
-        together = figures.seconds / figures.wall
-        in_all = things(number(figures.in_flight * together), "call")
-        text += f"; {things(number(together), 'task')} at a time, {in_all} in all"
+    text = f"{now}{number(figures.in_flight)}{of} per task on average, {count(figures.peak)} at most"
+    if 0 < figures.wall < figures.seconds and figures.tasks > 1:
+        text += f"; {number(figures.in_flight * figures.seconds / figures.wall)} in the whole job on average"
     return text
 
 
@@ -112,15 +110,14 @@ def _errors(errors: Mapping[str, int]) -> str:
     return ", ".join(texts)
 
 
-def _in_vain(function: Mapping[str, Any]) -> str:
+def _failed(function: Mapping[str, Any]) -> str:
     tasks, failed = function.get("tasks") or {}, function.get("failed_attempts") or {}
     number_of = (tasks.get("failed") or 0) + (tasks.get("lost") or 0)
     if not number_of:
         return ""
     attempts = "1 task attempt" if number_of == 1 else f"{count(number_of)} task attempts"
-    they = "it" if number_of == 1 else "they"
     calls = things(failed.get("calls") or 0, "call")
-    text = f"{attempts} failed; {they} made {calls} in {seconds(failed.get('seconds'))}"
+    text = f"{attempts}, which made {calls} in {seconds(failed.get('seconds'))}"
     return f"{text} ({_errors(failed['errors'])})" if failed.get("errors") else text
 
 
