@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,3 +243,16 @@ def test_the_secret_is_in_no_message_and_no_property() -> None:
     shown = repr(report_spec) + str(report_spec) + MonitorRequest(["run"], ("127.0.0.1", 1)).to_property()
     assert repr(REGISTRY.secret)[2:-1] not in shown
     assert REGISTRY.secret.hex() not in shown
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="only Linux shows the timers of a connection")
+def test_the_system_looks_whether_a_silent_connection_has_another_end(driver: Driver) -> None:
+    """One of a machine that was switched off kept its place until the monitor closed."""
+    with socket.create_connection(driver.address, timeout=WAIT) as connection:
+        assert len(connection.recv(HELLO, socket.MSG_WAITALL)) == HELLO
+        ends = [f"{end[1]:04X}" for end in (driver.address, connection.getsockname())]
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        (timer,) = [line[5] for line in lines if [line[1][-4:], line[2][-4:]] == ends]
+        kind, left = timer.split(":")
+        assert kind == "02"  # keepalive
+        assert int(left, 16) / os.sysconf("SC_CLK_TCK") <= 60

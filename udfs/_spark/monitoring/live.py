@@ -27,6 +27,9 @@ AUTHENTICATION_TIMEOUT = 60.0  # seconds for the first message of a connection
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_CONNECTIONS = 500  # tasks beyond that report when they end
 PER_SECOND = 40  # connections for which a second between two messages is added
+# Seconds until the system looks whether the other machine of a silent connection is there, and between two looks. A
+# task that is only slow to send stays connected.
+ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 BACKLOG = 4096  # connections that the system holds until the driver takes them: all tasks of a stage begin at once
 
 logger = logging.getLogger("asyncudf")
@@ -178,6 +181,11 @@ class LiveServer:
         ended = (asyncio.CancelledError, OSError, EOFError, ValueError, TimeoutError)
         LiveServer.was_reached = True
         with self._counted(), contextlib.closing(writer), contextlib.suppress(*ended):
+            connection = writer.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in ALIVE.items():
+                if hasattr(socket, name):  # not on each system
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
             if self._connections > MAX_CONNECTIONS:
                 self._report_sample()
                 return
