@@ -243,6 +243,14 @@ def test_a_type_that_is_a_struct_in_arrow_alone_is_one_column(spark):
         async_pandas_udf(vector, VectorUDT(), output_mode="unordered").register(spark, "vectors")
 
 
+def test_a_field_with_a_comment(spark):
+    """On Spark 3.5 and 4.0 the column failed: its type had metadata, and what came from Python had none."""
+    commented = async_pandas_udf(lambda n: {"a": n}, "a bigint COMMENT 'a number'")
+    commented.register(spark, "commented")
+    assert spark.range(1).select(commented("id")).first()[0] == (0,)
+    assert spark.sql("SELECT commented(id) FROM range(1)").first()[0] == (0,)
+
+
 def at_every_entry_point(spark, function):
     """The result of a function as JSON, as a column, beside a row and in a table."""
     df = spark.range(1)

@@ -11,7 +11,7 @@ from .._functions.async_function import AsyncFunction
 from .._functions.parameters import is_coroutine_function
 from .._functions.signature import FunctionSpec, read_function
 from .._policies.options import FunctionOptions, Options, OutputMode
-from .._spark._compat import COLUMN_EVAL_TYPE, column_function
+from .._spark._compat import COLUMN_EVAL_TYPE, column_function, column_type
 from .._spark.column import ColumnTask, column
 from .._spark.planner import plan_function, result_keys
 from .._spark.table_function import register_table_function
@@ -108,7 +108,7 @@ class AsyncUDF(Generic[P, R]):
 
     @property
     def returnType(self) -> DataType:
-        return plan_function(self.spec, self.options, self.returns)[1]
+        return column_type(plan_function(self.spec, self.options, self.returns)[1])
 
     @property
     def evalType(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import functools
 import inspect
@@ -57,6 +58,7 @@ __all__ = (
     "check_table_functions",
     "column_function",
     "column_of",
+    "column_type",
     "column_udf",
     "condition_of",
     "frame_of",
@@ -156,6 +158,17 @@ def column_function(function: Batches, data_type: spark.DataType) -> Callable[..
     return _PandasAdapter(function, isinstance(data_type, spark.StructType))
 
 
+def column_type(data_type: spark.DataType) -> spark.DataType:
+    """The type of a column as Spark takes it."""
+    # Before Spark 4.1 what comes from Python has no metadata (a COMMENT of DDL is some), and both types must be equal.
+    if arrow_udf is None:
+        data_type = copy.deepcopy(data_type)
+        for inner in inside(data_type):
+            for field in inner.fields if isinstance(inner, spark.StructType) else ():
+                field.metadata = {}
+    return data_type
+
+
 def inside(data_type: spark.DataType) -> Iterator[spark.DataType]:
     """A type, and the types inside it."""
     yield data_type
@@ -176,7 +189,7 @@ def column_udf(function: Batches, data_type: spark.DataType) -> Any:
     if arrow_udf is not None:
         return arrow_udf(given, data_type)  # type: ignore[call-overload]
     made: Any = sf.pandas_udf
-    return made(given, data_type)
+    return made(given, column_type(data_type))
 
 
 class _PandasAdapter:
