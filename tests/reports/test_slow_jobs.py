@@ -129,7 +129,7 @@ JOBS: dict[str, tuple[Callable[[], Figures], str, str]] = {
     "refusals": (refusing, "limit", "calls were held back because the service refused "),
     "straggler": (
         lambda: run_of_a_function(sometimes_slow, range(905), capacity=20),
-        "start_and_end",
+        "winding_down",
         "tasks waited for their last calls: half of all took 50 ms, the longest 5 s; attempt_timeout=",
     ),
 }

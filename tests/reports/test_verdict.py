@@ -13,7 +13,7 @@ from asyncudf._reports.function_figures import rounded_up
 from asyncudf._reports.verdict import verdict
 from tests.kit.plain_figures import STATES, figures, latencies, task
 
-BUSY = {"calls_busy": 9.3, "start_and_end": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
+BUSY = {"calls_busy": 9.3, "winding_down": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
 FULL = {"mean": 20, "peak": 20}
 ONE_SLOW = latencies(1000, 0.05, 5.0)
 
@@ -77,7 +77,7 @@ def hanging(*points: list[float], **given: Any) -> dict[str, Any]:
     return {"tasks": {"running": 1}, "per_task": [running]}
 
 
-@pytest.mark.parametrize("state", ["calls_busy", "head_of_line", "input", "start_and_end"])
+@pytest.mark.parametrize("state", ["calls_busy", "head_of_line", "input", "winding_down"])
 def test_calls_that_never_come_back_are_the_answer(state: str) -> None:
     """Whatever else waits for them, and whatever calls took that did come back."""
     none = verdict(figures(**{state: 600.0}, latency=latencies(0, 0.0), **hanging()))
@@ -112,14 +112,14 @@ def test_calls_that_still_run_are_not_taken_for_idle_slots() -> None:
 
 def test_a_running_task_that_winds_down_is_not_opening_resources() -> None:
     """Its last call is in no latency yet."""
-    running = task(30.0, longest=0.1, status="running", start_and_end=28.0)
-    text = verdict(figures(start_and_end=28.0, calls_busy=2.0, tasks={"running": 1}, per_task=[running])).text
+    running = task(30.0, longest=0.1, status="running", winding_down=28.0)
+    text = verdict(figures(winding_down=28.0, calls_busy=2.0, tasks={"running": 1}, per_task=[running])).text
     assert "opened" not in text
 
 
 def test_an_attempt_timeout_that_is_shorter_already_is_not_advised() -> None:
     """The change is one that changes something."""
-    slow = figures(start_and_end=4.9, calls_busy=2.5, latency=ONE_SLOW, options={"attempt_timeout": 0.1})
+    slow = figures(winding_down=4.9, calls_busy=2.5, latency=ONE_SLOW, options={"attempt_timeout": 0.1})
     assert "attempt_timeout=" not in verdict(slow).text
 
 

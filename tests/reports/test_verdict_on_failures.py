@@ -9,7 +9,7 @@ import pytest
 from asyncudf._reports.verdict import verdict
 from tests.kit.plain_figures import figures, latencies
 
-BUSY = {"calls_busy": 9.3, "start_and_end": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
+BUSY = {"calls_busy": 9.3, "winding_down": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
 
 # What was found, and what is said of it.
 TEXTS: dict[str, tuple[dict[str, Any], str]] = {

@@ -14,7 +14,7 @@ import pytest
 from asyncudf._reports.verdict import verdict
 from tests.kit.plain_figures import figures, latencies, task
 
-BUSY = {"calls_busy": 9.3, "start_and_end": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
+BUSY = {"calls_busy": 9.3, "winding_down": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
 HALF = "halve the time"
 ONE_SLOW = latencies(1000, 0.05, 5.0)
 
@@ -305,73 +305,73 @@ VERDICTS: dict[str, Case] = {
     ),
     "a straggler": (
         figures(
-            start_and_end=4.9,
+            winding_down=4.9,
             calls_busy=2.5,
             latency=ONE_SLOW,
-            per_task=[task(7.4, longest=5.0, start_and_end=4.9)],
+            per_task=[task(7.4, longest=5.0, winding_down=4.9)],
         ),
-        "start_and_end",
+        "winding_down",
         ["66%", "last calls", "50 ms", "the longest 5 s", "attempt_timeout=0.15", "retry=", "at most 66%"],
     ),
     "many slow calls": (
-        figures(start_and_end=4.9, calls_busy=2.5, latency=latencies(1000, 0.05, 5.0, slow=100)),
-        "start_and_end",
+        figures(winding_down=4.9, calls_busy=2.5, latency=latencies(1000, 0.05, 5.0, slow=100)),
+        "winding_down",
         ["66%", "last calls", "50 ms", "the longest 5 s", "at most 66%"],
     ),
     "small partitions": (
-        figures(start_and_end=9.0, calls_busy=1.0, rows=100, tasks={"succeeded": 20}, ended=5.0),
-        "start_and_end",
+        figures(winding_down=9.0, calls_busy=1.0, rows=100, tasks={"succeeded": 20}, ended=5.0),
+        "winding_down",
         ["90%", "5 rows for 20 slots", "half as many partitions", HALF],
     ),
     "small partitions, and a slow call in one of them": (
         figures(
-            start_and_end=9.0,
+            winding_down=9.0,
             calls_busy=1.0,
             rows=200,
             tasks={"succeeded": 20},
             ended=5.0,
             latency=latencies(200, 0.4, 2.5),
-            per_task=[*[task(0.4, longest=0.4, start_and_end=0.4)] * 19, task(2.5, longest=2.5, start_and_end=2.4)],
+            per_task=[*[task(0.4, longest=0.4, winding_down=0.4)] * 19, task(2.5, longest=2.5, winding_down=2.4)],
         ),
-        "start_and_end",
+        "winding_down",
         ["90%", "10 rows for 20 slots", "half as many partitions", HALF],
     ),
     "small partitions, all at once": (
-        figures(start_and_end=9.0, calls_busy=1.0, rows=100, tasks={"succeeded": 20}, ended=0.5),
-        "start_and_end",
+        figures(winding_down=9.0, calls_busy=1.0, rows=100, tasks={"succeeded": 20}, ended=0.5),
+        "winding_down",
         ["90%", "5 rows for 20 slots", "the same time", "not end earlier"],
     ),
     "one small partition": (
-        figures(start_and_end=9.0, calls_busy=1.0, rows=10),
-        "start_and_end",
+        figures(winding_down=9.0, calls_busy=1.0, rows=10),
+        "winding_down",
         ["90%", "10 rows for 20 slots", "only one task", "faster calls"],
     ),
     "a resource that takes long to open": (
         figures(
-            start_and_end=9.0,
+            winding_down=9.0,
             calls_busy=3.0,
             tasks={"succeeded": 4},
             ended=6.0,
-            per_task=[task(3.0, longest=0.1, start_and_end=2.25)] * 4,
+            per_task=[task(3.0, longest=0.1, winding_down=2.25)] * 4,
         ),
-        "start_and_end",
+        "winding_down",
         ["75%", "resources", "2.1 s", "half as many partitions", "about 36%"],
     ),
     "short tasks": (
-        figures(start_and_end=6.0, calls_busy=4.0, rows=2000, tasks={"succeeded": 20}, ended=5.0),
-        "start_and_end",
+        figures(winding_down=6.0, calls_busy=4.0, rows=2000, tasks={"succeeded": 20}, ended=5.0),
+        "winding_down",
         ["60%", "fewer rows", "half as many partitions", "about 30%"],
     ),
     "back-off at the end": (
         figures(
-            start_and_end=9.0,
+            winding_down=9.0,
             calls_busy=1.0,
             latency=latencies(100, 0.5),
             retries=100,
             waited=40.0,
             in_flight={"mean": 1, "peak": 20},
         ),
-        "start_and_end",
+        "winding_down",
         ["90%", "last rows", "tried again", "shorter delays", "retry=", "at most 72%"],
     ),
     "skew": one_long_task(

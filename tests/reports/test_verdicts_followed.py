@@ -562,7 +562,7 @@ JOBS = {
     ),
     "stragglers": Job(
         lambda: run(sometimes_slow(only_once=True), 905),
-        "start_and_end",
+        "winding_down",
         "tasks waited for their last calls",
         "likely",
         lambda text: run(
@@ -661,7 +661,7 @@ JOBS = {
     ),
     "a few calls that hang": Job(
         lambda: run(hanging(200), 3000, timeout=30.0, on_error="null"),
-        "start_and_end",
+        "winding_down",
         "tasks waited for their last calls: half of all took 50 ms, the longest 30 s; timeout=0.11, twice what 99%",
         "likely",
         lambda text: run(hanging(200), 3000, timeout=advised(text, "timeout"), on_error="null"),
@@ -694,14 +694,14 @@ JOBS = {
     ),
     "a client that takes long to open": Job(
         lambda: run(with_client, resources={"client": slow_to_open}),
-        "start_and_end",
+        "winding_down",
         "resources were opened and closed, 4 s in a task; resources that open faster would save",
         "sure",
         lambda text: run(with_client, resources={"client": quick_to_open}),
     ),
     "fewer rows than slots": Job(
         lambda: run(steady(2.0), 60, capacity=100),
-        "start_and_end",
+        "winding_down",
         "a task had 60 rows for 100 slots; there is only one task: only faster calls would end it earlier",
         "sure",
         lambda text: run(steady(1.0), 60, capacity=100),
@@ -709,7 +709,7 @@ JOBS = {
     ),
     "rows in back-off at the end": Job(
         lambda: run(failing(1), retry=RetryStrategy.fixed_delay(attempts=2, delay=10.0)),
-        "start_and_end",
+        "winding_down",
         "the last rows of a task waited to be tried again (mostly ConnectionError); shorter delays of retry=",
         "likely",
         lambda text: run(failing(1), retry=RETRY),
@@ -731,7 +731,7 @@ JOBS = {
     ),
     "equal rows whose calls fail": Job(
         lambda: equal_rows(None),
-        "start_and_end",
+        "winding_down",
         "rows waited for the calls of equal rows, which failed (mostly ValueError) and were made again for each",
         "likely",
         lambda text: equal_rows(60.0),

@@ -257,7 +257,7 @@ class SlotPool:
     async def close(self, *, patient: bool) -> None:
         """End all slots; if `patient`, coroutines whose rows are done may first finish."""
         self._context = None
-        self._account.enter(State.START_AND_END)
+        self._account.enter(State.WINDING_DOWN)
         running = {slot.task for slot in self._slots if not slot.abandoned}
         if patient and running:
             await asyncio.wait(running, timeout=shutdown.GRACE)

@@ -174,7 +174,7 @@ class FunctionFigures:
         is_running = bool((self.plain.get("tasks") or {}).get("running"))
         if is_running or not half or mean < OVERTAKEN * half or self.latency("max") < FAR_LONGER * mean:
             return 0
-        if self.time[State.START_AND_END] > 2 * mean * self.tasks:
+        if self.time[State.WINDING_DOWN] > 2 * mean * self.tasks:
             return 0
         return _calls(self.in_flight * half / mean) if self._has_generations else 0
 
@@ -327,13 +327,13 @@ class FunctionFigures:
         waited = 0.0
         for task in self.per_task:
             if longest := _longest_call(task):
-                ending = min(_time(task, State.START_AND_END), longest)  # beyond it the task opens and closes resources
+                ending = min(_time(task, State.WINDING_DOWN), longest)  # beyond it the task opens and closes resources
                 waited += (_time(task, State.HEAD_OF_LINE) + ending) * max(0.0, 1 - limit / longest)
         return min(1.0, waited / self.seconds)
 
     @property
     def _waiting_for_calls(self) -> float:
-        return max(0.0, self.share(State.HEAD_OF_LINE) + self.share(State.START_AND_END) - self.opening)
+        return max(0.0, self.share(State.HEAD_OF_LINE) + self.share(State.WINDING_DOWN) - self.opening)
 
     @property
     def opening(self) -> float:
@@ -342,8 +342,8 @@ class FunctionFigures:
         All rows of a task that winds down have been called: beyond its longest call it waits for resources.
         """
         ended = [task for task in self.per_task if task.get("status") != "running"]
-        spared = sum(max(0.0, _time(task, State.START_AND_END) - _longest_call(task)) for task in ended)
-        return min(self.share(State.START_AND_END), spared / self.seconds) if self.seconds else 0.0
+        spared = sum(max(0.0, _time(task, State.WINDING_DOWN) - _longest_call(task)) for task in ended)
+        return min(self.share(State.WINDING_DOWN), spared / self.seconds) if self.seconds else 0.0
 
 
 class Throughput(NamedTuple):

@@ -72,7 +72,7 @@ def mostly(errors: Mapping[str, int]) -> str:
 
 def _no_call_came_back(f: FunctionFigures) -> Iterator[Diagnosis]:
     """Calls that do not come back are in no latency, and the figures of the others do not show them."""
-    if f.top not in (State.CALLS_BUSY, State.HEAD_OF_LINE, State.INPUT, State.START_AND_END):
+    if f.top not in (State.CALLS_BUSY, State.HEAD_OF_LINE, State.INPUT, State.WINDING_DOWN):
         return  # the others wait for something else
     if not f.calls_ended and (f.flying or f.count("abandoned") or f.top is State.CALLS_BUSY):
         is_silent = True
@@ -95,7 +95,7 @@ def _no_call_came_back(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 def _equal_rows(f: FunctionFigures) -> Iterator[Diagnosis]:
     """Rows that a store has no result for wait for the call of an equal row, and free slots have nothing to do."""
-    waits = f.top in (State.HEAD_OF_LINE, State.INPUT, State.START_AND_END)
+    waits = f.top in (State.HEAD_OF_LINE, State.INPUT, State.WINDING_DOWN)
     if not waits or not f.time[f.top] or f.count("following_seconds") < MUCH * f.time[f.top]:
         return
     seen, change = "slots were free, but rows waited for the calls of equal rows", "shorter calls would help"
@@ -310,7 +310,7 @@ def _head_of_line(f: FunctionFigures) -> Iterator[Diagnosis]:
     yield Diagnosis(seen, f"{other} {at_most(gain)}", gain, is_clear)
 
 
-def _start_and_end(f: FunctionFigures) -> Iterator[Diagnosis]:
+def _winding_down(f: FunctionFigures) -> Iterator[Diagnosis]:
     opens_long = f.opening >= max(SOME, f.share(f.top) / 2)
     half = f.latency("p50")
     is_slow = not _is_even(f) and half > 0 and not opens_long and f.waiting_beyond(half) >= MUCH * f.share(f.top)
@@ -540,5 +540,5 @@ CAUSES: Mapping[State, Callable[[FunctionFigures], Iterator[Diagnosis]]] = {
     State.BREAKER: _breaker,
     State.STORE: _store,
     State.BLOCKED_LOOP: _blocked_loop,
-    State.START_AND_END: _start_and_end,
+    State.WINDING_DOWN: _winding_down,
 }
