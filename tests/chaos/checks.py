@@ -75,9 +75,9 @@ class Job:
     @property
     def is_predictable(self) -> bool:
         """Whether the rows that fail are exactly those that the service never answers."""
-        concurrent = "hedge" in self.shape.options or (
-            self.shape.store == "redis" and self.shape.distinct < self.shape.rows
-        )
+        shape = self.shape
+        shared = shape.store == "redis" or (shape.store == "executor" and shape.cluster)  # two tasks may call for one n
+        concurrent = "hedge" in shape.options or (shared and shape.distinct < shape.rows)
         return not concurrent and not self.happened("connections", "outage", "redis", "redis stops", "disk")
 
 
