@@ -80,7 +80,6 @@ class FastPath:
         self._admit = calls.admitting(intake.queue.put_record, self._records, self.flush)
         self._succeeded = calls.succeeding(complete)
         self._begin = calls.beginning(intake.queue.put_record)
-        self._may_go_on = self._going_on()
 
     def run(self, slot: CallSlot, call: Call | None) -> Awaitable[bool]:
         """Call for row after row as long as rows come; `flush` has to be called afterwards, also if this raises.
@@ -105,12 +104,14 @@ class FastPath:
         # goes on with a new burst, before which `_rows_to_take` checks everything; a `return` gives the slot back.
         #
         # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
-        function, succeeded, may_go_on = self._calls.function, self._succeeded, self._may_go_on
+        function, succeeded = self._calls.function, self._succeeded
         assert function is not None
         buffer, calls, weighed, times = self._intake.buffer, self._calls, self._emitter.weighed, self._times
         weigh = None if weighed is None else weighed.weigh
         clock, validate, asks, limit, pause = calls.clock, calls.validate, calls.asks, calls.limit, calls.pause
         note_record, note_result, note_time = self._records.append, self._results.append, times.append
+        admission, ready, is_over = calls.admission, calls.ready, self._finished.done
+        is_simple, has_places = self._emitter.is_simple, self._intake.queue.has_places
         state, context, clean = slot.state, slot.context, slot.clean
         source: Iterator[Any]
         end = spare = 0.0  # end: when the event loop gets its turn; 0: it has just had it
@@ -159,20 +160,19 @@ class FastPath:
                     if begin is not None:  # the limits have to know of other failures before the next call
                         return True
                     break
-                if slot.is_suspended:
+                if (has_suspended := slot.is_suspended) or begin is not None:
+                    if not has_suspended:  # it has its place already
+                        self._admit(slot)
                     started = succeeded(slot, result)
-                    if slot.abandoned or not may_go_on() or buffer.current is not source:
-                        end = 0.0
-                        break
-                    self._since = started
-                    end, has_waited = started + pause, True
-                elif begin is not None:  # it has its place already
-                    self._admit(slot)
-                    started = succeeded(slot, result)
-                    if buffer.current is not source or not may_go_on():
-                        break
-                    if started > end:
+                    if has_suspended:
+                        self._since = started
+                        end, has_waited = started + pause, True
+                    elif started > end:
                         return True
+                    if not (is_simple and admission.may_begin_nowait and has_places(BURST)) or (
+                        buffer.current is not source or ready or slot.abandoned or is_over()
+                    ):
+                        break
                 else:
                     if asks and state.side:  # it needs an entry for its side records
                         self._end(slot, [(result,)], None)
@@ -222,16 +222,6 @@ class FastPath:
     def _may_begin(self, slot: CallSlot) -> bool:
         """Whether an attempt may begin in the slot."""
         return not self._finished.done() and self._calls.admission.may_begin_nowait and not slot.is_dirty()
-
-    def _going_on(self) -> Callable[[], bool]:
-        """Makes a function that says whether a burst may go on after a call has suspended."""
-        admission, has_places, ready = self._calls.admission, self._intake.queue.has_places, self._calls.ready
-        is_over = self._finished.done
-
-        def may_go_on() -> bool:
-            return has_places(BURST) and admission.may_begin_nowait and not (ready or is_over())
-
-        return may_go_on if self._emitter.is_simple else lambda: False
 
     def _end(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None) -> None:
         """A call is over, and its result cannot simply be passed on."""
