@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,41 @@ def test_many_calls_that_each_let_no_other_thread_run_for_a_moment_are_told(
 
     run(weather, list(range(150)))
     assert_told(warnings, "weather", "in weather")
+
+
+def test_a_call_has_its_name_although_it_returns_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames that have returned have no callers: on a busy machine the warning named the test's own function."""
+    waits, may_return = threading.Event(), threading.Event()
+    is_library = watchdog._is_library
+
+    def returns_meanwhile(file: str) -> bool:
+        may_return.set()
+        loop.join(PATIENCE)
+        return is_library(file)
+
+    async def weather(x: int) -> int:
+        waits.set()
+        may_return.wait(PATIENCE)
+        return x
+
+    monkeypatch.setattr(watchdog, "INTERVAL", PATIENCE)  # its own looks stay away
+    loop = threading.Thread(target=run, args=(weather, [1]))
+    loop.start()
+    assert waits.wait(PATIENCE)
+    frame = sys._current_frames()[_thread_in("weather")]
+    monkeypatch.setattr(watchdog, "_is_library", returns_meanwhile)
+    name, frames = watchdog._user_code(frame)
+    assert not loop.is_alive()
+    assert (name, frames[0].f_code.co_name) == ("weather", "weather")
+
+
+def _thread_in(function: str) -> int:
+    """The thread that is in a function of this module."""
+    for thread, frame in sys._current_frames().items():
+        codes = [inner.f_code for inner, _ in traceback.walk_stack(frame)]
+        if any((code.co_filename, code.co_name) == (__file__, function) for code in codes):
+            return thread
+    raise AssertionError(f"no thread is in {function}")
 
 
 def test_an_async_function_and_a_generator_are_told(warnings: Warnings) -> None:

@@ -112,8 +112,7 @@ class _Watch(threading.Thread):
     def run(self) -> None:
         with contextlib.suppress(RuntimeError, OSError):  # the loop is closed, its thread has ended
             while not self.over.wait(INTERVAL):
-                frames = _frames_of_user(self._frame())
-                name = _name(frames[0]) if frames else ""  # at once: a frame that has returned has no caller
+                name, frames = _user_code(self._frame())
                 is_hogged = self.blocked.is_hogged(time.monotonic(), self._worked())
                 if frames and self._has_turned and not is_hogged and not self._stays():
                     frames = []
@@ -155,25 +154,29 @@ def _clock_of_this_thread() -> Callable[[], float]:
     return time.process_time
 
 
-def _frames_of_user(innermost: FrameType | None) -> Sequence[FrameType]:
-    """The frames of a call's own code, from the outermost; none while the library works, imports, opens or closes."""
+def _user_code(innermost: FrameType | None) -> tuple[str, Sequence[FrameType]]:
+    """The name of a call and the frames of its own code, from the outermost.
+
+    Without frames while the library works, imports, opens or closes.
+    """
     frames: list[FrameType] = []
-    while innermost is not None:
+    while innermost is not None:  # all at once, first of all: a frame that has returned has no caller
         frames.append(innermost)
         innermost = innermost.f_back
     files = [frame.f_code.co_filename for frame in frames]
     if any(inner.startswith(IMPORTS) and outer.startswith(OWN) for inner, outer in itertools.pairwise(files)):
-        return ()  # redis imports dozens of modules, of other packages too, when the first task with limits begins
+        return "", ()  # redis imports dozens of modules, of other packages too, when the first task with limits begins
+    frames.reverse()
     started = False
-    for number, frame in enumerate(reversed(frames)):
+    for number, frame in enumerate(frames):
         code = frame.f_code
         if code.co_filename.startswith(OWN):
             started = True
             if (os.path.basename(code.co_filename), code.co_name) == LIFE_CYCLE:
                 break
         elif started and not _is_library(code.co_filename):
-            return frames[: len(frames) - number][::-1]
-    return ()
+            return _name(frames[: number + 1]), frames[number:]
+    return "", ()
 
 
 def _is_library(file: str) -> bool:
@@ -187,15 +190,16 @@ def _libraries() -> tuple[str, ...]:
     return tuple(folder + os.sep for name in LIBRARIES for folder in getattr(sys.modules.get(name), "__path__", ()))
 
 
-def _name(outermost: FrameType) -> str:
-    """The name of the operator that called the function, else of the function itself."""
-    frame = outermost.f_back
-    while frame is not None and frame.f_code.co_filename.startswith(OWN):
+def _name(frames: list[FrameType]) -> str:
+    """The name of the operator that called the function, whose frame is the last, else of the function itself."""
+    *callers, function = frames
+    for frame in reversed(callers):
+        if not frame.f_code.co_filename.startswith(OWN):
+            break
         name = getattr(frame.f_locals.get("self"), "name", None)
         if isinstance(name, str):
             return name
-        frame = frame.f_back
-    return outermost.f_code.co_qualname
+    return function.f_code.co_qualname
 
 
 def _warn(name: str, frames: Sequence[FrameType], is_hogged: bool) -> None:
