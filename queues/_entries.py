@@ -94,11 +94,16 @@ class RecordEntry(Entry):
             output.collect(new_record(StreamRecord, (result, timestamp, origin)))
 
 
-def emit_result(output: Output, entry: Any, result: Any) -> None:
+def emit_result(output: Any, entry: Any, result: Any) -> None:
     """Complete the entry of a record that may leave now, and send its only result to `output`."""
     entry.is_done = True
-    _, timestamp, origin = entry._record
-    output.collect(new_record(StreamRecord, (result, timestamp, origin)))
+    try:
+        collect = output.collect_result  # no record of the result is made
+    except AttributeError:  # not one of the package's outputs
+        _, timestamp, origin = entry._record
+        output.collect(new_record(StreamRecord, (result, timestamp, origin)))
+    else:
+        collect(entry._record, result)
 
 
 class MarkerEntry(Entry):

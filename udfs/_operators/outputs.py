@@ -54,10 +54,15 @@ class Output(Collector):
         """How many records the output can take now. At 0 the sender has to wait; more are taken all the same."""
         return UNLIMITED
 
+    def collect_result(self, record: Any, result: Any) -> None:
+        """Take the only result of a record, which may be a plain tuple of the same."""
+        _, timestamp, origin = record
+        self.collect(StreamRecord(result, timestamp, origin))
+
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        """Take one result for each of these records, which may be plain tuples of the same, in their order."""
-        for (_, timestamp, origin), result in zip(records, results, strict=True):
-            self.collect(StreamRecord(result, timestamp, origin))
+        """Take one result for each of these records, in their order."""
+        for record, result in zip(records, results, strict=True):
+            self.collect_result(record, result)
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         """Take a record for a side output (Flink's `collect(tag, record)`); without a reader it is dropped."""
@@ -124,7 +129,8 @@ class ReportingOutput(ForwardingOutput):
     def __init__(self, output: Output, report: Callable[[LatencyMarker], None] = lambda marker: None) -> None:
         super().__init__(output)
         self._report = report
-        self.collect = output.collect  # type: ignore[method-assign]  # records pass here without a step of their own
+        # Records pass here without a step of their own.
+        self.collect, self.collect_result = output.collect, output.collect_result  # type: ignore[method-assign]
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         self._report(marker)
@@ -329,17 +335,19 @@ class RecordWriterOutput(Output):
         self._origins: list[Any] = []
 
     def collect(self, record: StreamRecord) -> None:
-        # Not the record itself: thousands of live tuples would keep the garbage collector busy.
+        self.collect_result(record, record.value)
+
+    def collect_result(self, record: Any, result: Any) -> None:
+        # No record of the result is made: thousands of live tuples would keep the garbage collector busy.
         values = self._values
         if not values:
             self._timer = self._loop.call_later(self._linger, self._flush_in_time)
-        value, _, origin = record
-        values.append(value)
-        self._origins.append(origin)
+        values.append(result)
+        self._origins.append(record[2])
         if len(values) >= self._rows:
             self.flush()
         elif self._weigh is not None:
-            self._held += self._weigh((value,), (origin,))
+            self._held += self._weigh((result,), (record[2],))
             if self._held >= self._max_bytes:
                 self.flush()
 
