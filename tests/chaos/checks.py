@@ -15,7 +15,7 @@ import pandas as pd
 from tests.chaos.services import Call
 from tests.chaos.shapes import Shape, result_of
 
-__all__ = ("CHECKS", "Event", "Job", "Run", "faults_of")
+__all__ = ("CHECKS", "Event", "Job", "Run", "faults_of", "it_failed_with_reason")
 
 WRITTEN = 0.5  # seconds: an answer that came less than this before a kill may not have reached the store
 LATE = 0.99  # of the calls reach the service sooner than what a busy machine adds to each of these times
@@ -90,7 +90,9 @@ def it_ended(job: Job) -> Iterator[str]:
 def it_failed_with_reason(job: Job) -> Iterator[str]:
     """It failed if it had to, with an error that says why, and did not fail otherwise."""
     shape = job.shape
-    least = math.ceil(shape.distinct / shape.options.get("batch_size", 1))
+    least = math.ceil(len(shape.asked) / shape.options.get("batch_size", 1))
+    failing = sum(shape.asked[n] for n in shape.hopeless)
+    whole = not (shape.limit or shape.streaming or shape.restarts)
     allowed, required = [], ""
     if shape.options["on_error"] == "raise":
         if shape.hopeless or not job.is_predictable:
@@ -99,8 +101,12 @@ def it_failed_with_reason(job: Job) -> Iterator[str]:
             required = "a row that fails for good"
     if shape.options.get("max_calls", math.inf) < 2 * shape.rows + 1000:
         allowed.append(r"max_calls")
-        if shape.options["max_calls"] < least and not shape.limit and not shape.streaming and not shape.restarts:
+        if shape.options["max_calls"] < least and whole:
             required = required or f"max_calls={shape.options['max_calls']}"
+    if "max_failures" in shape.options and (failing > shape.options["max_failures"] or not job.is_predictable):
+        allowed.append(r"more than max_failures= allows")
+        if job.is_predictable and shape.partitions == 1 and whole:  # without a coordinator each task counts for itself
+            required = required or f"max_failures={shape.options['max_failures']}"
     if job.happened("cancel"):
         allowed.append(r"(?i)cancel")
         required = ""
@@ -121,8 +127,9 @@ def each_row_is_there_once(job: Job) -> Iterator[str]:
 
 def _rows(job: Job, rows: pd.DataFrame, letters: pd.DataFrame | None, run: Run) -> Iterator[str]:
     shape = job.shape
-    good = rows[rows["value"].notna()]
-    bad = rows[rows["value"].isna()]
+    asked, unasked = rows[rows["n"].notna()], rows[rows["n"].isna()]
+    good = asked[asked["value"].notna()]
+    bad = asked[asked["value"].isna()]
     if letters is not None:
         if len(bad):
             yield f"rows without a result beside dead letters: {_some(bad['id'])}"
@@ -140,11 +147,17 @@ def _rows(job: Job, rows: pd.DataFrame, letters: pd.DataFrame | None, run: Run) 
         yield f"more than once: {_some(doubled)}"
     if both := set(good["id"]) & set(bad["id"]):
         yield f"with a result and failed: {_some(both)}"
+    has_more = unasked["value"].notna() | unasked["error"].notna() | ~unasked["id"].isin(shape.null_rows)
+    if others := {*unasked[has_more]["id"], *(set(every["id"]) & shape.null_rows)}:
+        yield f"not NULL for NULL alone: {_some(others)}"
+    if again := [*unasked["id"][unasked["id"].duplicated()]]:
+        yield f"NULL more than once: {_some(again)}"
     if shape.limit:
-        if len(rows) != min(shape.limit, shape.rows * shape.copies):
+        there = shape.asked.total() * shape.copies + len(shape.null_rows)
+        if len(rows) != min(shape.limit, there):
             yield f"{len(rows)} rows of LIMIT {shape.limit}"
     else:
-        if missing := set(range(shape.rows)) - set(every["id"]):
+        if missing := set(range(shape.rows)) - set(every["id"]) - set(unasked["id"]):
             yield f"lost: {_some(missing)}"
         if halves := counts[counts < shape.copies].index.tolist():
             yield f"fewer than {shape.copies} results: {_some(halves)}"

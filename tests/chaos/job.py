@@ -46,7 +46,7 @@ from asyncudf import (
     unordered_wait,
 )
 from tests.chaos.checks import Run
-from tests.chaos.shapes import Shape
+from tests.chaos.shapes import NULL_ROW, NULL_ROWS, Shape
 from tests.kit.leftovers import leftovers
 
 __all__ = ("Place", "run_once")
@@ -180,9 +180,13 @@ def numbers(spark: SparkSession, shape: Shape, place: Place) -> DataFrame:
             for start in range(0, shape.rows, shape.rows // 3 + 1):
                 ids = range(start, min(shape.rows, start + shape.rows // 3 + 1))
                 frame = pd.DataFrame({"id": ids}, dtype="int64")
-                frame.assign(n=frame["id"] % shape.distinct).to_parquet(f"{folder}/{start}.parquet")
+                asked = (frame["id"] % shape.distinct).astype("Int64").mask(frame["id"].isin(shape.null_rows))
+                frame.assign(n=asked).to_parquet(f"{folder}/{start}.parquet")
         return spark.readStream.schema("id long, n long").option("maxFilesPerTrigger", 1).parquet(folder)
-    return spark.range(0, shape.rows, 1, shape.partitions).selectExpr("id", f"id % {shape.distinct} AS n")
+    n = f"id % {shape.distinct}"
+    if shape.null_rows:
+        n = f"IF(id % {NULL_ROWS} = {NULL_ROW}, NULL, {n})"
+    return spark.range(0, shape.rows, 1, shape.partitions).selectExpr("id", f"{n} AS n")
 
 
 def enriched(spark: SparkSession, df: DataFrame, shape: Shape, function: AsyncUDF[Any, Any]) -> Any:
@@ -200,7 +204,7 @@ def enriched(spark: SparkSession, df: DataFrame, shape: Shape, function: AsyncUD
         return spark.sql("SELECT * FROM asked_of(TABLE(numbers), 'n')")
     if shape.entry == "operator":
         return (ordered_wait if ordered else unordered_wait)(df, function, "n", as_="r")
-    stream = AsyncStream(df).filter(lambda row: row["n"] >= 0)
+    stream = AsyncStream(df).filter(lambda row: row["id"] >= 0)
     stream = (stream.ordered_wait if ordered else stream.unordered_wait)(function, "n", as_="r")
     return stream.map(lambda row: row)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,9 @@ ACCIDENTS = {
     "connections": "the service drops all connections",
     "cancel": "the query is cancelled",
 }
+
+
+NULL_ROWS, NULL_ROW = 7, 3  # one row of so many, and the first of them
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def result_of(n: int) -> int:
 
 @dataclass(frozen=True)
 class Shape:
-    """A job. Row i of `rows` asks for the argument i % distinct.
+    """A job. Row i of `rows` asks for the argument i % distinct; with `on_null_input` every seventh asks for NULL.
 
     Attributes:
         entry: the entry point.
@@ -151,7 +155,17 @@ class Shape:
     @property
     def hopeless(self) -> set[int]:
         """The arguments that fail for good."""
-        return {n for n in range(self.distinct) if self.service.is_hopeless(n)}
+        return {n for n in self.asked if self.service.is_hopeless(n)}
+
+    @property
+    def null_rows(self) -> set[int]:
+        """The rows that have no argument, and so make no call."""
+        return set(range(NULL_ROW, self.rows, NULL_ROWS)) if "on_null_input" in self.options else set()
+
+    @property
+    def asked(self) -> Counter[int]:
+        """The arguments that are asked for, with the number of their rows."""
+        return Counter(row % self.distinct for row in set(range(self.rows)) - self.null_rows)
 
 
 def _random(chance: random.Random, seed: int) -> Shape:
@@ -201,7 +215,7 @@ def _random(chance: random.Random, seed: int) -> Shape:
     )
     if "redis stops" not in {one.kind for one in accidents}:
         options["store_timeout"] = 10.0  # on a busy machine a second passes without anything being wrong
-    return Shape(
+    shape = Shape(
         seed=seed,
         rows=rows,
         distinct=distinct,
@@ -218,6 +232,11 @@ def _random(chance: random.Random, seed: int) -> Shape:
         limit=limit,
         runs=2 if store and not streaming and not limit and chance.random() < 0.5 else 1,
     )
+    if chance.random() < 0.25:
+        options["on_null_input"] = "null"
+    if on_error != "raise" and chance.random() < 0.3:
+        options["max_failures"] = chance.choice([0, 3, rows])
+    return shape
 
 
 def _limits(chance: random.Random, rows: int, form: str) -> dict[str, Any]:

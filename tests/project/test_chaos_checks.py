@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from tests.chaos.checks import CHECKS, Event, Job, Run, faults_of
+from tests.chaos.checks import CHECKS, Event, Job, Run, faults_of, it_failed_with_reason
 from tests.chaos.services import Call
 from tests.chaos.shapes import Service, Shape, million, result_of
 
@@ -87,6 +88,47 @@ DAMAGES = {
 
 def test_a_good_job_has_no_fault() -> None:
     assert faults_of(good_job()) == []
+
+
+def job_with_nulls() -> Job:
+    """Rows 3, 10 and 17 have no argument."""
+    job = good_job(on_null_input="null")
+    rows, nulls = job.runs[0].rows, job.shape.null_rows
+    assert rows is not None
+    assert nulls == {3, 10, 17}
+    job.runs[0].rows = rows.assign(**{name: rows[name].mask(rows["id"].isin(nulls)) for name in ("n", "value")})
+    job.calls = [one for one in job.calls if nulls.isdisjoint(one.ns)]
+    job.runs[0].figures = figures(len(job.calls))
+    return job
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows.assign(value=rows["value"].fillna(0)),
+        lambda rows: rows.assign(error=rows["value"].isna()),
+        lambda rows: rows.assign(n=rows["id"], value=rows["id"].map(result_of)),
+        lambda rows: rows.assign(n=rows["n"].where(rows["id"] != 4)),
+        lambda rows: rows[rows["id"] != 10],
+        lambda rows: pd.concat([rows, rows[rows["id"] == 17]]),
+    ],
+)
+def test_a_row_without_an_argument_has_no_result_and_no_error(change: Any) -> None:
+    job = job_with_nulls()
+    assert faults_of(job) == []
+    change_rows(change)(job)
+    assert "each_row_is_there_once" in dict(faults_of(job))
+
+
+@pytest.mark.parametrize(("allowed", "fails"), [(0, True), (5, False)])
+def test_a_job_fails_when_more_rows_fail_than_may_and_else_does_not(allowed: int, fails: bool) -> None:
+    job = good_job(store="", on_error="null", max_failures=allowed)
+    job.shape = replace(job.shape, partitions=1, service=Service(seed=1, seconds=0.1, hopeless=0.1))
+    assert 0 < len(job.shape.hopeless) <= 5
+    spent = "AsyncUDFError: 1 of 9 rows of asked failed, more than max_failures= allows (0 may)"
+    for error, is_right in ((None, not fails), (spent, fails)):
+        job.runs[0].error = error
+        assert ([*it_failed_with_reason(job)] == []) == is_right
 
 
 @pytest.mark.parametrize("name", DAMAGES)
