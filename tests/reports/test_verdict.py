@@ -135,7 +135,7 @@ def test_the_promise_is_of_what_is_told() -> None:
 def test_a_small_part_of_the_run_is_said_to_be_one() -> None:
     """Where Spark goes on for a minute with what the function gave in 10 s, twice the slots do not halve the job."""
     job = figures(**BUSY)
-    assert verdict(job, 60.0).text == f"{verdict(job).text}; its tasks took 10 s of the run's 1 min"
+    assert verdict(job, 60.0).text == f"{verdict(job).text}; the tasks that call it ran for 10 s of the run's 1 min"
     assert verdict(job, 12.0).text == verdict(job).text
 
 

@@ -193,12 +193,12 @@ def test_a_server_that_begins_anew_is_used_again(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("failed", [True, False])
 def test_a_server_that_hangs_does_not_hold_up_the_end(failed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To close a store waited 10 s for a server that hung, to tell it how many results were found."""
+    """To close a store waited for the timeout of a server that hung, to tell it how many results were found."""
 
     async def main() -> None:
         with ValkeyServer() as server:
             process = server.client().info("server")["process_id"]
-            store = ResultStore.redis(server.connection_url)
+            store = ResultStore.redis(f"{server.connection_url}?socket_timeout=60")
             await store.open()
             await store.get_many([key(1)])
             os.kill(process, signal.SIGSTOP)
@@ -207,7 +207,7 @@ def test_a_server_that_hangs_does_not_hold_up_the_end(failed: bool, monkeypatch:
                     monkeypatch.setattr("asyncudf._stores.redis.COUNTING", 3600.0)
                     with pytest.raises(TimeoutError):
                         await asyncio.wait_for(store.get_many([key(1)]), 0.05)
-                await asyncio.wait_for(store.close(), 5)
+                await asyncio.wait_for(store.close(), 30)
             finally:
                 os.kill(process, signal.SIGCONT)
 

@@ -100,7 +100,7 @@ def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
     if is_close:
         text += f"; {second.value} took {share(f.share(second))}"
     if 0 < f.wall < IN_ALL * run_seconds:
-        text += f"; its tasks took {seconds(f.wall)} of the run's {seconds(run_seconds)}"
+        text += f"; the tasks that call it ran for {seconds(f.wall)} of the run's {seconds(run_seconds)}"
     return Verdict(name, cost, sureness, text)
 
 
