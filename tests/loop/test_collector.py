@@ -25,9 +25,12 @@ def own_thresholds() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    with asyncio.Runner(loop_factory=VirtualClockLoop) as runner, collecting_by_time(runner.get_loop()):
-        return runner.run(main())
+def run(main: Callable[[], Coroutine[Any, Any, Any]], worked: Callable[[], float] | None = None) -> Any:
+    """Without `worked` on a thread that works all the time."""
+    with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
+        loop = runner.get_loop()
+        with collecting_by_time(loop, worked or loop.time):
+            return runner.run(main())
 
 
 def collections() -> int:
@@ -57,6 +60,31 @@ def test_rows_that_wait_are_looked_at_once_and_not_again_and_again() -> None:
         return at_once, collections() - before
 
     assert run(main) == (0, 1)
+
+
+def test_a_thread_that_waits_is_not_charged_for_collections_while_it_does() -> None:
+    """A fortieth of its work, not of the time: a worker that mostly waits spent a twelfth of its work on them."""
+
+    async def main() -> list[int]:
+        rows = [[row] for row in range(50_000)]
+        seen = []
+        for work in (OFTEN, 30.0, 11.0):
+            clock[0] += work
+            before = collections()
+            await asyncio.sleep(3600.0)
+            rows += [[row] for row in range(1_000)]
+            seen.append(collections() - before)
+        return seen
+
+    def collected(phase: str, _: Any) -> None:
+        clock[0] += phase == "stop"  # each collection takes a second
+
+    clock = [0.0]
+    gc.callbacks.append(collected)
+    try:
+        assert run(main, lambda: clock[0]) == [1, 0, 1]
+    finally:
+        gc.callbacks.remove(collected)
 
 
 def test_garbage_in_cycles_does_not_outlive_the_next_look() -> None:

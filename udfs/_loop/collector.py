@@ -5,27 +5,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 __all__ = ("collecting_by_time",)
 
 
 OFTEN = 0.02  # seconds between two looks at least
-SHARE = 40  # times as long as a collection takes until the next one
+SHARE = 40  # times as long as a collection takes, which the thread has to work until the next one
 MANY = 100_000  # new objects, after which Python itself collects: while code blocks the loop, nobody looks
 
 
 @contextlib.contextmanager
-def collecting_by_time(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def collecting_by_time(
+    loop: asyncio.AbstractEventLoop, worked: Callable[[], float] = time.thread_time
+) -> Iterator[None]:
     """A block in which the loop, once it runs, collects if there are as many new objects as Python's threshold says.
 
     Settings of the user's hold: what is disabled stays so, a threshold of 0 or of `MANY` too, and one that is set
     meanwhile. At the end the thresholds are as before.
+
+    Args:
+        worked: the seconds for which the loop's thread has worked.
     """
     # Python's own collector runs after 700 new objects, which are the rows of a few milliseconds, and finds them all in
     # use: up to a fifth of a worker's time. It cannot be told how many objects are no garbage. Here its time is
-    # bounded instead, and so is the time for which garbage lives: the next look comes after 20 ms, or later by as much
-    # as there are objects in use. Always all generations: calls that wait have outlived the young ones.
+    # bounded instead, and so is the work that makes garbage until the next look: that of 20 ms, or more by as much as
+    # there are objects in use. Always all generations: calls that wait have outlived the young ones.
     before = few, *others = gc.get_threshold()
     own = (MANY, *others)
     if not 0 < few < MANY:  # also the second chain in a worker
@@ -33,14 +39,17 @@ def collecting_by_time(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         return
 
     timer: asyncio.TimerHandle
+    due = 0.0  # how long the thread has worked when the next collection may begin
 
     def look() -> None:
-        nonlocal timer
-        start = loop.time()
-        if gc.isenabled() and gc.get_threshold() == own and gc.get_count()[0] > few and gc.collect():
-            start = loop.time()  # to free garbage is no lost time: what does a collection take that finds none?
-            gc.collect()
-        timer = loop.call_later(max(OFTEN, SHARE * (loop.time() - start)), look)
+        nonlocal timer, due
+        start = worked()
+        if start >= due and gc.isenabled() and gc.get_threshold() == own and gc.get_count()[0] > few:
+            if gc.collect():
+                start = worked()  # to free garbage is no lost time: what does a collection take that finds none?
+                gc.collect()
+            due = worked() + SHARE * (worked() - start)
+        timer = loop.call_later(max(OFTEN, due - worked()), look)
 
     gc.set_threshold(*own)
     timer = loop.call_later(OFTEN, look)
