@@ -75,7 +75,7 @@ def filled(text: str, results: Results, cases: Mapping[str, Case]) -> str:
 
 def _overview(results: Results) -> list[list[str]]:
     rows = ([asked, *_answers(results, case, quantity, systems)] for asked, case, quantity, systems in OVERVIEW)
-    return [["", *COLUMNS], *(row for row in rows if set(row[1:]) != {"-"})]
+    return [["calls", *COLUMNS], *(row for row in rows if set(row[1:]) != {"-"})]
 
 
 def _answers(results: Results, case: str, quantity: str, systems: Sequence[str]) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _notes(outcomes: Iterable[Outcome]) -> list[str]:
 
 def target_rows(outcomes: Iterable[Outcome], cases: Mapping[str, Case]) -> list[list[str]]:
     """The table of targets."""
-    header = ["", "target", "median", "rounds", "met"]
+    header = ["case", "target", "median", "rounds", "met"]
     return [
         header,
         *(
@@ -160,7 +160,7 @@ def _figures(outcomes: Sequence[Outcome], wanted: str) -> list[list[str]]:
     if unknown := [name for name in names if not any((*place, name) in found for place in places)]:
         raise KeyError(f"there are no {columns} of {', '.join(unknown)}")
     header = [quantity if len(outcomes) == 1 else f"{case}: {quantity}" for case, quantity in places]
-    return [["", *header], *([name, *(found.get((*place, name), "-") for place in places)] for name in names)]
+    return [["system", *header], *([name, *(found.get((*place, name), "-") for place in places)] for name in names)]
 
 
 def _caption(outcome: Outcome) -> str:

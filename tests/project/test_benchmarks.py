@@ -141,7 +141,7 @@ def test_an_edited_figure_is_replaced_and_nothing_else() -> None:
     edited = "x\n<!-- figures A: calls/s; ours -->\n| ours | 0.001 |\n<!-- end -->\ny <!-- other -->\n<!-- end -->"
     made = filled(edited, results(outcome()), {"A": CASE})
     assert "0.001" not in made
-    assert "| ours | 99 " in made
+    assert "| ours   | 99 " in made
     assert filled(made, results(outcome()), {"A": CASE}) == made
     assert made.startswith("x\n<!-- figures A: calls/s; ours -->\n\n|")
     assert made.endswith("|\n\n<!-- end -->\ny <!-- other -->\n<!-- end -->")
