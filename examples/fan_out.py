@@ -4,7 +4,7 @@
 
 A branch is the same rows once more. The branches of AsyncStream.collect run in one chain, in one task: each row is
 read once and handed to both services, which are called at the same time. What each branch gives is a DataFrame of its
-own, all of one evaluation, so the join calls nobody again.
+own, all of one evaluation, so the join makes no calls.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ call at all. A destination that the service (_airport_service.py) does not know,
 (`error_ttl`); an answer of 500 or 429 is not: it says nothing of the row.
 
 A `LookupTable` does the same for jobs that outgrow one machine. `update` asks for the destinations that the table has
-no result for, a wave at a time; `join` puts the results beside the flights and calls nobody.
+no result for, a wave at a time; `join` puts the results beside the flights and makes no calls.
 """
 
 from __future__ import annotations

@@ -242,9 +242,9 @@ def monitor(spark: SparkSession, progress: bool = False) -> Run:
     In classic Spark tasks send their figures over an authenticated connection to the driver: each second, and less
     often where more than 40 run, up to every 13 seconds. A task that cannot reach the driver sends its figures when it
     ends. So does a task beyond the first 500 that run at once; then the driver warns that live figures are those of a
-    sample. With Spark Connect tasks send their figures when they end,
-    through the logs of Python workers, which the monitor turns on. Where it cannot, before Spark 4.1 or in a session
-    that refuses the setting, a warning says so, and there are no figures.
+    sample. With Spark Connect tasks send their figures when they end, through the logs of Python workers, which the
+    monitor turns on. Where it cannot, before Spark 4.1 or in a session that refuses the setting, a warning says so, and
+    there are no figures.
 
     Args:
         spark: the session.

@@ -28,8 +28,9 @@ FailureOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[Ba
 class CircuitBreaker:
     """After too many failures the rows wait and use up no attempt, while one call at a time probes the service.
 
-    Failures are timeouts, failed connections and HTTP statuses of 500 and more. Other statuses, 429 among them, and
-    errors of the row or the function are none: "the service is dead" is not "the row is bad".
+    Failures are timeouts, failed connections, and the HTTP statuses 408 and 500 or more. Refusals (a 429, or a 503 that
+    says when to call again), other statuses, and errors of the row or the function are none: "the service is dead" is
+    not "the row is bad".
 
     A service that fails a share of its calls at random is not dead: while chance explains the failures by two thirds of
     `failure_rate`, it is probed at once.
