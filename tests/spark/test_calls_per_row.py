@@ -59,7 +59,8 @@ MENTIONS = {
     "SELECT r.a FROM (SELECT f(id) r FROM t) WHERE r.b IS NOT NULL": (100, 200),
     "SELECT r.a FROM (SELECT f(id) r FROM t) JOIN range(10) k ON r.b = k.id": (100, 200),
     "SELECT r.b, count(*) FROM (SELECT f(id) r FROM t) GROUP BY r.b": (100, 100),
-    "SELECT r.a FROM (SELECT f(id) r FROM t) ORDER BY r.a": (200, 200),
+    "SELECT CASE WHEN id < 10 THEN f(id).a END FROM t": (100, 100),
+    "SELECT id, r.a FROM (SELECT id, f(id) r FROM t) ORDER BY id": (200, 200),
 }
 
 
