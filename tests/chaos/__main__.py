@@ -129,7 +129,8 @@ class Totals:
 
     def to_markdown(self) -> str:
         minutes = (datetime.datetime.now(datetime.UTC) - self.began).total_seconds() / 60
-        counts = f"{minutes:.0f} minutes, {self.jobs:,} jobs, {self.rows:,} rows, {self.calls:,} calls"
+        jobs = f"{self.jobs:,} job{'s' * (self.jobs != 1)}"
+        counts = f"{minutes:.0f} minutes, {jobs}, {self.rows:,} rows, {self.calls:,} calls"
         lines = [
             f"`{self.command}` on {self.began:%Y-%m-%d}, commit {_commit()}: {counts}.",
             "",
