@@ -11,7 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from asyncudf import AsyncUDFError, async_pandas_udf
+from asyncudf import AsyncUDFError, RateLimit, async_pandas_udf
+from asyncudf.queues._entries import RecordEntry
 from asyncudf.testing import VirtualClockLoop
 from asyncudf.testing._rows import ListOutput, chain_of, elements_of
 
@@ -93,6 +94,36 @@ def test_of_a_store_without_leases_rows_are_looked_up_again() -> None:
     Tasks(weather.function, [rows, rows[::-1]], store=store, capacity=2).run()
     assert sum(weather.calls.values()) <= len(rows) + 4
     assert max(store.sizes("get")[2:]) <= 2, "only what is about to be called"
+
+
+@pytest.mark.parametrize(
+    "options", [{"rate_limit": RateLimit(1, scope="task")}, {"job_capacity": 1}], ids=["rate", "all"]
+)
+@pytest.mark.parametrize("capacity", [1, 100])
+def test_a_call_that_a_limit_holds_back_is_looked_up_when_its_turn_comes(capacity: int, options: Any) -> None:
+    """Free slots do not say that calls begin soon: as many as they take were looked up, and paid twice."""
+    rows = [f"city {n}" for n in range(60)]
+    weather = Counting(0.5)
+    Tasks(weather.function, [rows, rows[::-1]], store=SlowStore(), capacity=capacity, **options).run()
+    assert sum(weather.calls.values()) <= len(rows) + 2
+
+
+def test_what_a_limit_holds_back_is_not_leased_long_before_its_call() -> None:
+    """Other tasks would wait for it until their patience ends, and call for it too."""
+    chance = random.Random(3)
+    rows = [chance.sample([f"city {n}" for n in range(100)], k=100) for _ in range(4)]
+    weather, limit = Counting(0.5), RateLimit(2, per="minute", scope="task")
+    Tasks(weather.function, rows, store=LeasedStore(), rate_limit=limit).run()
+    assert sum(weather.calls.values()) <= 103
+
+
+@pytest.mark.parametrize("calls_per_second", [10, 1000])
+def test_a_limit_is_used_up_while_calls_are_looked_up(calls_per_second: int) -> None:
+    rows = [f"city {n}" for n in range(3 * calls_per_second)]
+    limit = RateLimit(calls_per_second, scope="task")
+    shared = Tasks(Counting(0.02).function, [rows], store=LeasedStore(get=0.001), rate_limit=limit)
+    shared.run()
+    assert shared.seconds < 1.05 * 3 + 0.1
 
 
 def test_many_rows_are_looked_up_again_together() -> None:
@@ -209,3 +240,25 @@ def test_batches_of_two_tasks_that_wait_for_each_other_are_called() -> None:
     out = Tasks(upper, rows, store=LeasedStore(), returnType="string", batch_size=7, capacity=2, queue_size=14).run()
     assert [sorted(one) for one in out] == [sorted(row.upper() for row in rows[0])] * 2
     assert set(seen.values()) == {1}
+
+
+def test_what_others_call_leaves_a_large_batch_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row was compared with all that leave: a batch of 20,000 rows held up the loop for seconds."""
+    compared = 0
+
+    def equals(one: object, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return one is other
+
+    monkeypatch.setattr(RecordEntry, "__eq__", equals)
+    monkeypatch.setattr(RecordEntry, "__hash__", object.__hash__)
+
+    async def same(numbers: pd.Series) -> pd.Series:
+        await asyncio.sleep(1)
+        return numbers
+
+    rows = [*range(300)]
+    out = Tasks(same, [rows, rows], store=LeasedStore(), returnType="bigint", batch_size=300, capacity=2).run()
+    assert out == [rows, rows]
+    assert compared < 10 * len(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 from collections.abc import Sequence
 from itertools import islice
 from typing import Protocol
@@ -13,14 +14,15 @@ from asyncudf.queues import Entry
 from .._calls.call import Call
 from .._calls.calls import Calls
 from .._loop.shutdown import end_tasks
+from .._policies.options import Options
 from .rows import CacheMiss, misses_of
 from .stored_results import Found, StoredResults, StoreOperator
 
 __all__ = ("Claims",)
 
 
-MOMENT = 0.2  # seconds after which a lookup is old
-AHEAD = 0.02  # seconds: as many rows are claimed ahead as begin in this time
+MOMENT = 0.2  # seconds after which a lookup is old: where limits hold calls back, so many are claimed as begin in it
+AHEAD = 0.02  # seconds: as many are claimed beyond the free slots as begin in this time
 SHORTEST, LONGEST = 0.002, 0.05  # seconds between two looks whether leases of others have ended
 TRIED_AT_ONCE = 100  # leases of others that one look tries to get
 PATIENCE = 180.0  # seconds that a row without a timeout waits for the call of another task
@@ -38,9 +40,6 @@ class Claims:
 
     Calls that come together are looked up together. Where the store has leases, each row's key is leased first; a row
     whose key another task has leased waits until that lease ends, but no longer than its own timeout.
-
-    Args:
-        patience: seconds that a row waits for another task; None: `PATIENCE`.
     """
 
     # Tasks cannot wait for each other in a circle: a row with a lease needs nothing but a slot for its call, and slots
@@ -49,6 +48,9 @@ class Claims:
     #
     # A call is in one place: _undecided, in the lookup of _task, or, one row each, in _held: by the key, with the time
     # when the row waits no longer.
+    # _claimed: calls so far, of which those in _ready have not begun
+    # _last: the time of the last lookup, and the calls that had begun by then
+    # _ahead: how many may wait to begin, whatever slots are free
 
     def __init__(
         self,
@@ -56,20 +58,21 @@ class Claims:
         claimant: Claimant,
         stored: StoredResults,
         calls: Calls,
-        patience: float | None,
+        options: Options,
     ) -> None:
         self._operator = operator
         self._claimant = claimant
         self._stored = stored
         self._pool, self._ready = calls.pool, calls.ready
         self._clock = operator.counters.clock
-        self._patience = PATIENCE if patience is None else patience
+        self._patience = PATIENCE if options.timeout is None else options.timeout
+        self._is_limited = bool(options.rate_limit) or options.job_capacity is not None
         self._undecided: list[Call] = []
         self._held: dict[bytes, tuple[Call, float]] = {}
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = SHORTEST
-        self._last, self._ahead = 0.0, 0  # when calls were claimed last, and how many may be claimed ahead
+        self._ahead, self._claimed, self._last = 1, 0, (0.0, 0)
         self._is_closed = False
         self._context = contextvars.copy_context()
 
@@ -80,11 +83,11 @@ class Claims:
 
     @property
     def takes_more(self) -> bool:
-        """Whether another call should be formed: there is a free slot for it, or calls end quickly."""
-        if not self._undecided:
-            return True
-        formed, pool = len(self._undecided), self._pool
-        return formed < self._ahead or formed < pool.capacity - pool.in_flight
+        """Whether another call should be formed: it begins soon, or there is a free slot for it."""
+        # Where limits hold calls back, a free slot does not say that a call begins soon: its lookup would be old by
+        # then, or its lease would keep other tasks from the call all that time.
+        formed, pool = len(self._undecided) + len(self._ready), self._pool
+        return formed < self._ahead or (not self._is_limited and formed < pool.capacity - pool.in_flight)
 
     def needs(self, first: CacheMiss) -> bool:
         """Whether the call with this first row has to be claimed: there are leases, or it was looked up long ago."""
@@ -112,10 +115,12 @@ class Claims:
         try:
             while self._undecided:
                 calls, self._undecided = self._undecided, []
-                now = self._clock()
-                self._ahead = min(self._pool.capacity, int(len(calls) * AHEAD / max(now - self._last, 1e-6)))
-                self._last = now
+                (last, before), (now, begun) = self._last, (self._clock(), self._claimed - len(self._ready))
                 await self._look_up([call for call in calls if self._lease(call, now)])
+                seconds = MOMENT + self._clock() - now if self._is_limited else AHEAD
+                soon = math.ceil(seconds * (begun - before) / max(now - last, 1e-6))
+                self._ahead = max(1, min(soon, 2 * self._ahead, self._pool.capacity))
+                self._last, self._claimed = (now, begun), self._claimed + len(calls)
                 self._operator.push()
             self._task = None
             self._watch()
@@ -129,16 +134,16 @@ class Claims:
         leases = self._stored.leases
         if leases is None:
             return True
-        lost = []
+        lost = set()
         for record, entry in zip(call.records, call.entries, strict=True):
             key: bytes = record.key  # type: ignore[attr-defined]
             end = self._held.pop(key)[1] if key in self._held else now + self._patience
             if not leases.take(key) and end > now:
                 self._held[key] = Call((record,), (entry,), now), end
-                lost.append(entry)
+                lost.add(entry)
         return not lost or self._without(call, lost)
 
-    def _without(self, call: Call, lost: Sequence[Entry]) -> bool:
+    def _without(self, call: Call, lost: set[Entry]) -> bool:
         """Take rows out of a call; returns whether any is left."""
         rows = [(record, entry) for record, entry in misses_of(call) if entry not in lost]
         call.done = not rows
@@ -152,11 +157,11 @@ class Claims:
             found += await self._stored.look_up(keys[len(found) : len(found) + self._stored.rows_at_once])
         answers = iter(found)
         for call in calls:
-            lost = []
+            lost = set()
             for record, entry, answer in zip(call.records, call.entries, answers, strict=False):
                 if answer is not None:
                     self._claimant.found(record, entry, answer)  # type: ignore[arg-type]
-                    lost.append(entry)
+                    lost.add(entry)
             if not lost or self._without(call, lost):
                 self._ready.append(call)
 

@@ -85,7 +85,7 @@ class StoreSharing(RowSharing):
         self._called: set[bytes] = set()
         self._landed = LandedResults[tuple[list[Any] | StoredFailure, float]]()  # with when it is too old
         self._writer = StoreWriter(operator, stored, lambda: pool.in_flight <= 1 or queue.places <= 0)
-        self._claims = Claims(operator, self, stored, calls, options.timeout)
+        self._claims = Claims(operator, self, stored, calls, options)
         self.inlet = LookupAhead(operator, stored, self._landed, buffer, request_batch, is_single=is_single)
         buffer.request_from(self.inlet.go_on)
 
