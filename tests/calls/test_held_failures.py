@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from asyncudf import AdaptiveCapacity, CircuitBreaker, OptionError, RetryStrateg
 from asyncudf.testing import MemoryStore, run_rows
 from tests.kit.errors import task_fails
 from tests.kit.limited import Service, now
+from tests.kit.stores import LeasedStore, SlowStore
 
 BREAKER = CircuitBreaker(window=10, open_for=5.0, max_open=100.0)
 RETRIES = pytest.mark.parametrize("retry", [None, RetryStrategy.fixed_delay(3, 0.5)], ids=["once", "three times"])
@@ -36,6 +39,15 @@ def test_nor_do_several_such_groups(retry: Any) -> None:
     service = Service(0.1, bad=bad)
     got = run_rows(service, range(500), capacity=10, on_error="null", breaker=BREAKER, retry=retry, timeout=60.0)
     assert [row for row, result in enumerate(got) if result is None] == bad
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 50])
+@pytest.mark.parametrize("make", [MemoryStore, partial(SlowStore, put=0.5), partial(LeasedStore, get=0.3)])
+def test_rows_that_wait_for_a_store_are_rows_that_come(make: Callable[[], Any], capacity: int) -> None:
+    """While all slots were free for a lookup or a write, failed rows were given up: no call seemed to follow."""
+    service = Service(0.1, down=(1, 60))
+    options: dict[str, Any] = {"store": make(), "version": "1", "on_error": "null"}
+    assert None not in run_rows(service, range(700), capacity=capacity, breaker=BREAKER, **options)
 
 
 def test_a_service_that_dies_twice_costs_no_row() -> None:

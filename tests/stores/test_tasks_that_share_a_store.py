@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from asyncudf import AsyncUDFError, RateLimit, async_pandas_udf
+from asyncudf import AsyncUDFError, CircuitBreaker, RateLimit, async_pandas_udf
 from asyncudf.queues._entries import RecordEntry
 from asyncudf.testing import VirtualClockLoop
 from asyncudf.testing._rows import ListOutput, chain_of, elements_of
@@ -240,6 +240,24 @@ def test_batches_of_two_tasks_that_wait_for_each_other_are_called() -> None:
     out = Tasks(upper, rows, store=LeasedStore(), returnType="string", batch_size=7, capacity=2, queue_size=14).run()
     assert [sorted(one) for one in out] == [sorted(row.upper() for row in rows[0])] * 2
     assert set(seen.values()) == {1}
+
+
+def test_results_of_others_that_take_the_last_room_leave_no_row_waiting() -> None:
+    """A late row waited for more calls to tell of the service, and calls for the room that its own result would give."""
+    seconds = {"late": 2.0, "quick": 0.0}
+
+    async def call(city: str) -> str:
+        await asyncio.sleep(seconds.get(city, 0.01))
+        return city * 10
+
+    rows = [["late", "d", "b", "quick", "d", "quick", "late"], ["d", "late", "d", "b", "quick"]]
+    options: dict[str, Any] = {"capacity": 1, "max_buffered_bytes": 60, "timeout": 1.5, "on_error": "capture"}
+    store = SlowStore(get=0.3, put=0.02)
+    out = Tasks(call, rows, store=store, breaker=CircuitBreaker(window=5), returnType="string", **options).run()
+    assert [[row for row in given if row != "late"] for given in rows] == [
+        [result["value"][: len(result["value"]) // 10] for result in emitted if result["error"] is None]
+        for emitted in out
+    ]
 
 
 def test_what_others_call_leaves_a_large_batch_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ class CallingOperator(Protocol):
     loop: asyncio.AbstractEventLoop
     counters: TaskCounters
 
-    def has_rows(self) -> bool:  # whether a free slot would find a row that was never called
+    def has_rows(self) -> bool:  # whether a free slot would find a row that was never called, now or after a lookup
         ...
 
     def push(self) -> None:

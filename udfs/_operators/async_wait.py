@@ -135,7 +135,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     process_marker = process
 
     def look_at_input(self) -> None:
-        self._pool.wake()
+        self._wake()
         self.admit_without_slot()
         if self._input.has_ended:
             self.finish_if_drained()
@@ -199,7 +199,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # Rows enter.
 
     def has_rows(self) -> bool:
-        return self._intake.has_call
+        return self._intake.has_call or self._sharing.is_waiting
 
     def has_work(self) -> bool:
         if self._finished.done() or self._admission.waiting is not None:
@@ -319,15 +319,21 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self.slots_are_taken()
 
     def health_changed(self) -> None:
-        """The coordinator has said what the tasks of the job know of the service."""
-        self._calls.evaluate_held()
+        """More is known of the service, or of the calls that are to come."""
+        if not self._finished.done():
+            self._calls.evaluate_held()
 
     # Results leave.
 
     def push(self) -> None:
         """Emit everything that may leave, and let a slot start on what there is place for then."""
         self._emit()
+        self._wake()
+
+    def _wake(self) -> None:
         self._pool.wake()
+        if self._health.held is not None and self._pool.is_idle:  # no slot will end, which would decide about them
+            self.loop.call_soon(self.health_changed, context=self._own_context.copy())
 
     def emit_done(self, records: list[Any], results: list[Any]) -> None:
         """Emit rows that have one result each, or give them their places; both lists are empty then."""
