@@ -18,9 +18,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yarl
 from aiohttp import web
 
 from asyncudf import AsyncUDFError, RetryStrategy, http
+from asyncudf.http._session import _requests
 from asyncudf.testing import run_rows
 from tests.kit.http_services import serving
 
@@ -235,6 +237,8 @@ def test_cookies_of_one_row_do_not_go_with_another() -> None:
         options: dict[str, Any] = {"returnType": "map<string,string>", "clock": "real", "capacity": 1}
         local = url.replace("127.0.0.1", "localhost")  # aiohttp keeps no cookies of addresses in numbers
         assert run_rows(get, ["/", "/"], resources=http.session(local), **options) == [{}, {}]
+        given = http.session(local, on_executor=lambda: {"cookies": {"mine": "1"}})
+        assert run_rows(get, ["/", "/"], resources=given, **options) == [{"mine": "1"}, {"mine": "1"}]
         jar = http.session(local, on_executor=lambda: {"cookie_jar": aiohttp.CookieJar()})
         assert run_rows(get, ["/", "/"], resources=jar, **options) == [{}, {"user": "ada"}]
 
@@ -259,6 +263,27 @@ def test_secrets_go_to_their_own_service_alone(service: str, path: str) -> None:
         assert "SECRET" not in str(sent(factory, f"{path}{other}/there" if path else f"{other}/there"))
     got = sent(factory, f"{path}{service}/here" if path else "/here")
     assert (got["Authorization"], got["X-Api-Key"]) == ("Bearer SECRET", "SECRET")
+
+
+@pytest.mark.parametrize("url", ["https://example.com/x", "https://example.com:443/x", "https://EXAMPLE.com/x"])
+def test_a_default_port_may_be_written_or_not(url: str) -> None:
+    """As in some redirects: the service then got no token, and answered 401."""
+
+    class Noted:
+        def __init__(self, method: str, url: yarl.URL, *, headers: dict[str, str]) -> None:
+            self.headers = headers
+
+    request: Any = _requests(Noted, "https://example.com/", {"X-Api-Key": "SECRET"})
+    assert request("GET", yarl.URL(url), headers={}).headers == {"X-Api-Key": "SECRET"}
+    assert request("GET", yarl.URL("http://example.com:443/x"), headers={}).headers == {}
+
+
+def test_nothing_is_made_for_a_session_whose_token_fails(service: str) -> None:
+    """A connector would stay open."""
+    made = []
+    with pytest.raises(AsyncUDFError, match="ZeroDivisionError"):
+        sent(http.session(service, token=lambda: 1 / 0, on_executor=lambda: made.append(1) or {}))  # type: ignore[arg-type, return-value, func-returns-value]
+    assert not made
 
 
 def test_a_request_with_a_secret_costs_no_more_function_calls_than_one_of_plain_aiohttp(service: str) -> None:

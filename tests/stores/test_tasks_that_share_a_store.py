@@ -243,7 +243,7 @@ def test_batches_of_two_tasks_that_wait_for_each_other_are_called() -> None:
 
 
 def test_results_of_others_that_take_the_last_room_leave_no_row_waiting() -> None:
-    """A late row waited for more calls to tell of the service, and calls for the room that its own result would give."""
+    """A late row waited for calls that tell of the service, and these for the room that its result held."""
     seconds = {"late": 2.0, "quick": 0.0}
 
     async def call(city: str) -> str:

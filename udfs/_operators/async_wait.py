@@ -332,7 +332,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _wake(self) -> None:
         self._pool.wake()
-        if self._health.held is not None and self._pool.is_idle:  # no slot will end, which would decide about them
+        if self._health.held is not None and self._pool.is_idle:  # no slot ends and decides about these
             self.loop.call_soon(self.health_changed, context=self._own_context.copy())
 
     def emit_done(self, records: list[Any], results: list[Any]) -> None:

@@ -21,6 +21,7 @@ from .._text.safe import printable, safe_repr
 
 if TYPE_CHECKING:
     import aiohttp
+    import yarl
 
 __all__ = ("SessionFactory", "session")
 
@@ -98,7 +99,8 @@ def session(
         keep_alive: seconds for which an idle connection is kept; 0: each request has a connection of its own.
         dns_cache: seconds for which the addresses of a host are remembered; 0: not at all.
         on_executor: a function that returns more options, for what cannot be pickled or is a secret: `connector`,
-            `cookie_jar`, `auth`, an SSL context for `ssl`, ...
+            `cookie_jar`, `auth`, an SSL context for `ssl`, ... A `connector` has limits of its own: `connections`,
+            `keep_alive` and `dns_cache` do not count then.
         **options: anything else that `aiohttp.ClientSession` or `aiohttp.TCPConnector` takes, such as
             `raise_for_status=http.raise_for_status`, `trust_env=True`, `limit_per_host=10`.
 
@@ -176,13 +178,17 @@ class SessionFactory:
         """The open session, on the running loop."""
         import aiohttp
 
+        secrets = await self._secret_headers()  # first, for it may fail, and then a late connector would stay open
         late = {} if self.on_executor is None else await _called(self.on_executor)
         _check_names(late)
         options = {**self.options, **late}
-        secrets = await self._secret_headers()
         own = {name: options.pop(name) for name in _connector_names() & options.keys()}
-        if "cookies" not in options and "cookie_jar" not in options:
-            options["cookie_jar"] = aiohttp.DummyCookieJar()
+        if "cookie_jar" not in options:
+            options["cookie_jar"] = jar = aiohttp.DummyCookieJar()  # which keeps none of a response
+            if cookies := options.pop("cookies", None):
+                given = aiohttp.CookieJar()
+                given.update_cookies(cookies)
+                jar.filter_cookies = given.filter_cookies  # type: ignore[method-assign]
         made_of = options.get("request_class", aiohttp.ClientRequest)
         options["request_class"] = _requests(made_of, self.base_url, secrets)
         connector = options.pop("connector", None) or self._connector(own)
@@ -262,13 +268,13 @@ def _requests(of: type[Any], base_url: str | None, secrets: Mapping[str, str]) -
     # calls thirty functions more for each request.
     import yarl
 
-    origin = yarl.URL(str(base_url)).origin() if secrets else None
+    origin = _origin(yarl.URL(str(base_url))) if secrets else None
     warned = False
 
     class Request(of):  # type: ignore[misc]
         def __init__(self, method: str, url: yarl.URL, *, headers: Any, **options: Any) -> None:
             nonlocal warned
-            if secrets and url.origin() == origin:
+            if secrets and _origin(url) == origin:
                 headers = headers.copy()
                 for name, value in secrets.items():
                     headers.setdefault(name, value)
@@ -285,6 +291,10 @@ def _requests(of: type[Any], base_url: str | None, secrets: Mapping[str, str]) -
             )  # fmt: skip
 
     return Request
+
+
+def _origin(url: yarl.URL) -> tuple[Any, ...]:
+    return url.scheme, url.host, url.port  # yarl's own origin tells a default port that is written from one that is not
 
 
 # What `session` is given is checked on the driver, before anything is sent to Spark.
