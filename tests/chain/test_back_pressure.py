@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from asyncudf import AsyncStream, WatermarkStrategy, async_pandas_udf
-from asyncudf.testing import run_stream
+from asyncudf.testing import MemoryStore, run_stream
 from tests.kit.chains import column, numbers
 
 
@@ -16,8 +17,9 @@ class TestBackPressure:
     @pytest.mark.parametrize("between", [False, True])
     @pytest.mark.parametrize("marked", [False, True])
     @pytest.mark.parametrize("batch_size", [7, 60])
+    @pytest.mark.parametrize(("store", "in_front"), [(None, 3), (MemoryStore(), 3 * 3)], ids=["no store", "store"])
     def test_a_slow_second_operator_stops_the_first_from_starting_calls(
-        self, is_instant: bool, between: bool, marked: bool, batch_size: int
+        self, is_instant: bool, between: bool, marked: bool, batch_size: int, store: Any, in_front: int
     ) -> None:
         started = done = ahead = 0
 
@@ -42,11 +44,12 @@ class TestBackPressure:
             stream = stream.ordered_wait(fast, capacity=2, queue_size=5)
             if between:
                 stream = stream.filter(lambda row: True).map(lambda row: row)
-            return stream.ordered_wait(slow, capacity=3, queue_size=4)
+            version = f"{is_instant} {between} {marked} {batch_size}"
+            return stream.ordered_wait(slow, capacity=3, queue_size=4, store=store, version=version)
 
         assert len(run_stream(chain, numbers(60), "n long", batch_size=batch_size)) == 60
-        # 5 in the first queue, 3 that wait in front of the second, 4 in its queue, and the one that is starting
-        assert 5 <= ahead <= 5 + 3 + 4 + 1
+        # 5 in the first queue, those that wait in front of the second, 4 in its queue, and the one that is starting
+        assert 5 <= ahead <= 5 + in_front + 4 + 1
 
     def test_a_slow_branch_holds_back_the_fast_one(self) -> None:
         progress = {"slow": 0, "fast": 0}
