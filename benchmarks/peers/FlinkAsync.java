@@ -64,7 +64,7 @@ public final class FlinkAsync {
         url = workload.get("url").asText();
         calls = workload.get("capacity").asInt();
         int capacity = workload.get("room").asInt() * calls;
-        String note = "room for " + workload.get("room").asInt() + " times the calls in flight, which the client bounds";
+        String note = "a capacity of " + workload.get("room").asInt() + " times the calls in flight; the client limits these";
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
             job(workload, Integer.parseInt(line), capacity);

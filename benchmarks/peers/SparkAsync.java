@@ -75,7 +75,7 @@ public final class SparkAsync {
         SparkSession session = SparkSession.builder().master(master).config("spark.ui.enabled", "false").getOrCreate();
         session.sparkContext().setLogLevel("ERROR");
         String note = "ordered only; a window of " + workload.get("room").asInt()
-                + " times the calls in flight, which the client bounds";
+                + " times the calls in flight; the client limits these";
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
             List<Double> given = latencies.subList(0, Integer.parseInt(line));

@@ -34,9 +34,7 @@ def make(workload: Workload) -> Callable[[Sequence[float]], Measurement]:
         call = way(workload.capacity, service)
         rows = session.range(0, len(latencies), 1, workload.tasks).select(sf.lit(latencies[0]).alias("latency"))
         row = rows.select(call("latency").alias("started")).agg(sf.min("started"), sf.count("started")).first()
-        return Measurement(
-            time.time() - row[0], row[1], "", f"{workload.tasks} task{'s' * (workload.tasks > 1)} on {workload.master}"
-        )
+        return Measurement(time.time() - row[0], row[1], "", f"tasks: {workload.tasks}; master: {workload.master}")
 
     return measure
 

@@ -27,6 +27,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from asyncudf._text.figures import things
 from tests.chaos.checks import CHECKS, Job, faults_of
 from tests.chaos.running import run_job
 from tests.chaos.services import Services, services
@@ -129,8 +130,7 @@ class Totals:
 
     def to_markdown(self) -> str:
         minutes = (datetime.datetime.now(datetime.UTC) - self.began).total_seconds() / 60
-        jobs = f"{self.jobs:,} job{'s' * (self.jobs != 1)}"
-        counts = f"{minutes:.0f} minutes, {jobs}, {self.rows:,} rows, {self.calls:,} calls"
+        counts = f"{minutes:.0f} minutes, {things(self.jobs, 'job')}, {self.rows:,} rows, {self.calls:,} calls"
         lines = [
             f"`{self.command}` on {self.began:%Y-%m-%d}, commit {_commit()}: {counts}.",
             "",

@@ -163,8 +163,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         capacity: how many calls may be in flight at once, in each task; 100 unless given. "auto", or an
             `AdaptiveCapacity`, finds how many the service can take.
         queue_size: how many rows may be in flight or wait for their turn; 100 * capacity unless given (batch_size *
-            capacity if that is more, and room for the window of a breaker). With `queue_size=capacity` a slow row stops
-            all new calls, as in Flink.
+            capacity if that is more; more with a breaker). With `queue_size=capacity` a slow row stops all new calls,
+            as in Flink.
         max_buffered_bytes: the most bytes of results that wait for their turn, in each task: at this size no new call
             starts until some results have left. Texts and bytes count by their length, other values 8 bytes. The
             results of calls in flight come on top. 256 MiB unless given; None for no limit but `queue_size`.

@@ -294,7 +294,7 @@ def _requests(of: type[Any], base_url: str | None, secrets: Mapping[str, str]) -
 
 
 def _origin(url: yarl.URL) -> tuple[Any, ...]:
-    return url.scheme, url.host, url.port  # yarl's own origin tells a default port that is written from one that is not
+    return url.scheme, url.host, url.port  # of two equal origins yarl's own differ if one URL has its default port
 
 
 # What `session` is given is checked on the driver, before anything is sent to Spark.
