@@ -198,9 +198,7 @@ def test_a_call_that_lets_no_other_thread_run_is_told(warnings: Warnings) -> Non
     """As a regular expression does: the looks come late, as after a halt of the process."""
 
     async def weather(x: int) -> int:
-        if not warnings.there.is_set():
-            sum(range(10**7))
-        return x
+        return x if warnings.there.is_set() else x + 0 * sum(range(10**7))  # one line: it may be seen behind the sum
 
     run(weather, list(range(30)))
     assert_told(warnings, "weather", "sum(range(10**7))")
@@ -222,7 +220,9 @@ def test_many_calls_that_each_let_no_other_thread_run_for_a_moment_are_told(
     assert_told(warnings, "weather", "in weather")
 
 
-def test_a_call_has_its_name_although_it_returns_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_has_its_name_and_line_although_it_returns_while_it_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Frames that have returned have no callers: on a busy machine the warning named the test's own function."""
     waits, may_return = threading.Event(), threading.Event()
     is_library = watchdog._is_library
@@ -243,9 +243,10 @@ def test_a_call_has_its_name_although_it_returns_while_it_is_looked_at(monkeypat
     assert waits.wait(PATIENCE)
     frame = sys._current_frames()[_thread_in("weather")]
     monkeypatch.setattr(watchdog, "_is_library", returns_meanwhile)
-    name, frames = watchdog._user_code(frame)
+    name, [(function, line), *_] = watchdog._user_code(frame)
     assert not loop.is_alive()
-    assert (name, frames[0].f_code.co_name) == ("weather", "weather")
+    assert (name, function.f_code.co_name) == ("weather", "weather")
+    assert line == weather.__code__.co_firstlineno + 2, "where it waited"
 
 
 def _thread_in(function: str) -> int:

@@ -27,6 +27,7 @@ OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 STANDARD = os.path.dirname(os.__file__) + os.sep
 LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark", "redis", "opentelemetry")  # asyncudf itself calls the last two
 IMPORTS = "<frozen importlib"
+Stack = Sequence[tuple[FrameType, int]]  # frames with their lines, from the outermost
 LIFE_CYCLE = ("resources.py", "_called")  # under which open and close run, and they may take their time
 
 logger = logging.getLogger("asyncudf")
@@ -112,14 +113,14 @@ class _Watch(threading.Thread):
     def run(self) -> None:
         with contextlib.suppress(RuntimeError, OSError):  # the loop is closed, its thread has ended
             while not self.over.wait(INTERVAL):
-                name, frames = _user_code(self._frame())
+                name, stack = _user_code(self._frame())
                 is_hogged = self.blocked.is_hogged(time.monotonic(), self._worked())
-                if frames and self._has_turned and not is_hogged and not self._stays():
-                    frames = []
-                if self.blocked.check(time.monotonic(), self._worked(), bool(frames)) and self._named is None:
+                if stack and self._has_turned and not is_hogged and not self._stays():
+                    stack = ()
+                if self.blocked.check(time.monotonic(), self._worked(), bool(stack)) and self._named is None:
                     self._named = name
-                    _warn(name, frames, is_hogged)
-                del frames
+                    _warn(name, stack, is_hogged)
+                del stack
                 if self._has_turned:
                     self._has_turned = False
                     self._loop.call_soon_threadsafe(self._turn)
@@ -154,28 +155,24 @@ def _clock_of_this_thread() -> Callable[[], float]:
     return time.process_time
 
 
-def _user_code(innermost: FrameType | None) -> tuple[str, Sequence[FrameType]]:
-    """The name of a call and the frames of its own code, from the outermost.
+def _user_code(innermost: FrameType | None) -> tuple[str, Stack]:
+    """The name of a call, and the frames of its own code with their lines, from the outermost.
 
     Without frames while the library works, imports, opens or closes.
     """
-    frames: list[FrameType] = []
-    while innermost is not None:  # all at once, first of all: a frame that has returned has no caller
-        frames.append(innermost)
-        innermost = innermost.f_back
-    files = [frame.f_code.co_filename for frame in frames]
-    if any(inner.startswith(IMPORTS) and outer.startswith(OWN) for inner, outer in itertools.pairwise(files)):
+    # All at once, first of all: a frame that goes on is at another line, and one that has returned has no caller.
+    stack = [] if innermost is None else [*traceback.walk_stack(innermost)][::-1]
+    files = [frame.f_code.co_filename for frame, _ in stack]
+    if any(outer.startswith(OWN) and inner.startswith(IMPORTS) for outer, inner in itertools.pairwise(files)):
         return "", ()  # redis imports dozens of modules, of other packages too, when the first task with limits begins
-    frames.reverse()
     started = False
-    for number, frame in enumerate(frames):
-        code = frame.f_code
-        if code.co_filename.startswith(OWN):
+    for number, file in enumerate(files):
+        if file.startswith(OWN):
             started = True
-            if (os.path.basename(code.co_filename), code.co_name) == LIFE_CYCLE:
+            if (os.path.basename(file), stack[number][0].f_code.co_name) == LIFE_CYCLE:
                 break
-        elif started and not _is_library(code.co_filename):
-            return _name(frames[: number + 1]), frames[number:]
+        elif started and not _is_library(file):
+            return _name(stack[: number + 1]), stack[number:]
     return "", ()
 
 
@@ -190,10 +187,10 @@ def _libraries() -> tuple[str, ...]:
     return tuple(folder + os.sep for name in LIBRARIES for folder in getattr(sys.modules.get(name), "__path__", ()))
 
 
-def _name(frames: list[FrameType]) -> str:
+def _name(stack: Stack) -> str:
     """The name of the operator that called the function, whose frame is the last, else of the function itself."""
-    *callers, function = frames
-    for frame in reversed(callers):
+    *callers, (function, _) = stack
+    for frame, _ in reversed(callers):
         if not frame.f_code.co_filename.startswith(OWN):
             break
         name = getattr(frame.f_locals.get("self"), "name", None)
@@ -202,8 +199,7 @@ def _name(frames: list[FrameType]) -> str:
     return function.f_code.co_qualname
 
 
-def _warn(name: str, frames: Sequence[FrameType], is_hogged: bool) -> None:
-    stack = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames)
+def _warn(name: str, stack: Stack, is_hogged: bool) -> None:
     logger.warning(
         "%s has blocked the event loop for more than %g s: meanwhile no other call goes on and no deadline is seen. "
         "Synchronous code such as time.sleep or requests.get must not be called in an async def: await an asynchronous "
@@ -211,5 +207,5 @@ def _warn(name: str, frames: Sequence[FrameType], is_hogged: bool) -> None:
         name,
         LIMIT,
         "It let no other thread run meanwhile; when it had, it was at" if is_hogged else "It is at",
-        printable("".join(stack.format())),
+        printable("".join(traceback.StackSummary.extract(stack).format())),
     )
