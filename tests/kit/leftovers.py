@@ -10,10 +10,21 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-__all__ = ("leftovers",)
+__all__ = ("end_workers", "leftovers")
+
+
+def end_workers(spark: SparkSession) -> None:
+    """Ends the Python workers of a session on this machine; the next tasks get new ones."""
+    driver = psutil.Process(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
+    workers = [worker for daemon in driver.children() for worker in daemon.children()]
+    for worker in workers:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker.kill()
+    psutil.wait_procs(workers)  # until their daemon has seen it too
 
 
 def leftovers(spark: SparkSession, tasks: int = 2) -> dict[int, list[str]]:

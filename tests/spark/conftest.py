@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import tests.kit
 from asyncudf import AsyncStream, AsyncUDFError
 from tests.kit.drivers import DAEMON_FOLDER, SharedDriver
-from tests.kit.leftovers import leftovers
+from tests.kit.leftovers import end_workers, leftovers
 from tests.kit.standalone import StandaloneCluster
 
 # A zone with a repeated hour each autumn, and not the session's: nothing may depend on the machine's own zone.
@@ -200,9 +200,13 @@ def _until() -> Any:
 
 
 class Workers:
-    """Spark's Python workers, seen from a later job that runs in the same processes."""
+    """Spark's Python workers, seen from a later job that runs in the same processes.
+
+    They are new: a program of another test may have left something in its own for good, like the thread of an SDK.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
+        end_workers(spark)
         self._spark = spark
 
     def look(self) -> dict[int, list[str]]:
