@@ -105,7 +105,7 @@ spark = session(SparkSession.builder.master("local[1]"))
 with asyncudf.monitor(spark):
     @asyncudf.async_pandas_udf(capacity=10)
     async def told(id: int) -> int:
-        open(PATH, "w").write(str(os.getpid()))
+        open(PATH, "a").write(f"{os.getpid()} ")
         await asyncio.sleep(0.05)
         return id
     spark.range(0, 1000000, 1, 1).select(told("id")).write.format("noop").mode("overwrite").save()
@@ -113,6 +113,6 @@ with asyncudf.monitor(spark):
     path = tmp_path / "pid"
     with driver(program.replace("PATH", repr(str(path)))) as started:
         until(lambda: path.exists() and path.read_text(), "a call")
-        worker = int(path.read_text())
+        worker = int(path.read_text().split()[0])
         os.kill(started.pid, signal.SIGKILL)  # and not its Java
         until(lambda: not alive(worker), "the worker has ended")
