@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ._elements import ELEMENT_TYPES, Row, StreamElement, StreamRecord
@@ -29,6 +29,8 @@ class StreamElementQueue(ABC):
     # A full queue never waits: `try_put` returns None, and the operator decides what waits, and how. So there is
     # nothing to lock and nothing to await, and a test can step through it on plain values.
 
+    line: Collection[Entry]  # all that is inside, in arrival order; the same object as long as the queue lives
+
     def __init__(self, capacity: int) -> None:
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
             raise ValueError(f"capacity must be a whole number of at least 1, not {capacity!r}")
@@ -42,11 +44,7 @@ class StreamElementQueue(ABC):
     @property
     def places(self) -> int:
         """How many entries may still be put."""
-        return self._capacity - len(self)
-
-    def has_places(self, count: int) -> bool:
-        """Whether so many entries may still be put; called for each row that waits, so it is no property."""
-        return self.places >= count
+        return self._capacity - len(self.line)
 
     def try_put(self, element: StreamElement) -> Entry | None:
         """Put an element at the end of the line.
@@ -55,7 +53,7 @@ class StreamElementQueue(ABC):
         """
         if not isinstance(element, ELEMENT_TYPES):
             raise TypeError(f"a queue holds stream elements, not {type(element).__name__}; wrap rows in StreamRecord")
-        if len(self) >= self._capacity:
+        if len(self.line) >= self._capacity:
             return None
         return self.put_record(element) if isinstance(element, StreamRecord) else self._put_marker(element)
 
@@ -72,7 +70,7 @@ class StreamElementQueue(ABC):
         Raises:
             ValueError: there are more records than places, or not as many results; nothing is put then.
         """
-        if not len(records) == len(results) <= self._capacity - len(self):
+        if not len(records) == len(results) <= self._capacity - len(self.line):
             raise ValueError(f"{len(records)} records and {len(results)} results for {self.places} places")
         for record, result in zip(records, results, strict=True):
             self.put_record(record).complete((result,))
@@ -89,22 +87,26 @@ class StreamElementQueue(ABC):
     def emit_completed_elements(self, output: Output, limit: int) -> int:
         """Emit entries as long as one may leave, at most `limit` of them; returns how many."""
 
-    def complete_and_emit(self, output: Output, entry: Entry, result: Any) -> None:
-        """Complete the entry of a record in this queue, with one result, and emit whatever may leave then."""
-        entry.complete((result,))
-        self.emit_completed_elements(output, sys.maxsize)
+    def completing(self, output: Output) -> Callable[[Any, Any], None]:
+        """Makes a function that gives the entry of a record its only result, and emits whatever may leave then."""
+
+        def completed(entry: Entry, result: Any) -> None:
+            entry.complete((result,))
+            self.emit_completed_elements(output, sys.maxsize)
+
+        return completed
 
     @abstractmethod
     def may_pass(self) -> bool:
         """Whether a row that comes now and is finished at once could leave at once, so that it need not be put."""
 
-    @abstractmethod
     def values(self) -> list[StreamElement]:
         """The elements not yet emitted, in arrival order: what a snapshot must hold."""
+        return [entry.element for entry in self.line]
 
-    @abstractmethod
     def __len__(self) -> int:
         """How many entries are inside."""
+        return len(self.line)
 
     def is_empty(self) -> bool:
         """Whether nothing is inside."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ._elements import (
@@ -16,7 +16,7 @@ from ._elements import (
     new_record,
 )
 
-__all__ = ("Entry", "MarkerEntry", "Output", "RecordEntry", "emit_result", "new_entry")
+__all__ = ("Entry", "MarkerEntry", "Output", "RecordEntry", "collecting", "new_entry")
 
 new_entry = object.__new__  # costs less than a class with an `__init__`, which counts once per row
 
@@ -94,16 +94,14 @@ class RecordEntry(Entry):
             output.collect(new_record(StreamRecord, (result, timestamp, origin)))
 
 
-def emit_result(output: Any, entry: Any, result: Any) -> None:
-    """Complete the entry of a record that may leave now, and send its only result to `output`."""
-    entry.is_done = True
-    try:
-        collect = output.collect_result  # no record of the result is made
-    except AttributeError:  # not one of the package's outputs
-        _, timestamp, origin = entry._record
-        output.collect(new_record(StreamRecord, (result, timestamp, origin)))
-    else:
-        collect(entry._record, result)
+def collecting(output: Any) -> Callable[[Row, Any], None]:
+    """What sends the only result of a record to `output`."""
+
+    def collect_result(record: Row, result: Any) -> None:
+        output.collect(new_record(StreamRecord, (result, record[1], record[2])))
+
+    # The package's outputs have one that makes no record of the result.
+    return getattr(output, "collect_result", collect_result)
 
 
 class MarkerEntry(Entry):

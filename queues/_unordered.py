@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from ._base import StreamElementQueue
 from ._elements import Row, StreamElement
-from ._entries import Entry, MarkerEntry, Output, RecordEntry, emit_result, new_entry
+from ._entries import Entry, MarkerEntry, Output, RecordEntry, collecting, new_entry
 
 __all__ = ("UnorderedStreamElementQueue",)
 
@@ -16,16 +17,11 @@ __all__ = ("UnorderedStreamElementQueue",)
 class _Segment:
     """The rows between two markers, or one marker alone."""
 
-    __slots__ = ("finished", "line")
+    __slots__ = ("finished", "waiting")
 
     def __init__(self) -> None:
-        # every entry of `finished` is in `line`; a marker is alone in its segment
-        self.line: dict[Entry, None] = {}  # not yet emitted, in arrival order
         self.finished: deque[Entry] = deque()  # in completion order
-
-    def add_marker(self, entry: MarkerEntry) -> None:
-        self.line[entry] = None
-        self.finished.append(entry)
+        self.waiting = 0  # entries that have not left, once no more come
 
 
 class UnorderedStreamElementQueue(StreamElementQueue):
@@ -47,38 +43,37 @@ class UnorderedStreamElementQueue(StreamElementQueue):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        # every entry is in exactly one segment; only the last accepts rows, only the first emits;
-        # no segment but the last is empty; _first and _last are the ends of _segments; self._size <= capacity
+        # every entry belongs to one segment; only the last segment accepts rows, only the first emits; no segment but
+        # the last is empty; _first and _last are the ends of _segments
+        self.line: dict[Entry, None] = {}
         self._first = self._last = _Segment()
         self._segments = deque([self._first])
-        self._size = 0
-
-    @property
-    def places(self) -> int:
-        return self._capacity - self._size
+        self._closed = 0  # entries of all segments but the last
 
     def put_record(self, record: Row) -> Entry:
-        segment = self._last
         entry = new_entry(RecordEntry)
         entry._record = record
-        entry._finished = segment.finished
+        entry._finished = self._last.finished
         entry.is_done = False
-        segment.line[entry] = None
-        self._size += 1
+        self.line[entry] = None
         return entry
 
     def _put_marker(self, marker: StreamElement) -> Entry:
         entry = MarkerEntry(marker)
-        if self._last.line:
-            self._segments.append(_Segment())
-        self._segments[-1].add_marker(entry)
-        self._last = _Segment()
-        self._segments.append(self._last)
-        self._size += 1
+        self._begin_segment()
+        self.line[entry] = None
+        self._last.finished.append(entry)
+        self._begin_segment()
         return entry
 
-    def has_places(self, count: int) -> bool:
-        return self._capacity - self._size >= count
+    def _begin_segment(self) -> None:
+        """Let no more rows come to the last segment, if it has any."""
+        last = self._last
+        last.waiting = len(self.line) - self._closed
+        if last.waiting:
+            self._closed += last.waiting
+            self._last = _Segment()
+            self._segments.append(self._last)
 
     def has_completed_elements(self) -> bool:
         return bool(self._first.finished)
@@ -87,37 +82,40 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         emitted = 0
         while (segment := self._first).finished and emitted < limit:
             entry = segment.finished.popleft()
-            del segment.line[entry]
-            self._size -= 1
-            if not segment.line and segment is not self._last:
-                self._drop_first_segment()
+            self._remove(entry)
             entry.emit(output)  # last: what runs behind the output may put, complete and emit in this queue again
             emitted += 1
         return emitted
 
-    def complete_and_emit(self, output: Output, entry: Entry, result: Any) -> None:
-        segment = self._first
-        if entry.is_done or segment.finished or entry._finished is not segment.finished:  # type: ignore[attr-defined]
-            super().complete_and_emit(output, entry, result)
-            return
-        # It leaves without lining up, as nothing does before it.
-        del segment.line[entry]
-        self._size -= 1
-        if not segment.line and segment is not self._last:
-            self._drop_first_segment()
-        emit_result(output, entry, result)
-        if self._first.finished:
-            self.emit_completed_elements(output, sys.maxsize)
+    def completing(self, output: Output) -> Callable[[Any, Any], None]:
+        line, collect = self.line, collecting(output)
 
-    def _drop_first_segment(self) -> None:
-        self._segments.popleft()
-        self._first = self._segments[0]
+        def completed(entry: RecordEntry, result: Any) -> None:
+            segment = self._first
+            if entry.is_done or segment.finished or entry._finished is not segment.finished:
+                entry.complete((result,))
+            else:  # it leaves without lining up, as nothing does before it
+                entry.is_done = True
+                if segment is self._last:
+                    del line[entry]
+                else:
+                    self._remove(entry)
+                collect(entry._record, result)
+            if self._first.finished:
+                self.emit_completed_elements(output, sys.maxsize)
+
+        return completed
+
+    def _remove(self, entry: Entry) -> None:
+        """Take out an entry of the first segment, which is over if it was its last one."""
+        del self.line[entry]
+        segment = self._first
+        if segment is not self._last:
+            segment.waiting -= 1
+            self._closed -= 1
+            if not segment.waiting:
+                self._segments.popleft()
+                self._first = self._segments[0]
 
     def may_pass(self) -> bool:
         return self._first is self._last and not self._first.finished
-
-    def values(self) -> list[StreamElement]:
-        return [entry.element for segment in self._segments for entry in segment.line]
-
-    def __len__(self) -> int:
-        return self._size

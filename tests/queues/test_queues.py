@@ -201,12 +201,13 @@ class TestContract:
         queue.try_put(Watermark(1))
         third = queue.put_record(StreamRecord("c"))
         third.complete(["C"])
-        queue.complete_and_emit(output, first, "A")
+        completed = queue.completing(output)
+        completed(first, "A")
         assert output.elements == [StreamRecord("A", 7)]
         assert output.elements[0].origin == "row 0"
-        queue.complete_and_emit(output, second, ["B"])
+        completed(second, ["B"])
         assert output.values == ["A", ["B"], Watermark(1), "C"], "a list is one result"
-        queue.complete_and_emit(output, third, "late")
+        completed(third, "late")
         assert (len(output.values), queue.is_empty()) == (4, True)
 
 

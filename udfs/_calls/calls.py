@@ -233,7 +233,7 @@ class Calls:
             slot.is_suspended = False
             latencies.append(now - state.started)
             if deadline is not None:
-                watched.pop(entry, None)
+                del watched[entry]
             try:
                 complete(entry, value)
             except BaseException as error:  # the output's; raised here, a StopIteration would become a RuntimeError

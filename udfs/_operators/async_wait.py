@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
 from typing import Any
 
 from asyncudf.queues import Entry, StreamElement
@@ -166,7 +165,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             complete: Callable[[Entry, Any], object] = self._complete
             if self._output.leaves_chain:
                 # No code runs there that could complete a row, or see the variables of a call.
-                complete = partial(self._queue.complete_and_emit, self._output)
+                complete = self._queue.completing(self._output)
             self._fast_path = FastPath(self, self._finished, self._calls, self._intake, self._emitter, complete)
         FAIL_TASK.set(self._may_fail)
         self._pool.open()

@@ -144,6 +144,7 @@ class ByteBoundedQueue(StreamElementQueue):
     def __init__(self, queue: StreamElementQueue, limit: int, weigh: Callable[[Any], int]) -> None:
         super().__init__(queue.capacity)
         self._queue = queue
+        self.line = queue.line
         self._limit = limit
         self.weigh = weigh
         self._held = 0
@@ -187,12 +188,6 @@ class ByteBoundedQueue(StreamElementQueue):
 
     def may_pass(self) -> bool:
         return self._queue.may_pass()
-
-    def values(self) -> list[StreamElement]:
-        return self._queue.values()
-
-    def __len__(self) -> int:
-        return len(self._queue)
 
 
 class _Loading(Entry):
