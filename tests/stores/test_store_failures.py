@@ -21,6 +21,7 @@ from asyncudf import (
     async_pandas_udf,
 )
 from asyncudf._stored.stored_results import StoredResults, StoreWriter
+from asyncudf.http import PermanentError
 from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_rows
 
 from ..kit.stores import Counting, SlowStore
@@ -190,6 +191,17 @@ class TestErrors:
         run_rows(weather, ["oslo"], store=store, on_error="null")
         with pytest.raises(AsyncUDFError, match=r"weather failed without a call, .* LookupError: oslo"):
             run_rows(weather, ["oslo"], store=store)
+
+    def test_a_job_with_redact_sees_no_input_in_an_error_that_one_without_has_kept(self) -> None:
+        async def weather(city: str) -> int:
+            raise PermanentError(404, "Not Found", f"no {city}")
+
+        def message(**options: Any) -> str:
+            (row,) = run_rows(weather, ["oslo"], store=store, on_error="capture", **options)
+            return row["error"]["message"]  # type: ignore[no-any-return]
+
+        store = MemoryStore(error_ttl=60)
+        assert [message(), message(), message(redact=True)] == ["404 Not Found: no oslo"] * 2 + ["404 Not Found"]
 
     def test_one_error_policy_reads_what_another_has_kept(self) -> None:
         weather, store = Counting(), MemoryStore()

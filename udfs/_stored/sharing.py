@@ -24,7 +24,7 @@ from .claims import Claims
 from .coalescing import LandedResults, SingleFlight
 from .lookup import LookedUpInput, LookupAhead
 from .rows import CacheMiss, misses_of
-from .stored_results import Found, StoredResults, StoreOperator, StoreWriter, replayed
+from .stored_results import Found, StoredResults, StoreOperator, StoreWriter
 
 __all__ = ("StoreSharing",)
 
@@ -164,7 +164,7 @@ class StoreSharing(RowSharing):
     def _have(self, entry: Entry, found: Results | StoredFailure) -> None:
         """A row is done with what was found for it."""
         if isinstance(found, StoredFailure):
-            self._calls.conclude(self._calls.open_row(entry), [replayed(found)])
+            self._calls.conclude(self._calls.open_row(entry), [self._stored.replayed(found)])
         else:
             self._calls.counts.uncalled([found])
             entry.complete(copied(found))

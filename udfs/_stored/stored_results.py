@@ -22,7 +22,7 @@ from .._stores.leases import Leases
 from .._stores.values import StoredFailure
 from .._text.safe import safe_str, type_name
 
-__all__ = ("KEYS_AT_ONCE", "Found", "StoreOperator", "StoreWriter", "StoredResults", "replayed")
+__all__ = ("KEYS_AT_ONCE", "Found", "StoreOperator", "StoreWriter", "StoredResults")
 
 
 KEYS_AT_ONCE = 500  # between two such steps the event loop gets its turn
@@ -170,7 +170,16 @@ class StoredResults:
 
     def failure(self, error: BaseException) -> StoredFailure:
         """An error as it is kept."""
-        return StoredFailure(type_name(error), error_message(error, self._redact), status_of(error))
+        message, redacted = error_message(error, self._redact), error_message(error, repr)
+        return StoredFailure(type_name(error), message, status_of(error), None if redacted == message else redacted)
+
+    def replayed(self, failure: StoredFailure) -> Exception:
+        """The error of a row that failed before, of a class of the same name."""
+        try:
+            kind: type[Exception] = type(failure.type, (Exception,), {"status": failure.status})
+        except ValueError:  # no name of a class
+            kind = Exception
+        return kind(failure.message if self._redact is None else failure.redacted or failure.message)
 
     def encoded_failure(self, key: bytes, failure: StoredFailure) -> bytes:
         """An error that is kept, as bytes."""
@@ -244,15 +253,6 @@ class StoredResults:
 
 def _types_of(results: Sequence[Any]) -> str:
     return ", ".join(sorted({type_name(result) for result in results})) or "no row"
-
-
-def replayed(failure: StoredFailure) -> Exception:
-    """The error of a row that failed before, of a class of the same name."""
-    try:
-        kind: type[Exception] = type(failure.type, (Exception,), {"status": failure.status})
-    except ValueError:  # no name of a class
-        kind = Exception
-    return kind(failure.message)
 
 
 # A value that is to be written: its key, the value, its ttl, and what is called then.

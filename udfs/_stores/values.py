@@ -28,11 +28,15 @@ _ALWAYS, _NEVER = bytes(8), b"\xff" * 8
 
 @dataclasses.dataclass(frozen=True)
 class StoredFailure:
-    """A row that failed for good: the name of the exception's class, its message, an HTTP status."""
+    """A row that failed for good: the name of the exception's class, its message, an HTTP status.
+
+    For jobs with `redact` the message without what may repeat an input, if it is another one.
+    """
 
     type: str
     message: str
     status: int | None = None
+    redacted: str | None = None
 
 
 class ResultCodec:
