@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._elements import ELEMENT_TYPES, Row, StreamElement, StreamRecord
@@ -29,7 +29,7 @@ class StreamElementQueue(ABC):
     # A full queue never waits: `try_put` returns None, and the operator decides what waits, and how. So there is
     # nothing to lock and nothing to await, and a test can step through it on plain values.
 
-    line: Collection[Entry]  # all that is inside, in arrival order; the same object as long as the queue lives
+    line: Any  # a deque or dict of the entries inside, in arrival order; the same one as long as the queue lives
 
     def __init__(self, capacity: int) -> None:
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:

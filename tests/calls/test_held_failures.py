@@ -6,11 +6,13 @@ import asyncio
 import random
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from asyncudf import AdaptiveCapacity, CircuitBreaker, OptionError, RetryStrategy, async_pandas_udf
+from asyncudf._limits.service_health import ServiceHealth
 from asyncudf.testing import MemoryStore, run_rows
 from tests.kit.errors import task_fails
 from tests.kit.limited import Service, now
@@ -149,3 +151,27 @@ def test_one_call_at_a_time_is_enough_to_tell_a_dead_service(capacity: Any) -> N
 
     options: dict[str, Any] = {"capacity": capacity, "attempt_timeout": 1.5, "on_error": "null", "breaker": BREAKER}
     assert run_rows(hangs_at_first, range(50), **options) == list(range(50))
+
+
+def test_a_failure_counts_when_the_coordinator_has_answered_for_the_attempts_after_it() -> None:
+    """Ten calls of a dead service may end together, before any of them was reported: the breaker opens for them."""
+
+    async def weather(x: int) -> int:
+        return x
+
+    options = async_pandas_udf(weather, breaker=BREAKER, on_error="null").options
+    health = ServiceHealth(SimpleNamespace(name="weather", counters=SimpleNamespace(clock=lambda: 0.0)), options, None)  # type: ignore[arg-type]
+    shared: Any = SimpleNamespace(open_since=None, is_in_doubt=lambda: False)
+    health.share(shared)
+    held, call = health.held, SimpleNamespace(is_held=False)
+    assert held is not None
+    health.attempts = 1
+    assert held.hold(call, [ConnectionError()])  # type: ignore[arg-type]
+    for _ in range(2):
+        shared.replied()
+    health.attempts = 11
+    assert not list(held.failed())
+    shared.replied()
+    assert not list(held.failed()), "this reply may have been on its way"
+    shared.replied()
+    assert [one for one, _ in held.failed()] == [call]

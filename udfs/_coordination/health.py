@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from .._policies.call_outcome import CallOutcome
 from .._policies.circuit_breaker import BY_CHANCE, KNOWN, RARE, CircuitBreaker
@@ -101,7 +101,7 @@ class SharedHealth(PeriodicTask):
         breaker: None where there is only a pause to share.
     """
 
-    # replies: how often the coordinator has answered
+    # replied: called when the coordinator has answered
     # paused_until: None before the first answer: a task that begins during an outage or a pause must learn of it first
     # _ticket: of the calls that begin while the breaker is closed; it changes when the breaker opens or closes
     # _outcomes: of calls under that ticket, not yet reported
@@ -120,7 +120,7 @@ class SharedHealth(PeriodicTask):
         self._probe_at = 0.0
         self.open_since: float | None = None
         self.paused_until: float | None = None
-        self.replies = 0
+        self.replied: Callable[[], None] = lambda: None
         self._unreported_pause = -math.inf
 
     def admit(self, now: float) -> int | None:
@@ -207,5 +207,5 @@ class SharedHealth(PeriodicTask):
             self._is_probing = self._is_probing and self._is_prober
         asked = time.ours(float(pause)) if float(pause) > float(said) else -math.inf
         self.paused_until = max(self.paused_until or -math.inf, asked)
-        self.replies += 1
+        self.replied()
         self._link.wake()

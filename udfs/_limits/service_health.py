@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -141,6 +140,7 @@ class ServiceHealth:
     """What a task knows of its service: the gates of refusals and breaker, and the failed calls that wait for it."""
 
     # attempts: how many have ended, of those that count for the breaker
+    # _reported, _answered: how many had ended at the last reply of the coordinator, and at the one before
     # held: failed calls; None: there is no breaker
 
     def __init__(self, operator: LimitedOperator, options: Options, pool: Pool) -> None:
@@ -149,7 +149,7 @@ class ServiceHealth:
         self._refusals = RefusalGate(pool, options.longest_wait, operator.counters.clock())
         self.throttle = self._refusals.throttle
         self.refusal_of = self._refusals.refusal_of
-        self.attempts = 0
+        self.attempts = self._reported = self._answered = 0
         self.held: HeldFailures | None = None
         self.gates: list[Gate] = [self._refusals]
         self._breaker: BreakerGate | None = None
@@ -161,6 +161,7 @@ class ServiceHealth:
     def share(self, shared: SharedHealth) -> None:
         """From now on the tasks of the job share what they know."""
         self._refusals.shared = shared
+        shared.replied = self._replied
         if self._breaker is not None:
             self._breaker.breaker = shared
 
@@ -179,10 +180,13 @@ class ServiceHealth:
         """Whether the service may be dead though the breaker is closed."""
         return self._breaker is not None and self._breaker.breaker.is_in_doubt()
 
+    def _replied(self) -> None:
+        self._answered, self._reported = self._reported, self.attempts
+
     @property
-    def replies(self) -> float:
-        """How many replies of the coordinator have come; infinitely many if the task has none, and needs none."""
-        return self._refusals.shared.replies if self._refusals.shared is not None else math.inf
+    def answered(self) -> int:
+        """Of how many attempts it is known whether they have opened the breaker; the coordinator has to say it."""
+        return self.attempts if self._refusals.shared is None else self._answered
 
     def refused(self, slot: Slot, error: BaseException | None, answers: int, now: float) -> bool:
         """An attempt that did not have to ask was refused, after so many answers; returns whether calls stay free."""
@@ -214,7 +218,6 @@ class _Held:
     call: PendingCall
     outcomes: Sequence[Any]
     attempts: int  # that had ended by then
-    replies: float  # that had come by then
 
 
 class HeldFailures:
@@ -225,8 +228,7 @@ class HeldFailures:
     """
 
     # The breaker opens because of failures among the last `window` attempts. A call whose failure is no longer among
-    # them has failed by itself. With a coordinator, two replies must have come too: one may have been on its way before
-    # the failure was reported.
+    # them has failed by itself.
 
     def __init__(self, window: int, health: ServiceHealth) -> None:
         self._window = window
@@ -243,7 +245,7 @@ class HeldFailures:
         if any(map(is_fatal, errors)) or not any(health.outcome_of(error) is CallOutcome.DOWN for error in errors):
             return False
         call.is_held = True
-        self._held.append(_Held(call, outcomes, health.attempts, health.replies))
+        self._held.append(_Held(call, outcomes, health.attempts))
         return True
 
     def excused(self) -> Iterator[Any]:
@@ -264,6 +266,6 @@ class HeldFailures:
             yield held.call, held.outcomes
 
     def _has_failed(self, held: _Held, is_last: bool) -> bool:
-        if held.replies + 2 > self._health.replies:
-            return False
-        return is_last or (held.attempts + self._window <= self._health.attempts and not self._health.is_in_doubt)
+        if is_last:
+            return held.attempts <= self._health.answered
+        return held.attempts + self._window <= self._health.answered and not self._health.is_in_doubt
