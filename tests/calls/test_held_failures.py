@@ -110,6 +110,19 @@ def test_an_answer_that_stands_in_for_a_late_one_is_for_no_row_of_an_outage() ->
     assert got == list(range(300))
 
 
+def test_what_a_row_of_an_outage_gets_in_the_end_is_kept() -> None:
+    """20 rows whose calls hung until their timeout were called again, paid for, and left out of the store."""
+
+    async def hangs(x: int) -> int:
+        await asyncio.sleep(1000.0 if 1 < now() < 60 else 0.1)
+        return x
+
+    store = MemoryStore()
+    options: dict[str, Any] = {"store": store, "version": "1", "timeout": 5.0, "breaker": BREAKER}
+    assert run_rows(hangs, range(500), capacity=20, **options) == list(range(500))
+    assert run_rows(hangs, range(500), max_calls=1, **options) == list(range(500))
+
+
 def test_equal_rows_have_the_time_of_the_one_that_is_called() -> None:
     """With a store they wait for its call; while the service is dead their time does not run either."""
 

@@ -210,9 +210,11 @@ class StoreSharing(RowSharing):
     # While it is called.
 
     def begins(self, call: Call, now: float) -> None:
-        for row in call.records:
-            key: bytes | None = row.key  # type: ignore[attr-defined]
-            if key is not None:
+        for row, entry in misses_of(call):
+            key = row.key
+            if key is not None and not self._flights.is_flying(key):
+                self._flights.join(key, entry)  # again: it was late, and an outage has excused it
+            if key is not None and self._flights.leads(key, entry):
                 self._called.add(key)
                 for follower in self._followers_of(key) if self._followers else ():
                     if follower.is_fresh:
