@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import random
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -214,15 +215,44 @@ def test_failures_that_may_be_chance_are_tried_again_at_once() -> None:
     while breaker.wait(now) == 0.0:
         breaker.ended(admitted(breaker, now), DOWN, now)
         probes += 1
-    assert 1 < probes < 10
+    assert 1 < probes < 20
     assert breaker.wait(now) == 10.0
 
 
-def test_failures_one_after_another_are_not_chance() -> None:
-    """A service that has died is not tried before `open_for` is over, however well it worked before."""
-    breaker = Breaker(CircuitBreaker())
-    for outcome in [UP] * 10 + [DOWN] * 10:
+@pytest.mark.parametrize("seed", range(4))
+def test_chance_is_never_taken_for_an_outage(seed: int) -> None:
+    """A third of 5,000 calls fails at random: half of the last 20 do so often, and no call waits for it."""
+    rng, breaker = random.Random(seed), Breaker(CircuitBreaker())
+    openings = 0
+    for _ in range(5_000):
+        breaker.ended(admitted(breaker), rng.choice([DOWN, UP, UP]), 0.0)
+        openings += breaker.open_since is not None
+        assert breaker.wait(0.0) == 0.0
+    assert openings > 100
+
+
+def test_a_service_that_fails_most_calls_is_left_alone_soon() -> None:
+    """Of six in ten failures chance explains a few dozen, not two hundred."""
+    calls = []
+    for seed in range(20):
+        rng, breaker = random.Random(seed), Breaker(CircuitBreaker())
+        calls.append(0)
+        while breaker.wait(0.0) == 0.0:
+            breaker.ended(admitted(breaker), DOWN if rng.random() < 0.6 else UP, 0.0)
+            calls[-1] += 1
+    assert max(calls) < 200
+
+
+@pytest.mark.parametrize("before", [[], [UP] * 10, [UP] * 200])
+def test_failures_one_after_another_are_not_chance(before: list[CallOutcome]) -> None:
+    """A service that has died is left alone after one window of failures, however well it worked before."""
+    breaker, failures = Breaker(CircuitBreaker()), 0
+    for outcome in before:
         breaker.ended(admitted(breaker, 0.0), outcome, 0.0)
+    while breaker.wait(0.0) == 0.0:
+        breaker.ended(admitted(breaker, 0.0), DOWN, 0.0)
+        failures += 1
+    assert failures <= 20
     assert (breaker.open_since, breaker.wait(0.0)) == (0.0, 10.0)
 
 

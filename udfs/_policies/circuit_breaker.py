@@ -18,8 +18,9 @@ from .checks import discard, is_plain, positive_int, seconds, share
 __all__ = ("BY_CHANCE", "KNOWN", "RARE", "Breaker", "CircuitBreaker")
 
 BY_CHANCE = 2 / 3  # of `failure_rate`: a share of failures that a live service may have by chance
-RARE = math.log(100)  # a service is dead if chance gives its failures once in 100 times
-KNOWN = 5  # windows that are remembered for that
+# It is asked at each opening and each probe, thousands of times in a long job.
+RARE = math.log(1e6)  # a service is dead if chance gives its failures once in a million times
+KNOWN = 10  # windows that are remembered for that
 
 FailureOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 
