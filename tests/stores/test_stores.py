@@ -8,15 +8,26 @@ import importlib.util
 import pickle
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from asyncudf import AsyncUDFError, OptionError, ResultStore
+from asyncudf import AsyncUDFError, OptionError, ResultStore, async_pandas_udf
 from asyncudf._stores.base import check_attributes, in_folder
-from asyncudf.testing import MemoryStore
+from asyncudf.testing import MemoryStore, run_rows
+
+
+class Forgetful(ResultStore):
+    """A user's store, of which no result comes back."""
+
+    async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        return [None] * len(keys)
+
+    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
+        pass
 
 
 async def coroutine(city: str) -> str:
@@ -123,7 +134,7 @@ def test_a_value_that_cannot_work_is_told(make: Any, message: str) -> None:
 def test_a_users_store_is_checked_as_ours(name: str, value: Any) -> None:
     """Attributes that a subclass sets as it likes: an error names the attribute, and what it must be."""
 
-    class Mine(ResultStore):
+    class Mine(Forgetful):
         """A store of a user's."""
 
     check_attributes(Mine())
@@ -138,7 +149,7 @@ def test_a_users_store_is_checked_as_ours(name: str, value: Any) -> None:
 
 def test_a_timedelta_in_a_users_store_is_told_in_seconds() -> None:
     """What our own stores take, and a subclass has to turn into a number."""
-    store = ResultStore()
+    store = Forgetful()
     store.ttl = timedelta(hours=1)  # type: ignore[assignment]
     with pytest.raises(OptionError, match=r"must be a number of seconds: ttl = 3600\.0"):
         check_attributes(store)
@@ -274,6 +285,17 @@ def test_a_users_store_says_what_it_lacks() -> None:
     class Mine(ResultStore):
         """Nothing yet."""
 
+    class Reads(Mine):
+        async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+            return [None] * len(keys)
+
+    async def weather(city: str) -> str:
+        return city
+
+    for store, lacking in ((Mine(), r"get_many\(keys\)"), (Reads(), r"put_many\(items, ttl\)")):
+        with pytest.raises(OptionError, match=rf"coroutine {lacking}: {type(store).__name__} does not define it"):
+            async_pandas_udf(weather, store=store)
+
     async def main() -> None:
         async with Mine() as store:
             with pytest.raises(NotImplementedError, match="Mine needs a coroutine get_many"):
@@ -285,6 +307,23 @@ def test_a_users_store_says_what_it_lacks() -> None:
                     await use
 
     asyncio.run(main())
+
+
+def test_a_memory_store_may_be_subclassed() -> None:
+    """A test that counts what its function asks of a store overrides the methods; each task has a copy that does too."""
+    asked: list[int] = []
+
+    class Counted(MemoryStore):
+        async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+            asked.append(len(keys))
+            return await super().get_many(keys)
+
+    async def twice(number: int) -> int:
+        return 2 * number
+
+    store = Counted()
+    assert [run_rows(twice, [1, 2], store=store) for _ in range(2)] == [[2, 4], [2, 4]]
+    assert (asked, asyncio.run(store.info())["hits"]) == ([2, 2], 2)
 
 
 def test_a_memory_store_stays_in_its_process() -> None:

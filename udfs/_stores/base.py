@@ -320,11 +320,15 @@ def _is_async(function: Any) -> bool:
 
 
 def check_attributes(store: Any) -> None:
-    """Check that a store, also one of a user's class, has a `ttl`, an `error_ttl` and a `key` that can work.
+    """Check that a store, also one of a user's class, has its methods, and a `ttl`, `error_ttl` and `key` that can work.
 
     Raises:
         OptionError: one cannot. The message names it, its value, and what it must be.
     """
+    for needed in ("get_many(keys)", "put_many(items, ttl)"):
+        name = needed.split("(")[0]
+        if getattr(type(store), name) is getattr(ResultStore, name):
+            raise OptionError(f"a store must have the coroutine {needed}: {type(store).__name__} does not define it")
     for name in ("ttl", "error_ttl"):
         value = getattr(store, name)
         if isinstance(value, timedelta):  # the library's own stores turn it into a number

@@ -58,8 +58,8 @@ class MemoryStore(ResultStore):
         raise OptionError("a MemoryStore does not travel to Spark's workers; use ResultStore.executor()")
 
     def __copy__(self) -> MemoryStore:
-        twin = MemoryStore(self.ttl, self.error_ttl, self.key)
-        twin._entries, twin._shared = self._entries, self._shared
+        twin = object.__new__(type(self))  # a subclass too, with what it has added
+        twin.__dict__.update(self.__dict__)
         return twin
 
     def advance(self, seconds: float) -> None:
