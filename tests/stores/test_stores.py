@@ -310,7 +310,7 @@ def test_a_users_store_says_what_it_lacks() -> None:
 
 
 def test_a_memory_store_may_be_subclassed() -> None:
-    """A test that counts what its function asks of a store overrides the methods; each task has a copy that does too."""
+    """A test that counts what its function asks of a store overrides the methods; so does each task's copy."""
     asked: list[int] = []
 
     class Counted(MemoryStore):

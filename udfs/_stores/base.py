@@ -320,7 +320,7 @@ def _is_async(function: Any) -> bool:
 
 
 def check_attributes(store: Any) -> None:
-    """Check that a store, also one of a user's class, has its methods, and a `ttl`, `error_ttl` and `key` that can work.
+    """Check that a store, also one of a user's class, has its methods, and a ttl, error_ttl and key that can work.
 
     Raises:
         OptionError: one cannot. The message names it, its value, and what it must be.
