@@ -90,7 +90,8 @@ class RecordEntry(Entry):
 
     def emit(self, output: Output) -> None:
         _, timestamp, origin = self._record
-        for result in self._results:
+        results, self._results = self._results, ()  # a timer may have the entry for long
+        for result in results:
             output.collect(new_record(StreamRecord, (result, timestamp, origin)))
 
 

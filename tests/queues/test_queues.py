@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 from typing import Any
 
 import pytest
@@ -192,6 +193,17 @@ class TestContract:
         with pytest.raises(ValueError, match=f"{rows} records and {results} results for 2 places"):
             queue.put_completed([StreamRecord(x) for x in range(rows)], list(range(results)))
         assert queue.values() == before
+
+    def test_an_entry_that_has_left_keeps_no_result_alive(self, make_queue: type[StreamElementQueue]) -> None:
+        """The timer of a moved deadline had the entry, and a result of any size, until that time."""
+        queue, result = make_queue(1), {"large"}
+        entry, kept = queue.put_record(StreamRecord("a")), weakref.ref(result)
+        entry.complete([result])
+        del result
+        output = Emitted()
+        queue.emit_completed_element(output)
+        output.elements.clear()
+        assert kept() is None
 
     def test_a_row_that_is_completed_and_emitted_takes_with_it_what_may_leave(
         self, make_queue: type[StreamElementQueue]
