@@ -123,6 +123,25 @@ def test_what_a_row_of_an_outage_gets_in_the_end_is_kept() -> None:
     assert run_rows(hangs, range(500), max_calls=1, **options) == list(range(500))
 
 
+def test_no_row_of_an_outage_is_called_twice_at_once() -> None:
+    """Three rows that had followed the call of an equal one were: each was twice among the calls that could begin."""
+    running: list[int] = []
+
+    async def hangs(x: int, city: int) -> int:
+        assert x not in running
+        running.append(x)
+        try:
+            await asyncio.sleep(1000.0 if 1 < now() < 60 else 0.1)
+        finally:
+            running.remove(x)
+        return x
+
+    rows = [(x, x // 5) for x in range(600)]
+    store = MemoryStore(key=lambda x, city: city)
+    options: dict[str, Any] = {"timeout": 5.0, "breaker": CircuitBreaker(window=20, open_for=5), "version": "1"}
+    assert len(run_rows(hangs, rows, capacity=10, store=store, **options)) == 600
+
+
 def test_equal_rows_have_the_time_of_the_one_that_is_called() -> None:
     """With a store they wait for its call; while the service is dead their time does not run either."""
 

@@ -293,7 +293,7 @@ class Calls:
             call = self.ready.popleft()
             if self._is_over(call):
                 self._expire(call)
-            if not (call.done or call.is_held):
+            if not (call.done or call.is_held or call.undecided):  # it may be twice among them
                 if not call.attempt:
                     call.started = self.clock()  # its first attempt begins now, though its deadline may run already
                 return call
