@@ -22,7 +22,11 @@ new_entry = object.__new__  # costs less than a class with an `__init__`, which 
 
 
 class Output(Protocol):
-    """Where a queue emits to. A queue without statuses and latency markers needs the first two methods only."""
+    """Where a queue emits to. A queue without statuses and latency markers needs the first two methods only.
+
+    A method may put and complete elements of the queue. It may emit them only if no row has several results: what is
+    behind a row would leave between them.
+    """
 
     def collect(self, record: StreamRecord, /) -> None: ...
     def emit_watermark(self, watermark: Watermark, /) -> None: ...
