@@ -194,6 +194,24 @@ class TestContract:
             queue.put_completed([StreamRecord(x) for x in range(rows)], list(range(results)))
         assert queue.values() == before
 
+    def test_an_output_may_put_complete_and_emit(self, make_queue: type[StreamElementQueue]) -> None:
+        queue, output, left = make_queue(2), Emitted(), list("bcd")
+        completed = queue.completing(output)
+
+        def collect(record: StreamRecord) -> None:
+            output.elements.append(record)
+            if left:
+                assert queue.try_put(Watermark(len(left))) is not None, "what leaves has given its place back"
+                entry = queue.try_put(StreamRecord(left.pop(0)))
+                assert entry is not None
+                completed(entry, f"after {record.value}")
+
+        output.collect = collect  # type: ignore[assignment]
+        completed(queue.put_record(StreamRecord("a")), "A")
+        after = ["A", Watermark(3), "after A", Watermark(2), "after after A", Watermark(1), "after after after A"]
+        assert output.values == after
+        assert queue.is_empty()
+
     def test_an_entry_that_has_left_keeps_no_result_alive(self, make_queue: type[StreamElementQueue]) -> None:
         """The timer of a moved deadline had the entry, and a result of any size, until that time."""
         queue, result = make_queue(1), {"large"}
