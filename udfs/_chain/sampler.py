@@ -22,10 +22,11 @@ class Sampler:
 
     # A late sample says that the loop was blocked at a moment that nobody has chosen. So the time since the sample
     # before is taken as blocked: too much of it where only its end was, too little where the block was between two
-    # samples, and in the mean over many samples what it was. Not where Spark's thread was at work: to make rows of a
-    # batch it may hold the interpreter for as long. Nor where the machine had no processor for the loop's thread.
+    # samples, and in the mean over many samples what it was. Less the time in which Spark's thread was at work: to make
+    # rows of a batch it may hold the interpreter for as long. Less the time, too, in which the machine had no processor
+    # for the loop's thread.
     #
-    # _starved: seconds without a processor, by the last sample
+    # _excused: seconds of both, by the last sample
 
     def __init__(self, environment: TaskEnvironment, operators: Sequence[AsyncWaitOperator]) -> None:
         self._loop = loop = environment.loop
@@ -40,7 +41,7 @@ class Sampler:
         self._without_processor: Callable[[], float] = (lambda: 0.0) if is_virtual else seconds_without_processor
         self._began = self._due = self._clock()
         self._timer: asyncio.TimerHandle | None = None
-        self._starved = 0.0
+        self._excused = self._seconds_excused()
 
     def start(self) -> None:
         """Sample from now on."""
@@ -61,12 +62,14 @@ class Sampler:
         self.start()
 
     def _sample(self) -> None:
-        before, self._starved = self._starved, self._without_processor()
-        was_blocked = self._clock() - self._due - (self._starved - before) > LATE
-        if self._spark_thread is not None and not self._spark_thread.has_waited(self._due):
-            was_blocked = False
+        before, self._excused = self._excused, self._seconds_excused()
+        was_blocked = self._clock() - self._due - (self._excused - before) > LATE
         for operator in self._operators:
             operator.sample(was_blocked=was_blocked)
+
+    def _seconds_excused(self) -> float:
+        at_work = 0.0 if self._spark_thread is None else self._clock() - self._spark_thread.seconds_waited()
+        return at_work + self._without_processor()
 
 
 def seconds_without_processor() -> float:

@@ -90,12 +90,12 @@ class SparkThread:
     """
 
     # _away: how long it was away before, and since when it is now (None: it is not away); both are set in one step, so
-    # that a reader in between counts no moment twice and misses none
+    # that a reader in between counts no moment twice and misses none. _waited: the same of its waits for the loop
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._away: tuple[float, float | None] = (0.0, None)
-        self._waits_since: float | None = None
+        self._waited: tuple[float, float | None] = (0.0, None)
 
     def leave(self) -> None:
         self._away = (self.seconds_away(), self._clock())
@@ -105,16 +105,18 @@ class SparkThread:
 
     def seconds_away(self) -> float:
         """Seconds for which it has been away until now."""
-        before, since = self._away
-        return before if since is None else before + self._clock() - since
+        return self._until_now(self._away)
 
     def wait(self) -> None:
-        self._waits_since = self._clock()
+        self._waited = (self.seconds_waited(), self._clock())
 
     def go_on(self) -> None:
-        self._waits_since = None
+        self._waited = (self.seconds_waited(), None)
 
-    def has_waited(self, since: float) -> bool:
-        """Whether it has done nothing since then: it did not keep the loop from running."""
-        waits_since = self._waits_since
-        return waits_since is not None and waits_since <= since
+    def seconds_waited(self) -> float:
+        """Seconds for which it has waited until now: it did not keep the loop from running."""
+        return self._until_now(self._waited)
+
+    def _until_now(self, spent: tuple[float, float | None]) -> float:
+        before, since = spent
+        return before if since is None else before + self._clock() - since
