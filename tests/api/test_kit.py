@@ -96,6 +96,17 @@ class TestTestKit:
             run_rows(sleepy, rows())
 
 
+def test_calls_that_end_at_one_moment_of_the_virtual_clock_end_in_the_order_in_which_they_began() -> None:
+    """As on a real clock, on which each call begins a little later than the one before."""
+
+    async def sleeps(row: int) -> int:
+        await asyncio.sleep(row % 3)
+        return row
+
+    rows = list(range(30))
+    assert run_rows(sleeps, rows, output_mode="unordered") == sorted(rows, key=lambda row: row % 3)
+
+
 @pytest.mark.parametrize("built", [5, {}, {"a": None}])
 def test_a_build_that_returns_no_stream_is_told_so(built: Any) -> None:
     with pytest.raises(OptionError, match="build must return a stream, or several by name, not"):

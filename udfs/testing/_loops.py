@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import itertools
 import selectors
 import threading
 from collections.abc import Callable, Coroutine
@@ -31,16 +32,23 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     would jump past every timeout.
     """
 
-    # A loop makes its selector wait until the next timer. Ours sets the clock there instead: so `time` is the only
-    # method of asyncio that is replaced, and timers fire in their order, as if time had passed.
+    # A loop makes its selector wait until the next timer. Ours sets the clock there instead: so timers fire in their
+    # order, as if time had passed. Timers of one moment fire in the order in which they were set: on a real clock there
+    # are no two of one moment.
 
     def __init__(self) -> None:
         self._clock = _VirtualSelector()
+        self._numbers = itertools.count()
         super().__init__(self._clock)
         self._clock.call_soon = self.call_soon
 
     def time(self) -> float:
         return self._clock.now
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        moment = _Moment(when)
+        moment.number = next(self._numbers)
+        return super().call_at(moment, callback, *args, context=context)
 
     def call_beside(self, when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         """`call_at` for an observer: if nothing but this callback can happen, it is a deadlock all the same."""
@@ -65,6 +73,15 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         [2.0, 4.0]
         """
         self._clock.now += seconds
+
+
+class _Moment(float):
+    """When a timer fires; the earlier of two of one moment is the one with the lower number."""
+
+    number: int
+
+    def __lt__(self, other: float) -> bool:
+        return self.number < other.number if isinstance(other, _Moment) and self == other else super().__lt__(other)
 
 
 class _VirtualSelector(selectors.SelectSelector):
