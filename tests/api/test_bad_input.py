@@ -172,6 +172,27 @@ def test_a_function_is_decorated_once() -> None:
         async_pandas_udf(async_pandas_udf(city))
 
 
+class Session:
+    """What `register` looks at first."""
+
+    udf = None
+
+
+@pytest.mark.parametrize("output_mode", ["ordered", "unordered"])
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        (("city", Session()), "'city' and <"),
+        ((Session, "city"), "<class '.*Session'> and 'city'"),
+        ((Session(), ""), "> and ''"),
+        ((Session(), 5), "> and 5"),
+    ],
+)
+def test_a_function_is_registered_in_a_session_under_a_name(output_mode: Any, arguments: Any, given: str) -> None:
+    with pytest.raises(OptionError, match=rf"as in city\.register\(spark, 'city'\), not .*{given}"):
+        async_pandas_udf(city, output_mode=output_mode).register(*arguments)
+
+
 def test_a_return_type_must_be_one() -> None:
     with pytest.raises(OptionError, match="returnType must be DDL"):
         async_pandas_udf(city, 5)  # type: ignore[call-overload]

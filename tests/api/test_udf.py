@@ -184,7 +184,7 @@ def test_a_worker_that_cannot_import_says_which_line_mends_it(
         task = source.plan([stream._ref.result]).task
     elif "table function" in entry_point:
         pytest.importorskip("pyspark.sql.worker.analyze_udtf")  # from Spark 4.0 on
-        session = mock.Mock(spec=["udtf"])
+        session = mock.Mock(spec=["udf", "udtf"])
         udf.with_options(output_mode="unordered").register(session, "doubled")
         task = session.udtf.register.call_args.args[1].func
         if entry_point.startswith("planned"):

@@ -69,7 +69,15 @@ class AsyncUDF(Generic[P, R]):
 
         Wrong arguments: for a table function the error comes when Spark analyses the query. For a SQL function Spark
         accepts any number of columns, so the error comes with the first row, from the executor.
+
+        Raises:
+            OptionError: not a session, or not a name.
         """
+        if not hasattr(spark, "udf") or isinstance(spark, type) or not (name and isinstance(name, str)):
+            raise OptionError(
+                f"register takes the Spark session and a name, as in {self.__name__}.register(spark, "
+                f"{self.__name__!r}), not {safe_repr(spark)} and {safe_repr(name)}"
+            )
         if self.options.output_mode is OutputMode.UNORDERED or self.spec.many_results:
             register_table_function(spark, name, self.spec, self.options, self.returns)
         else:
