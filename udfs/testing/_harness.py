@@ -146,11 +146,11 @@ class OperatorHarness:
         self._run(lambda: None)
 
     def snapshot(self) -> list[StreamElement]:
-        """What a snapshot of the operator holds."""
+        """The elements not yet emitted, in order; a row's value is the tuple of its arguments."""
         return self._operator.snapshot_state()
 
     def restore(self, elements: list[StreamElement]) -> None:
-        """Replay a snapshot; before any `put`."""
+        """Replay what `snapshot` gave; before any `put`."""
         self._run(lambda: self._operator.restore_state(elements))
 
     def _start(self) -> None:
