@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture, RetryStrategy, RuntimeContext
+from asyncudf._metrics.function_metrics import FunctionMetrics
 from asyncudf.testing import run_rows
 
 
@@ -30,6 +31,26 @@ class TestContext:
         assert (first, second) == (1, 2)
         assert (remaining, later) == (10, 7)
         assert key == same_key == again[3]
+
+    def test_it_tells_what_the_function_has_done_so_far(self) -> None:
+        """Under the names of `run.metrics`; the call that asks has not ended yet."""
+        seen: list[dict[str, int]] = []
+
+        async def call(x: int, context: RuntimeContext) -> int:
+            await asyncio.sleep(1)
+            seen.append(context.metrics)
+            if x == 1 and context.attempt_number == 1:
+                raise ValueError
+            return x
+
+        run_rows(call, [0, 1, 2], capacity=1, retry=RetryStrategy.fixed_delay(2, 0.1))
+        assert [(now["rows"], now["calls"], now["attempts"]) for now in seen] == [
+            (0, 0, 0),
+            (1, 1, 1),
+            (1, 1, 1),
+            (2, 2, 3),
+        ]
+        assert seen[-1].keys() <= vars(FunctionMetrics()).keys()
 
     def test_each_row_has_its_own_key_and_tasks_made_by_the_call_share_it(self) -> None:
         keys: dict[str, str] = {}

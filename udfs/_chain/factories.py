@@ -160,6 +160,7 @@ class WaitFactory(OperatorFactory):
             side_types=environment.side_types,
             keys=plan.result_keys,
             is_stored=store is not None,
+            metrics=counters.so_far,
         )
         return AsyncWaitOperator(
             plan.spec,

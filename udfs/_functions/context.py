@@ -69,6 +69,7 @@ class RuntimeContext:
         side_types: SideTypes = lambda tag: None,
         keys: Callable[[], ResultKeys] | None = None,
         is_stored: bool = False,
+        metrics: Callable[[], dict[str, int]] = dict,
     ) -> None:
         self._function = function
         self._clock = clock  # the loop's time; a function in a thread has no running loop to ask
@@ -79,6 +80,16 @@ class RuntimeContext:
         self._make_keys = keys or (lambda: ResultKeys(function, "1", ""))
         self._keys: ResultKeys | None = None  # made when a key is first asked for
         self._is_stored = is_stored
+        self._metrics = metrics
+
+    @property
+    def metrics(self) -> dict[str, int]:
+        """What the function has done in this task so far, under the names that `run.metrics` has.
+
+        These are `rows` that are done, `calls` that have ended, their `attempts`, and `failures`, `timeouts`,
+        `throttled` and `hedges`.
+        """
+        return self._metrics()
 
     @property
     def partition(self) -> int:

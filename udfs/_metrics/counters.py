@@ -64,6 +64,12 @@ class TaskCounters:
         """Calls that have ended without an error."""
         return self.totals.calls + len(self.latencies) - self.totals.failures
 
+    def so_far(self) -> dict[str, int]:
+        """The counts of this moment, by their names; any thread may ask."""
+        ended, totals = len(self.latencies), self.totals
+        counts = {name: getattr(totals, name) for name in ("failures", "timeouts", "throttled", "hedges")}
+        return {"rows": self.rows_done, "calls": totals.calls + ended, "attempts": totals.attempts + ended, **counts}
+
     def done_at_once(self, since: float, times: list[float]) -> None:
         """Count rows that were done one after another at these times, each with one result, from `since` on."""
         count, latency = len(times), self.totals.latency
