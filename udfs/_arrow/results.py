@@ -83,6 +83,8 @@ def estimated_size(value: Any) -> int:
     cls = type(value)
     if cls is str or cls is bytes:
         return len(value)
+    if cls is int or cls is float:
+        return NUMBER
     if cls is dict:
         return sum(map(estimated_size, value)) + sum(map(estimated_size, value.values()))
     if cls is list or cls is tuple:

@@ -298,7 +298,7 @@ def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a function that calls this one with copies of its arguments."""
 
     def call(*args: Any) -> Any:
-        return function(*copied(args))
+        return function(*(args if _EDITABLE.isdisjoint(map(type, args)) else copied(args)))
 
     return call
 
