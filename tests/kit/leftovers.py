@@ -18,7 +18,9 @@ __all__ = ("end_workers", "leftovers")
 
 
 def end_workers(spark: SparkSession) -> None:
-    """Ends the Python workers of a session on this machine; the next tasks get new ones."""
+    """Ends the Python workers of a session on this machine; the next tasks get new ones. Not with Spark 3.5."""
+    if spark.version < "4":  # it gives a task a worker that has ended
+        return
     driver = psutil.Process(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
     workers = [worker for daemon in driver.children() for worker in daemon.children()]
     for worker in workers:
