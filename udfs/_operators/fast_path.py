@@ -111,7 +111,7 @@ class FastPath:
         clock, validate, asks, limit, pause = calls.clock, calls.validate, calls.asks, calls.limit, calls.pause
         note_record, note_result, note_time = self._records.append, self._results.append, times.append
         admission, ready, is_over = calls.admission, calls.ready, self._finished.done
-        is_simple, line, room = self._emitter.is_simple, self._intake.queue.line, self._intake.queue.capacity - BURST
+        is_simple, line, most = self._emitter.is_simple, self._intake.queue.line, self._intake.queue.capacity - BURST
         state, context, clean = slot.state, slot.context, slot.clean
         source: Iterator[Any]
         end = spare = 0.0  # end: when the event loop gets its turn; 0: it has just had it
@@ -169,7 +169,7 @@ class FastPath:
                         end, has_waited = started + pause, True
                     elif started > end:
                         return True
-                    if not (is_simple and admission.may_begin_nowait and len(line) <= room) or (
+                    if not (is_simple and admission.may_begin_nowait and len(line) <= most) or (
                         buffer.current is not source or ready or is_over()
                     ):
                         break

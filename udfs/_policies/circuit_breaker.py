@@ -18,7 +18,7 @@ from .checks import discard, is_plain, positive_int, seconds, share
 __all__ = ("BY_CHANCE", "KNOWN", "RARE", "Breaker", "CircuitBreaker")
 
 BY_CHANCE = 2 / 3  # of `failure_rate`: a share of failures that a live service may have by chance
-# It is asked at each opening and each probe, thousands of times in a long job.
+# Whether a service is dead is asked at each opening and each probe, thousands of times in a long job.
 RARE = math.log(1e6)  # a service is dead if chance gives its failures once in a million times
 KNOWN = 10  # windows that are remembered for that
 
