@@ -6,6 +6,7 @@ import email.message
 import http
 import math
 import urllib.error
+import warnings
 from collections.abc import Mapping
 from datetime import timedelta
 from types import SimpleNamespace
@@ -19,6 +20,8 @@ from yarl import URL
 
 from asyncudf import DEAD_LETTERS, OutputTag, RetryStrategy
 from asyncudf._errors.http import retry_after, status_of
+from asyncudf._policies.call_outcome import CallOutcome, outcome_of
+from asyncudf.http import is_retryable
 from asyncudf.testing import run_rows
 
 
@@ -45,6 +48,22 @@ class EvilError(Exception):
 
     def __getattr__(self, name: str) -> Any:
         raise SystemExit
+
+
+class ClosedError(Exception):
+    """As of a websocket."""
+
+    @property
+    def code(self) -> int:
+        warnings.warn("ClosedError.code is deprecated", DeprecationWarning, stacklevel=2)
+        return 500
+
+
+def of_google() -> Exception:
+    class TooManyRequests(Exception):  # noqa: N818 - its name
+        code = http.HTTPStatus.TOO_MANY_REQUESTS
+
+    return TooManyRequests("429 slower")
 
 
 def from_urllib(headers: dict[str, str]) -> urllib.error.HTTPError:
@@ -85,7 +104,13 @@ STATUSES = {
     "of a websocket": (having(code=1006), None),
     "too small": (having(status=99), None),
     "too large": (having(status=600), None),
-    "a text, and a code": (having(status="error", code=404), 404),
+    "of a database": (having(code=112), None),
+    "of a mail server": (having(code=550), None),
+    "of the user's own": (having(code=503), None),
+    "of a row, with its own cause's status": (caused_by(having(code=404, status=409)), 409),
+    "a class with an HTTPStatus, as Google's": (of_google(), 429),
+    "a response's code": (having(response=SimpleNamespace(code=503)), 503),
+    "a property that warns": (ClosedError(), None),
     "attributes that raise": (EvilError(), None),
     "a cause with attributes that raise": (caused_by(EvilError()), None),
     "its own cause": (own_cause(), None),
@@ -98,6 +123,19 @@ def test_the_status_is_found_where_clients_put_it(case: str) -> None:
     found = status_of(error)
     assert found == status
     assert type(found) is type(status), "a plain int, which Arrow takes"
+
+
+@pytest.mark.parametrize("code", [112, 429, 503, 550])
+def test_a_code_that_is_no_status_is_about_the_row(code: int) -> None:
+    """MongoDB's 112 (a write conflict) and a mail server's 550 were answers of HTTP, and a 503 an outage."""
+    error = having(code=code)
+    assert (outcome_of(error), is_retryable(error)) == (CallOutcome.NOTHING, False)
+
+    async def fails(x: int) -> int:
+        raise error
+
+    (row,) = run_rows(fails, [1], on_error="capture")
+    assert row["error"]["status"] is None
 
 
 def test_a_number_of_numpys_is_no_status_that_a_client_gives() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import email.utils
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from typing import Any
 
 from .traces import related
@@ -104,8 +106,10 @@ def refusal_of(outcome: Any) -> Refusal | None:
 def status_of(outcome: Any) -> int | None:
     """The HTTP status of a response, or of an exception, its causes and the exceptions in its group.
 
-    Reads `status` (aiohttp), `status_code`, `code` (urllib) and `response` (httpx, requests, botocore). None if there
-    is no status. An exception of aiohttp for an incomplete message has none, though its `status` is 400.
+    Reads `status` (aiohttp, urllib), `status_code` and `response` (httpx, requests, botocore). The `code` of an
+    exception counts only if it is an `http.HTTPStatus` (Google's): databases, mail servers and websockets have codes of
+    their own. None if there is no status. An exception of aiohttp for an incomplete message has none, though its
+    `status` is 400.
     """
     outcomes = _outcomes(outcome)
     if _has_no_answer(outcome) or any(map(is_of_a_broken_message, outcomes)):
@@ -165,7 +169,12 @@ def _asked(outcome: Any) -> float | None:
 
 
 def _statuses(holder: Any) -> Iterator[Any]:
-    yield from (_attribute(holder, name) for name in ("status", "status_code", "code"))
+    yield from (_attribute(holder, name) for name in ("status", "status_code"))
+    if issubclass(type(holder), BaseException):
+        code = _tried(lambda: inspect.getattr_static(holder, "code"))  # a websocket's warns when it is read
+        yield code if type(code) is HTTPStatus else None
+    else:
+        yield _attribute(holder, "code")
     yield _metadata(holder).get("HTTPStatusCode")
     # requests wraps urllib3's error for a request that has used up its retries; that error has no response.
     for error in (holder, _tried(lambda: holder.args[0])):
