@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture, RetryStrategy, RuntimeContext, async_pandas_udf
+from asyncudf import (
+    AsyncFunction,
+    AsyncUDFError,
+    RateLimit,
+    ResultFuture,
+    RetryStrategy,
+    RuntimeContext,
+    async_pandas_udf,
+)
+from tests.kit.costs import python_calls
 from tests.kit.engines import Engine
 from tests.kit.figures import figures, figures_so_far
 
@@ -296,6 +305,21 @@ def test_a_blocked_loop() -> None:
     for function in (blocks, blocks_later):
         found = figures(function, range(100))
         assert found.time["blocked_loop"] == pytest.approx(6, rel=0.1)
+
+
+@pytest.mark.parametrize("options", [{}, {"rate_limit": RateLimit(10**9)}], ids=["no limit", "a limit"])
+def test_a_row_takes_the_same_way_whether_or_not_its_call_is_looked_at(options: dict[str, Any]) -> None:
+    """Each look at 1,000 calls in flight made a `Call` for each of them, which then ended as a retried call does."""
+
+    def calls_made(looks: int) -> int:
+        engine = Engine(async_pandas_udf("long", capacity=1000, **options)(slow))
+        engine.feed(range(1000))
+        engine.end()
+        for number in range(looks):
+            engine.loop.call_at(0.01 * (number + 1), engine.look)
+        return python_calls(engine.run)
+
+    assert calls_made(looks=1) < calls_made(looks=0) + 1500  # was 46,000 more
 
 
 @st.composite

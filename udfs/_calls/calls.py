@@ -97,7 +97,7 @@ class Calls:
         self.validate = validate
         self._checker = ResultChecker(validate)
         self._policy = ErrorPolicy(options, spec.name, partition)
-        self.counts = CallCounts(counters, options.redact, self._begun)
+        self.counts = CallCounts(counters, options.redact)
         self.function: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._invoker: Invoker
         self._sharing = RowSharing()
@@ -647,10 +647,24 @@ class Calls:
             one.uncounted, one.waited, one.deadline = one.attempt, 0.0, None
             one.is_fresh, one.is_held, one.is_excused = True, False, one.is_excused or one.attempt > 0
 
-    def _begun(self) -> set[Call]:
+    def count_open(self) -> None:
+        """Bring up to date how long the open calls have taken."""
+        # A first attempt gets no Call for this: each row takes its way whether or not it is looked at.
+        first_attempts = [slot.state.started for slot in self.pool.at_work if slot.entry is not None]
+        self.counts.count_open(self._open_calls(), first_attempts)
+
+    def abandon(self) -> None:
+        """The operator ends, and its open calls are given up."""
+        for slot in self.pool.at_work:
+            self.call_of(slot)
+        self.counts.abandon(self._open_calls())
+
+    def _open_calls(self) -> list[Call]:
+        """The calls that are not done, but for first attempts that have no Call."""
         waiting = () if self.admission.waiting is None else (self.admission.waiting,)
-        at_work = map(self.call_of, self.pool.at_work)
-        return {*filter(None, at_work), *self._backing_off, *self.ready, *waiting, *(self._health.held or ())}
+        at_work = (slot.call for slot in self.pool.at_work if slot.call is not None)
+        known = {*at_work, *self._backing_off, *self.ready, *waiting, *(self._health.held or ())}
+        return [call for call in known if not call.done]
 
     def close(self) -> None:
         """Stop all timers."""

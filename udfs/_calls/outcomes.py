@@ -103,18 +103,13 @@ class ErrorPolicy:
 
 
 class CallCounts:
-    """Counts the calls of an operator.
-
-    Args:
-        begun: gives all calls that have begun, and some that are done.
-    """
+    """Counts the calls of an operator."""
 
     # Most of what is counted follows from the length of a list of latencies, see TaskCounters.
 
-    def __init__(self, counters: TaskCounters, redact: Redact | None, begun: Callable[[], Iterable[Call]]) -> None:
+    def __init__(self, counters: TaskCounters, redact: Redact | None) -> None:
         self._counters = counters
         self._redact = redact
-        self._begun = begun
 
     def error(self, error: BaseException) -> None:
         """An attempt has ended with this error."""
@@ -177,15 +172,24 @@ class CallCounts:
         self._counters.totals.rows += len(completed)
         self._counters.totals.results += sum(map(_count_results, completed))
 
-    def count_open(self) -> None:
-        """Bring up to date how long the open calls have taken."""
-        now = self._counters.clock()
-        ends = [(call, now if call.parked is None else max(call.parked, call.started)) for call in self._open]
-        self._counters.totals.open_seconds = sum(end - call.started - call.idle for call, end in ends if call.attempt)
+    def count_open(self, calls: Iterable[Call], first_attempts: Iterable[float]) -> None:
+        """Bring up to date how long the open calls have taken.
 
-    def abandon(self) -> None:
-        """The operator ends, and its open calls are given up."""
-        self._abandon(self._open)
+        Args:
+            calls: those that have a `Call`.
+            first_attempts: when each of the others began.
+        """
+        now = self._counters.clock()
+        seconds = sum(now - began for began in first_attempts)
+        for call in calls:
+            if call.attempt:
+                end = now if call.parked is None else max(call.parked, call.started)
+                seconds += end - call.started - call.idle
+        self._counters.totals.open_seconds = seconds
+
+    def abandon(self, calls: Sequence[Call]) -> None:
+        """The operator ends, and these are its open calls."""
+        self._abandon(calls)
         self._counters.totals.open_seconds = 0.0
 
     def failed_task(self, call: Call) -> None:
@@ -200,10 +204,6 @@ class CallCounts:
         now = self._counters.clock()
         self._counters.abandon(len(begun), sum(now - call.started for call in begun))
         self._counters.totals.waited += sum(call.idle for call in begun)
-
-    @property
-    def _open(self) -> list[Call]:
-        return [call for call in self._begun() if not call.done]
 
 
 def _count_results(results: Results) -> int:

@@ -190,9 +190,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return fail
 
     async def _end_calls(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        self._calls.counts.abandon()
+        self._calls.abandon()
         await self._sharing.end()
-        self._calls.counts.abandon()  # calls that have begun meanwhile
+        self._calls.abandon()  # calls that have begun meanwhile
         await self._pool.close(patient=exc_type is None)
 
     # Rows enter.
@@ -384,7 +384,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def count_open(self) -> None:
         """Bring up to date how long the calls in flight have taken."""
-        self._calls.counts.count_open()
+        self._calls.count_open()
 
     def sample(self, *, was_blocked: bool) -> None:
         """Bring the counters up to date."""
