@@ -36,14 +36,20 @@ and `help("asyncudf.testing")`.
 """
 
 import sys as _sys
+from traceback import walk_stack as _walk_stack
 
-# Python sets `argv[0]` to "-m" while it looks for the module. A program that embeds Python may have no `argv`.
-if (_argv := getattr(_sys, "argv", None) or [])[:1] == ["-m"] and _sys.orig_argv[-len(_argv) :][:1] == [__name__]:
-    # For `python -m asyncudf` Python imports this package before `__main__`. The doctor is for installations in which
-    # the imports below fail, so it runs before them.
+# For `python -m asyncudf` Python imports this package before `__main__`. The outermost frame tells whether this is
+# that import. `argv` does not: a program may set it to anything.
+if any(
+    frame.f_back is None
+    and frame.f_code.co_name == "_run_module_as_main"
+    and frame.f_locals.get("mod_name") == __name__
+    for frame, _ in _walk_stack(_sys._getframe())
+):
+    # The doctor is for installations in which the imports below fail, so it runs before them.
     from .__main__ import main as _main
 
-    raise SystemExit(_main(_argv[1:]))
+    raise SystemExit(_main())
 
 from importlib.util import find_spec as _find_spec
 

@@ -109,12 +109,25 @@ def test_without_an_output_the_exit_status_tells(monkeypatch, status, expected):
         assert main([]) == 0
 
 
-@pytest.mark.parametrize("line", ["sys.argv = ['-m', *'x' * 50]", "del sys.argv", "sys.argv = None"])
+@pytest.mark.parametrize(
+    "line", ["sys.argv = ['-m']", "sys.argv = ['-m', *'x' * 50]", "del sys.argv", "sys.argv = None"]
+)
 def test_an_import_reads_no_odd_command_line(line):
-    """Programs that Python is embedded in have any, or none."""
+    """Programs that Python is embedded in have any, or none; one that had set `-m` was ended with the doctor's help."""
     # It stops at the first module of Spark: the rest takes its time, and only the first lines are of interest.
     code = f"import sys; {line}; sys.modules['pyspark'] = None\ntry: import asyncudf\nexcept ModuleNotFoundError: pass"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
+    ran = subprocess.run([sys.executable, "-c", code, "asyncudf"], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("command", [["-m", "asyncudf"], ["-Bm", "asyncudf"], ["-masyncudf"]])
+def test_each_spelling_of_the_command_runs_before_the_imports_that_may_fail(tmp_path, command):
+    """`-masyncudf` was taken for an import, which fails without PySpark."""
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['pyspark'] = None")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("usage: python -m asyncudf")
 
 
 def test_an_interrupt_ends_it_quietly(monkeypatch):
