@@ -15,10 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 
-from asyncudf import OptionError
-from asyncudf._spark.coordinators import coordinator_url
-from tests.kit.coordinators import Server, drivers_servers, watchdog_of
+from asyncudf import OptionError, RateLimit, async_pandas_udf
+from asyncudf._spark.coordinators import coordinator_config, coordinator_url
+from tests.kit.coordinators import Server, drivers_servers, start_server, start_server_again, watchdog_of
 
 pytestmark = pytest.mark.services
 
@@ -103,6 +104,29 @@ def test_an_application_also_ends_from_outside(end: str, started: dict[Any, Serv
     one.sparkContext._jsc.sc = lambda: SimpleNamespace(isStopped=is_stopped)
     watchdog_of(server).wait(60.0)
     assert server.is_closed
+
+
+def test_a_server_that_was_away_when_a_query_was_planned_is_told_of_its_limits_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It counted as told, and the first calls of each later query of the application waited for a lease."""
+    monkeypatch.setattr("asyncudf._spark.coordinators.SparkSession", SimpleNamespace(active=session))
+
+    async def limited(x: int) -> int:
+        return x
+
+    first = start_server()
+    udf = async_pandas_udf(rate_limit=RateLimit(10), job_capacity=5, coordinator=first.url)(limited)
+    first.close()
+    with monkeypatch.context() as away:
+        away.setattr("asyncudf._spark.coordinators.PREPARE_TIMEOUT", 0.01)
+        coordinator_config(udf.spec, udf.options)
+    with contextlib.closing(start_server_again(first)) as again, redis.Redis.from_url(again.url) as client:
+        coordinator_config(udf.spec, udf.options)
+        assert len(client.keys()) == 2
+        client.flushall()
+        coordinator_config(udf.spec, udf.options)
+        assert not client.keys()  # once is enough
 
 
 def test_a_server_that_does_not_come_back_is_replaced(

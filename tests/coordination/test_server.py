@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import io
 import math
 import os
 import signal
@@ -66,6 +68,19 @@ def test_it_ends_when_it_is_closed() -> None:
     server.close()
     assert ends_within(server.url, 10.0)
     server.close()
+
+
+def test_nothing_of_it_stays_when_it_is_closed() -> None:
+    """The end of its pipe stayed for as long as the driver, for a forked process to close."""
+
+    def pipes() -> int:
+        gc.collect()
+        return sum(isinstance(one, io.BufferedWriter) for one in gc.get_objects())
+
+    CoordinatorServer().close()
+    before = pipes()
+    CoordinatorServer().close()
+    assert pipes() == before
 
 
 def test_it_ends_when_it_is_closed_though_its_watchdog_was_killed() -> None:

@@ -44,6 +44,21 @@ kill -9 0
 """
 
 
+# Our ends of the pipes to the watchdogs. A forked process, as of multiprocessing, closes its copies: one that outlives
+# the driver must not hold them open.
+_pipes: set[IO[bytes]] = set()
+
+
+def _close_after_fork() -> None:
+    for pipe in _pipes:
+        pipe.close()
+    _pipes.clear()
+
+
+if hasattr(os, "register_at_fork"):  # where processes can be forked
+    os.register_at_fork(after_in_child=_close_after_fork)
+
+
 class CoordinatorServer:
     """A server on a free port of this host, with a random password.
 
@@ -111,6 +126,7 @@ class CoordinatorServer:
     def _end(self) -> None:
         assert self._watchdog.stdin is not None
         self._watchdog.stdin.close()
+        _pipes.discard(self._watchdog.stdin)
         # The watchdog does the same, unless it was killed. Until it is waited for, no other process gets its number.
         if self._watchdog.returncode is None and self._owner == os.getpid():
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended; macOS says the latter
@@ -141,13 +157,8 @@ class CoordinatorServer:
         assert watchdog.stdin is not None
         watchdog.stdin.write("\n".join([*config, "", ""]).encode())
         watchdog.stdin.flush()
-        _close_after_fork(watchdog.stdin)
+        _pipes.add(watchdog.stdin)
         return watchdog
-
-
-def _close_after_fork(pipe: IO[bytes]) -> None:
-    """Close the pipe in forked processes, as of multiprocessing: one that outlives the driver must not hold it."""
-    os.register_at_fork(after_in_child=pipe.close)
 
 
 def _free_port(host: str) -> int:

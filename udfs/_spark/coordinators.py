@@ -113,7 +113,6 @@ def _prepare(config: CoordinatorConfig, options: Options) -> None:
     rates = [(name, limit) for name, limit in config.rates(options.rate_limit) if (config.url, name) not in _prepared]
     if not shares and not rates:
         return
-    _prepared.update((config.url, name) for name in [*shares, *(name for name, _ in rates)])
     # In a thread of its own: in a notebook this one has a running loop.
     thread = threading.Thread(target=lambda: asyncio.run(_prepare_at(config, shares, rates)), daemon=True)
     thread.start()
@@ -130,6 +129,7 @@ async def _prepare_at(config: CoordinatorConfig, shares: list[str], rates: list[
                 await prepare_shares(coordinator, shares)
             if rates:
                 await open_limits(coordinator, rates)
+        _prepared.update((config.url, name) for name in [*shares, *(name for name, _ in rates)])
 
 
 def coordinator_url(given: str | None, session: SparkSession | None = None) -> SecretUrl:
