@@ -74,7 +74,6 @@ from ._functions.process_function import Collector, ProcessContext, ProcessFunct
 from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from ._policies.capacity import AdaptiveCapacity
 from ._policies.circuit_breaker import CircuitBreaker
-from ._policies.hedging import Hedge
 from ._policies.options import OutputMode
 from ._policies.rate_limit import RateLimit
 from ._policies.retry import RetryStrategy
@@ -96,7 +95,6 @@ __all__ = (
     "Collector",
     "DryRun",
     "FunctionError",
-    "Hedge",
     "LookupTable",
     "OptionError",
     "OutputMode",

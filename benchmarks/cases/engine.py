@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
-from asyncudf import CircuitBreaker, Hedge, RateLimit, RetryStrategy
+from asyncudf import CircuitBreaker, RateLimit, RetryStrategy
 from asyncudf.testing import MemoryStore, run_rows
 
 from .._harness import Case, Sample, Settings, System, Target
@@ -56,7 +56,6 @@ OPTIONS: dict[str, tuple[Callable[[], Callable[[int], Awaitable[int]]], Callable
     "rate_limit": (lambda: suspends_once, lambda: {"rate_limit": RateLimit(10**9)}),
     "breaker": (lambda: suspends_once, lambda: {"breaker": CircuitBreaker()}),
     "job_capacity": (lambda: suspends_once, lambda: {"job_capacity": 1_000}),
-    "hedge": (lambda: suspends_once, lambda: {"hedge": Hedge(after=1.0)}),
     'capacity="auto"': (lambda: suspends_once, lambda: {"capacity": "auto"}),
     "store, missed": (lambda: suspends_once, lambda: {"store": MemoryStore(), "version": "1"}),
 }

@@ -62,7 +62,6 @@ BAD: dict[str, Any] = {
     "resources": 5,
     "deterministic": "yes",
     "loop": "trio",
-    "spans": 1,
     "store": "redis://localhost",
     "version": 2,
     "on_store_error": "ignore",
@@ -71,10 +70,8 @@ BAD: dict[str, Any] = {
     "job_capacity": 0,
     "max_calls": 0.5,
     "coordinator": 6379,
-    "throttle_counts": "yes",
     "breaker": True,
     "max_failures": -1,
-    "hedge": 0.05,
     "on_null_input": "skip",
 }
 

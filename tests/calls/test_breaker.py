@@ -14,7 +14,6 @@ from asyncudf import (
     AsyncStream,
     AsyncUDFError,
     CircuitBreaker,
-    Hedge,
     OptionError,
     RateLimit,
     ResultFuture,
@@ -315,21 +314,6 @@ class TestFailureOn:
         with task_fails(match=r"failure_on of .* TypeError: it answers with a coroutine, which"):
             run_rows(service, range(9), on_error="null", breaker=breaker)
         assert not recwarn.list
-
-    @pytest.mark.parametrize("failure_on", [BaseException, lambda error: not isinstance(error, KeyError)])
-    def test_it_is_not_asked_about_calls_that_nobody_needs_any_more(self, failure_on: Any) -> None:
-        """The slower of two calls is cancelled by us: a service that was well counted as dead."""
-        begun: list[int] = []
-
-        async def asked(x: int) -> int:
-            begun.append(x)
-            await asyncio.sleep(10 if x % 20 == 19 and begun.count(x) == 1 else 0.1)
-            return x
-
-        breaker = CircuitBreaker(0.05, open_for=7.0, failure_on=failure_on)
-        found = figures(asked, range(1000), capacity=10, hedge=Hedge(1.0, 1.0), breaker=breaker)
-        assert found.hedges == 50
-        assert found.time["breaker"] == 0
 
 
 class TestBesideOthers:

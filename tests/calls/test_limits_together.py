@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import AdaptiveCapacity, AsyncStream, AsyncUDFError, CircuitBreaker, Hedge, RateLimit, RetryStrategy
+from asyncudf import AdaptiveCapacity, AsyncStream, AsyncUDFError, CircuitBreaker, RateLimit, RetryStrategy
 from asyncudf.queues import Watermark
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 from tests.kit.errors import is_of_the_task
@@ -88,9 +88,7 @@ OPTIONS = st.fixed_dictionaries(
         "breaker": st.builds(
             CircuitBreaker, st.sampled_from([0.5, 1.0]), st.integers(2, 8), st.just(3.0), st.just(60.0)
         ),
-        "hedge": st.builds(Hedge, st.sampled_from([2.0, "p50"]), st.sampled_from([0.3, 1.0])),
         "retry": st.builds(RetryStrategy.fixed_delay, st.integers(1, 3), st.sampled_from([0.0, 2.5])),
-        "throttle_counts": st.booleans(),
         "attempt_timeout": st.just(6.3),
         "max_calls": st.just(10_000),
         "max_failures": st.just(10_000),
@@ -128,7 +126,7 @@ def test_every_row_has_its_outcome_once_and_all_limits_hold(
     for limit in options.get("rate_limit", ()):
         if calls.spans:
             assert most_within(limit.period, calls.begun) <= limit.permits + limit.saved
-    if "hedge" not in options and "retry" not in options and "breaker" not in options:
+    if "retry" not in options and "breaker" not in options:
         assert all(made == 1 or kinds[number] == "throttled once" for number, made in calls.made.items()), (
             "each row is called once"
         )

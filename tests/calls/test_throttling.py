@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf import AsyncFunction, AsyncStream, AsyncUDFError, OptionError, ResultFuture, RetryStrategy
+from asyncudf import AsyncFunction, AsyncStream, AsyncUDFError, ResultFuture, RetryStrategy
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 from tests.kit.costs import python_calls
 from tests.kit.engines import Engine
@@ -189,20 +189,6 @@ class TestTheDeadline:
             assert harness.output == [None] * 11
 
 
-class TestThrottleCounts:
-    def test_then_it_uses_up_an_attempt(self) -> None:
-        with pytest.raises(AsyncUDFError, match=r"attempt 2, .*too many requests"):
-            run_rows(throttled(1e9), [1], throttle_counts=True, retry=RETRY)
-
-    def test_without_a_strategy_the_row_has_failed(self) -> None:
-        service = Service(0.0, bad=[1], error=ThrottledError(10))
-        assert run_rows(service, [1, 2], capacity=1, throttle_counts=True, on_error="null") == [None, 0]
-
-    def test_it_is_true_or_false(self) -> None:
-        with pytest.raises(OptionError, match="throttle_counts must be True or False, not 1"):
-            run_rows(Service(), [1], throttle_counts=1)  # type: ignore[arg-type]
-
-
 class TestAfterwards:
     @pytest.mark.parametrize("refusals", [1, 10], ids=["of a row", "of all"])
     def test_rows_take_the_short_way_again(self, refusals: int) -> None:
@@ -211,7 +197,7 @@ class TestAfterwards:
         def spent(error: Exception) -> int:
             first = range(-refusals, 0)
             service = Service(0.0, bad=first, error=error)
-            engine = Engine(service, capacity=5, on_error="null", throttle_counts=True)
+            engine = Engine(service, capacity=5, on_error="null", timeout=5.0)
             engine.feed(first)
             engine.loop.call_at(50.0, engine.feed, ["the probe"])
             engine.loop.call_at(100.0, engine.feed, range(1000))

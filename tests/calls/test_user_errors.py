@@ -20,7 +20,6 @@ from asyncudf import (
     AsyncTimeoutError,
     AsyncUDFError,
     CircuitBreaker,
-    Hedge,
     ProcessFunction,
     ResultError,
     ResultFuture,
@@ -340,7 +339,6 @@ HOSTILE = {
     "retry": {"retry": RetryStrategy.fixed_delay(2, 1.0, retry_on=OSError)},
     "breaker": {"breaker": CircuitBreaker()},
     "failure_on": {"breaker": CircuitBreaker(failure_on=(OSError,))},
-    "hedge": {"hedge": Hedge(after=0.5, budget=1.0)},
 }
 
 

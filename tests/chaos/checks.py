@@ -77,7 +77,7 @@ class Job:
         """Whether the rows that fail are exactly those that the service never answers."""
         shape = self.shape
         shared = shape.store == "redis" or (shape.store == "executor" and shape.cluster)  # two tasks may call for one n
-        concurrent = "hedge" in shape.options or (shared and shape.distinct < shape.rows)
+        concurrent = shared and shape.distinct < shape.rows
         return not concurrent and not self.happened("connections", "outage", "redis", "redis stops", "disk")
 
 
@@ -211,8 +211,7 @@ def _interval(call: Call, job: Job) -> tuple[float, float]:
     longest = job.shape.options["attempt_timeout"]
     end = min(call.ended, call.began + longest)
     if call.outcome == "gone":  # the service learns late that a caller has gone: at its deadline, or at any time
-        at_any_time = "hedge" in job.shape.options or job.happened("connections")
-        end = call.began if at_any_time else min(end, call.began + longest / 2)
+        end = call.began if job.happened("connections") else min(end, call.began + longest / 2)
     for kill in job.kills:
         if call.pid in kill.pids:
             end = min(end, kill.time)
@@ -317,7 +316,7 @@ def the_figures_are_right(job: Job) -> Iterator[str]:
     shape = job.shape
     for run in job.runs:
         calls, attempts = len(job.calls_of(run)), run.figures["attempts"]
-        unsent = run.figures["timeouts"] + run.figures["hedges"] + run.figures["abandoned"]
+        unsent = run.figures["timeouts"] + run.figures["abandoned"]
         if job.happened("connections"):
             unsent += 400 if shape.options["capacity"] == "auto" else 8 * shape.options["capacity"]
         # Spark kills workers that do not end soon after a cancel, with their last figures.

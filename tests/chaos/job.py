@@ -33,7 +33,6 @@ from asyncudf import (
     AsyncStream,
     AsyncUDF,
     CircuitBreaker,
-    Hedge,
     RateLimit,
     ResultFuture,
     ResultStore,
@@ -52,7 +51,7 @@ from tests.kit.leftovers import leftovers
 __all__ = ("Place", "run_once")
 
 CANCELLED = threading.Event()
-UNSENT = ("timeouts", "hedges", "abandoned")  # attempts that may have ended before a request left
+UNSENT = ("timeouts", "abandoned")  # attempts that may have ended before a request left
 
 
 @dataclass(frozen=True)
@@ -159,8 +158,6 @@ def options_of(shape: Shape, place: Place) -> dict[str, Any]:
     if "rate_limit" in options:
         permits, burst = options["rate_limit"]
         options["rate_limit"] = RateLimit(permits, burst=burst)
-    if "hedge" in options:
-        options["hedge"] = Hedge(after=options["hedge"], budget=0.2)
     if "breaker" in options:
         options["breaker"] = CircuitBreaker(open_for=0.5, max_open=60)
     if shape.store == "executor":

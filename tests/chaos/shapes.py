@@ -205,8 +205,6 @@ def _random(chance: random.Random, seed: int) -> Shape:
     )
     if chance.random() < 0.5:
         options |= _limits(chance, rows, form)
-    if form in ("row", "class") and chance.random() < 0.2:
-        options["hedge"] = 0.2
     limit = 0
     if not streaming and not in_order and on_error != "dead_letter" and chance.random() < 0.1:
         limit = 1 + rows // 10

@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from asyncudf import AsyncStream, AsyncUDFError, http
+from asyncudf import AsyncStream, AsyncUDFError, RetryStrategy, http
 from asyncudf.http import (
     HTTPStatusError,
     PermanentError,
@@ -269,7 +269,8 @@ def test_an_error_leaves_its_connection_to_the_next_call(size: int, connections:
         return x
 
     with serving(handler) as url:
-        options = {"throttle_counts": True, "on_error": "null", "resources": {"session": session(url)}}
+        once = RetryStrategy.fixed_delay(1, 0.0, max_retry_after=0)
+        options = {"on_error": "null", "retry": once, "resources": {"session": session(url)}}
         got = run_rows(call, range(5), clock="real", capacity=1, **options)
     assert (got, len(peers)) == ([None] * 5, connections)
 

@@ -108,23 +108,23 @@ class TestCounters:
         assert told.value("asyncudf.errors", error__type="_OTHER") == 3
 
     def test_the_rest_has_its_instruments(self, sdk: InMemoryMetricReader) -> None:
-        counts = {"abandoned": 1, "timeouts": 2, "failures": 3, "dead_letters": 4, "throttled": 8, "hedges": 9}
+        counts = {"abandoned": 1, "timeouts": 2, "failures": 3, "dead_letters": 4, "throttled": 8}
         exporter().export(figures(1, **counts, store_hits=5, store_misses=6, shared_flights=7), 0, 0)
         told = Collected(sdk)
-        names = ("abandoned_calls", "timeouts", "failed_rows", "dead_letters", "throttled_attempts", "hedges")
-        assert [told.value(f"asyncudf.{name}") for name in names] == [1, 2, 3, 4, 8, 9]
+        names = ("abandoned_calls", "timeouts", "failed_rows", "dead_letters", "throttled_attempts")
+        assert [told.value(f"asyncudf.{name}") for name in names] == [1, 2, 3, 4, 8]
         outcomes = ("hit", "miss", "shared")
         assert [told.value("asyncudf.store.lookups", asyncudf__store__outcome=one) for one in outcomes] == [5, 6, 7]
         assert told.value("asyncudf.time", asyncudf__state="calls_busy") == 10
 
     def test_names_and_units_are_those_of_the_conventions(self, sdk: InMemoryMetricReader) -> None:
         """Lower case, no `total`, seconds for times, and what is counted in braces, in the singular."""
-        counts = {"abandoned": 1, "timeouts": 2, "failures": 3, "dead_letters": 4, "throttled": 8, "hedges": 9}
+        counts = {"abandoned": 1, "timeouts": 2, "failures": 3, "dead_letters": 4, "throttled": 8}
         totals = figures(1, **counts, store_hits=5)
         totals.note_error("ValueError", str)
         exporter().export(totals, 1, 1)
         told = Collected(sdk)
-        assert len(told.instruments) == 16
+        assert len(told.instruments) == 15
         for name, metric in told.instruments.items():
             assert name.startswith("asyncudf.")
             assert name == name.lower()

@@ -40,7 +40,7 @@ def call(n: int, began: float, *, pid: int = 1, outcome: str = "ok", seconds: fl
 
 
 def figures(attempts: int, rows: int = ROWS) -> dict[str, int]:
-    return {"attempts": attempts, "timeouts": 0, "hedges": 0, "abandoned": 0, "rows": rows, "dead_letters": 0}
+    return {"attempts": attempts, "timeouts": 0, "abandoned": 0, "rows": rows, "dead_letters": 0}
 
 
 def change_rows(change: Any) -> Any:

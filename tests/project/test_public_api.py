@@ -20,7 +20,7 @@ from asyncudf._policies.options import FunctionOptions, Options
 FROZEN = Path(__file__).with_name("public_api.txt")
 # Members of public classes, and constructors, that only asyncudf itself calls: no promise to users.
 OURS = re.compile(
-    "all_of|asks_again|at|checks_results|cost_of|has_tripped|interval|is_dead|next_delay|of|outcome_of|period|quantile|"
+    "all_of|asks_again|at|checks_results|cost_of|has_tripped|interval|is_dead|next_delay|of|outcome_of|period|"
     "saved|seconds_for|singles_out|times"
 )
 MADE_BY_US = re.compile(

@@ -67,7 +67,7 @@ ONLY_THERE = {
     "aiohttp": {"http._session"},
     "rich": {"_reports.displays", "_reports.progress"},
     "IPython": {"_reports.displays"},
-    "opentelemetry": {"_calls.invokers"},
+    "opentelemetry": set(),
     "jinja2": {"_reports.run_report"},
     "markupsafe": {"_reports.run_report"},
     "msgspec": {"_stores.keys", "_stores.values", "_arrow.stored_results"},

@@ -111,12 +111,12 @@ def test_numbers_stay_with_their_units(before: int) -> None:
 def test_one_is_not_many() -> None:
     """1 retry, and not 1 retries."""
     told = {**WEATHER, "failed_attempts": {"seconds": 1.0, "calls": 1}}
-    names = ("retries", "timeouts", "throttled", "hedges", "failures", "dead_letters", "abandoned")
+    names = ("retries", "timeouts", "throttled", "failures", "dead_letters", "abandoned")
     for name in (*names, "store_hits", "store_misses"):
         told[name] = 1
     text = " ".join(of({**told, "shared_flights": 1}).split())
     assert (
-        "also 1 retry, 1 timeout, 1 throttled attempt, 1 hedge, 1 failed row, 1 dead letter, 1 abandoned call, "
+        "also 1 retry, 1 timeout, 1 throttled attempt, 1 failed row, 1 dead letter, 1 abandoned call, "
         "1 store hit, 1 store miss, 1 row answered by another row's call"
     ) in text
     assert "failed 2 task attempts, which made 1 call in 1 s" in text

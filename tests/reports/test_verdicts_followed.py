@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pytest
 
-from asyncudf import AdaptiveCapacity, AsyncStream, CircuitBreaker, Hedge, RateLimit, ResultStore, RetryStrategy, http
+from asyncudf import AdaptiveCapacity, AsyncStream, CircuitBreaker, RateLimit, ResultStore, RetryStrategy, http
 from asyncudf._reports.verdict import verdict
 from tests.kit.engines import Engine
 from tests.kit.runs import figures_of, run_of_a_function, run_of_a_stream, run_of_tasks
@@ -875,10 +875,10 @@ FAULTS: dict[str, Callable[[], Figures]] = {
         dead_for_a_minute(), [n % 50 for n in range(1000)], capacity=10, breaker=CircuitBreaker(), retry=RETRY,
         store=Store(0.01), version="1",
     ),
-    "refusals, retries and hedges": lambda: run(
-        refusing(), retry=RETRY, on_error="null", hedge=Hedge(after=0.06, budget=0.5), timeout=5.0
+    "refusals and retries": lambda: run(refusing(), retry=RETRY, on_error="null", timeout=5.0),
+    "refusals that are errors like others": lambda: run(
+        refusing(), retry=RetryStrategy.fixed_delay(attempts=2, delay=1.0, max_retry_after=0), on_error="null"
     ),
-    "refusals that use up attempts": lambda: run(refusing(), throttle_counts=True, retry=RETRY, on_error="null"),
     "back-off until the deadline": lambda: run(
         failing(5), retry=RetryStrategy.fixed_delay(attempts=9, delay=1.0), timeout=3.0, on_error="null"
     ),

@@ -30,7 +30,6 @@ from asyncudf import (
     Collector,
     DryRun,
     FunctionError,
-    Hedge,
     LookupTable,
     OptionError,
     OutputMode,
@@ -214,7 +213,6 @@ def every_option_has_its_types() -> None:
         resources={"client": client},
         deterministic=False,
         loop="uvloop",
-        spans=False,
         store=ResultStore.executor(max_bytes=2**30),
         version="2026-11",
         on_store_error="call",
@@ -223,10 +221,8 @@ def every_option_has_its_types() -> None:
         job_capacity=40,
         max_calls=100_000,
         coordinator="redis://localhost:6379",
-        throttle_counts=False,
         breaker=CircuitBreaker(failure_rate=0.5, window=50, open_for=timedelta(seconds=5), failure_on=OSError),
         max_failures=0.02,
-        hedge=Hedge(after="p95", budget=0.05),
     )
     with_resource.with_options(capacity="auto", rate_limit=RateLimit(1, per=timedelta(minutes=1), scope="task"))
     with_resource.with_options(capacity=AdaptiveCapacity(minimum=2, maximum=50), rate_limit=None)
@@ -376,7 +372,6 @@ async def limited(city: str, days: int, session: aiohttp.ClientSession) -> str:
 def limits() -> None:
     assert_type(RateLimit(100, per=timedelta(minutes=1), scope="task").cost_of(["Oslo"]), float)
     assert_type(AdaptiveCapacity(minimum=1, maximum=50).maximum, int)
-    assert_type(Hedge(after=timedelta(seconds=1)), Hedge)
     assert_type(CircuitBreaker(max_open=timedelta(hours=1), failure_on=(OSError, TimeoutError)), CircuitBreaker)
     assert_type(http.ThrottledError(429, retry_after=7).retry_after, float | None)
     assert_type(http.is_retryable(http.PermanentError(404)), bool)

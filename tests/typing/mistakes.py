@@ -70,11 +70,9 @@ def options() -> None:
     upper.with_options(job_capacity="40")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     upper.with_options(max_calls="all")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     upper.with_options(coordinator=6379)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    upper.with_options(throttle_counts="no")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     upper.with_options(breaker=True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     upper.with_options(breaker=CircuitBreaker(failure_on="timeouts"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     upper.with_options(max_failures="2%")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    upper.with_options(hedge="p95")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def functions() -> None:

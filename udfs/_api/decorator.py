@@ -201,8 +201,6 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
             once for a row, or push filters past it. It saves calls only where one SELECT names the function twice.
         loop: the event loop of the calls: "auto", which is uvloop on executors that have it, "asyncio", or "uvloop"
             (the extra `asyncudf[fast]`).
-        spans: whether each attempt of a call is a span of OpenTelemetry, if an SDK is set up in the workers (the extra
-            `asyncudf[otel]`). A span costs more than the rest of a call. Metrics are exported without it.
         store: a `ResultStore`, which stores results by their arguments: equal arguments are called once in this query,
             in this job, or as long as the store lasts. See docs/once.md.
         version: change it when the function changes: results of another version do not count. Without it it is "1".
@@ -215,11 +213,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         coordinator: the URL of a Redis or Valkey server at which tasks agree on limits of the job, such as
             "redis://:password@host:6379"; unless given, the driver starts a server if a limit needs one (the extra
             `asyncudf[coordinator]`).
-        throttle_counts: whether a refusal, such as a 429, uses up an attempt. Without it, the refused row alone waits
-            as long as the service asks, and is called again.
         breaker: a `CircuitBreaker`: rows wait while the service is down, and use up no attempt.
         max_failures: how many rows may fail before the job ends: a count, or a share such as 0.02 after 100 rows.
-        hedge: a `Hedge`: a second call for a row whose first call takes long. Only for calls that may be made twice.
 
     Raises:
         OptionError: a value that cannot work. It is also a ValueError.

@@ -39,7 +39,7 @@ def dry_run(
     from then on.) Where another async function is below, nothing is run, and calls have a lower and an upper bound.
 
     The bounds hold for a query that runs to its end, whose calls succeed at once and whose rows are the same each time
-    that it is run, while Spark keeps what was persisted. Retries, hedges and tasks that run again come on top.
+    that it is run, while Spark keeps what was persisted. Retries and tasks that run again come on top.
     `at_most` is None where the plan does not say; the reasons tell why. With a store, `calls.expected` says how many
     calls to expect while the store is empty, and `at_most` is a call for each row.
 

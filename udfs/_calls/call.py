@@ -20,10 +20,10 @@ class Call:
     """A row, or the rows of one micro-batch, on the way to their results."""
 
     # done: the entries are complete
-    # slots: the slots whose coroutine runs for this call; several if the row is called twice, or if a ResultFuture has
-    # ended an attempt whose coroutine runs on during the next attempt
+    # slots: the slots whose coroutine runs for this call; several if a ResultFuture has ended an attempt whose
+    # coroutine runs on during the next attempt
     # attempt: how many attempts have begun; uncounted: the attempts among them that retries do not count, as the
-    # service was too busy, or dead, or as they were second calls
+    # service was too busy, or dead
     # waited: seconds of back-off so far
     # parked: when the last attempt ended; None while an attempt runs
     # idle: seconds since `started` in which no attempt ran
@@ -64,9 +64,9 @@ class Call:
         return self.entries[0]
 
     @property
-    def undecided(self) -> list[CallSlot]:
-        """The slots whose attempt has not ended; two if the row is called a second time."""
-        return [slot for slot in self.slots if slot.call is self]
+    def is_at_work(self) -> bool:
+        """Whether an attempt of it has not ended."""
+        return any(slot.call is self for slot in self.slots)
 
 
 class CallingOperator(Protocol):

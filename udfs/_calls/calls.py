@@ -27,16 +27,14 @@ from .._errors.records import is_fatal
 from .._functions.async_function import Results
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
-from .._limits.gates import NOT_NEEDED
 from .._limits.limits import Limits
-from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.options import Options
-from .._policies.retry import EndedAttempt, is_lasting
+from .._policies.retry import EndedAttempt
 from .call import Call, CallingOperator, RowSharing
 from .invokers import Costs, Invoker, copied, with_own_arguments
 from .outcomes import CallCounts, ErrorPolicy, ResultChecker, Validate
 from .slots import CallSlot, SlotPool
-from .timers import ROUNDING, Deadlines, Hedges
+from .timers import ROUNDING, Deadlines
 
 __all__ = ("Calls",)
 
@@ -104,7 +102,6 @@ class Calls:
         self.ready: deque[Call] = deque()  # calls whose next attempt may begin
         self._backing_off: set[Call] = set()
         self._was_broken = False  # when `evaluate_held` last looked at the breaker
-        self._hedges = None if options.hedge is None else Hedges(options.hedge, self._loop, pool.wake)
         self._takes_any_result = options.retry is None or not options.retry.checks_results
         self._deadlines: Deadlines[Call | CallSlot] = Deadlines(
             self._loop, self.clock, options.timeout, partial(self._due, self._expire)
@@ -116,9 +113,9 @@ class Calls:
         limits_of_calls = [limit for limit in (options.timeout, options.attempt_timeout) if limit is not None]
         self.limit = min(limits_of_calls, default=math.inf)
         self.pause = min(PAUSE, self.limit)  # or deadlines would be seen too late
-        # The function, or a resource of it, may ask for its row; a span shows the number of the attempt.
+        # The function, or a resource of it, may ask for its row.
         asking = any(getattr(factory, "asks", False) for factory in spec.resources.values())
-        self.asks = spec.has_context or options.spans or asking
+        self.asks = spec.has_context or asking
         # An attempt gets copies of arguments that it could edit, as another attempt may follow: lists and dicts, and
         # the dict that is the argument of each AsyncFunction.
         self._copies = may_edit or spec.takes_mapping
@@ -130,7 +127,7 @@ class Calls:
     def use(self, invoker: Invoker) -> None:
         """The function is open: attempts call it by this."""
         self._invoker = invoker
-        if invoker.direct is not None and self._takes_any_result and self._hedges is None:
+        if invoker.direct is not None and self._takes_any_result:
             self.function = with_own_arguments(invoker.direct) if self._copies else invoker.direct
 
     def open(self, records: Sequence[StreamRecord], entries: Sequence[Entry]) -> Call:
@@ -280,7 +277,7 @@ class Calls:
     @property
     def has_ready(self) -> bool:
         """Whether there is a call whose next attempt may begin."""
-        return bool(self.ready) or (self._hedges is not None and self._hedges.has_call)
+        return bool(self.ready)
 
     @property
     def has_new(self) -> bool:
@@ -293,18 +290,17 @@ class Calls:
             call = self.ready.popleft()
             if self._is_over(call):
                 self._expire(call)
-            if not (call.done or call.is_held or call.undecided):  # it may be twice among them
+            if not (call.done or call.is_held or call.is_at_work):  # it may be twice among them
                 if not call.attempt:
                     call.started = self.clock()  # its first attempt begins now, though its deadline may run already
                 return call
-        return None if self._hedges is None else self._hedges.next()
+        return None
 
     def invoke(self, slot: CallSlot, call: Call) -> Any:
         """The coroutine of the call's next attempt, for the slot to await."""
         if call.parked is not None:
             self._give_back(call)
             self.counts.begins_again(call)
-        is_second = self._hedges is not None and bool(call.undecided)
         call.attempt += 1
         slot.attempt = call.attempt
         call.slots.append(slot)
@@ -319,13 +315,7 @@ class Calls:
             element = call.records[0] if len(values) == 1 else StreamRecord(tuple(values))
             state = slot.begin_attempt(element, call.attempt)
             state.started, state.deadline, state.is_batch = now, call.deadline, len(values) > 1
-        if is_second:  # the limit of the first attempt holds for both
-            call.uncounted += 1
-            self.counts.hedged()
-        else:
-            self._attempts.start(call.watched, call, now)
-            if self._hedges is not None:
-                self._hedges.began(call)
+        self._attempts.start(call.watched, call, now)
         deliver = partial(self._delivered, slot, call, slot.attempt)
         return self._invoker.invoke(copied(values) if self._copies else values, deliver)
 
@@ -342,8 +332,7 @@ class Calls:
             slot.call = None
             if slot.admitted is not None or error is not None:
                 self._report_end(slot, error)
-            if self._hedges is None or self._is_first_answer(self._hedges, call, error):
-                self._outcome(call, None if results is None else [results], error, slot.state.side)
+            self._outcome(call, None if results is None else [results], error, slot.state.side)
             self._operator.admit_without_slot()
 
     def ended(self, slot: CallSlot, call: Call, results: Sequence[Results] | None, error: BaseException | None) -> None:
@@ -354,27 +343,9 @@ class Calls:
             slot.call = None
             if slot.admitted is not None or error is not None:
                 self._report_end(slot, error)
-            if self._hedges is None or self._is_first_answer(self._hedges, call, error):
-                self._outcome(call, results, error, slot.state.side)
+            self._outcome(call, results, error, slot.state.side)
         elif call.done and not call.slots:  # by a ResultFuture; the deadline was for its coroutine
             self._deadlines.stop(call.watched)
-
-    def _is_first_answer(self, hedges: Hedges, call: Call, error: BaseException | None) -> bool:
-        """Whether the end of an attempt counts; then the other attempt, if the row is called twice, is cancelled."""
-        others = call.undecided
-        if error is not None and others and not self._is_answer(error):  # the other attempt may still succeed
-            self.counts.error(error)
-            return False
-        hedges.ended(call)
-        for slot in others:
-            self._abandon(slot, NOT_NEEDED)
-            call.slots.remove(slot)
-        return True
-
-    def _is_answer(self, error: BaseException) -> bool:
-        """Whether another attempt would end in the same way: the service has answered, with a 404 for example."""
-        lasts = outcome_of(error) is CallOutcome.ANSWERED and is_lasting(error, self._options.retry)
-        return lasts or is_fatal(error)
 
     def _report_end(self, slot: CallSlot, error: BaseException | None) -> None:
         """Report the end of an attempt to the limits."""
@@ -426,7 +397,8 @@ class Calls:
         if failure is not None:
             self.counts.error(failure)
             refusal = self._health.refusal_of(failure)
-            if refusal is not None and self._handles_refusal(call, outcomes, refusal):
+            if refusal is not None:
+                self._take_refusal(call, outcomes, refusal)
                 return
         try:
             delay = self._next_delay(call, failure, results)
@@ -440,17 +412,14 @@ class Calls:
         else:
             self.conclude(call, outcomes)
 
-    def _handles_refusal(self, call: Call, outcomes: Sequence[Results | BaseException], refusal: Refusal) -> bool:
-        """Let a refused call wait alone, without using an attempt, or fail; False if it is retried like others."""
-        if refusal.may_retry and self._options.throttle_counts:
-            return False
+    def _take_refusal(self, call: Call, outcomes: Sequence[Results | BaseException], refusal: Refusal) -> None:
+        """Let a refused call wait alone, without using an attempt, or fail."""
         if not refusal.may_retry or _is_too_late(call, self.clock() + refusal.seconds):
             self.conclude(call, outcomes)
         else:
             call.uncounted += 1
             self.counts.throttled()
             self._back_off(call, refusal.seconds)
-        return True
 
     def _next_delay(self, call: Call, error: BaseException | None, results: Sequence[Results] | None) -> float | None:
         """Seconds until the next attempt; None if no attempt follows."""
@@ -542,8 +511,6 @@ class Calls:
             self.counts.uncalled(completed)
         else:
             self.counts.ended(call, completed, now)
-            if self._hedges is not None:
-                self._hedges.done(call)
         if not call.slots:
             self._deadlines.stop(call.watched)
         self._sharing.complete(call, completed, outcomes)
@@ -608,14 +575,9 @@ class Calls:
 
     def _abandon_slots(self, call: Call) -> None:
         for slot in call.slots:
-            self._abandon(slot, _NO_ANSWER)
+            self.pool.abandon(slot)
+            self._report_end(slot, _NO_ANSWER)
         call.slots.clear()
-        if self._hedges is not None:
-            self._hedges.ended(call)
-
-    def _abandon(self, slot: CallSlot, why: BaseException) -> None:
-        self.pool.abandon(slot)
-        self._report_end(slot, why)
 
     def evaluate_held(self) -> None:
         """Decide about held calls: an attempt has ended, the breaker has opened or closed, or nothing more comes."""
@@ -630,7 +592,7 @@ class Calls:
             self._was_broken = self._health.is_broken
             waiting = self.admission.waiting
             for call in [*self._backing_off, *self.ready, *([] if waiting is None else [waiting])]:
-                if not (call.done or call.undecided):  # it has waited for the service to come back
+                if not (call.done or call.is_at_work):  # it has waited for the service to come back
                     self._renew(call)
         if self.pool.is_idle and not (self.ready or self._backing_off or self._operator.has_rows()):
             self._fail_held(held.failed(is_last=True))
@@ -670,8 +632,6 @@ class Calls:
         """Stop all timers."""
         self._deadlines.close()
         self._attempts.close()
-        if self._hedges is not None:
-            self._hedges.close()
 
 
 def _is_too_late(call: Call, when: float) -> bool:

@@ -1,26 +1,23 @@
-"""How each kind of function is called: an invoker for each kind, copies of arguments, costs of attempts, spans."""
+"""How each kind of function is called: an invoker for each kind, copies of arguments, costs of attempts."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import dataclasses
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from inspect import Parameter
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
-from .._errors.exceptions import AsyncUDFError, ResultError
-from .._errors.records import Redact, error_message
+from .._errors.exceptions import ResultError
 from .._functions.async_function import AsyncFunction, Deliver, ResultFuture, Results
-from .._functions.context import CURRENT_CALL, RuntimeContext
+from .._functions.context import RuntimeContext
 from .._functions.parameters import BY_POSITION, bound, parameters_of
 from .._functions.signature import FunctionKind, FunctionSpec
 from .._policies.options import Options
 from .._policies.rate_limit import RateLimit
-from .._text.safe import type_name
 from .call import Call
 
 __all__ = (
@@ -146,38 +143,6 @@ class _AsyncFunctionInvoker(Invoker):
         return list(results[0])
 
 
-class _Traced(Invoker):
-    """Any of these invokers, with a span around each attempt."""
-
-    def __init__(self, inner: Invoker, spans: _Spans) -> None:
-        super().__init__(inner.name, None)
-        self._inner = inner
-        self._spans = spans
-        if (function := inner.direct) is not None:
-
-            async def call(*row: Any) -> Any:
-                with _AttemptSpan(spans, 1):
-                    return await function(*row)
-
-            self.direct = call
-
-    async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results] | None:
-        with _AttemptSpan(self._spans, len(rows)) as attempt:
-
-            def delivered(results: Results | None, error: BaseException | None) -> None:
-                if error is not None:
-                    attempt.failed(error)
-                deliver(results, error)
-
-            return await self._inner.invoke(rows, delivered)
-
-    def timed_out(self, row: Any, error: BaseException) -> Results:
-        return self._inner.timed_out(row, error)
-
-    def seen_by_retry(self, results: Sequence[Results]) -> Any:
-        return self._inner.seen_by_retry(results)
-
-
 def invoker_of(
     spec: FunctionSpec,
     options: Options,
@@ -185,32 +150,14 @@ def invoker_of(
     context: RuntimeContext,
     codec: BatchCodec | None,
 ) -> Invoker:
-    """Bind a function to the resources and the context of its task.
-
-    Raises:
-        AsyncUDFError: spans are wanted, and OpenTelemetry is not installed here.
-    """
-    invoker = _bound(spec, options.on_timeout, resources, context, codec)
-    if not options.spans:
-        return invoker
-    return _Traced(invoker, _Spans(spec.name, spec.full_name, context.partition, options.redact))
-
-
-def _bound(
-    spec: FunctionSpec,
-    on_timeout: Any,
-    resources: Mapping[str, Any],
-    context: RuntimeContext,
-    codec: BatchCodec | None,
-) -> Invoker:
+    """Bind a function to the resources and the context of its task."""
     if spec.kind is FunctionKind.ASYNC_FUNCTION:
-        return _AsyncFunctionInvoker(spec.name, on_timeout, spec.function)
+        return _AsyncFunctionInvoker(spec.name, options.on_timeout, spec.function)
     given, parameters = dict(resources), parameters_of(spec.function)
     if spec.context_parameter is not None:
         given[spec.context_parameter] = context
     function = bound(spec.function, parameters, spec.parameters, given)
-    if callable(on_timeout):
-        on_timeout = of_row(on_timeout, spec)
+    on_timeout = of_row(options.on_timeout, spec) if callable(options.on_timeout) else options.on_timeout
     if spec.kind is FunctionKind.THREAD:
         function = _in_thread(function, spec.name)
     if spec.vectorized:
@@ -336,73 +283,3 @@ class Costs:
 
 def _arguments(value: Any) -> Sequence[Any]:
     return value if isinstance(value, tuple) else (value,)
-
-
-class _Spans:
-    """Makes the spans of one function in one task.
-
-    Args:
-        name: of the spans.
-        function: the full name.
-
-    Raises:
-        AsyncUDFError: OpenTelemetry is not installed here.
-    """
-
-    def __init__(self, name: str, function: str, partition: int, redact: Redact | None) -> None:
-        try:
-            from opentelemetry import context, trace
-        except ImportError as error:
-            needs = "spans=True needs OpenTelemetry on every executor: pip install 'asyncudf[otel]'"
-            raise AsyncUDFError(needs) from error
-        self.context, self.trace = context, trace
-        self._name = name
-        self._tracer = trace.get_tracer("asyncudf")
-        self._attributes: dict[str, Any] = {"code.function.name": function, "asyncudf.partition": partition}
-        self._redact = redact
-
-    def begin(self, rows: int) -> Any:
-        """A span that has begun; its parent is the current one."""
-        own: dict[str, Any] = {"asyncudf.call.attempt": CURRENT_CALL.get().attempt, "asyncudf.call.rows": rows}
-        try:
-            return self._tracer.start_span(self._name, attributes={**self._attributes, **own})
-        except Exception:  # an error of an SDK must not fail the row
-            return self.trace.INVALID_SPAN
-
-    def fail(self, span: Any, error: BaseException) -> None:
-        """Note that the attempt ended with this error."""
-        # Not record_exception, which redacts nothing.
-        span.set_attribute("error.type", type_name(error))
-        span.set_status(self.trace.Status(self.trace.StatusCode.ERROR, error_message(error, self._redact)))
-
-
-class _AttemptSpan:
-    """A context with the span of one attempt as the current span: spans that the function makes are its children."""
-
-    # Afterwards the context is as it was: a slot whose context has changed takes no other call.
-
-    __slots__ = ("_has_failed", "_rows", "_span", "_spans", "_token")
-
-    def __init__(self, spans: _Spans, rows: int) -> None:
-        self._spans = spans
-        self._rows = rows
-        self._has_failed = False
-
-    def __enter__(self) -> Self:
-        self._span = self._spans.begin(self._rows)
-        self._token = self._spans.context.attach(self._spans.trace.set_span_in_context(self._span))
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
-            self.failed(error)
-        self._spans.context.detach(self._token)
-        with contextlib.suppress(Exception):
-            self._span.end()
-
-    def failed(self, error: BaseException) -> None:
-        """The attempt has ended with this error; the first one counts."""
-        if not self._has_failed:
-            self._has_failed = True
-            with contextlib.suppress(Exception):
-                self._spans.fail(self._span, error)

@@ -119,11 +119,6 @@ class CallCounts:
         """The service has refused an attempt, and the call waits."""
         self._counters.totals.throttled += 1
 
-    def hedged(self) -> None:
-        """A second call is made for a row."""
-        self._counters.totals.hedges += 1
-        self._counters.totals.attempts += 1
-
     def attempt_timed_out(self, call: Call) -> None:
         self._counters.totals.timeouts += not call.done
 

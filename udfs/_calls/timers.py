@@ -1,4 +1,4 @@
-"""The timers of calls: many deadlines with one timer, and second calls for rows whose first call takes long."""
+"""The deadlines of calls: many with one timer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ from typing import Generic, TypeVar
 
 from asyncudf.queues import Entry
 
-from .._policies.hedging import Hedge, Hedging
-from .call import Call
-
-__all__ = (
-    "ROUNDING",
-    "Deadlines",
-    "Hedges",
-)
+__all__ = ("ROUNDING", "Deadlines")
 
 
 T = TypeVar("T")
@@ -98,71 +91,3 @@ class Deadlines(Generic[T]):
         for entry in due:  # to expire one row may stop another that is due
             if (watched := self.line.pop(entry, None)) is not None:
                 self._expire(watched[1])
-
-
-class Hedges:
-    """Decides which rows are called a second time, and when.
-
-    Args:
-        wake: called when there is one to make.
-    """
-
-    # _timers: of calls that run and are not made twice yet; _line: calls whose second call waits for a slot
-    # _begun: when the first call of the newest attempt began, of rows that are not done
-
-    def __init__(self, options: Hedge, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-        self._policy = Hedging(options)
-        self._loop = loop
-        self._wake = wake
-        self._timers: dict[Call, asyncio.TimerHandle] = {}
-        self._line: dict[Call, None] = {}  # a set in order
-        self._begun: dict[Call, float] = {}
-
-    def began(self, call: Call) -> None:
-        """The first call of an attempt is made."""
-        self._policy.began()
-        self._begun[call] = self._loop.time()
-        if self._policy.delay is not None:
-            self._timers[call] = self._loop.call_later(self._policy.delay, self._due, call)
-
-    def ended(self, call: Call) -> None:
-        """An attempt is over."""
-        self._line.pop(call, None)
-        timer = self._timers.pop(call, None)
-        if timer is not None:
-            timer.cancel()
-
-    def done(self, call: Call) -> None:
-        """The row is done."""
-        self.ended(call)
-        begun = self._begun.pop(call, None)
-        if begun is not None:
-            self._policy.ended(self._loop.time() - begun)
-
-    def next(self) -> Call | None:
-        """The next call that is to be made a second time."""
-        while self._line:
-            call = next(iter(self._line))
-            del self._line[call]
-            if len(call.undecided) == 1 and self._policy.may_hedge():
-                return call
-        return None
-
-    @property
-    def has_call(self) -> bool:
-        """Whether there may be a second call to make."""
-        return bool(self._line)
-
-    def close(self) -> None:
-        """Stop all timers, and make no more second calls."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-        self._line.clear()
-        self._begun.clear()
-
-    def _due(self, call: Call) -> None:
-        self._timers.pop(call, None)
-        if call.undecided:
-            self._line[call] = None
-            self._wake()

@@ -86,8 +86,8 @@ class RuntimeContext:
     def metrics(self) -> dict[str, int]:
         """What the function has done in this task so far, under the names that `run.metrics` has.
 
-        These are `rows` that are done, `calls` that have ended, their `attempts`, and `failures`, `timeouts`,
-        `throttled` and `hedges`.
+        These are `rows` that are done, `calls` that have ended, their `attempts`, and `failures`, `timeouts` and
+        `throttled`.
         """
         return self._metrics()
 

@@ -19,7 +19,6 @@ class _FirstCall:
     """Stands for every row that was never called, where all attempts cost the same."""
 
     done = is_excused = is_held = False
-    undecided = ()
 
     def __init__(self, costs: Sequence[float] | None) -> None:
         self.costs = costs
@@ -86,9 +85,8 @@ class Admission:
     async def begin(self, slot: Slot, call: PendingCall) -> bool:
         """Wait until an attempt of the call may begin; False if the call needs none by then."""
         has_waited = False
-        is_second = bool(call.undecided)
         self._pool.lead(slot)  # its last attempt is over, and no longer counts as in flight
-        while not (call.done or (is_second and not call.undecided)):
+        while not call.done:
             now = self._clock()
             closed = self._closed(call, now)
             if closed is None:

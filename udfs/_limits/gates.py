@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -15,7 +14,6 @@ from .._policies.capacity import CapacityPolicy
 from .._policies.rate_limit import Permits, take
 
 __all__ = (
-    "NOT_NEEDED",
     "AdaptiveGate",
     "Gate",
     "LimitedOperator",
@@ -28,9 +26,6 @@ __all__ = (
 )
 
 
-NOT_NEEDED = asyncio.CancelledError()  # the error of an attempt that was cancelled because another one has answered
-
-
 class PendingCall(Protocol):
     """A call whose next attempt is to begin.
 
@@ -38,16 +33,12 @@ class PendingCall(Protocol):
         costs: of the attempt, in permits of each rate limit.
         is_excused: it has failed during an outage; later failures are no evidence of another.
         is_held: it has failed, and is one of the `HeldFailures`.
-        undecided: the slots in which attempts of it are in flight.
     """
 
     costs: Sequence[float] | None
     done: bool
     is_excused: bool
     is_held: bool
-
-    @property
-    def undecided(self) -> Sequence[Any]: ...
 
 
 class Slot(Protocol):
@@ -188,7 +179,7 @@ class SpendGate(Gate):
     def wait(self, call: PendingCall, now: float) -> float | None:
         if self._budget.has_call():
             return 0.0
-        if self._budget.is_spent() and not call.undecided:  # a hedge is not needed
+        if self._budget.is_spent():
             raise FatalError(
                 f"{self._function} has made the {self._most:,} calls that max_calls= allows in one query, and there "
                 "are rows left. A store= keeps results that are paid for; asyncudf.dry_run(df) shows how many calls a "

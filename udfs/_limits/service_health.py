@@ -18,7 +18,7 @@ from .._policies.circuit_breaker import Breaker, CircuitBreaker
 from .._policies.options import Options
 from .._policies.rate_limit import ROUNDING
 from .._policies.throttle import Throttle
-from .gates import NOT_NEEDED, Gate, LimitedOperator, PendingCall, Pool, Slot
+from .gates import Gate, LimitedOperator, PendingCall, Pool, Slot
 
 __all__ = ("ServiceHealth",)
 
@@ -130,8 +130,7 @@ class BreakerGate(Gate):
     def ended(self, slot: Slot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
         if outcome is CallOutcome.DOWN and not slot.counts_for_breaker:
             outcome = CallOutcome.NOTHING
-        has_tried = slot.ticket == self._probe and error is not NOT_NEEDED
-        if error is not None and (outcome is CallOutcome.DOWN or has_tried):
+        if error is not None and (outcome is CallOutcome.DOWN or slot.ticket == self._probe):
             self._last, self._last_outcome = self._text_of(error), outcome
         self.breaker.ended(slot.ticket, outcome, now)
 
@@ -197,8 +196,6 @@ class ServiceHealth:
     def outcome_of(self, error: BaseException | None) -> CallOutcome:
         """The outcome of an attempt that ended with this error; never raises."""
         breaker = self._options.breaker
-        if error is NOT_NEEDED:
-            return CallOutcome.NOTHING
         if breaker is None or breaker.failure_on is None:
             return outcome_of(error)
         try:

@@ -67,7 +67,7 @@ class TaskCounters:
     def so_far(self) -> dict[str, int]:
         """The counts of this moment, by their names; any thread may ask."""
         ended, totals = len(self.latencies), self.totals
-        counts = {name: getattr(totals, name) for name in ("failures", "timeouts", "throttled", "hedges")}
+        counts = {name: getattr(totals, name) for name in ("failures", "timeouts", "throttled")}
         return {"rows": self.rows_done, "calls": totals.calls + ended, "attempts": totals.attempts + ended, **counts}
 
     def done_at_once(self, since: float, times: list[float]) -> None:

@@ -23,7 +23,6 @@ COUNTERS = {
     "abandoned": ("call", "Calls that had not ended when their task did."),
     "timeouts": ("timeout", "Attempts, and calls, that did not end in time."),
     "throttled": ("attempt", "Attempts that the service answered with a time to wait, and that used up none."),
-    "hedges": ("attempt", "Second calls for rows whose first took long."),
     "failures": ("row", "Rows that ended with an error under on_error."),
     "dead_letters": ("row", "Rows that went to the side output of those that failed."),
 }

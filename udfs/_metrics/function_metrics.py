@@ -31,7 +31,6 @@ class FunctionMetrics:
         open_seconds: how long those have taken that are not done yet, of tasks that run.
         timeouts: attempts, and calls with all their attempts, that did not end in time.
         throttled: attempts that the service refused with a time to wait, and that used up no retry.
-        hedges: attempts that were the second of a row whose first took long.
         failures: rows that ended with an error under `on_error`.
         dead_letters: of these, the rows that went to the side output.
         store_hits, store_misses, shared_flights: rows found in a store, rows not found there, and rows answered by the
@@ -54,7 +53,7 @@ class FunctionMetrics:
 
     SUMS = (
         "tasks", "seconds", "rows", "results", "calls", "attempts", "abandoned", "abandoned_seconds", "open_seconds",
-        "timeouts", "throttled", "hedges", "failures", "dead_letters", "store_hits", "store_misses", "shared_flights",
+        "timeouts", "throttled", "failures", "dead_letters", "store_hits", "store_misses", "shared_flights",
         "queued_seconds", "waited", "refused_seconds", "processor_seconds", "following_seconds",
     )  # fmt: skip
     PEAKS = ("in_flight_peak", "queued_peak", "bytes_peak")
@@ -71,7 +70,6 @@ class FunctionMetrics:
     open_seconds: float
     timeouts: int
     throttled: int
-    hedges: int
     failures: int
     dead_letters: int
     store_hits: int
@@ -95,8 +93,8 @@ class FunctionMetrics:
 
     @property
     def retries(self) -> int:
-        """Attempts after the first of their call, without hedges."""
-        return self.attempts - self.calls - self.hedges
+        """Attempts after the first of their call."""
+        return self.attempts - self.calls
 
     @property
     def in_flight(self) -> float:

@@ -14,7 +14,6 @@ COUNTED = {
     "retries": ("retry", "retries"),
     "timeouts": ("timeout", ""),
     "throttled": ("throttled attempt", ""),
-    "hedges": ("hedge", ""),
     "failures": ("failed row", ""),
     "dead_letters": ("dead letter", ""),
     "store_hits": ("store hit", ""),

@@ -16,7 +16,7 @@ __all__ = ("COUNTS", "RunMetrics", "TaskAttempt")
 DETAILED = 200  # tasks of a function that are shown one by one
 UNSURE = 1000  # tasks that are lost, or unproven; beyond these the first ones stay as they are
 COUNTS = (
-    "rows", "results", "calls", "attempts", "retries", "abandoned", "timeouts", "throttled", "hedges",
+    "rows", "results", "calls", "attempts", "retries", "abandoned", "timeouts", "throttled",
     "failures", "dead_letters", "store_hits", "store_misses", "shared_flights",
 )  # fmt: skip
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}

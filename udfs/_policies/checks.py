@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import difflib
 import enum
 import functools
-import importlib.util
 import inspect
 import math
 import sys
@@ -41,7 +39,6 @@ __all__ = (
     "share",
     "span",
     "text",
-    "traced",
     "unknown_name",
 )
 
@@ -192,16 +189,6 @@ def flag(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
         raise OptionError(f"{name} must be True or False, not {safe_repr(value)}")
     return value
-
-
-def traced(value: Any, name: str) -> bool:
-    """True or False, and True only where OpenTelemetry is installed."""
-    if not flag(value, name):
-        return False
-    with contextlib.suppress(ImportError):  # there is no package opentelemetry
-        if importlib.util.find_spec("opentelemetry.trace") is not None:
-            return True
-    raise OptionError(f'{name}=True needs OpenTelemetry: pip install "asyncudf[otel]", here and on every executor')
 
 
 def anything(value: Any, name: str) -> Any:

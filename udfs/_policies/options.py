@@ -25,12 +25,10 @@ from .checks import (
     seconds,
     server_url,
     text,
-    traced,
     unknown_name,
 )
 from .circuit_breaker import CircuitBreaker
 from .error_budget import ErrorBudget
-from .hedging import Hedge
 from .rate_limit import RateLimit, Scope
 from .retry import MAX_RETRY_AFTER, BaseRetrying, RetryStrategy
 
@@ -126,7 +124,6 @@ class CallOptions(TypedDict, total=False):
     resources: Resources | None
     deterministic: bool
     loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
-    spans: bool
     store: ResultStore | None
     version: str | None
     on_store_error: OnStoreError | Literal["call", "fail"]
@@ -135,10 +132,8 @@ class CallOptions(TypedDict, total=False):
     job_capacity: int | None
     max_calls: int | None
     coordinator: str | None
-    throttle_counts: bool
     breaker: CircuitBreaker | None
     max_failures: float | None
-    hedge: Hedge | None
 
 
 class FunctionOptions(CallOptions, total=False):
@@ -180,7 +175,6 @@ class Options:
     resources: Resources | None = field(default=None, metadata=_by(anything, is_shown=False))
     deterministic: bool = field(default=False, metadata=_by(flag))
     loop: EventLoop = field(default=EventLoop.AUTO, metadata=_by(choice(EventLoop)))
-    spans: bool = field(default=False, metadata=_by(traced))
     store: ResultStore | None = field(default=None, metadata=_by(optional(result_store)))
     version: str | None = field(default=None, metadata=_by(optional(text)))
     on_store_error: OnStoreError = field(default=OnStoreError.CALL, metadata=_by(choice(OnStoreError)))
@@ -189,10 +183,8 @@ class Options:
     job_capacity: int | None = field(default=None, metadata=_by(optional(positive_int)))
     max_calls: int | None = field(default=None, metadata=_by(optional(positive_int)))
     coordinator: str | None = field(default=None, metadata=_by(optional(server_url), is_shown=False))
-    throttle_counts: bool = field(default=False, metadata=_by(flag))
     breaker: CircuitBreaker | None = field(default=None, metadata=_by(optional(instance(CircuitBreaker))))
     max_failures: ErrorBudget | None = field(default=None, metadata=_by(optional(ErrorBudget.of)))
-    hedge: Hedge | None = field(default=None, metadata=_by(optional(instance(Hedge))))
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:

@@ -23,7 +23,6 @@ EXTRAS = {
     "retries": ("retry", "retries"),
     "timeouts": ("timeout", "timeouts"),
     "throttled": ("throttled attempt", "throttled attempts"),
-    "hedges": ("hedge", "hedges"),
     "failures": ("failed row", "failed rows"),
     "dead_letters": ("dead letter", "dead letters"),
     "abandoned": ("abandoned call", "abandoned calls"),
