@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
-from .traces import related
+from .traces import is_group, leaves, related
 
 __all__ = ("Refusal", "is_of_a_broken_message", "limit_headers", "refusal_of", "retry_after", "status_of")
 
@@ -77,13 +77,18 @@ def refusal_of(outcome: Any) -> Refusal | None:
 
     A refusal is a 429; a code of botocore's for it, with any status; a 503 that says when to call again; a 403 that
     says so, or whose `x-ratelimit-remaining` is 0; and an exception without a status that has a `retry_after`. The
-    exceptions that an exception was raised from count too.
+    exceptions that an exception was raised from count too. In a group one refusal is enough, and the longest wait
+    counts.
 
     The wait is what `retry_after` reads, else the time in `x-ratelimit-reset`, `-reset-after`, `-reset-requests` or
     `-reset-tokens`: that of a limit with nothing left, else the longest.
     """
     if _has_no_answer(outcome):
         return None
+    inside = leaves(outcome) if is_group(outcome) else ()
+    if found := [refusal for one in inside if (refusal := refusal_of(one)) is not None]:
+        waits = [refusal.wait for refusal in found if refusal.wait is not None]
+        return Refusal(max(waits, default=None), all(refusal.may_retry for refusal in found))
     status = TOO_MANY_REQUESTS if any(map(_is_throttling, _outcomes(outcome))) else status_of(outcome)
     if status not in (None, TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN):
         return None
@@ -132,12 +137,16 @@ def retry_after(outcome: Any) -> float | None:
 
     Reads the attribute `retry_after`, then of the headers of `outcome` (aiohttp, urllib) and of its `response` (httpx,
     requests, botocore) `retry-after-ms`, `x-ms-retry-after-ms` and `Retry-After`, which has seconds or an HTTP date; of
-    a refusal also when its limit is reset. The exceptions that an exception was raised from count, as in `status_of`.
+    a refusal also when its limit is reset. The exceptions that an exception was raised from count, as in `status_of`;
+    in a group the longest wait counts.
 
     Never negative nor NaN; 0 for a time in the past; without an upper bound, so `inf` is possible.
     """
     if _has_no_answer(outcome):
         return None
+    inside = leaves(outcome) if is_group(outcome) else ()
+    if waits := [wait for one in inside if (wait := retry_after(one)) is not None]:
+        return max(waits)
     wait = _asked(outcome)
     if wait is None and (refusal := refusal_of(outcome)) is not None:
         wait = refusal.wait

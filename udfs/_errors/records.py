@@ -10,7 +10,7 @@ from typing import Any
 from .._text.safe import safe_repr, safe_str, shortened, type_name
 from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from .http import status_of
-from .traces import leaves
+from .traces import is_group, leaves
 
 __all__ = (
     "ERROR_FIELDS",
@@ -37,12 +37,18 @@ Redact = Callable[[Any], Any]  # from an input to what messages may show of it
 
 
 def is_fatal(error: BaseException | None) -> bool:
-    """SystemExit, KeyboardInterrupt and their like fail the task under every policy, as does a `FatalError`."""
+    """SystemExit, KeyboardInterrupt and their like fail the task under every policy, as does a `FatalError`.
+
+    So does a group with one of them.
+    """
     # A CancelledError is not fatal, though it is no Exception either: a call whose own task group or timeout raises one
     # has failed like others. (issubclass of the type: isinstance would run code of the user's class.)
     if error is None:
         return False
-    return issubclass(type(error), FatalError) or not issubclass(type(error), (Exception, asyncio.CancelledError))
+    kind = type(error)
+    if issubclass(kind, BaseExceptionGroup):
+        return any(map(is_fatal, leaves(error)))
+    return issubclass(kind, FatalError) or not issubclass(kind, (Exception, asyncio.CancelledError))
 
 
 def as_exception(error: BaseException) -> Exception:
@@ -83,7 +89,7 @@ def error_message(error: BaseException, redact: Redact | None = None) -> str:
 
     With `redact` it leaves out a result that does not fit and a service's response: they may repeat the input.
     """
-    if issubclass(type(error), BaseExceptionGroup):
+    if is_group(error):
         inside = [error_text(leaf, redact) for leaf in islice(leaves(error), SHOWN_ERRORS + 1)]
         return f"{safe_str(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"
     if redact is not None and issubclass(type(error), AsyncUDFError):

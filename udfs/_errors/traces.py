@@ -14,7 +14,7 @@ from typing import Any
 from .._text.safe import printable, type_name
 from .exceptions import AsyncUDFError
 
-__all__ = ("leaves", "related", "trace_of")
+__all__ = ("is_group", "leaves", "matches", "related", "trace_of")
 
 
 # Read from the base classes: a user's class may have an attribute of that name that raises, or is no exception.
@@ -48,8 +48,25 @@ def leaves(group: BaseException) -> Iterator[BaseException]:
             yield one
 
 
+def is_group(error: BaseException) -> bool:
+    """Whether it is a group of exceptions."""
+    return issubclass(type(error), BaseExceptionGroup)
+
+
+def matches(error: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
+    """Whether an exception is of one of these types; also a group in which everything is, in its groups too."""
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if not issubclass(type(one), kinds):
+            if not is_group(one):
+                return False
+            waiting += _members(one)
+    return True
+
+
 def _members(error: BaseException) -> tuple[BaseException, ...]:
-    return _inside(error) if issubclass(type(error), BaseExceptionGroup) else ()
+    return _inside(error) if is_group(error) else ()
 
 
 _OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # also in a process that got this module by value

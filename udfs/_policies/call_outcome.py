@@ -12,7 +12,7 @@ from typing import Any
 
 from .._errors.exceptions import ResultError
 from .._errors.http import is_of_a_broken_message, refusal_of, status_of
-from .._errors.traces import related
+from .._errors.traces import is_group, leaves, related
 
 __all__ = ("CallOutcome", "is_unlikely", "outcome_of")
 
@@ -58,15 +58,22 @@ class CallOutcome(enum.Enum):
     NOTHING = "nothing"  # the function failed before or after the call, or was cancelled
 
 
+_WORST_FIRST = (CallOutcome.THROTTLED, CallOutcome.DOWN, CallOutcome.ANSWERED, CallOutcome.NOTHING)
+
+
 def outcome_of(error: BaseException | None) -> CallOutcome:
     """The outcome of an attempt that ended with this error; None for one with a result.
 
     A refusal (`refusal_of`) is `THROTTLED`; 408 and 500 or more, timeouts and failures of connections are `DOWN`; every
     other status is an answer. Python's own errors, such as a KeyError, are about the row or the function, and so are
-    those of files and data, which are OSErrors too: `NOTHING`.
+    those of files and data, which are OSErrors too: `NOTHING`. A group counts as the worst that is in it, in the order
+    `THROTTLED`, `DOWN`, `ANSWERED`, `NOTHING`.
     """
     if error is None:
         return CallOutcome.ANSWERED
+    if is_group(error):  # a row needs all of its requests: the one that failed worst says what to do
+        inside = {outcome_of(one) for one in leaves(error)}
+        return next(outcome for outcome in _WORST_FIRST if outcome in inside)
     if issubclass(type(error), ResultError):  # a result came, of the wrong type
         return CallOutcome.ANSWERED
     if refusal_of(error) is not None:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from .._errors.exceptions import OptionError
+from .._errors.traces import leaves
 from .._text.safe import safe_repr, type_name
 from .call_outcome import CallOutcome, is_unlikely, outcome_of
 from .checks import discard, is_plain, positive_int, seconds, share
@@ -42,7 +43,8 @@ class CircuitBreaker:
         open_for: seconds until a call probes a service that is dead, and again after each probe that fails.
         max_open: seconds after which the task fails, with one error for all its rows, if no call has succeeded.
         failure_on: exception types, or a plain function of the exception, that say what a failure is in place of the
-            rule above. Answers and other statuses show that the service lives, as they do without it.
+            rule above; in a group one of these types is enough. Answers and other statuses show that the service lives,
+            as they do without it.
 
     Raises:
         OptionError: a value that cannot work.
@@ -84,7 +86,7 @@ class CircuitBreaker:
 
     def _is_failure(self, error: BaseException) -> bool:
         if isinstance(self.failure_on, (type, tuple)):
-            return issubclass(type(error), self.failure_on)
+            return any(issubclass(type(one), self.failure_on) for one in (error, *leaves(error)))
         assert self.failure_on is not None
         answer: Any = self.failure_on(error)
         if inspect.isawaitable(answer) or inspect.isasyncgen(answer):  # it would always be true

@@ -17,6 +17,7 @@ from tenacity.wait import wait_base
 from .._errors.exceptions import AsyncTimeoutError, OptionError, ResultError
 from .._errors.http import retry_after
 from .._errors.records import is_fatal
+from .._errors.traces import leaves, matches
 from .._text.safe import safe_repr
 from .call_outcome import CallOutcome, outcome_of
 from .checks import flag, is_number, is_plain, span
@@ -105,7 +106,8 @@ class RetryStrategy:
             attempts: calls in all, at least 1; or a tenacity stop object.
             delay: seconds between the end of a call and the next; or a tenacity wait object.
             retry_on: exception types, or a predicate of the exception, or a tenacity retry object; for HTTP
-                `asyncudf.http.is_retryable`.
+                `asyncudf.http.is_retryable`. With types, an `ExceptionGroup` (of an `asyncio.TaskGroup`) is retried if
+                everything in it is of these types.
             retry_if_result: a predicate of the result; true means "not good enough, call again". When the
                 attempts are used up, the last result stands.
             max_retry_after: the most seconds that a server's `Retry-After` is followed; 0: it is ignored.
@@ -204,7 +206,7 @@ def is_lasting(error: BaseException, retry: RetryStrategy | None) -> bool:
     A service that is down, or asks for fewer calls, says nothing about the row. An error that the strategy names as
     worth another attempt is not lasting either; a strategy that retries every error names none.
     """
-    if is_fatal(error) or issubclass(type(error), _PASSING):
+    if is_fatal(error) or any(issubclass(type(one), _PASSING) for one in leaves(error)):
         return False
     if outcome_of(error) in (CallOutcome.THROTTLED, CallOutcome.DOWN):
         return False
@@ -235,7 +237,7 @@ class _RetryOn(tenacity.retry_base):
         error = outcome.exception()
         assert error is not None
         if isinstance(self.on, (type, tuple)):
-            return issubclass(type(error), self.on)
+            return matches(error, self.on)
         return bool(self.on(error))
 
 

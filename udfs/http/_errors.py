@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from .._errors.exceptions import AsyncUDFError
 from .._errors.http import refusal_of, retry_after, status_of
 from .._errors.records import is_fatal
-from .._errors.traces import leaves, related
+from .._errors.traces import is_group, leaves, related
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._text.safe import one_line, printable, type_name
 
@@ -117,7 +117,7 @@ def is_retryable(error: BaseException) -> bool:
     """
     if is_fatal(error) or not issubclass(type(error), Exception):
         return False
-    if issubclass(type(error), BaseExceptionGroup):
+    if is_group(error):
         return all(map(is_retryable, leaves(error)))
     refusal, status = refusal_of(error), status_of(error)
     if refusal is not None:
