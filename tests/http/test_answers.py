@@ -79,6 +79,48 @@ def test_answers_are_told_apart(
     assert isinstance(error, AsyncUDFError)
 
 
+@pytest.mark.parametrize(
+    ("body", "kind", "code"),
+    [
+        ({"error": {"type": "insufficient_quota", "code": None}}, PermanentError, "insufficient_quota"),
+        ({"type": "error", "error": {"type": "billing_error"}}, PermanentError, "billing_error"),
+        ({"error": {"code": "rate_limit_exceeded", "type": "requests"}}, ThrottledError, "rate_limit_exceeded"),
+        ({"error": {"code": 7}}, ThrottledError, ""),
+        ("no", ThrottledError, ""),
+        ([], ThrottledError, ""),
+    ],
+)
+def test_an_answer_in_json_has_a_code(body: Any, kind: type[HTTPStatusError], code: str) -> None:
+    """That of a quota that is used up says that no call will be accepted; its body may be longer than what is shown."""
+
+    async def answer(request: web.Request) -> web.Response:
+        message = {"message": "m" * 5000} if isinstance(body, dict) else {}
+        return web.json_response({**message, **body} if message else body, status=429, headers={"Retry-After": "7"})
+
+    error = error_of(answer)
+    assert (type(error), error.code, is_retryable(error)) == (kind, code, kind is ThrottledError)
+    for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert other.code == code
+
+
+def test_a_used_up_quota_ends_the_job() -> None:
+    asked = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.json_response({"error": {"code": "insufficient_quota"}}, status=429)
+
+    async def title(key: str, client: aiohttp.ClientSession) -> str:
+        async with client.get(key) as response:
+            await raise_for_status(response)
+            return await response.text()
+
+    with serving(answer) as url, task_fails(r"used up \(insufficient_quota\).*PermanentError: 429"):
+        run_rows(title, ["a"] * 100, capacity=5, clock="real", on_error="null", resources={"client": session(url)})
+    assert asked <= 10
+
+
 @pytest.mark.parametrize(("status", "headers", "kind", "wait"), ANSWERS)
 def test_what_reads_errors_of_all_clients_sees_the_same(
     status: int, headers: dict[str, str], kind: type[HTTPStatusError], wait: float | None

@@ -22,7 +22,7 @@ from typing import Any
 from asyncudf.queues import Entry, StreamRecord
 
 from .._errors.exceptions import AsyncTimeoutError
-from .._errors.http import Refusal
+from .._errors.http import Refusal, used_up_quota
 from .._errors.records import is_fatal
 from .._functions.async_function import Results
 from .._functions.side_outputs import SideRecord
@@ -396,6 +396,9 @@ class Calls:
             return
         if failure is not None:
             self.counts.error(failure)
+            if (code := used_up_quota(failure)) is not None:
+                self.conclude(call, [self._policy.used_up(failure, code)] * len(call.records))
+                return
             refusal = self._health.refusal_of(failure)
             if refusal is not None:
                 self._take_refusal(call, outcomes, refusal)

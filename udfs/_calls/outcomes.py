@@ -9,7 +9,8 @@ from typing import Any
 
 from asyncudf.queues import StreamRecord
 
-from .._errors.records import Redact, error_message, error_record, is_fatal, shown_input, task_error
+from .._errors.exceptions import FatalError
+from .._errors.records import Redact, error_message, error_record, error_text, is_fatal, shown_input, task_error
 from .._functions.async_function import Results
 from .._functions.context import CURRENT_CALL, CallState
 from .._functions.side_outputs import DEAD_LETTERS, SideRecord
@@ -94,6 +95,16 @@ class ErrorPolicy:
             return {"value": None, "error": record}
         # A dead letter is a result up to the output, so that it leaves at the row's place, and once.
         return SideRecord(DEAD_LETTERS, {"error": {**record, "function": self._function, "partition": self._partition}})
+
+    def used_up(self, error: BaseException, code: str) -> FatalError:
+        """The error of a call whose service has said by this code that a quota is used up."""
+        fatal = FatalError(
+            f"a quota of the service is used up ({code}), so it accepts no call any more, and the job ends: "
+            f"{error_text(error, self._redact)}. Results that are in a store= are kept: run the job again when the "
+            "account has a quota"
+        )
+        fatal.__cause__ = error
+        return fatal
 
     def task_error(self, error: BaseException, attempt: int, rows: Sequence[Any]) -> BaseException:
         """The error that ends the task; it names the function, the attempt, the partition and the input."""

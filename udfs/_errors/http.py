@@ -6,16 +6,27 @@ import builtins
 import dataclasses
 import email.utils
 import inspect
+import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
 from .traces import is_group, leaves, related
 
-__all__ = ("Refusal", "is_of_a_broken_message", "limit_headers", "refusal_of", "retry_after", "status_of")
+__all__ = (
+    "USED_UP",
+    "Refusal",
+    "error_code",
+    "is_of_a_broken_message",
+    "limit_headers",
+    "refusal_of",
+    "retry_after",
+    "status_of",
+    "used_up_quota",
+)
 
 
 # Clients are read by the names of attributes, not by their classes: none has to be imported, and unknown ones work too.
@@ -42,6 +53,20 @@ THROTTLING_CODES = {
     "TooManyRequestsException", "ProvisionedThroughputExceededException", "RequestLimitExceeded",
     "BandwidthLimitExceeded", "SlowDown", "EC2ThrottledException", "PriorRequestNotComplete",
 }  # fmt: skip
+# Codes of an account that pays for no further call, whatever the call is: calls are accepted again when somebody has
+# changed the account, not when time has passed. A quota that is renewed every minute or day is a refusal.
+USED_UP = {
+    # OpenAI, and services with its interface
+    "insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached", "billing_not_active",
+    "organization_spend_limit_exceeded", "organization_usage_limit_exceeded", "project_spend_limit_exceeded",
+    # Anthropic
+    "billing_error", "contract_spend_limit_reached", "enforced_spend_limit_reached",
+    # Google and AWS
+    "BILLING_DISABLED", "OptInRequired", "SubscriptionRequiredException",
+}  # fmt: skip
+LEAST_ERROR = 400  # status
+CODES = ("code", "Code", "type", "error_code", "reason")
+LONGEST_BODY = 16 * 1024  # characters or bytes of a body that are read
 TOO_MANY_RESPONSES = re.compile(r"too many ([45]\d\d) error responses")  # urllib3, after its own retries
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 PART = re.compile(r"([0-9]+(?:\.[0-9]*)?)(ms|[smhd])")
@@ -80,6 +105,8 @@ def refusal_of(outcome: Any) -> Refusal | None:
     exceptions that an exception was raised from count too. In a group one refusal is enough, and the longest wait
     counts.
 
+    A quota that is used up is none: another call would get the same answer.
+
     The wait is what `retry_after` reads, else the time in `x-ratelimit-reset`, `-reset-after`, `-reset-requests` or
     `-reset-tokens`: that of a limit with nothing left, else the longest.
     """
@@ -102,10 +129,27 @@ def refusal_of(outcome: Any) -> Refusal | None:
         is_refusal = asked is not None or any(_left(found, "x-ratelimit-remaining") == 0 for found in headers)
     else:
         is_refusal = status == TOO_MANY_REQUESTS or wait is not None
-    if not is_refusal:
+    if not is_refusal or used_up_quota(outcome) is not None:
         return None
     may_retry = not any(_is_false(found.get("x-should-retry")) for found in headers)
     return Refusal(None if wait is None else min(wait, LONGEST_WAIT) or SHORT_WAIT, may_retry)
+
+
+def used_up_quota(outcome: Any) -> str | None:
+    """The code by which a service says that a quota is used up, so that no call of the job will be accepted any more.
+
+    Reads the exceptions of openai, anthropic, google-genai and botocore, of `asyncudf.http`, and bodies that httpx has
+    read. None if there is no such code (`USED_UP`), or no HTTP status of an error with it.
+    """
+    if _has_no_answer(outcome) or (status_of(outcome) or 0) < LEAST_ERROR:
+        return None
+    return next((code for one in _outcomes(outcome) for code in _codes(one) if code in USED_UP), None)
+
+
+def error_code(body: str) -> str:
+    """The code or type of the error that the body of a response describes in JSON; empty if there is none."""
+    codes = [*_codes_in(body)]
+    return next((code for code in codes if code in USED_UP), next(iter(codes), ""))
 
 
 def status_of(outcome: Any) -> int | None:
@@ -158,18 +202,43 @@ def limit_headers(response: Any) -> dict[str, str]:
     return next(_headers(response), {})
 
 
+def _codes(outcome: Any) -> Iterator[str]:
+    """The codes and types that an exception has, and those of the error that the body of its response describes."""
+    yield from _texts((_code(outcome), *(_attribute(outcome, name) for name in ("type", "error_code", "reason"))))
+    response = _attribute(outcome, "response")
+    read = _tried(lambda: response.content if response.is_stream_consumed is True else None)  # httpx's: no waiting
+    for body in (_attribute(outcome, "body"), _attribute(outcome, "details"), response, read):
+        if type(body) in (dict, list, str, bytes):
+            yield from _codes_in(body)
+
+
+def _codes_in(body: Any) -> Iterator[str]:
+    """Those of the error that a body describes: JSON, or what was read from it."""
+    if type(body) in (str, bytes):
+        body = _tried(lambda: json.loads(body[:LONGEST_BODY]))
+    for outer in body if type(body) is list else [body]:
+        error = _item(outer, "error", "Error")
+        details = _item(error, "details")
+        yield from _texts([error])
+        for holder in (error, outer, *(details if type(details) is list else [details])):
+            yield from _texts(_item(holder, name) for name in CODES)
+
+
+def _texts(values: Iterable[Any]) -> Iterator[str]:
+    return (value for value in values if type(value) is str)
+
+
 def _outcomes(outcome: Any) -> list[Any]:
     return [*related(outcome)] if issubclass(type(outcome), BaseException) else [outcome]
 
 
 def _has_no_answer(outcome: Any) -> bool:
     """Whether the rest need not look, which takes hundreds of calls of functions."""
-    return all(
-        type(one) in OF_PYTHON
-        and not one.__dict__
-        and all(type(argument) in TEXTS_AND_NUMBERS for argument in one.args)
-        for one in _outcomes(outcome)
-    )
+    return _is_pythons(outcome) and (outcome.__cause__ is None or all(map(_is_pythons, _outcomes(outcome))))
+
+
+def _is_pythons(error: Any) -> bool:
+    return type(error) in OF_PYTHON and not error.__dict__ and TEXTS_AND_NUMBERS.issuperset(map(type, error.args))
 
 
 def _asked(outcome: Any) -> float | None:
@@ -180,8 +249,7 @@ def _asked(outcome: Any) -> float | None:
 def _statuses(holder: Any) -> Iterator[Any]:
     yield from (_attribute(holder, name) for name in ("status", "status_code"))
     if issubclass(type(holder), BaseException):
-        code = _tried(lambda: inspect.getattr_static(holder, "code"))  # a websocket's warns when it is read
-        yield code if type(code) is HTTPStatus else None
+        yield code if type(code := _code(holder)) is HTTPStatus else None
     else:
         yield _attribute(holder, "code")
     yield _metadata(holder).get("HTTPStatusCode")
@@ -276,6 +344,15 @@ def _date(text: Any) -> datetime:
 
 def _attribute(holder: Any, name: str) -> Any:
     return _tried(lambda: getattr(holder, name, None))
+
+
+def _code(error: Any) -> Any:
+    """The `code` of an exception, unless it is a property: those of aiohttp and of websockets warn about being read."""
+    return _tried(lambda: inspect.getattr_static(error, "code"))
+
+
+def _item(holder: Any, *names: str) -> Any:
+    return next((holder[name] for name in names if name in holder), None) if type(holder) is dict else None
 
 
 def _is_throttling(error: Any) -> bool:

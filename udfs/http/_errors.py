@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .._errors.exceptions import AsyncUDFError
-from .._errors.http import refusal_of, retry_after, status_of
+from .._errors.http import refusal_of, retry_after, status_of, used_up_quota
 from .._errors.records import is_fatal
 from .._errors.traces import is_group, leaves, related
 from .._policies.call_outcome import CallOutcome, outcome_of
@@ -41,6 +41,7 @@ class HTTPStatusError(AsyncUDFError):
         body: the beginning of the body, at most 300 characters in one line; may be empty.
         retry_after: the seconds that the server asks to wait; None if it does not say.
         headers: the headers that say when to call again, by their names in lower case; may be empty.
+        code: the code, or else the type, of the error in a body of JSON, such as "insufficient_quota"; may be empty.
         request: the request, such as "GET https://api.example.com/v1?***"; without user, password and query.
 
     With `redact=` neither the body nor the request is shown: both may repeat the input.
@@ -60,6 +61,7 @@ class HTTPStatusError(AsyncUDFError):
         self.body: str = _excerpt(body)
         self.retry_after: float | None = retry_after
         self.headers: Mapping[str, str] = {}
+        self.code: str = ""
         self.request: str = printable(request)
         wait = "" if retry_after is None else f", asks to wait {retry_after:g} s"
         short = f"{status} {self.reason}".rstrip() + wait
@@ -77,7 +79,10 @@ class RetryableError(HTTPStatusError):
 
 
 class PermanentError(HTTPStatusError):
-    """The same request gets the same response the next time: 400, 401, 403, 404 and every other status."""
+    """The same request gets the same response the next time: 400, 401, 403, 404 and every other status.
+
+    A quota that is used up is one too, with any status: no request will be accepted.
+    """
 
 
 def error_class(status: int, retry_after: float | None) -> type[HTTPStatusError]:
@@ -100,9 +105,9 @@ def is_retryable(error: BaseException) -> bool:
 
     True for a service that asks for fewer calls or cannot answer now (statuses as in `raise_for_status`), for
     connections that fail or break, and for timeouts, `attempt_timeout=` among them. False for a refusal with
-    `x-should-retry: false`, for every other status, for wrong certificates, and for errors of Python or of the function
-    itself, such as a KeyError or a result that does not fit. An exception counts as the one that it was raised from
-    (`raise ... from error`); a group is retryable only if everything in it is.
+    `x-should-retry: false`, for a quota that is used up, for every other status, for wrong certificates, and for errors
+    of Python or of the function itself, such as a KeyError or a result that does not fit. An exception counts as the
+    one that it was raised from (`raise ... from error`); a group is retryable only if everything in it is.
 
     It knows the exceptions of `raise_for_status` and aiohttp, `TimeoutError`, and the `OSError`s of the network. By
     their `status`, `response`, code or names it knows those of httpx, requests, botocore, gRPC and others, and imports
@@ -119,6 +124,8 @@ def is_retryable(error: BaseException) -> bool:
         return False
     if is_group(error):
         return all(map(is_retryable, leaves(error)))
+    if used_up_quota(error) is not None:
+        return False
     refusal, status = refusal_of(error), status_of(error)
     if refusal is not None:
         return refusal.may_retry

@@ -11,10 +11,10 @@ from collections.abc import Coroutine, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from .._errors.http import limit_headers, refusal_of, retry_after
+from .._errors.http import USED_UP, error_code, limit_headers, refusal_of, retry_after
 from .._functions.context import FAIL_TASK
 from .._text.safe import safe_repr
-from ._errors import ThrottledError, error_class
+from ._errors import PermanentError, ThrottledError, error_class
 
 if TYPE_CHECKING:
     import aiohttp
@@ -54,7 +54,7 @@ def raise_for_status(response: aiohttp.ClientResponse) -> Coroutine[Any, Any, No
         ThrottledError: the service asks for fewer calls: 429, any other error with a `Retry-After`, or a 403 whose
             `x-ratelimit-remaining` is 0.
         RetryableError: 408, 425, and 500 or more except 501 and 505.
-        PermanentError: every other status of 400 or more.
+        PermanentError: every other status of 400 or more, and a quota that is used up, whatever its status.
         TypeError: not a response of aiohttp; most often the `await` or `async with` of the request is missing.
 
     >>> from asyncudf import http
@@ -120,8 +120,11 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
     wait = retry_after(response)
     kind = ThrottledError if refusal_of(response) is not None else error_class(status, wait)
     body = _without_own_secrets(body, response)
+    if (code := error_code(body)) in USED_UP:
+        kind = PermanentError
     error = kind(status, response.reason or "", body, wait, f"{response.method} {response.url}")
     error.headers = limit_headers(response)
+    error.code = code
     raise error
 
 
