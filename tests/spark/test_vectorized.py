@@ -3,6 +3,7 @@
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
 import asyncio
+import datetime
 
 import pandas as pd
 import pyarrow as pa
@@ -47,6 +48,20 @@ async def frame(big: pd.Series, s: pd.Series) -> pd.DataFrame:
 def test_large_integers_beside_nulls_stay_exact_through_series(numbers):
     assert [row[0] for row in numbers.select(series("big")).collect()] == EXPECTED
     assert [row.series for row in ordered_wait(numbers, series).collect()] == EXPECTED
+
+
+@async_pandas_udf("price bigint, day date", batch_size=10)
+async def quoted(id: pd.Series) -> pd.DataFrame:
+    largest_first = id.sort_values(ascending=False)
+    days = pd.to_datetime("2026-01-01") + pd.to_timedelta(largest_first, "D")
+    return pd.DataFrame({"price": largest_first.where(largest_first % 5 != 4), "day": days})
+
+
+def test_what_pandas_sorts_and_makes_floats_and_moments_of_is_taken_as_it_was(numbers):
+    expected = [(None if i % 5 == 4 else i, datetime.date(2026, 1, 1 + i)) for i in range(25)]
+    assert [tuple(row[0]) for row in numbers.select(quoted("id")).collect()] == expected
+    found = ordered_wait(numbers, quoted).select("price", "day").collect()
+    assert [tuple(row) for row in found] == expected
 
 
 def test_large_integers_beside_nulls_stay_exact_through_arrow_arrays(numbers):

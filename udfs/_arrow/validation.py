@@ -45,6 +45,8 @@ def validator(
         try:
             return fit(value)
         except TypeMismatchError as mismatch:
+            if isinstance(known := mismatch.value, TypeMismatchError):  # of a vector's value
+                mismatch = TypeMismatchError(mismatch.path, known.value, known.problem)
             raise mismatch_error(function, mismatch, value) from None
         except Exception as error:  # in code of the value's class, such as __index__ or items
             raise mismatch_error(function, uncheckable(value, arrow_type, error), value) from error

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+import numbers
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from .._errors.exceptions import ResultError
-from .._errors.type_mismatch import check_awaited
+from .._errors.type_mismatch import TypeMismatchError, check_awaited
 from .._functions.annotations import Vector
 from .._text.safe import safe_repr
 from .rows import fields_of, normalized, read_back
@@ -26,6 +29,7 @@ class VectorCodec:
         vectors: what each parameter takes.
         names: of the columns, or of the parameters if columns have none.
         arrow_types: the Arrow types of the columns; None if they are not declared (in the test kit).
+        declared: the Arrow type of one result; None if it is not declared.
     """
 
     def __init__(
@@ -34,12 +38,14 @@ class VectorCodec:
         vectors: Sequence[Vector],
         names: Sequence[str],
         arrow_types: Sequence[pa.DataType | None],
+        declared: pa.DataType | None,
     ) -> None:
         self._function = function
         self._vectors = vectors
         is_declared = None not in arrow_types
         self._arrow_types = [normalized(arrow_type) for arrow_type in arrow_types] if is_declared else None
         self._names = names
+        self._declared = declared
 
     def encode(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
         """The vectors of the rows."""
@@ -49,21 +55,72 @@ class VectorCodec:
             return [_frame(dict(zip(self._names, zip(columns, arrow_types, strict=True), strict=True)))]
         return [_vector(*item) for item in zip(self._vectors, columns, arrow_types, self._names, strict=False)]
 
-    def decode(self, result: Any) -> Sequence[Any]:
-        """The values of a vector of results."""
-        import pandas as pd
+    def decode(self, result: Any, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        """The values of a vector of results, in the order of the rows that it was made of.
 
-        if isinstance(result, pd.Series):
-            return _series_values(result)
+        A TypeMismatchError stands for a value that does not fit the declared type, for the validator to raise.
+
+        Raises:
+            ResultError: the result is no vector, or not one of these rows.
+        """
+        pd: Any = sys.modules.get("pandas")  # a function that returns its vectors has imported it
+        is_array = isinstance(result, (pa.Array, pa.ChunkedArray))
+        if not is_array and (pd is None or not isinstance(result, (pd.Series, pd.DataFrame))):
+            check_awaited(self._function, result)
+            raise ResultError(
+                f"{self._function} is vectorized and returned {type(result).__name__}; "
+                "return a pd.Series, a pd.DataFrame or a pa.Array with one value for each row"
+            )
+        if len(result) != len(rows):
+            raise ResultError(
+                f"{self._function} returned {len(result)} results for {len(rows)} rows; give one for each row"
+            )
+        if is_array:
+            return _as_declared(read_back(self._function, result), self._declared, result.type)
+        result = self._in_order(result, rows)
         if isinstance(result, pd.DataFrame):
             return self._frame_values(result)
-        if isinstance(result, (pa.Array, pa.ChunkedArray)):
-            return read_back(self._function, result)
-        check_awaited(self._function, result)
-        raise ResultError(
-            f"{self._function} is vectorized and returned {type(result).__name__}; "
-            "return a pd.Series, a pd.DataFrame or a pa.Array with one value for each row"
+        return _series_values(result, self._declared)
+
+    def _in_order(self, result: Any, rows: Sequence[tuple[Any, ...]]) -> Any:
+        """A Series or DataFrame in the order of the rows.
+
+        Its index is that of the arguments, the numbers of the rows in any order; or the values of an argument in their
+        order, as of `reindex`.
+        """
+        index, numbers_in_order = result.index, list(range(len(rows)))
+        labels = index.tolist()
+        has_numbers = index.dtype.kind in "iu" and set(labels) == set(numbers_in_order)
+        if has_numbers and labels == numbers_in_order:
+            return result
+        has_numbers = has_numbers and index.name is None  # an index with a name is another table's
+        has_values = self._is_of_arguments(index, rows)
+        if has_numbers and not has_values:
+            return result.sort_index()
+        if has_values and not has_numbers:
+            return result
+        what = f"{self._function} returned a {type(result).__name__} with"
+        why = (
+            "which may be the values of an argument as well as the numbers of rows: return it with "
+            ".reset_index(drop=True) if it is in the order of the rows, else with .sort_index()"
+            if has_values
+            else "which does not say which value belongs to which row: the index of the arguments is 0, 1, 2, ... in "
+            "each call. If the values are in the order of the rows, return them with .reset_index(drop=True)"
         )
+        error = ResultError(f"{what} the index {safe_repr(labels)}, {why}")
+        error.without_value = f"{what} an index, {why}"
+        raise error
+
+    def _is_of_arguments(self, index: Any, rows: Sequence[tuple[Any, ...]]) -> bool:
+        """Whether an index has the values of an argument, or with several levels of all arguments, row by row."""
+        import pandas as pd
+
+        columns: list[Any] = []
+        for vector in self.encode(rows):  # again, as the function may have edited what it got
+            columns += [vector[name] for name in vector] if isinstance(vector, pd.DataFrame) else [vector.tolist()]
+        if index.nlevels > 1:
+            return len(columns) == index.nlevels and index.equals(pd.MultiIndex.from_arrays(columns))
+        return any(index.equals(pd.Index(column)) for column in columns)
 
     def _frame_values(self, frame: Any) -> Sequence[Any]:
         if not frame.columns.is_unique:
@@ -71,8 +128,11 @@ class VectorCodec:
             raise ResultError(
                 f"{self._function} returned a DataFrame with several columns {safe_repr(twice)}; give each its own name"
             )
-        columns = [_series_values(frame[name]) for name in frame.columns]
-        return [dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+        is_struct = self._declared is not None and pa.types.is_struct(self._declared)
+        types = {field.name: field.type for field in fields_of(self._declared)} if is_struct else {}
+        columns = [_series_values(series, types.get(name)) for name, series in frame.items()]
+        rows = zip(*columns, strict=True) if columns else [()] * len(frame)
+        return [dict(zip(frame.columns, row, strict=True)) for row in rows]
 
 
 def _vector(vector: Vector, values: Sequence[Any], arrow_type: pa.DataType | None, name: str) -> Any:
@@ -116,9 +176,84 @@ def _series(values: Sequence[Any], arrow_type: pa.DataType | None) -> Any:
     return pd.Series(list(values), dtype=object)
 
 
-def _series_values(series: Any) -> list[Any]:
+def _series_values(series: Any, declared: pa.DataType | None) -> list[Any]:
     missing = series.isna()
-    values = series.tolist()
+    values: list[Any] = series.tolist()
     if missing.any():  # pandas' NaN, NaT and NA in a Series stand for "no value", as in pandas_udf
-        return [None if gone else value for value, gone in zip(values, missing, strict=True)]
-    return values  # type: ignore[no-any-return]
+        values = [None if gone else value for value, gone in zip(values, missing, strict=True)]
+    return _as_declared(values, declared, series.dtype)
+
+
+# A Series has one type, and pandas chooses it: whole numbers beside a missing one become floats, days become moments.
+
+
+def _as_declared(values: list[Any], declared: pa.DataType | None, dtype: Any) -> list[Any]:
+    """The values of a vector, those that pandas has made of another type as they were before: 10 for 10.0.
+
+    Args:
+        declared: their type; None if it is not declared.
+        dtype: the type of the vector, of pandas or of Arrow.
+    """
+    for matches, is_other, taken in () if declared is None else _MADE_OTHERWISE:
+        if matches(declared):
+            # Most often there is no such value: to look at each type once costs little.
+            others = {kind for kind in set(map(type, values)) if is_other(kind)}
+            return [taken(v, declared, dtype) if type(v) in others else v for v in values] if others else values
+    return values
+
+
+def _is_float(kind: type) -> bool:
+    """Whether it is one of the classes of floating-point numbers, of Python or of numpy."""
+    return issubclass(kind, numbers.Real) and not issubclass(kind, numbers.Rational)
+
+
+def _is_datetime(kind: type) -> bool:
+    return issubclass(kind, datetime.datetime)
+
+
+def _whole(value: Any, declared: Any, dtype: Any) -> Any:
+    if value != value and not isinstance(dtype, pa.DataType):
+        return None  # 0/0 of a type that tells it from a missing value
+    is_decimal = pa.types.is_decimal(declared)
+    if not float(value).is_integer():
+        fix = "return decimal.Decimal values" if is_decimal else "round it, and return .astype('Int64')"
+        return _misfit(value, declared, dtype, fix)
+    bits = dtype.bit_width if isinstance(dtype, pa.DataType) else 8 * getattr(dtype, "itemsize", 8)
+    exact = 2 ** {16: 11, 32: 24}.get(bits, 53)
+    if abs(value) <= exact:
+        return int(value)
+    fix = "return decimal.Decimal values" if is_decimal else "make it .astype('Int64') before a value is missing"
+    return _misfit(value, declared, dtype, f"its whole numbers are exact up to {exact} only: {fix}")
+
+
+def _flag(value: Any, declared: Any, dtype: Any) -> Any:
+    return _misfit(value, declared, dtype, "return .astype('boolean')")
+
+
+def _day(value: Any, declared: Any, dtype: Any) -> Any:
+    is_midnight = value.time() == datetime.time.min and not getattr(value, "nanosecond", 0)
+    return value.date() if is_midnight and value.tzinfo is None else _misfit(value, declared, dtype, "return .dt.date")
+
+
+def _moment(value: Any, declared: Any, dtype: Any) -> Any:
+    if (value.tzinfo is None) == (declared.tz is None):
+        return value
+    return _misfit(value, declared, dtype, f"return .dt.tz_localize({declared.tz!r})")
+
+
+# Arrow type, the classes of values that pandas may have made in place of its own, and what is taken for such a value.
+_MADE_OTHERWISE: Sequence[
+    tuple[Callable[[pa.DataType], bool], Callable[[type], bool], Callable[[Any, Any, Any], Any]]
+] = (
+    (pa.types.is_integer, _is_float, _whole),
+    (pa.types.is_decimal, _is_float, _whole),
+    (pa.types.is_boolean, _is_float, _flag),
+    (pa.types.is_date, _is_datetime, _day),
+    (pa.types.is_timestamp, _is_datetime, _moment),
+)
+
+
+def _misfit(value: Any, declared: Any, dtype: Any, fix: str) -> TypeMismatchError:
+    if isinstance(dtype, pa.DataType):
+        return TypeMismatchError("", value, f"declared {declared}, in an array of {dtype}; give an array of {declared}")
+    return TypeMismatchError("", value, f"declared {declared}, in a Series of {dtype}; {fix}")

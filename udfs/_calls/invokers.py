@@ -34,7 +34,7 @@ class BatchCodec(Protocol):
     """Turns the rows of a micro-batch into vectors, and a vector of results into values."""
 
     def encode(self, rows: Sequence[Any]) -> Sequence[Any]: ...
-    def decode(self, result: Any) -> Sequence[Any]: ...
+    def decode(self, result: Any, rows: Sequence[Any]) -> Sequence[Any]: ...
 
 
 class Invoker(ABC):
@@ -103,10 +103,8 @@ class _Vectorized(Invoker):
         self._codec = codec
 
     async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results]:
-        values = self._codec.decode(await self._function(*self._codec.encode(rows)))
-        if len(values) != len(rows):
-            raise ResultError(f"{self.name} returned {len(values)} results for {len(rows)} rows; give one for each row")
-        return [(value,) for value in values]
+        result = await self._function(*self._codec.encode(rows))
+        return [(value,) for value in self._codec.decode(result, rows)]
 
     def seen_by_retry(self, results: Sequence[Results]) -> Any:
         return [result[0] for result in results]

@@ -149,7 +149,7 @@ class WaitFactory(OperatorFactory):
         plan, codec = self.function_plan, None
         if plan.spec.vectorized:
             arrow_types = [before.arrow_types[position] for position in self.positions]
-            codec = VectorCodec(self.name, plan.spec.vectors, self.names, arrow_types)
+            codec = VectorCodec(self.name, plan.spec.vectors, self.names, arrow_types, plan.declared)
         counters, store = environment.counters(), plan.options.store
         context = RuntimeContext(
             self.name,

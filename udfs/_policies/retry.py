@@ -108,8 +108,9 @@ class RetryStrategy:
             retry_on: exception types, or a predicate of the exception, or a tenacity retry object; for HTTP
                 `asyncudf.http.is_retryable`. With types, an `ExceptionGroup` (of an `asyncio.TaskGroup`) is retried if
                 everything in it is of these types.
-            retry_if_result: a predicate of the result; true means "not good enough, call again". When the
-                attempts are used up, the last result stands.
+            retry_if_result: a predicate of the result; true means "not good enough, call again". Of a vectorized
+                function, and of one of 0..n results, it gets the list of all results of the call. When the attempts
+                are used up, the last result stands.
             max_retry_after: the most seconds that a server's `Retry-After` is followed; 0: it is ignored.
 
         Raises:
