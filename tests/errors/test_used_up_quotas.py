@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from asyncudf._errors.http import refusal_of, used_up_quota
+from asyncudf._errors.http import used_up_quota
 from asyncudf.http import PermanentError, ThrottledError, is_retryable
 
 
@@ -71,10 +71,9 @@ USED_UP = {
 
 
 @pytest.mark.parametrize("case", USED_UP)
-def test_a_quota_that_is_used_up_is_no_refusal(case: str) -> None:
+def test_a_quota_that_is_used_up_is_not_worth_another_call(case: str) -> None:
     error = USED_UP[case]
     assert used_up_quota(error) is not None
-    assert refusal_of(error) is None
     assert not is_retryable(error)
 
 

@@ -105,8 +105,6 @@ def refusal_of(outcome: Any) -> Refusal | None:
     exceptions that an exception was raised from count too. In a group one refusal is enough, and the longest wait
     counts.
 
-    A quota that is used up is none: another call would get the same answer.
-
     The wait is what `retry_after` reads, else the time in `x-ratelimit-reset`, `-reset-after`, `-reset-requests` or
     `-reset-tokens`: that of a limit with nothing left, else the longest.
     """
@@ -129,7 +127,7 @@ def refusal_of(outcome: Any) -> Refusal | None:
         is_refusal = asked is not None or any(_left(found, "x-ratelimit-remaining") == 0 for found in headers)
     else:
         is_refusal = status == TOO_MANY_REQUESTS or wait is not None
-    if not is_refusal or used_up_quota(outcome) is not None:
+    if not is_refusal:
         return None
     may_retry = not any(_is_false(found.get("x-should-retry")) for found in headers)
     return Refusal(None if wait is None else min(wait, LONGEST_WAIT) or SHORT_WAIT, may_retry)
