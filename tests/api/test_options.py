@@ -11,6 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -24,6 +25,8 @@ from asyncudf import (
     LookupTable,
     OptionError,
     OutputMode,
+    RateLimit,
+    ResultStore,
     async_pandas_udf,
     ordered_wait,
     unordered_wait,
@@ -31,7 +34,7 @@ from asyncudf import (
 from asyncudf._functions.signature import batch_rows, read_function
 from asyncudf._policies.checks import Seconds
 from asyncudf._policies.options import CallOptions, FunctionOptions, Options
-from asyncudf.testing import OperatorHarness, run_rows, run_stream
+from asyncudf.testing import MemoryStore, OperatorHarness, run_rows, run_stream
 
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
 
@@ -295,3 +298,17 @@ def test_what_users_give_as_data_is_not_told(value: Any) -> None:
     assert (told["on_timeout"], told["timeout"], told["on_error"]) == ("given", 5.0, "raise")
     assert Options().to_plain()["on_timeout"] is None
     json.dumps(told, allow_nan=False)
+
+
+def test_limits_and_stores_are_told_without_what_is_private(tmp_path: Path) -> None:
+    """A report says what was allowed and how long results count; a password or a folder is not for its readers."""
+    limits = [RateLimit(20), RateLimit(95_000, per="minute", cost=len, name="model")]
+    redis = ResultStore.redis("redis://:secret@host:6379", ttl=60, error_ttl=5)
+    told = Options.of({"rate_limit": limits, "store": redis, "max_failures": 0.02, "on_error": "null"}).to_plain()
+    assert told["rate_limit"] == 'RateLimit(20), RateLimit(95_000, per="minute", cost=len, name="model")'
+    assert told["store"] == "ResultStore.redis(ttl=60, error_ttl=5)"
+    assert told["max_failures"] == 0.02
+    assert Options.of({"store": ResultStore.disk(tmp_path)}).to_plain()["store"] == "ResultStore.disk()"
+    assert Options.of({"store": ResultStore.executor()}).to_plain()["store"] == "ResultStore.executor()"
+    assert Options.of({"store": MemoryStore()}).to_plain()["store"] == "MemoryStore()"
+    assert Options().to_plain()["rate_limit"] is None

@@ -127,6 +127,17 @@ VERDICTS: dict[str, Case] = {
         "input",
         ["100%", "500 of 500 rows", "store", "Spark"],
     ),
+    "nothing but hits, of a long run": (
+        figures(
+            store=10.0,
+            latency=latencies(0, 0.0),
+            store_hits=2_000_000,
+            processor_seconds=9.0,
+            in_flight={"mean": 0.0, "peak": 0},
+        ),
+        "store",
+        ["100%", "2,000,000 of 2,000,000 rows", "store", "a processor 90%", "more partitions", "cores"],
+    ),
     "a queue that is full with one batch": (
         figures(**BUSY, options={"capacity": 20, "queue_size": 500, "batch_size": 100}),
         "calls_busy",
@@ -292,6 +303,18 @@ VERDICTS: dict[str, Case] = {
         figures(store=9.0, calls_busy=1.0, store_hits=9000, store_misses=1000, in_flight={"mean": 2.0, "peak": 20}),
         "store",
         ["90%", "stored results", "9,000 of 10,000 rows", "faster store", "ResultStore.disk", "at most 90%"],
+    ),
+    "a store on a disk": (
+        figures(
+            store=9.0,
+            calls_busy=1.0,
+            store_hits=9000,
+            store_misses=1000,
+            in_flight={"mean": 2.0, "peak": 20},
+            options={"store": "ResultStore.disk(ttl=60)"},
+        ),
+        "store",
+        ["90%", "stored results", "9,000 of 10,000 rows", "a faster disk", "at most 90%"],
     ),
     "a store in vain": (
         figures(store=9.0, calls_busy=1.0, store_hits=1, store_misses=999, in_flight={"mean": 2.0, "peak": 20}),

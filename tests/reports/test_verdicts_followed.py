@@ -321,6 +321,28 @@ def equal_rows(error_ttl: float | None) -> Figures:
     return run_of_a_function(bad_rows(1), rows, capacity=20, on_error="null", store=store, version="1")
 
 
+def rejects_and_hanging_calls(**options: Any) -> Figures:
+    """318 rows with 306 different arguments; 12 calls hang when they are made first, 8 arguments are rejected."""
+    tried = set[int]()
+
+    async def call(n: int) -> int:
+        hangs = n % 25 == 7 and n not in tried
+        tried.add(n)
+        await asyncio.sleep(1e6 if hangs else 0.05)
+        if n % 40 == 3:
+            raise ValueError("no such row")
+        return n
+
+    rows = [*range(306), *range(12)]
+    options = {"timeout": 30.0, "retry": RETRY, "on_error": "null", "store": Store(0.0), "version": "1", **options}
+    return run_of_a_function(call, rows, capacity=20, **options)
+
+
+def few_arguments(seconds: float) -> Figures:
+    rows = [n % 60 for n in range(3000)]
+    return run_of_a_function(steady(seconds), rows, capacity=100, store=Store(0.0), version="1")
+
+
 def from_store(seconds: float, every: float = 0.0) -> Figures:
     """All of it is there, as it was called for before."""
     store = Store(0.0)
@@ -737,6 +759,21 @@ JOBS = {
         lambda text: equal_rows(60.0),
         0.97,
     ),
+    "calls that hang, and some equal rows": Job(
+        lambda: rejects_and_hanging_calls(attempt_timeout=5.0),
+        "winding_down",
+        "tasks waited for their last calls: half of all took 50 ms, the longest 5.1 s; attempt_timeout=0.5, twice",
+        "sure",
+        lambda text: rejects_and_hanging_calls(attempt_timeout=advised(text, "attempt_timeout")),
+    ),
+    "many rows of few arguments": Job(
+        lambda: few_arguments(1.0),
+        "winding_down",
+        "slots were free, but rows waited for the calls of equal rows; shorter calls would help",
+        "likely",
+        lambda text: few_arguments(0.5),
+        0.5,
+    ),
     "hits alone": Job(
         lambda: from_store(0.0, every=0.1),
         "input",
@@ -757,16 +794,22 @@ def test_a_short_run_from_the_store_alone_is_not_too_short_to_tell() -> None:
     assert figures["calls"] == 0
 
 
-def test_rows_from_the_store_alone_keep_no_slot_busy() -> None:
-    """A slot is taken to see which rows have a call, on a real clock: that takes a moment, and none has."""
+@pytest.mark.parametrize("rejected", [False, True])
+def test_rows_from_the_store_alone_keep_no_slot_busy(rejected: bool) -> None:
+    """A slot is taken to see which rows have a call, on a real clock: that takes a moment, and none has.
+
+    With stored errors in it a run of hits alone was 45% calls busy.
+    """
     store = Store(0.0)
-    run(steady(), store=store, version="1")
-    engine = Engine(steady(), capacity=20, store=store, version="1", loop=asyncio.new_event_loop())
+    store.error_ttl = 60.0
+    call = bad_rows(40) if rejected else steady()
+    run(call, store=store, version="1", on_error="null")
+    engine = Engine(call, capacity=20, store=store, version="1", on_error="null", loop=asyncio.new_event_loop())
     engine.feed(range(1000))
     engine.end()
     engine.run()
     (figures,) = figures_of([engine.counted], {})
-    assert (figures["calls"], figures["time"]["calls_busy"]) == (0, 0)
+    assert (figures["calls"], figures["failures"], figures["time"]["calls_busy"]) == (0, 25 * rejected, 0)
     assert figures["time"]["store"] > 0
 
 
@@ -855,6 +898,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "observe.md").read_text()
         "a service that takes 4 at once",
         "a pool of 4 whose connections go to the newest call",
         "calls that wait, and then block",
+        "hits alone",
     ],
 )
 def test_the_page_says_what_the_verdict_says(name: str) -> None:

@@ -102,8 +102,9 @@ class Run:
         - `latency` of calls in seconds: `count`, `mean`, `min`, `p50`, `p90`, `p95`, `p99`, `max` (quantiles with an
           error of 1%), and a `histogram`; `first` and `last`, that of those that ended first and last in their tasks.
         - `waited`: seconds that calls were in back-off; `following_seconds` for which slots were free while rows
-          waited for the calls of equal rows; `refused_seconds` for which refusals of the service held calls
-          back; `processor_seconds` of processor time of the tasks' processes.
+          waited for the calls of equal rows; `repeated_seconds` that calls took which failed and were made again for an
+          equal row, whose error a store with `error_ttl` keeps; `refused_seconds` for which refusals of the service
+          held calls back; `processor_seconds` of processor time of the tasks' processes.
         - `seconds` of its tasks together, and in `time` where they went: nine states that add up to them.
         - `verdict`: what was the limit, how sure that is, and what to change.
         - `failed_attempts`: the same figures of tasks that failed or were lost; they are not in the others.

@@ -501,6 +501,8 @@ class Calls:
                 completed.append((result,))
             else:
                 completed.append(outcome)
+        if failed and call.attempt:
+            self.counts.call_failed()
         if self._failures is not None:
             self._failures.note(failed, len(call.records))
         self._complete(call, completed, outcomes, self.clock())

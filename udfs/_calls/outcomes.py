@@ -148,6 +148,10 @@ class CallCounts:
         if isinstance(result, SideRecord):
             self._counters.totals.dead_letters += 1
 
+    def call_failed(self) -> None:
+        """A call ends with rows that have failed."""
+        self._counters.failed_calls += 1
+
     def parks(self, call: Call) -> None:
         """No attempt of the call runs from now on."""
         call.parked = self._counters.clock()

@@ -48,6 +48,7 @@ class TaskCounters:
         self.latencies: list[float] = []
         self.more_rows = 0  # of calls that have ended, beyond one for each
         self.more_results = 0  # of rows that are done, beyond one for each
+        self.failed_calls = 0  # calls with a row that has failed
         self.totals = FunctionMetrics(tasks=1)
         self._looked = clock()
         self._began = self._looked - waited
@@ -62,7 +63,7 @@ class TaskCounters:
     @property
     def calls_answered(self) -> int:
         """Calls that have ended without an error."""
-        return self.totals.calls + len(self.latencies) - self.totals.failures
+        return self.totals.calls + len(self.latencies) - self.failed_calls
 
     def so_far(self) -> dict[str, int]:
         """The counts of this moment, by their names; any thread may ask."""

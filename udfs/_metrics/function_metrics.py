@@ -41,6 +41,8 @@ class FunctionMetrics:
         waited: seconds that calls spent in the back-off before another attempt; part of their latency.
         refused_seconds: for which calls were held back because the service had refused others.
         following_seconds: for which slots were free while rows waited for the calls of equal rows.
+        repeated_seconds: that calls took which failed and were made again for an equal row that waited; the store of an
+            `error_ttl` would have given it the error.
         processor_seconds: of processor time of the task's process.
         errors: how many attempts ended with an error, by its type.
         examples: a message for each of these types.
@@ -55,6 +57,7 @@ class FunctionMetrics:
         "tasks", "seconds", "rows", "results", "calls", "attempts", "abandoned", "abandoned_seconds", "open_seconds",
         "timeouts", "throttled", "failures", "dead_letters", "store_hits", "store_misses", "shared_flights",
         "queued_seconds", "waited", "refused_seconds", "processor_seconds", "following_seconds",
+        "repeated_seconds",
     )  # fmt: skip
     PEAKS = ("in_flight_peak", "queued_peak", "bytes_peak")
     SKETCHES = ("latency", "first", "last")
@@ -79,6 +82,7 @@ class FunctionMetrics:
     waited: float
     refused_seconds: float
     following_seconds: float
+    repeated_seconds: float
     processor_seconds: float
     in_flight_peak: int
     queued_peak: int

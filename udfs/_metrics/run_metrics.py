@@ -213,7 +213,7 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
         "seconds": metrics.seconds,
         **{
             name: getattr(metrics, name)
-            for name in ("waited", "refused_seconds", "processor_seconds", "following_seconds")
+            for name in ("waited", "refused_seconds", "processor_seconds", "following_seconds", "repeated_seconds")
         },
         **{name: getattr(metrics, name) for name in COUNTS},
         "errors": dict(metrics.errors.most_common()),

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact
-from .._stores.base import ResultStore
+from .._stores.base import ResultStore, store_label
 from .capacity import AdaptiveCapacity
 from .checks import (
     Seconds,
@@ -29,7 +29,7 @@ from .checks import (
 )
 from .circuit_breaker import CircuitBreaker
 from .error_budget import ErrorBudget
-from .rate_limit import RateLimit, Scope
+from .rate_limit import RateLimit, Scope, limit_label
 from .retry import MAX_RETRY_AFTER, BaseRetrying, RetryStrategy
 
 __all__ = (
@@ -142,6 +142,20 @@ class FunctionOptions(CallOptions, total=False):
     output_mode: OutputMode | Literal["ordered", "unordered"]
 
 
+def _shown(value: Any) -> Any:
+    """The value of an option as a plain value, where it has such a form."""
+    match value:
+        case enum.Enum():
+            return value.value
+        case ErrorBudget():
+            return value.share if value.count is None else value.count
+        case ResultStore():
+            return store_label(value)
+        case (RateLimit(), *_):
+            return ", ".join(map(limit_label, value))
+    return value
+
+
 def _by(check: Callable[[Any, str], Any], *, is_shown: bool = True) -> dict[str, Any]:
     """The check of a field of `Options`: it takes the user's value and the field's name, and returns the checked value.
 
@@ -235,11 +249,10 @@ class Options:
         return 0 if self.breaker is None else self.breaker.window
 
     def to_plain(self) -> dict[str, Any]:
-        """The options as they are shown to people: plain values as they are, others as "given"."""
+        """The options as they are shown to people: plain values, and "given" for what is no plain value."""
         plain: dict[str, Any] = {}
         for one in dataclasses.fields(self):
-            value = getattr(self, one.name)
-            value = value.value if isinstance(value, enum.Enum) else value
+            value = _shown(getattr(self, one.name))
             is_shown = type(value) in PLAIN and one.metadata["is_shown"]
             plain[one.name] = value if is_shown or value is None else (None if value is one.default else "given")
         return plain

@@ -14,7 +14,18 @@ from .._errors.exceptions import FatalError, OptionError
 from .._text.safe import safe_repr, type_name
 from .checks import amount, choice, discard, is_number, is_plain, seconds, unknown_name
 
-__all__ = ("ROUNDING", "BlockSize", "Bucket", "LeasedPermits", "Permits", "RateLimit", "Scope", "nap_of", "take")
+__all__ = (
+    "ROUNDING",
+    "BlockSize",
+    "Bucket",
+    "LeasedPermits",
+    "Permits",
+    "RateLimit",
+    "Scope",
+    "limit_label",
+    "nap_of",
+    "take",
+)
 
 
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
@@ -140,6 +151,24 @@ class RateLimit:
             error.without_value = f"{before} this {type_name(cost)}"  # the value may be the input, or made of it
             raise error
         return float(cost)
+
+
+def limit_label(limit: RateLimit) -> str:
+    """A limit as people are shown it.
+
+    >>> limit_label(RateLimit(600, per="minute")), limit_label(RateLimit(2, per=7.5, name="model"))
+    ('RateLimit(600, per="minute")', 'RateLimit(2, per=7.5, name="model")')
+    """
+    permits = f"{limit.permits:_.0f}" if limit.permits == int(limit.permits) else f"{limit.permits:g}"
+    names = {seconds: f'"{name}"' for name, seconds in PERIODS.items()}
+    given = {
+        "per": None if limit.period == PERIODS["second"] else names.get(limit.period, f"{limit.period:g}"),
+        "cost": getattr(limit.cost, "__name__", "...") if callable(limit.cost) else limit.cost,
+        "name": None if limit.name is None else f'"{limit.name}"',
+        "scope": '"task"' if limit.scope is Scope.TASK else None,
+    }
+    shown = (f"{name}={value}" for name, value in given.items() if value is not None)
+    return f"RateLimit({', '.join([permits, *shown])})"
 
 
 def _period(value: Any) -> float:

@@ -327,7 +327,7 @@ class FunctionFigures:
         waited = 0.0
         for task in self.per_task:
             if longest := _longest_call(task):
-                ending = min(_time(task, State.WINDING_DOWN), longest)  # beyond it the task opens and closes resources
+                ending = min(_time(task, State.WINDING_DOWN), _last_calls(task))
                 waited += (_time(task, State.HEAD_OF_LINE) + ending) * max(0.0, 1 - limit / longest)
         return min(1.0, waited / self.seconds)
 
@@ -339,10 +339,10 @@ class FunctionFigures:
     def opening(self) -> float:
         """The least that went to opening and closing resources, in tasks that have ended.
 
-        All rows of a task that winds down have been called: beyond its longest call it waits for resources.
+        All rows of a task that winds down have been called, or follow a call: beyond that it waits for resources.
         """
         ended = [task for task in self.per_task if task.get("status") != "running"]
-        spared = sum(max(0.0, _time(task, State.WINDING_DOWN) - _longest_call(task)) for task in ended)
+        spared = sum(max(0.0, _time(task, State.WINDING_DOWN) - _last_calls(task)) for task in ended)
         return min(self.share(State.WINDING_DOWN), spared / self.seconds) if self.seconds else 0.0
 
 
@@ -410,6 +410,14 @@ def seconds_of(task: Mapping[str, Any]) -> float:
 
 def _longest_call(task: Mapping[str, Any]) -> float:
     return (task.get("latency") or {}).get("max") or 0.0
+
+
+def _last_calls(task: Mapping[str, Any]) -> float:
+    """The most that a task waits for its last calls: rows that follow the call of an equal row may be called after it.
+
+    Beyond that it opens and closes resources.
+    """
+    return _longest_call(task) + float(task.get("following_seconds") or 0.0)
 
 
 def _counted(tasks: Mapping[str, int]) -> int:

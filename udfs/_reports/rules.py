@@ -29,6 +29,7 @@ ROOM = 10  # times as many rows as slots in a queue that hardly any slow call fi
 MOST_ROWS = 1_000_000  # in a queue that a user would want
 FEW_HITS = 0.05  # of the rows that a store is asked for
 LONG_SILENCE = 10  # times as long as the longest call
+ON_DISK = ("ResultStore.disk", "ResultStore.executor")
 
 
 class Diagnosis(NamedTuple):
@@ -49,7 +50,7 @@ class Diagnosis(NamedTuple):
 
 def diagnosis(f: FunctionFigures) -> Diagnosis:
     """The first diagnosis that the figures show; the last one of each state needs no evidence."""
-    return next(chain(_no_call_came_back(f), _equal_rows(f), CAUSES[f.top](f)))
+    return next(chain(_hits_alone(f), _no_call_came_back(f), _equal_rows(f), CAUSES[f.top](f)))
 
 
 def at_most(gain: float) -> str:
@@ -70,6 +71,16 @@ def mostly(errors: Mapping[str, int]) -> str:
     return "" if kind is None else f" (mostly {one_line(kind)})"
 
 
+def _hits_alone(f: FunctionFigures) -> Iterator[Diagnosis]:
+    """Rows that were all found in the store, if the task waited neither for it nor for what reads the results."""
+    waited = f.top in (State.STORE, State.OUTPUT) and f.processor < MUCH
+    if f.count("store_hits") and not f.count("calls") and not waited:
+        change = "what is left is Spark's work, and reading the store"
+        if f.processor >= MUCH:
+            change = f"reading them took a processor {share(min(1.0, f.processor))} of the time: {MORE_CORES}"
+        yield Diagnosis(f"nothing was called, as {_found(f)} in the store: no option of the calls changes that", change)
+
+
 def _no_call_came_back(f: FunctionFigures) -> Iterator[Diagnosis]:
     """Calls that do not come back are in no latency, and the figures of the others do not show them."""
     if f.top not in (State.CALLS_BUSY, State.HEAD_OF_LINE, State.INPUT, State.WINDING_DOWN):
@@ -86,23 +97,23 @@ def _no_call_came_back(f: FunctionFigures) -> Iterator[Diagnosis]:
             seen += f", and {number(f.flying)} {'is' if f.flying == 1 else 'are'} in flight"
         shorter = "a shorter " if f.options.get("attempt_timeout") else ""
         yield Diagnosis(seen, f"{shorter}attempt_timeout= tells which", is_sure=False)
-    elif not f.calls_ended and f.count("store_hits"):
-        yield Diagnosis(
-            f"nothing was called, as {_found(f)} in the store: no option of the calls changes that",
-            "what is left is Spark's work, and reading the store",
-        )
 
 
 def _equal_rows(f: FunctionFigures) -> Iterator[Diagnosis]:
     """Rows that a store has no result for wait for the call of an equal row, and free slots have nothing to do."""
     waits = f.top in (State.HEAD_OF_LINE, State.INPUT, State.WINDING_DOWN)
-    if not waits or not f.time[f.top] or f.count("following_seconds") < MUCH * f.time[f.top]:
+    followed = f.count("following_seconds")
+    if not waits or not f.time[f.top] or followed < MUCH * f.time[f.top]:
         return
-    seen, change = "slots were free, but rows waited for the calls of equal rows", "shorter calls would help"
-    if f.count("failures"):
-        seen += f", which failed{mostly(f.errors)} and were made again for each"
-        change = "error_ttl= of the store gives equal rows the first one's error"
-    yield Diagnosis(seen, change, is_sure=False)
+    seen = "slots were free, but rows waited for the calls of equal rows"
+    if f.count("repeated_seconds") >= MUCH * followed:
+        yield Diagnosis(
+            f"{seen}, which failed{mostly(f.errors)} and were made again for each",
+            "error_ttl= of the store gives equal rows the first one's error",
+            is_sure=False,
+        )
+    elif f.top is not State.INPUT and _is_even(f):  # else other rows, without equals, would be waited for as well
+        yield Diagnosis(seen, "shorter calls would help", is_sure=False)
 
 
 # All slots have a call, or the event loop was blocked.
@@ -463,6 +474,8 @@ def _second_limit(f: FunctionFigures) -> State:
 def _better_store(f: FunctionFigures) -> str:
     if f.count("store_hits") < FEW_HITS * _lookups(f):
         return "to do without store=, if rows do not come again,"
+    if str(f.options.get("store")).startswith(ON_DISK):
+        return "a faster disk"
     return "a faster store, such as ResultStore.disk on a local disk,"
 
 

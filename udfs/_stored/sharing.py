@@ -57,7 +57,7 @@ class StoreSharing(RowSharing):
     # row becomes the leader. _followers: these calls, by their entries.
     #
     # The deadline of a follower runs from when the call of its leader begins, or from when it comes itself, until there
-    # is a result that only has to be written. _called: the keys of calls that run.
+    # is a result that only has to be written. _called: the keys of calls that run, and when each began.
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class StoreSharing(RowSharing):
         self._weighed = weighed
         self._flights = SingleFlight[Entry]()
         self._followers: dict[Entry, Call] = {}
-        self._called: set[bytes] = set()
+        self._called: dict[bytes, float] = {}
         self._landed = LandedResults[tuple[list[Any] | StoredFailure, float]]()  # with when it is too old
         self._writer = StoreWriter(operator, stored, lambda: pool.in_flight <= 1 or queue.places <= 0)
         self._claims = Claims(operator, self, stored, calls, options)
@@ -184,7 +184,7 @@ class StoreSharing(RowSharing):
                 claims.add(Call((row,), (entry,), row.looked_up))
                 return None
             if (now := begin(slot, entry)) is not None and row.key is not None:
-                called.add(row.key)
+                called[row.key] = now
             return now
 
         return begin_shared
@@ -215,7 +215,7 @@ class StoreSharing(RowSharing):
             if key is not None and not self._flights.is_flying(key):
                 self._flights.join(key, entry)  # again: it was late, and an outage has excused it
             if key is not None and self._flights.leads(key, entry):
-                self._called.add(key)
+                self._called.setdefault(key, now)
                 for follower in self._followers_of(key) if self._followers else ():
                     if follower.is_fresh:
                         self._calls.start_deadline(follower, now)
@@ -226,7 +226,7 @@ class StoreSharing(RowSharing):
     def renewed(self, call: Call) -> Iterator[Call]:
         for row, entry in misses_of(call):
             if row.key is not None and self._flights.leads(row.key, entry):
-                self._called.discard(row.key)
+                self._called.pop(row.key, None)
                 yield from self._followers_of(row.key)
 
     def leaves(self, call: Call) -> None:
@@ -264,14 +264,16 @@ class StoreSharing(RowSharing):
             value, found = (None, outcome) if kept is None else kept
             results = found
         elif stored.error_ttl is None or not is_lasting(outcome, self._retry):
-            self._leave_flight(key, entry)
+            began = self._called.get(key)
+            if self._leave_flight(key, entry) and began is not None and is_lasting(outcome, self._retry):
+                self._totals.repeated_seconds += self._clock() - began
             entry.complete(results)
             return
         else:
             ttl, found = stored.error_ttl, stored.failure(outcome)
             value = stored.encoded_failure(key, found)
         # The call is over: no deadline runs while its outcome is written.
-        self._called.discard(key)
+        self._called.pop(key, None)
         if self._followers:
             for follower in self._flights.followers(key):
                 self._calls.stop_deadline(follower)
@@ -312,12 +314,14 @@ class StoreSharing(RowSharing):
         if (leases := self._stored.leases) is not None and not self._flights.is_flying(key):
             leases.give_back(key)
 
-    def _leave_flight(self, key: bytes, entry: Entry) -> None:
+    def _leave_flight(self, key: bytes, entry: Entry) -> bool:
+        """End a call without results; returns whether a row that followed it is called now."""
         leads = self._flights.leads(key, entry)
         heir = self._flights.leave(key, entry)
         if heir is not None:
             self._calls.ready.append(self._followers.pop(heir))
             self._pool.wake()
         elif leads:
-            self._called.discard(key)
+            self._called.pop(key, None)
             self._end_lease(key)
+        return heir is not None

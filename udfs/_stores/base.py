@@ -15,13 +15,13 @@ from typing import Any, Protocol, Self
 
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import error_text
-from .._text.safe import safe_repr
+from .._text.safe import safe_repr, type_name
 from .leases import Leases
 from .lmdb_files import NOT_ON_WINDOWS
 from .local import LARGEST, SMALLEST, LocalFolder
 from .redis import RedisServer, checked_url
 
-__all__ = ("Key", "ResultStore", "check_attributes", "in_folder", "need", "of_task")
+__all__ = ("Key", "ResultStore", "check_attributes", "in_folder", "need", "of_task", "store_label")
 
 
 Key = Callable[..., Any]
@@ -192,8 +192,14 @@ class Connection(Protocol):
 
 
 class Location(Protocol):
-    """Where the results of a store are: plain values, which travel. Its `str` is for people."""
+    """Where the results of a store are: plain values, which travel. Its `str` is for people.
 
+    Attributes:
+        kind: the method of `ResultStore` that makes such a store.
+    """
+
+    @property
+    def kind(self) -> str: ...
     def connect(self) -> Connection: ...
     def leases(self) -> Leases | None: ...
 
@@ -254,6 +260,19 @@ class _BuiltInStore(ResultStore):
 
     async def clear(self) -> None:
         await self._open.clear()
+
+
+def store_label(store: ResultStore) -> str:
+    """A store as people are shown it: what kind it is and how long its results count, without its place.
+
+    >>> class MyStore(ResultStore):
+    ...     error_ttl = 60.0
+    >>> store_label(MyStore())
+    'MyStore(error_ttl=60)'
+    """
+    kind = f"ResultStore.{store.location.kind}" if isinstance(store, _BuiltInStore) else type_name(store)
+    ages = {"ttl": store.ttl, "error_ttl": store.error_ttl}
+    return f"{kind}({', '.join(f'{name}={age:g}' for name, age in ages.items() if age is not None)})"
 
 
 def of_task(store: ResultStore, taken: set[int]) -> ResultStore:

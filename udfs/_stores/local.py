@@ -36,6 +36,10 @@ class LocalFolder:
     path: str | None
     max_bytes: int
 
+    @property
+    def kind(self) -> str:
+        return "executor" if self.path is None else "disk"
+
     def __str__(self) -> str:
         return "of this executor" if self.path is None else f"in {self.path}"
 

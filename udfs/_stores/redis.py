@@ -59,6 +59,10 @@ class RedisServer:
     url: str = dataclasses.field(repr=False)  # it may have a password in it
     prefix: str
 
+    @property
+    def kind(self) -> str:
+        return "redis"
+
     def __str__(self) -> str:
         return f"in {without_secrets(self.url)}, {self.prefix}:*"
 
