@@ -145,6 +145,10 @@ PLANS = {
         lambda s, df: AsyncStream.collect(),
         r"collect takes streams by name: .*collect\(main=stream",
     ),
+    "collect of one stream by name": (
+        lambda s, df: s.collect(rejects=s),
+        r"takes no rejects; for several results .*AsyncStream\.collect\(main=\.\.\., rejects=\.\.\.\)",
+    ),
     "a strategy that is none": (
         lambda s, df: s.assign_timestamps_and_watermarks("id"),
         "a WatermarkStrategy is needed, not 'id'",

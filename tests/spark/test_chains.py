@@ -5,6 +5,7 @@
 import asyncio
 import contextlib
 import copy
+import inspect
 
 import pandas as pd
 import pytest
@@ -312,6 +313,47 @@ def test_a_stream_answers_like_its_dataframe(spark, capsys):
     assert repr(stream.filter(lambda row: True)) == "<AsyncStream source > doubled > filter>"
     with pytest.raises(AttributeError, match="_private"):
         _ = stream._private
+
+
+class Pickled:
+    """An async function that tells how often it was pickled: each plan pickles it."""
+
+    __name__ = "pickled"
+    times = 0
+
+    async def __call__(self, id):
+        return id
+
+    def __reduce__(self):
+        type(self).times += 1
+        return Pickled, ()
+
+
+def test_attributes_of_a_stream_can_be_looked_up_and_nothing_is_planned(spark):
+    """Each of these planned the stream, pickled its functions and persisted its rows until `close`."""
+    keeps = spark._jsparkSession.sharedState().cacheManager()
+    stream = AsyncStream(spark.range(2)).ordered_wait(Pickled(), returnType="long", on_error="dead_letter")
+    before = Pickled.times
+    has = ["show", "count", "toPandas", "union", "write_nothing", "shape", "pickled", "_repr_html_", "__array__", "_x"]
+    assert [name for name in has if hasattr(stream, name)] == has[:4]
+    inspect.getmembers(stream)
+    copy.copy(stream)
+    repr(stream)
+    assert (Pickled.times, keeps.isEmpty()) == (before, True)
+    with stream:
+        assert stream.count() == 2
+        assert not keeps.isEmpty()
+    assert stream.select.__name__ == "select"
+    assert "cols" in inspect.signature(stream.select).parameters
+
+
+def test_a_column_is_no_attribute_of_a_stream(spark):
+    """It was one of another DataFrame than the next call of a method made, which Spark then refused."""
+    stream = AsyncStream(spark.range(2)).ordered_wait(doubled)
+    with pytest.raises(AttributeError, match=r"use sf.col\('twice'\)"):
+        _ = stream.twice
+    with pytest.raises(AttributeError, match=r"neither an AsyncStream nor a DataFrame has 'thrice'; to_df\(\)"):
+        _ = stream.thrice
 
 
 def test_a_stream_can_be_copied(spark):

@@ -69,6 +69,28 @@ def test_what_spark_udf_register_returns_is_a_column_function_too(spark, people)
     assert people.select(spark.udf.register("describe_too", describe)("name")).first()[0] == "Ada -1"
 
 
+class Pickled:
+    """An async function that tells how often it was pickled."""
+
+    __name__ = "pickled"
+    times = 0
+
+    async def __call__(self, x):
+        return x
+
+    def __reduce__(self):
+        type(self).times += 1
+        return Pickled, ()
+
+
+@pytest.mark.parametrize("how", ["spark.udf.register", "its own register"])
+def test_a_function_is_planned_once_when_it_is_registered(spark, how):
+    """It was planned for its type as well, and pickled once more for that."""
+    udf, before = async_pandas_udf(Pickled(), "long"), Pickled.times
+    spark.udf.register("pickled", udf) if how == "spark.udf.register" else udf.register(spark, "pickled")
+    assert Pickled.times - before == 2  # once to say what is wrong with it, once by Spark
+
+
 @async_pandas_udf
 async def all_optional(name: str = "nobody") -> str:
     return name

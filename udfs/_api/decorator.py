@@ -13,7 +13,7 @@ from .._functions.signature import FunctionSpec, read_function
 from .._policies.options import FunctionOptions, Options, OutputMode
 from .._spark._compat import COLUMN_EVAL_TYPE, column_function, column_type
 from .._spark.column import ColumnTask, column
-from .._spark.planner import plan_function, result_keys
+from .._spark.planner import plan_function, result_keys, result_type
 from .._spark.table_function import register_table_function
 from .._text.safe import safe_repr
 
@@ -116,7 +116,7 @@ class AsyncUDF(Generic[P, R]):
 
     @property
     def returnType(self) -> DataType:
-        return column_type(plan_function(self.spec, self.options, self.returns)[1])
+        return column_type(result_type(self.spec, self.options, self.returns))
 
     @property
     def evalType(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -35,8 +37,9 @@ class AsyncStream:
 
     Each method returns a new stream and changes nothing. Rows pass from operator to operator one by one, and a slow
     operator holds back the operators before it: at most `capacity` rows wait in front of each. Functions are called
-    when an action runs on the DataFrame of `to_df()`. Attributes that a stream does not have, such as `show`, `count`,
-    `select` or `write`, are those of that DataFrame.
+    when an action runs on the DataFrame of `to_df()`. Methods that a stream does not have, such as `show`, `count` or
+    `select`, are those of that DataFrame, and so are its properties, such as `write`. Only a call of such a method, or
+    the use of such a property, plans the stream. Columns are no attributes: use `sf.col("temp")`.
 
     Functions of one row see a dict of all columns. An async operator appends the columns of its result. Columns that
     no function reads stay in Arrow. After Flink's `DataStream`.
@@ -266,7 +269,13 @@ class AsyncStream:
             OptionError: something is not a stream.
             FunctionError: several results of a streaming DataFrame.
         """
-        if isinstance(self, AsyncStream) and not streams:
+        if isinstance(self, AsyncStream):
+            if streams:
+                raise OptionError(
+                    f"collect of one stream gives its rows and takes no {', '.join(streams)}; for several results call "
+                    f"it on the class, which takes this stream by a name too: AsyncStream.collect(main=..., "
+                    f"{', '.join(f'{name}=...' for name in streams)})"
+                )
             return self.to_df().collect()
         if not streams or self is not None:
             raise OptionError("collect takes streams by name: AsyncStream.collect(main=stream, rejects=...)")
@@ -289,9 +298,20 @@ class AsyncStream:
         self.close()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"{name}: an AsyncStream is no DataFrame; use its to_df()")
-        return getattr(self.to_df(), name)
+        # Notebooks, copy, pickle and hasattr ask as well: a method plans when it is called.
+        found = None if name.startswith("_") else getattr(self._source.frame_type, name, None)
+        if found is None:
+            if not name.startswith("_") and name in self._node.schema.names:
+                raise AttributeError(f"a column of an AsyncStream is no attribute of it; use sf.col({name!r})")
+            raise AttributeError(f"neither an AsyncStream nor a DataFrame has {name!r}; to_df() gives the DataFrame")
+        if not callable(found):
+            return getattr(self.to_df(), name)  # a property, such as `write`
+
+        @functools.wraps(found)
+        def method(stream: AsyncStream, /, *arguments: Any, **named: Any) -> Any:
+            return getattr(stream.to_df(), name)(*arguments, **named)
+
+        return types.MethodType(method, self)
 
     def __repr__(self) -> str:
         names = [node.factory.name for node in self._node.path() if node.factory is not None]

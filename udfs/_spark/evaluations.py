@@ -90,6 +90,13 @@ class StreamSource:
         reuse = flag(object_reuse, "object_reuse")
         return cls(df, reuse, interval, redaction(redact, "redact"), PersistedResults())
 
+    @property
+    def frame_type(self) -> type[DataFrame]:
+        """The class of the DataFrames of the chain's results."""
+        if isinstance(self.origin, ResultRef):
+            return self.origin.source.frame_type
+        return DataFrame if self.origin is None else type(self.origin)
+
     def may_write(self, node: StreamNode, tag: OutputTag) -> bool:
         """Whether an operator of the stream that ends at `node` may write to a side output."""
         if tag == LATENCIES:

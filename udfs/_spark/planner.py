@@ -51,6 +51,7 @@ __all__ = (
     "plan_function_offline",
     "process_node",
     "result_keys",
+    "result_type",
     "rows_node",
     "source_node",
     "union_node",
@@ -66,6 +67,25 @@ def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[F
             executors.
         OptionError: the store could mistake another function's results for those of this one.
     """
+    declared = _known(spec, returns)
+    coordinator = coordinator_config(spec, options)
+    function_plan = FunctionPlan(spec, options, arrow_type(declared, spec.name), coordinator=coordinator)
+    function_plan.check_stored()
+    check_picklable(function_plan)
+    return function_plan, result_type(spec, options, declared)
+
+
+def result_type(spec: FunctionSpec, options: Options, returns: Any) -> spark.DataType:
+    """The Spark type of a result as Spark gets it; plans nothing.
+
+    Raises:
+        FunctionError: the type is unknown.
+    """
+    declared = _known(spec, returns)
+    return _captured(declared) if options.on_error is OnError.CAPTURE else declared
+
+
+def _known(spec: FunctionSpec, returns: Any) -> spark.DataType:
     declared = _declared(spec, returns)
     if declared is None:
         raise FunctionError(
@@ -74,11 +94,7 @@ def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[F
             "dict of these, a dataclass, a NamedTuple or a TypedDict"
         )
     check_names(declared, spec.name)
-    coordinator = coordinator_config(spec, options)
-    function_plan = FunctionPlan(spec, options, arrow_type(declared, spec.name), coordinator=coordinator)
-    function_plan.check_stored()
-    check_picklable(function_plan)
-    return function_plan, _captured(declared) if function_plan.captures else declared
+    return declared
 
 
 def result_keys(spec: FunctionSpec, options: Options, returns: Any) -> ResultKeys:
