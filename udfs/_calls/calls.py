@@ -138,8 +138,10 @@ class Calls:
         """The call of one row that has just entered the queue."""
         return self.open((entry.element,), (entry,))  # type: ignore[arg-type]
 
-    def price(self, call: Call) -> bool:
-        """Set the costs of a call; returns False if the user's cost function has failed, and the call with it."""
+    def begin(self, slot: CallSlot, call: Call) -> bool:
+        """Begin an attempt of a call, if the limits allow it now; if not, the call is the next of the ready calls."""
+        if self.admission.is_open:
+            return True
         if call.costs is None:
             try:
                 call.costs = self._costs.of(call)
@@ -147,6 +149,9 @@ class Calls:
                 self.counts.error(error)
                 self.conclude(call, [error] * len(call.records))
                 return False
+        if self.admission.try_begin(slot, call) is None:
+            self.ready.appendleft(call)
+            return False
         return True
 
     def beginning(self, put_record: Callable[[Any], Entry]) -> Callable[[CallSlot, Any], float | None] | None:
@@ -169,7 +174,8 @@ class Calls:
 
     def _start(self, slot: CallSlot, entry: Entry) -> float | None:
         """Begin the first attempt of a row, if the limits allow it; if not, its call is the next of the ready calls."""
-        now = self.clock() if self.admission.is_open else self.admission.begin_nowait(slot)
+        admission = self.admission
+        now = self.clock() if admission.is_open else admission.try_begin(slot, admission.first_call)
         if now is None:
             self.ready.appendleft(self.open_row(entry))
         else:
@@ -538,7 +544,7 @@ class Calls:
         self._attempts.stop(call.watched)
         if not (call.done or call.is_held or self._waits_for_breaker(call)):
             self._time_out(call)
-        self.admission.wake()  # the call may be the one that waits there
+        self.admission.wake()  # it may have been the next, and the one behind it may cost less
         self.pool.wake()
 
     def _expire_late(self, call: Call) -> None:
@@ -595,8 +601,7 @@ class Calls:
         self._fail_held(held.failed())
         if self._health.is_broken is not self._was_broken:
             self._was_broken = self._health.is_broken
-            waiting = self.admission.waiting
-            for call in [*self._backing_off, *self.ready, *([] if waiting is None else [waiting])]:
+            for call in [*self._backing_off, *self.ready]:
                 if not (call.done or call.is_at_work):  # it has waited for the service to come back
                     self._renew(call)
         if self.pool.is_idle and not (self.ready or self._backing_off or self._operator.has_rows()):
@@ -628,9 +633,8 @@ class Calls:
 
     def _open_calls(self) -> list[Call]:
         """The calls that are not done, but for first attempts that have no Call."""
-        waiting = () if self.admission.waiting is None else (self.admission.waiting,)
         at_work = (slot.call for slot in self.pool.at_work if slot.call is not None)
-        known = {*at_work, *self._backing_off, *self.ready, *waiting, *(self._health.held or ())}
+        known = {*at_work, *self._backing_off, *self.ready, *(self._health.held or ())}
         return [call for call in known if not call.done]
 
     def close(self) -> None:

@@ -217,8 +217,12 @@ class SlotPool:
             self.wake()
 
     def lead(self, slot: CallSlot) -> None:
-        """The slot has taken a row whose call has to wait: no other slot takes rows meanwhile."""
+        """The slot asks whether a call may begin: it takes rows, and no other slot starts for that."""
         self._leader = slot
+
+    def is_led_by_another(self, slot: CallSlot) -> bool:
+        """Whether another slot takes rows."""
+        return self._leader is not None and self._leader is not slot
 
     def release(self, slot: CallSlot) -> None:
         """The slot is going to wait for its call: another slot may take rows."""

@@ -36,7 +36,6 @@ class PendingCall(Protocol):
     """
 
     costs: Sequence[float] | None
-    done: bool
     is_excused: bool
     is_held: bool
 
@@ -69,8 +68,8 @@ class LimitedOperator(Protocol):
     def wanted_calls(self) -> int:  # how many calls would be in flight if limits allowed them
         ...
 
-    def call_waits(self) -> None:
-        """A call begins to wait for a limit, and no other may begin; it is `Admission.waiting`."""
+    def calls_wait(self) -> None:
+        """A limit holds all calls back."""
 
     def health_changed(self) -> None:
         """The coordinator has said what the tasks of the job know of the service."""
@@ -93,9 +92,11 @@ class Gate:
 
     Attributes:
         state: where the time goes while a call waits for this gate.
+        follows_calls: whether its answer may change when a call ends.
     """
 
     state = State.LIMIT
+    follows_calls = True
 
     def wait(self, call: PendingCall, now: float) -> float | None:
         """0.0 if an attempt may begin now; else the seconds after which to ask again, None if the task is woken then.
@@ -171,6 +172,8 @@ class CallBudget(Protocol):
 class SpendGate(Gate):
     """`max_calls`: ends the job when all of them are made."""
 
+    follows_calls = False
+
     def __init__(self, budget: CallBudget, most: int, function: str) -> None:
         self._budget = budget
         self._most = most
@@ -198,6 +201,8 @@ class PermitGate(Gate):
         own: the permits of the task's own limits, each with its place in `rate_limit`.
         shared: the places of the limits of the job, and their permits.
     """
+
+    follows_calls = False
 
     def __init__(self, own: Sequence[tuple[int, Permits]], shared: tuple[Sequence[int], SharedPermits] | None) -> None:
         self._own = own

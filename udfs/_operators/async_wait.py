@@ -201,13 +201,13 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return self._intake.has_call or self._sharing.is_waiting
 
     def has_work(self) -> bool:
-        if self._finished.done() or self._admission.waiting is not None:
+        if self._finished.done():
             return False
         return self._calls.has_ready or self._intake.has_call
 
     def slots_are_taken(self) -> None:
-        """A call begins in the last slot, or waits for a limit: the next element may need neither."""
-        if not self._will_admit and (self._pool.is_full or self._admission.waiting is not None):
+        """A call begins in the last slot, or a limit holds calls back: the next element may need neither."""
+        if not self._will_admit and (self._pool.is_full or self._admission.closed_by is not None):
             self._will_admit = True
             self.loop.call_soon(self._admit_soon, context=self._own_context.copy())
 
@@ -221,7 +221,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             return
         self._is_admitting = True
         try:
-            while (self._pool.is_full or self._admission.waiting is not None) and self._intake.may_admit_without_slot:
+            while (self._pool.is_full or self._admission.closed_by is not None) and self._intake.may_admit_without_slot:
                 if not self._intake.admit_without_slot():
                     self.finish_if_drained()
                     break
@@ -256,12 +256,17 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             slot.capture_baseline()
             clock, pause, fast_path = self._calls.clock, self._calls.pause, self._fast_path
             end = clock() + pause
-            while not (self._finished.done() or self._admission.waiting is not None or slot.is_dirty()):
+            while not (self._finished.done() or slot.is_dirty()):
+                if self._admission.closed_by is not None:
+                    if self._pool.is_led_by_another(slot):
+                        break
+                    await self._admission.opened()
+                    continue
                 # A dead service is tried with a new row, if there is one: rows that have failed may be the cause.
                 is_broken = not self._admission.is_open and self._health.is_broken
                 is_new = is_broken and self._intake.has_call and not self._calls.has_new
                 call = None if is_new else self._calls.next_ready()
-                is_fast = self._admission.may_begin_nowait and not is_broken and (call is None or call.is_first)
+                is_fast = self._admission.may_begin_row and not is_broken and (call is None or call.is_first)
                 if fast_path is not None and is_fast:
                     try:
                         has_more = await fast_path.run(slot, call)
@@ -279,7 +284,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     call = self._calls.open(*zip(*rows, strict=True))
                     if not self._sharing.may_begin(call):
                         continue
-                if self._admission.is_open or (self._calls.price(call) and await self._admission.begin(slot, call)):
+                if self._calls.begin(slot, call):
                     await self._run_call(slot, call)
                 # Calls that return at once: let timers and the mailbox have their turn.
                 if clock() > end and not slot.is_dirty():
@@ -291,7 +296,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self.fail(error)
         finally:
             self._pool.retire(slot)
-            self._admission.wake()
+            self._admission.slot_is_free()
             self._calls.evaluate_held()
             self.finish_if_drained()
 
@@ -308,12 +313,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def wanted_calls(self) -> int:
         """How many calls would be in flight if limits allowed it."""
-        waiting = len(self._calls.ready) + (self._admission.waiting is not None)
         rows = min(self._input.known_rows, self._queue.places)
-        return min(self._pool.capacity, self._pool.in_flight + waiting + rows)
+        return min(self._pool.capacity, self._pool.in_flight + len(self._calls.ready) + rows)
 
-    def call_waits(self) -> None:
-        """A call begins to wait for a limit, and no other may begin."""
+    def calls_wait(self) -> None:
+        """A limit holds all calls back."""
         if self._has_uncalled:
             self.slots_are_taken()
 

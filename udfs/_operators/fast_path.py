@@ -169,7 +169,7 @@ class FastPath:
                         end, has_waited = started + pause, True
                     elif started > end:
                         return True
-                    if not (is_simple and admission.may_begin_nowait and len(line) <= most) or (
+                    if not (is_simple and admission.may_begin_row and len(line) <= most) or (
                         buffer.current is not source or ready or is_over()
                     ):
                         break
@@ -221,7 +221,7 @@ class FastPath:
 
     def _may_begin(self, slot: CallSlot) -> bool:
         """Whether an attempt may begin in the slot."""
-        return not self._finished.done() and self._calls.admission.may_begin_nowait and not slot.is_dirty()
+        return not self._finished.done() and self._calls.admission.may_begin_row and not slot.is_dirty()
 
     def _end(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None) -> None:
         """A call is over, and its result cannot simply be passed on."""
