@@ -119,7 +119,7 @@ class VectorCodec:
         for vector in self.encode(rows):  # again, as the function may have edited what it got
             columns += [vector[name] for name in vector] if isinstance(vector, pd.DataFrame) else [vector.tolist()]
         if index.nlevels > 1:
-            return len(columns) == index.nlevels and index.equals(pd.MultiIndex.from_arrays(columns))
+            return len(columns) == index.nlevels and bool(index.equals(pd.MultiIndex.from_arrays(columns)))
         return any(index.equals(pd.Index(column)) for column in columns)
 
     def _frame_values(self, frame: Any) -> Sequence[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
@@ -56,7 +57,7 @@ class Admission:
         self._account = counters.account
         self._clock = counters.clock
         self._health = health
-        self.first_call = None if costs is None else _FirstCall(costs)
+        self.first_call: Any = None if costs is None else _FirstCall(costs)
         self._answers = self.failed = 0
         self.closed_by: Gate | None = None
         self._since = 0.0
