@@ -67,7 +67,7 @@ from ._api.dry_run import dry_run
 from ._api.lookup_table import LookupTable
 from ._api.monitor import Run, monitor
 from ._api.stream import AsyncStream, ordered_wait, unordered_wait
-from ._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FunctionError, OptionError, ResultError
+from ._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, FunctionError, OptionError, ResultError
 from ._functions.async_function import AsyncFunction, ResultFuture
 from ._functions.context import RuntimeContext
 from ._functions.process_function import Collector, ProcessContext, ProcessFunction
@@ -94,6 +94,7 @@ __all__ = (
     "CircuitBreaker",
     "Collector",
     "DryRun",
+    "FatalError",
     "FunctionError",
     "LookupTable",
     "OptionError",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from asyncudf import AsyncUDFError, ResultError, async_pandas_udf
+from asyncudf import AsyncUDFError, FatalError, ResultError, async_pandas_udf
 from asyncudf.testing import run_rows
 from tests.kit.functions import FIXED, Flaky
 
@@ -26,6 +27,40 @@ class TestErrors:
             run_rows(self.fails, [1, 2, 3])
         assert str(caught.value) == "fails failed in attempt 1, partition 0, for the input (3,): ValueError: bad row"
         assert isinstance(caught.value.__cause__, ValueError)
+
+    def test_raise_names_the_other_policies_once_below_the_message(self) -> None:
+        with pytest.raises(AsyncUDFError) as caught:
+            run_rows(self.fails, [3, 3])
+        assert caught.value.__notes__ == [
+            'With on_error="null", "capture" or "dead_letter" the job goes on without such rows.'
+        ]
+
+    @pytest.mark.parametrize("fatal", [SystemExit(3), FatalError("the key has expired")], ids=["exit", "fatal"])
+    def test_what_fails_the_task_under_every_policy_names_none(self, fatal: BaseException) -> None:
+        with pytest.raises(AsyncUDFError) as caught:
+            run_rows(Flaky(9, fatal), ["a"])
+        assert not hasattr(caught.value, "__notes__")
+
+    @pytest.mark.parametrize("policy", ["raise", "null", "capture"])
+    def test_a_function_may_fail_the_task_itself(self, policy: str) -> None:
+        """`asyncudf.FatalError` was named in messages and could not be imported."""
+        calls = []
+
+        async def call(x: int) -> int:
+            calls.append(x)
+            async with asyncio.TaskGroup():
+                raise FatalError("the key has expired")
+
+        async def alone(x: int) -> int:
+            calls.append(x)
+            raise FatalError("the key has expired")
+
+        with pytest.raises(FatalError, match=r"^alone failed in attempt 1, .*\(1,\): the key has expired$") as caught:
+            run_rows(alone, [1], on_error=policy, retry=FIXED)
+        assert [frame.name for frame in traceback.extract_tb(caught.value.__cause__.__traceback__)][-1] == "alone"  # type: ignore[union-attr]
+        with pytest.raises(AsyncUDFError, match="FatalError: the key has expired"):
+            run_rows(call, [2], on_error=policy, retry=FIXED)
+        assert calls == [1, 2], "neither was tried again"
 
     def test_raise_fails_at_once_not_after_the_rows_before(self) -> None:
         ended = []

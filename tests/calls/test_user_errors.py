@@ -26,7 +26,6 @@ from asyncudf import (
     RetryStrategy,
 )
 from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_rows, run_stream
-from tests.kit.errors import task_fails
 
 
 class UserError(BaseException):
@@ -273,15 +272,6 @@ def test_an_error_of_a_call_that_has_just_begun_and_of_its_neighbours_output_los
 @pytest.mark.parametrize("name", [name for name in asyncudf.__all__ if name.endswith("Error")])
 def test_an_error_is_shown_under_the_name_of_the_package(name: str) -> None:
     assert getattr(asyncudf, name).__module__ == "asyncudf"
-
-
-def test_an_error_that_fails_the_task_is_shown_under_the_name_of_the_package_too() -> None:
-    async def call(x: int) -> int:
-        return x
-
-    with task_fails() as caught:
-        run_rows(call, [1, 2], max_calls=1)
-    assert type(caught.value).__module__ == "asyncudf"
 
 
 def test_the_error_of_a_plain_function_is_one_that_can_be_imported() -> None:

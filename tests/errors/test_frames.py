@@ -14,6 +14,8 @@ from asyncudf import AsyncUDFError
 from asyncudf.testing import run_rows
 from tests.kit.errors import in_a_worker, raised
 
+POLICIES = 'With on_error="null", "capture" or "dead_letter" the job goes on without such rows.'
+
 
 def told(call: Callable[[], Any], *, full: bool = False, monkeypatch: pytest.MonkeyPatch) -> str:
     """What Spark's handler of exceptions makes of an error, as far as it is ours to say."""
@@ -89,7 +91,7 @@ def test_what_has_no_frames_of_the_users_is_told_by_its_message_alone(monkeypatc
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
     text = told(lambda: run_rows(hangs, [1], timeout=5), monkeypatch=monkeypatch)
-    assert text == "hangs failed in attempt 1, partition 0, for the input (1,): no result within 5 s\n"
+    assert text == "hangs failed in attempt 1, partition 0, for the input (1,): no result within 5 s\n" + POLICIES
 
 
 def test_an_error_that_is_none_of_the_librarys_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +101,7 @@ def test_an_error_that_is_none_of_the_librarys_is_left_alone(monkeypatch: pytest
     assert os.environ["SPARK_HIDE_TRACEBACK"] == ""
 
 
-def test_without_spark_an_error_keeps_its_cause_and_has_no_notes() -> None:
+def test_without_spark_an_error_keeps_its_cause_and_has_no_frames_in_a_note() -> None:
     error = raised(lambda: run_rows(waits, ["{"]))
     assert isinstance(error.__cause__, json.JSONDecodeError)
-    assert not hasattr(error, "__notes__")
+    assert error.__notes__ == [POLICIES]

@@ -29,6 +29,8 @@ __all__ = (
 
 
 Validate = Callable[[Any], Any]
+# A note and not part of the message, which ends with the user's own.
+OTHER_POLICIES = 'With on_error="null", "capture" or "dead_letter" the job goes on without such rows.'
 
 
 class ResultChecker:
@@ -110,7 +112,10 @@ class ErrorPolicy:
         """The error that ends the task; it names the function, the attempt, the partition and the input."""
         how = f"in attempt {attempt}" if attempt else "without a call"  # it has no key, or its error was stored
         where = f"{self._function} failed {how}, partition {self._partition}"
-        return task_error(error, f"{where}, for the input {shown_input(rows, self._redact)}", self._redact)
+        located = task_error(error, f"{where}, for the input {shown_input(rows, self._redact)}", self._redact)
+        if not is_fatal(error):
+            located.add_note(OTHER_POLICIES)
+        return located
 
 
 class CallCounts:

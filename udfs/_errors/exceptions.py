@@ -40,7 +40,14 @@ class ResultError(AsyncUDFError):
 
 
 class FatalError(AsyncUDFError):
-    """Fails the task under every policy and is not retried: every other row would fail in the same way."""
+    """Fails the task under every `on_error` and is not retried: it is no row's fault, and others would fail as well.
 
+    A function may raise it, for example when the service does not accept its key.
 
-FatalError.__module__ = "asyncudf"  # Spark shows it before the message
+    >>> from asyncudf.testing import run_rows
+    >>> async def call(x: int) -> int:
+    ...     raise FatalError("the key has expired")
+    >>> run_rows(call, [1], on_error="null")
+    Traceback (most recent call last):
+    asyncudf.FatalError: call failed in attempt 1, partition 0, for the input (1,): the key has expired
+    """

@@ -65,7 +65,8 @@ def task_error(error: BaseException, where: str, redact: Redact | None = None) -
     located: AsyncUDFError
     if type(error) in (AsyncTimeoutError, FatalError, ResultError):  # their type says more than "failed"
         located = type(error)(f"{where}: {error_message(error, redact)}")  # type: ignore[assignment]
-        located.__cause__ = error.__cause__
+        # A FatalError may be raised by the function, whose frames are then worth showing.
+        located.__cause__ = error if error.__cause__ is None and type(error) is FatalError else error.__cause__
     else:
         located = AsyncUDFError(f"{where}: {error_text(error, redact)}")
         located.__cause__ = error
