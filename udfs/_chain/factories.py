@@ -263,6 +263,7 @@ class AssignFactory(OperatorFactory):
             unprojected=before.unprojected,
             idleness=self.strategy.idleness,
             loop=environment.loop,
+            fail=environment.fail,
         )
 
 

@@ -146,7 +146,14 @@ class WatermarkOperator(SynchronousOperator):
         mark: returns what the strategy reads of a row: microseconds or a flag.
         batch: returns the Arrow batch of a row.
         idleness: seconds without a row after which the input is idle, until the next row.
+        fail: called with the error of the timer, to end the chain.
     """
+
+    # One timer, which looks at the time of the last row when it fires: to set it anew for each row would cost a push to
+    # the loop's heap and a cancellation.
+    #
+    # _timer: while there is an idleness, the input is active and has not ended
+    # _last: when the last row came, or the operator was opened
 
     def __init__(
         self,
@@ -157,6 +164,7 @@ class WatermarkOperator(SynchronousOperator):
         unprojected: Callable[[StreamRecord], StreamRecord],
         idleness: float | None,
         loop: asyncio.AbstractEventLoop,
+        fail: Callable[[BaseException], None],
     ) -> None:
         super().__init__(output)
         self._generator = generator
@@ -165,12 +173,15 @@ class WatermarkOperator(SynchronousOperator):
         self._unprojected = unprojected
         self._idleness = idleness
         self._loop = loop
+        self._fail = fail
         self._current: Any = None  # the batch of the last row
         self._is_idle = False
+        self._last = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def process(self, record: StreamRecord) -> None:
-        self._wake_up()
+        if self._idleness is not None:
+            self._note_row()
         mark, batch = self._mark(record), self._batch(record)
         if self._current is not None and batch is not self._current:
             self._emit(self._generator.end_of_batch())
@@ -191,18 +202,28 @@ class WatermarkOperator(SynchronousOperator):
         if watermark is not None:
             self._output.emit_watermark(watermark)
 
-    def _wake_up(self) -> None:
+    def _note_row(self) -> None:
         """A row has come: the input is active, and its idle time starts anew."""
+        self._last = self._loop.time()
         if self._is_idle:
             self._is_idle = False
+            self._watch()
             self._output.emit_watermark_status(WatermarkStatus.ACTIVE)
-        if self._idleness is not None:
-            self._stop_timer()
-            self._timer = self._loop.call_later(self._idleness, self._fall_idle)
 
-    def _fall_idle(self) -> None:
+    def _watch(self) -> None:
+        assert self._idleness is not None
+        self._timer = self._loop.call_at(self._last + self._idleness, self._look, self._last)
+
+    def _look(self, last: float) -> None:
+        """The input is idle if no row has come since the last one of that time."""
+        if self._last > last:
+            self._watch()
+            return
         self._is_idle = True
-        self._output.emit_watermark_status(WatermarkStatus.IDLE)
+        try:
+            self._output.emit_watermark_status(WatermarkStatus.IDLE)
+        except BaseException as error:  # a timer's exception would only be logged
+            self._fail(error)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -211,7 +232,8 @@ class WatermarkOperator(SynchronousOperator):
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         if self._idleness is not None:  # an input without any row is idle too
-            self._timer = self._loop.call_later(self._idleness, self._fall_idle)
+            self._last = self._loop.time()
+            self._watch()
         try:
             yield
         finally:
