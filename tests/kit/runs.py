@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from asyncudf import AsyncStream
+from asyncudf import AsyncStream, AsyncUDFError
 from asyncudf.testing import run_stream
 from tests.kit.engines import Counted, Engine, added_up, started_streams
 
-__all__ = ("figures_of", "run_of_a_function", "run_of_a_stream", "run_of_tasks")
+__all__ = ("figures_of", "run_of_a_function", "run_of_a_stream", "run_of_tasks", "run_that_ends")
 
 
 def figures_of(
-    tasks: Sequence[Counted], options: Mapping[str, Any], entry_point: str = "column"
+    tasks: Sequence[Counted], options: Mapping[str, Any], entry_point: str = "column", *, statuses: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """What `run.metrics` tells of the functions, of each of which these tasks have counted something."""
+    """What `run.metrics` tells of the functions, of each of which these tasks have counted something.
+
+    Args:
+        statuses: how each task ended; they have succeeded if left out.
+    """
     messages = []
-    for number, counted in enumerate(tasks):
-        task = {"status": "succeeded", "stage": 1, "partition": number, "attempt": 0, "host": "here", "began": 0.0}
+    for number, (counted, status) in enumerate(zip(tasks, statuses or ["succeeded"] * len(tasks), strict=True)):
+        task = {"status": status, "stage": 1, "partition": number, "attempt": 0, "host": "here", "began": 0.0}
         functions = {
             name: {
                 "about": {"name": name, "entry_point": entry_point, "order": order, "options": dict(options)},
@@ -50,6 +55,22 @@ def run_of_a_function(
         engine.loop.call_later(number * every, feed, start)
     engine.run()
     (figures,) = figures_of([engine.counted], engine.udf.options.to_plain())
+    return figures
+
+
+def run_that_ends(function: Callable[..., Any], rows: Iterable[Any], **options: Any) -> dict[str, Any]:
+    """The figures of a job that an error has ended: one of two tasks has failed, and Spark has stopped the other."""
+    failed, stopped = Engine(function, **options), Engine(function, **options)
+    failed.feed(rows)
+    failed.end()
+    with contextlib.suppress(AsyncUDFError):
+        failed.run()
+        raise AssertionError("the task has not failed")
+    stopped.feed([])
+    stopped.run(until=60.0)
+    (figures,) = figures_of(
+        [failed.counted, stopped.counted], failed.udf.options.to_plain(), statuses=["failed", "stopped"]
+    )
     return figures
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import tracemalloc
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -222,3 +223,20 @@ def test_a_class_for_each_error_does_not_fill_the_memory() -> None:
     twice.merge(metrics)
     assert twice.errors.total() == 2000
     assert len(twice.errors) == ERROR_TYPES + 1
+
+
+def attempt(partition: int, status: str, number: int, *, stage: int = 1) -> dict[str, Any]:
+    told = message(10 * partition + number + 1000 * stage, status)
+    told["task"].update(stage=stage, partition=partition, attempt=number)
+    return told
+
+
+def test_a_partition_that_no_attempt_has_done_is_given_up() -> None:
+    """In whichever order the messages come; what an earlier stage gave up was done again, or there were no other."""
+    told = [attempt(0, "failed", 0), attempt(0, "succeeded", 1), attempt(1, "failed", 0), attempt(1, "failed", 1)]
+    for order in permutations(told):
+        (found,) = run_of(*order).to_plain()
+        assert (found["given_up"], found["tasks"]["failed"]) == (1, 3)
+    (running,) = run_of(*told, attempt(1, "running", 2)).to_plain()
+    (later,) = run_of(*told, attempt(0, "succeeded", 0, stage=2)).to_plain()
+    assert (running["given_up"], later["given_up"]) == (0, 0)

@@ -17,11 +17,12 @@ TEXTS: dict[str, tuple[dict[str, Any], str]] = {
         figures(
             **BUSY,
             tasks={"succeeded": 1, "failed": 2},
-            failed_attempts={"seconds": 90.0, "calls": 311, "errors": {"ValueError": 2}},
+            failed_attempts={"seconds": 90.0, "calls": 311, "errors": {"ValueError": 2}, "ended_by": {"on_error": 2}},
         ),
         (
             "93% of the time went to calls busy, but 2 task attempts failed and took 90% of all time: 311 calls were "
-            'made in vain (mostly ValueError); on_error="null" or "dead_letter" keeps a task going when a row fails'
+            'made in vain; a row that failed ended them (mostly ValueError); on_error="null" or "dead_letter" keeps a '
+            "task going when a row fails"
         ),
     ),
     "failed attempts, though rows that fail are no reason": (
@@ -38,9 +39,9 @@ TEXTS: dict[str, tuple[dict[str, Any], str]] = {
             **BUSY,
             options={"on_error": "raise"},
             tasks={"succeeded": 1, "failed": 2},
-            failed_attempts={"seconds": 90.0, "calls": 311, "errors": {}},
+            failed_attempts={"seconds": 90.0, "calls": 311, "errors": {}, "ended_by": {"no coordinator answers": 2}},
         ),
-        "311 calls were made in vain; Spark's log tells why",
+        "311 calls were made in vain; an error ended them: no coordinator answers; Spark's log tells more",
     ),
     "failed attempts, and little else": (
         figures(
@@ -49,7 +50,7 @@ TEXTS: dict[str, tuple[dict[str, Any], str]] = {
             tasks={"succeeded": 1, "failed": 3},
             failed_attempts={"seconds": 7200.0, "calls": 9000, "errors": {"ValueError": 3}},
         ),
-        "3 task attempts failed and took >99.9% of all time: 9,000 calls were made in vain (mostly ValueError); on_",
+        "3 task attempts failed and took >99.9% of all time: 9,000 calls were made in vain (mostly ValueError); Spark",
     ),
     "a short failed attempt, and little else": (
         figures(
@@ -67,19 +68,6 @@ TEXTS: dict[str, tuple[dict[str, Any], str]] = {
             "Spark's log tells why"
         ),
     ),
-    "all calls that are allowed, with a store": (
-        figures(
-            seconds=0,
-            latency=latencies(0, 0.0),
-            options={"max_calls": 100, "store": "given"},
-            tasks={"failed": 1},
-            failed_attempts={"seconds": 3.0, "calls": 100, "errors": {}},
-        ),
-        (
-            "nothing was completed: 1 task attempt failed and took 100% of all time: 100 calls were made, and the "
-            "store keeps their results; max_calls=100 allows no more"
-        ),
-    ),
     "nothing but failures": (
         figures(
             seconds=0,
@@ -89,7 +77,7 @@ TEXTS: dict[str, tuple[dict[str, Any], str]] = {
         ),
         (
             "nothing was completed: 4 task attempts failed and took 100% of all time: 12 calls were made in vain "
-            '(mostly ValueError); on_error="null" or "dead_letter" keeps a task going when a row fails'
+            "(mostly ValueError); Spark's log tells why"
         ),
     ),
 }

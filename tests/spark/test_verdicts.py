@@ -151,3 +151,20 @@ def test_a_plain_def_that_computes(spark):
         pytest.skip("others had the processor")
     assert "processor is the limit, and more capacity changes nothing" in function["verdict"]["text"]
     assert "more partitions on more cores" in function["verdict"]["text"]
+
+
+def test_what_has_ended_a_job_comes_first(spark):
+    """One task fails, Spark stops the other, and their figures tell of anything but that."""
+
+    @async_pandas_udf(on_error="null", max_failures=20)
+    async def rejecting(id: int) -> int:
+        await asyncio.sleep(0.02)
+        if id >= ROWS / 2:
+            raise ValueError("no such row")
+        return id
+
+    with monitor(spark) as run, pytest.raises(Exception, match="more than max_failures= allows"):
+        spark.range(0, ROWS, 1, 2).select(rejecting("id")).collect()
+    (function,) = run.metrics["functions"]
+    assert (function["given_up"], function["failed_attempts"]["ended_by"]) == (1, {"max_failures": 1})
+    assert function["verdict"]["text"].startswith("max_failures=20 ended the job: more rows failed than it allows")

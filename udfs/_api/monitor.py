@@ -107,7 +107,9 @@ class Run:
           held calls back; `processor_seconds` of processor time of the tasks' processes.
         - `seconds` of its tasks together, and in `time` where they went: nine states that add up to them.
         - `verdict`: what was the limit, how sure that is, and what to change.
-        - `failed_attempts`: the same figures of tasks that failed or were lost; they are not in the others.
+        - `failed_attempts`: the same figures of tasks that failed or were lost; they are not in the others. Its
+          `ended_by` counts what ended them: "max_failures", "max_calls", "breaker", "on_error", or an error.
+        - `given_up`: how many partitions failed that no other attempt has done, in the last of the stages.
         - `per_task`: the same figures of each task, of the 200 longest; `per_task_left_out` is how many more there are.
         """
         from .._reports.verdict import verdict

@@ -499,6 +499,7 @@ class Calls:
                 if self._policy.fails_task(outcome):
                     rows = [record.value for record in call.records]
                     self.counts.failed_task(call)
+                    self.counts.ends_task(outcome, None if is_fatal(outcome) else "on_error")
                     self._operator.fail(self._policy.task_error(outcome, call.attempt, rows))
                     return
                 result = self._policy.result(outcome, call.attempt, self.clock() - call.started)

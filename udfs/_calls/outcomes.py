@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextvars
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from asyncudf.queues import StreamRecord
 
-from .._errors.exceptions import FatalError
+from .._errors.exceptions import AsyncUDFError, FatalError
 from .._errors.records import Redact, error_message, error_record, error_text, is_fatal, shown_input, task_error
 from .._functions.async_function import Results
 from .._functions.context import CURRENT_CALL, CallState
@@ -29,6 +30,7 @@ __all__ = (
 
 
 Validate = Callable[[Any], Any]
+LONGEST_CAUSE = 150  # characters
 # A note and not part of the message, which ends with the user's own.
 OTHER_POLICIES = 'With on_error="null", "capture" or "dead_letter" the job goes on without such rows.'
 
@@ -210,6 +212,19 @@ class CallCounts:
     def failed_task(self, call: Call) -> None:
         """The call ends the task."""
         self._abandon([call])
+
+    def ends_task(self, error: BaseException, option: str | None = None) -> None:
+        """The task ends with this error, unless it has ended with another one.
+
+        Args:
+            option: that says so.
+        """
+        ended_by = self._counters.totals.ended_by
+        if not ended_by:
+            text = type_name(error)
+            if issubclass(type(error), AsyncUDFError):
+                text = re.split(r"[:;.]\s|\n", error_message(error, self._redact), maxsplit=1)[0][:LONGEST_CAUSE]
+            ended_by[option or getattr(error, "option", None) or text] += 1
 
     def _abandon(self, calls: Sequence[Call]) -> None:
         for call in calls:

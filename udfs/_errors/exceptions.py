@@ -50,4 +50,9 @@ class FatalError(AsyncUDFError):
     >>> run_rows(call, [1], on_error="null")
     Traceback (most recent call last):
     asyncudf.FatalError: call failed in attempt 1, partition 0, for the input (1,): the key has expired
+
+    Attributes:
+        option: the option that ends the task with this error, such as "max_calls"; None if it is none's.
     """
+
+    option: str | None = None

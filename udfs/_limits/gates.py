@@ -15,6 +15,7 @@ from .._policies.rate_limit import Permits, take
 
 __all__ = (
     "AdaptiveGate",
+    "CallBudget",
     "Gate",
     "LimitedOperator",
     "PendingCall",
@@ -174,20 +175,24 @@ class SpendGate(Gate):
 
     follows_calls = False
 
-    def __init__(self, budget: CallBudget, most: int, function: str) -> None:
+    def __init__(self, budget: CallBudget, most: int, function: str, *, has_store: bool) -> None:
         self._budget = budget
         self._most = most
         self._function = function
+        self._has_store = has_store
 
     def wait(self, call: PendingCall, now: float) -> float | None:
         if self._budget.has_call():
             return 0.0
         if self._budget.is_spent():
-            raise FatalError(
+            kept = "The store keeps" if self._has_store else "A store= keeps"
+            error = FatalError(
                 f"{self._function} has made the {self._most:,} calls that max_calls= allows in one query, and there "
-                "are rows left. A store= keeps results that are paid for; asyncudf.dry_run(df) shows how many calls a "
-                "query makes"
+                f"are rows left. {kept} results that are paid for; asyncudf.dry_run(df) shows how many calls a query "
+                "makes"
             )
+            error.option = "max_calls"
+            raise error
         return None
 
     def began(self, slot: Slot, call: PendingCall, now: float) -> None:

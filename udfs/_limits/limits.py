@@ -25,7 +25,7 @@ from .._policies.options import Options
 from .._policies.rate_limit import Bucket, RateLimit, Scope
 from .._text.safe import type_name
 from .admission import Admission
-from .gates import AdaptiveGate, Gate, LimitedOperator, PermitGate, Pool, ShareGate, SpendGate
+from .gates import AdaptiveGate, CallBudget, Gate, LimitedOperator, PermitGate, Pool, ShareGate, SpendGate
 from .service_health import ServiceHealth
 
 __all__ = ("Limits",)
@@ -95,12 +95,15 @@ class Limits:
         if (total := options.job_capacity) is not None:
             gates.append(ShareGate(self._pool, lambda: total, lambda: None))
         if options.max_calls is not None:
-            gates.append(SpendGate(_TaskSpending(options.max_calls), options.max_calls, self._operator.name))
+            gates.append(self._spend_gate(_TaskSpending(options.max_calls), options.max_calls))
         if options.rate_limit:
             gates.append(
                 PermitGate([(place, _bucket_of(limit)) for place, limit in enumerate(options.rate_limit)], None)
             )
         return gates
+
+    def _spend_gate(self, budget: CallBudget, most: int) -> SpendGate:
+        return SpendGate(budget, most, self._operator.name, has_store=self._options.store is not None)
 
     def _shared_gates(
         self, identity: TaskIdentity, coordinator: Coordinator, stack: contextlib.AsyncExitStack
@@ -127,7 +130,7 @@ class Limits:
             share = running(CapacityShare(link, names.share(total), total, demand))
             gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
         if (most := options.max_calls) is not None:
-            gates.append(SpendGate(running(SharedSpending(link, query, most)), most, operator.name))
+            gates.append(self._spend_gate(running(SharedSpending(link, query, most)), most))
         if limits := options.rate_limit:
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
             own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
@@ -203,6 +206,7 @@ class FailureBudget:
         """These failures have spent the budget: end the task."""
         if self.error is None:
             self.error = FatalError(self.budget.message(self._operator.name, failures))
+            self.error.option = "max_failures"
             self._operator.fail(self.error)
 
     def _add(self, types: dict[str, int], examples: list[str], rows_of_call: int) -> None:

@@ -94,7 +94,9 @@ class BreakerGate(Gate):
 
     def wait(self, call: PendingCall, now: float) -> float | None:
         if self.breaker.has_given_up(now):  # first, for there may always be one more call to probe with
-            raise FatalError(self._given_up())
+            error = FatalError(self._given_up())
+            error.option = "breaker"
+            raise error
         wait = self.breaker.wait(now)
         if wait == 0.0:
             return wait

@@ -44,6 +44,7 @@ class FunctionMetrics:
         repeated_seconds: that calls took which failed and were made again for an equal row that waited; the store of an
             `error_ttl` would have given it the error.
         processor_seconds: of processor time of the task's process.
+        ended_by: how many tasks ended with an error, by the option that says so, or by the error's text without one.
         errors: how many attempts ended with an error, by its type.
         examples: a message for each of these types.
         latency: of calls, from the first attempt to the result.
@@ -91,6 +92,7 @@ class FunctionMetrics:
     def __init__(self, **counts: float) -> None:
         vars(self).update(dict.fromkeys((*self.SUMS, *self.PEAKS), 0), **counts)
         self.errors: Counter[str] = Counter()
+        self.ended_by: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
         self.latency, self.first, self.last = (LatencySketch() for _ in range(3))
         self.time = dict.fromkeys(State, 0.0)
@@ -113,7 +115,7 @@ class FunctionMetrics:
 
     def note_error(self, kind: str, message: Callable[[], str]) -> None:
         """Count an attempt that ended with an error; of the first of its kind the message is kept."""
-        kind = kind if kind in self.errors or len(self.errors) < ERROR_TYPES else OTHERS
+        kind = _kind(kind, self.errors)
         self.errors[kind] += 1
         if kind not in self.examples:
             self.examples[kind] = message()[:EXAMPLE]
@@ -124,8 +126,10 @@ class FunctionMetrics:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in self.PEAKS:
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
+        for cause, count in other.ended_by.items():
+            self.ended_by[_kind(cause, self.ended_by)] += count
         for kind, count in other.errors.items():
-            kind = kind if kind in self.errors or len(self.errors) < ERROR_TYPES else OTHERS
+            kind = _kind(kind, self.errors)
             self.errors[kind] += count
             self.examples.setdefault(kind, other.examples.get(kind, ""))
         for name in self.SKETCHES:
@@ -137,6 +141,7 @@ class FunctionMetrics:
         """As plain values, for JSON; `from_plain` makes the same of them."""
         return {
             **{name: getattr(self, name) for name in (*self.SUMS, *self.PEAKS)},
+            "ended_by": dict(self.ended_by),
             "errors": dict(self.errors),
             "examples": self.examples,
             **{name: getattr(self, name).to_plain() for name in self.SKETCHES},
@@ -146,9 +151,15 @@ class FunctionMetrics:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> FunctionMetrics:
         metrics = cls(**{name: plain[name] for name in (*cls.SUMS, *cls.PEAKS)})
+        metrics.ended_by.update(plain["ended_by"])
         metrics.errors.update(plain["errors"])
         metrics.examples.update(plain["examples"])
         for name in cls.SKETCHES:
             setattr(metrics, name, LatencySketch.from_plain(plain[name]))
         metrics.time.update({State[name.upper()]: seconds for name, seconds in plain["time"].items()})
         return metrics
+
+
+def _kind(kind: str, counted: Mapping[str, int]) -> str:
+    """What a kind is counted as."""
+    return kind if kind in counted or len(counted) < ERROR_TYPES else OTHERS

@@ -21,6 +21,7 @@ COUNTS = (
 )  # fmt: skip
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TaskAttempt = tuple[int, int, int]  # its stage, its partition, and which attempt it was
+_Partition = tuple[int, int]  # its stage, its number
 IN_VAIN = ("failed", "lost")  # ends of a task whose results Spark does not use
 
 
@@ -58,6 +59,7 @@ class _Function:
     """What is known of one use of a function."""
 
     # A part is in `totals` or `in_vain` once its task has ended, and in `details` as long as it is among the longest.
+    # failed, retried: partitions of which a task failed, and of which a later attempt did not, as far as it is known
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         self.about = about
@@ -65,6 +67,8 @@ class _Function:
         self.in_vain = FunctionMetrics()
         self.states: Counter[str] = Counter()
         self.stages: set[int] = set()
+        self.failed: set[_Partition] = set()
+        self.retried: set[_Partition] = set()
         self.details: list[_Part] = []
         self.left_out = 0
         self.running_rows, self.running_calls = 0, 0.0
@@ -80,8 +84,13 @@ class _Function:
             del self.details[DETAILED:]
 
     def _note(self, part: _Part) -> None:
-        self.states[part.task["status"]] += 1
+        status, where = part.task["status"], (part.task["stage"], part.task["partition"])
+        self.states[status] += 1
         self.stages.add(part.task["stage"])
+        if status == "failed":
+            self.failed.add(where)
+        elif status not in IN_VAIN and part.task["attempt"]:
+            self.retried.add(where)
         self.began = min(self.began, part.task["began"])
         self.ended = max(self.ended, part.task["began"] + part.metrics.seconds)
 
@@ -92,6 +101,8 @@ class _Function:
         copy.in_vain.merge(self.in_vain)
         copy.states.update(self.states)
         copy.stages.update(self.stages)
+        copy.failed.update(self.failed)
+        copy.retried.update(self.retried)
         copy.details, copy.left_out, copy.began, copy.ended = [*self.details], self.left_out, self.began, self.ended
         for part in parts:
             copy.add(part)
@@ -109,6 +120,7 @@ class _Function:
             "entry_point": self.about["entry_point"],
             "options": dict(self.about["options"]),
             "tasks": {status: self.states[status] for status in ("succeeded", "stopped", "running", *IN_VAIN)},
+            "given_up": sum(stage == max(self.stages) for stage, _ in self.failed - self.retried),
             "running": {"rows": self.running_rows, "in_flight": round(self.running_calls)},
             "stages": sorted(self.stages),
             "began": self.began,
@@ -216,6 +228,7 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
             for name in ("waited", "refused_seconds", "processor_seconds", "following_seconds", "repeated_seconds")
         },
         **{name: getattr(metrics, name) for name in COUNTS},
+        "ended_by": dict(metrics.ended_by.most_common()),
         "errors": dict(metrics.errors.most_common()),
         "examples": dict(metrics.examples),
         "in_flight": {"mean": metrics.in_flight, "peak": metrics.in_flight_peak},

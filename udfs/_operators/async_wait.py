@@ -195,6 +195,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._calls.abandon()  # calls that have begun meanwhile
         await self._pool.close(patient=exc_type is None)
 
+    def fail(self, error: BaseException) -> None:
+        self._calls.counts.ends_task(error)
+        super().fail(error)
+
     # Rows enter.
 
     def has_rows(self) -> bool:

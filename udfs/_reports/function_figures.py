@@ -31,6 +31,7 @@ class FunctionFigures:
         self.plain = function
         self.options: Mapping[str, Any] = function.get("options") or {}
         self.errors: Mapping[str, int] = function.get("errors") or {}
+        self.in_vain: Mapping[str, Any] = function.get("failed_attempts") or {}
         account = function.get("time") or {}
         self.time = {state: max(0.0, account.get(state.name.lower()) or 0.0) for state in State}
         self.seconds = sum(self.time.values())

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from .._text.figures import count, seconds, share, things
+from .._text.safe import one_line
 from .function_figures import FunctionFigures, seconds_of
 from .rules import Diagnosis, at_most, diagnosis, mostly
 
@@ -67,13 +68,15 @@ def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
         run_seconds: of the whole run. If the function's tasks were a small part of it, the text says so.
     """
     f = FunctionFigures(function)
-    failed = failed_attempts(f)
+    name, cost = (f.top.name.lower(), f.share(f.top)) if f.seconds else (None, 0.0)
+    end, failed = end_of_job(f), failed_attempts(f)
+    if end is not None:
+        return Verdict(name, cost, "sure", f"{end.seen}; {end.change}")
     if not f.seconds and not f.count("rows"):
         if failed is None:
             text = "nothing ran: no task had a row for it, or none has reported anything yet"
             return Verdict(None, 0.0, "not clear", text)
         return Verdict(None, 0.0, "sure", f"nothing was completed: {failed.seen}; {failed.change}")
-    name, cost = (f.top.name.lower(), f.share(f.top)) if f.seconds else (None, 0.0)
     if (f.calls_ended < FEW_CALLS and f.seconds < LONG * f.latency("max")) or f.seconds < SHORT:
         if failed is not None and failed.gain >= LITTLE:
             return Verdict(name, cost, "likely", f"{failed.seen}; {failed.change}")
@@ -130,25 +133,52 @@ def _runs_at(task: Mapping[str, Any], moment: float) -> bool:
     return bool(began <= moment < began + seconds_of(task))
 
 
+def end_of_job(f: FunctionFigures) -> Diagnosis | None:
+    """What ended the job, where Spark has given up a partition: then nothing else matters."""
+    if not f.count("given_up"):
+        return None
+    end = end_of(f, "the job")
+    if end is None:
+        end = Diagnosis("an error outside of the calls ended the job", "Spark's log tells why")
+    kept = "; the store keeps the results of calls that have ended" if f.options.get("store") else ""
+    return end._replace(change=f"{end.change}{kept}")
+
+
+def end_of(f: FunctionFigures, what: str) -> Diagnosis | None:
+    """The error that ended most of the tasks that failed; None if no function has raised one."""
+    ends = f.in_vain.get("ended_by") or {}
+    if not ends:
+        return None
+    cause, often = max(ends, key=lambda cause: ends[cause]), mostly(f.in_vain.get("errors") or {})
+    value = f.options.get(cause)
+    ended = f"{cause}={f'{value:_}' if isinstance(value, (int, float)) else ''} ended {what}"
+    match cause:
+        case "max_failures":
+            change = "first look why they fail (run.metrics has examples)"
+            return Diagnosis(f"{ended}: more rows failed than it allows{often}", change)
+        case "max_calls":
+            return Diagnosis(f"{ended}: all these calls were made, and rows are left", "a higher one goes further")
+        case "breaker":
+            seen = f"{ended}: the service gave no answer for its max_open{often}"
+            return Diagnosis(seen, "run it again when the service works")
+        case "on_error":
+            change = 'on_error="null" or "dead_letter" keeps a task going when a row fails'
+            return Diagnosis(f"a row that failed ended {what}{often}", change)
+    return Diagnosis(f"an error ended {what}: {one_line(cause)}", "Spark's log tells more")
+
+
 def failed_attempts(f: FunctionFigures) -> Diagnosis | None:
     """The task attempts that failed: their calls were made in vain."""
-    failed, tasks = f.plain.get("failed_attempts") or {}, f.plain.get("tasks") or {}
-    attempts, spent = (tasks.get("failed") or 0) + (tasks.get("lost") or 0), failed.get("seconds") or 0.0
+    tasks = f.plain.get("tasks") or {}
+    attempts, spent = (tasks.get("failed") or 0) + (tasks.get("lost") or 0), f.in_vain.get("seconds") or 0.0
     if not attempts or not spent:
         return None
     gain = spent / (spent + f.seconds)
-    errors = failed.get("errors") or {}
-    made = failed.get("calls") or 0
-    what = "made, and the store keeps their results" if f.options.get("store") else "made in vain"
-    calls = f"{count(made)} calls were {what}{mostly(errors)}"
-    most = f.options.get("max_calls")
+    done = "made, and the store keeps their results" if f.options.get("store") else "made in vain"
+    calls = f"{count(f.in_vain.get('calls') or 0)} calls were {done}"
     seen = f"{things(attempts, 'task attempt')} failed and took {share(gain)} of all time: {calls}"
-    if not tasks.get("failed"):
-        change = "their executors were lost: Spark's log tells why"
-    elif type(most) is int and not errors and made + f.count("calls") >= most:
-        change = f"max_calls={most:_} allows no more"
-    elif not errors or f.options.get("on_error", "raise") != "raise":  # no row's error ended them
-        change = "Spark's log tells why"
-    else:
-        change = 'on_error="null" or "dead_letter" keeps a task going when a row fails'
-    return Diagnosis(seen, change, gain)
+    if (end := end_of(f, "them")) is not None:
+        return Diagnosis(seen, f"{end.seen}; {end.change}", gain)
+    seen += mostly(f.in_vain.get("errors") or {})
+    whose = "" if tasks.get("failed") else "their executors were lost: "
+    return Diagnosis(seen, f"{whose}Spark's log tells why", gain)
