@@ -155,6 +155,29 @@ def test_a_row_that_is_completed_while_another_leaves_leaves_behind_it(mode: str
     assert [row["two"] for row in got] == [10, 11, 20, 21]
 
 
+@pytest.mark.parametrize("mode", ["ordered_wait", "unordered_wait"])
+def test_rows_without_a_call_behind_a_row_that_is_completed_while_another_leaves_leave_too(mode: str) -> None:
+    """The coroutines of both rows run on, so the others need no slot: "cannot enter context", and the job was dead."""
+
+    class RunsOn(AsyncFunction):
+        async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+            if value["n"] == 0:
+                await asyncio.sleep(1)
+                result_future.complete([10])
+            else:
+                FUTURES.append(result_future)
+            await asyncio.sleep(60)
+
+    def build(stream: AsyncStream) -> AsyncStream:
+        waited: AsyncStream = getattr(stream, mode)(
+            RunsOn(), "n", returnType="int", as_="two", on_null_input="null", capacity=2, queue_size=2
+        )
+        return waited.map(complete_the_other)
+
+    got = run_stream(build, [{"n": n} for n in (0, 1, None, None)], "n int")
+    assert [row["two"] for row in got] == [10, 20, 21, None, None]
+
+
 VARIABLE: contextvars.ContextVar[Any] = contextvars.ContextVar("VARIABLE", default=None)
 SEEN: list[Any] = []
 

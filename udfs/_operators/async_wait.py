@@ -223,6 +223,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """Admit elements that need no slot (markers, rows that need no call) while no slot is free."""
         if self._is_admitting:  # an element may leave at once, and the emission comes here again
             return
+        if self._emitter.is_going_on:  # the row that is leaving has completed another one, and must not be passed
+            self.slots_are_taken()
+            return
         self._is_admitting = True
         try:
             while (self._pool.is_full or self._admission.closed_by is not None) and self._intake.may_admit_without_slot:
