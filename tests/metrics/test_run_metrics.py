@@ -240,3 +240,12 @@ def test_a_partition_that_no_attempt_has_done_is_given_up() -> None:
     (running,) = run_of(*told, attempt(1, "running", 2)).to_plain()
     (later,) = run_of(*told, attempt(0, "succeeded", 0, stage=2)).to_plain()
     assert (running["given_up"], later["given_up"]) == (0, 0)
+
+
+def test_the_waits_for_a_limit_add_up() -> None:
+    """Over the tasks that have begun with it; one without a limit has none."""
+    first, second, other = message(1), message(2), message(3)
+    for told, seconds in ((first, 2.0), (second, 0.5)):
+        told["functions"]["1:0"]["metrics"]["limit_seconds"] = {"RateLimit(20)": seconds, "job_capacity": 0.0}
+    (found,) = run_of(first, second, other).to_plain()
+    assert found["limit_seconds"] == {"RateLimit(20)": 2.5, "job_capacity": 0.0}

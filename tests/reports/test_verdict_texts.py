@@ -270,7 +270,9 @@ VERDICTS: dict[str, Case] = {
         ["90%", "the query after the function", "faster reader", "more partitions", "at most 90%"],
     ),
     "permits": (
-        figures(limit=9.0, calls_busy=1.0, in_flight={"mean": 2.0, "peak": 20}),
+        figures(
+            limit=9.0, calls_busy=1.0, options={"rate_limit": "RateLimit(50)"}, in_flight={"mean": 2.0, "peak": 20}
+        ),
         "limit",
         ["90%", "permit", "rate_limit", "at most 90%"],
     ),
@@ -279,15 +281,62 @@ VERDICTS: dict[str, Case] = {
         "limit",
         ["90%", "job_capacity=40", "a higher job_capacity", "at most 90%"],
     ),
-    "two limits": (
-        figures(limit=9.0, calls_busy=1.0, options={"job_capacity": 40, "rate_limit": "given"}, throttled=1),
+    "two limits, of which one binds": (
+        figures(
+            limit=9.0,
+            calls_busy=1.0,
+            options={"rate_limit": 'RateLimit(20), RateLimit(600, per="minute")'},
+            limit_seconds={"RateLimit(20)": 0.1, 'RateLimit(600, per="minute")': 8.9},
+        ),
         "limit",
-        ["90%", "permit", "job_capacity=40", "a higher rate_limit", "at most 75%"],
+        ["90%", '99% of that for RateLimit(600, per="minute")', "a higher one", "until RateLimit(20) is the limit"],
+    ),
+    "a rate and a number of calls, as tight": (
+        figures(
+            limit=9.0,
+            calls_busy=1.0,
+            options={"job_capacity": 40, "rate_limit": "RateLimit(20)"},
+            limit_seconds={"RateLimit(20)": 5.0, "job_capacity": 4.0},
+        ),
+        "limit",
+        ["90%", "56% of that for RateLimit(20)", "44% for job_capacity=40", "these are the limit", "higher ones"],
+    ),
+    "three limits": (
+        figures(
+            limit=9.0,
+            calls_busy=1.0,
+            options={"job_capacity": 40, "rate_limit": "RateLimit(20), RateLimit(9_000, per=3600)"},
+            limit_seconds={"RateLimit(20)": 0.0, "RateLimit(9_000, per=3600)": 0.0, "job_capacity": 9.0},
+        ),
+        "limit",
+        ["90%", "100% of that for job_capacity=40", "a higher one", "until another of them is the limit"],
+    ),
+    "full slots, and one of two limits": (
+        figures(
+            calls_busy=6.0,
+            limit=4.0,
+            options={"job_capacity": 40, "rate_limit": "RateLimit(20)"},
+            limit_seconds={"RateLimit(20)": 4.0, "job_capacity": 0.0},
+            in_flight={"mean": 15, "peak": 20},
+        ),
+        "calls_busy",
+        ["60%", "all 20 slots", "for 40% ", "a permit", "a higher RateLimit(20)", "at most 25%"],
     ),
     "refusals": (
         figures(limit=9.0, calls_busy=1.0, throttled=12, refused_seconds=8.0, in_flight={"mean": 2.0, "peak": 20}),
         "limit",
         ["90%", "the service refused 12 calls", "rate_limit", "job_capacity"],
+    ),
+    "refusals, though there are limits": (
+        figures(
+            limit=9.0,
+            calls_busy=1.0,
+            throttled=12,
+            options={"job_capacity": 40, "rate_limit": "RateLimit(20)"},
+            limit_seconds={"RateLimit(20)": 4.0, "job_capacity": 0.0},
+        ),
+        "limit",
+        ["90%", "rate_limit=", "job_capacity=", "12 calls", "a lower rate_limit", "a lower job_capacity"],
     ),
     "a capacity that is found out": (
         figures(calls_busy=10.0, options={"capacity": "given"}, in_flight={"mean": 12.0, "peak": 31}),

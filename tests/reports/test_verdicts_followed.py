@@ -380,6 +380,13 @@ MANY_TIMES = RetryStrategy.fixed_delay(attempts=1000, delay=0.05)
 BACKOFF = RetryStrategy.exponential_backoff(attempts=5, initial=1.0, maximum=20.0)
 
 
+OF_A_SECOND = RateLimit(20, scope="task")
+
+
+def tokens(n: int) -> float:
+    return 200.0
+
+
 class Job(NamedTuple):
     """A job, what its verdict has to tell, how sure it may be, and the run that follows the advice."""
 
@@ -531,6 +538,34 @@ JOBS = {
         "calls waited for a permit: what you allow is the limit",
         "likely",
         lambda text: run(steady()),
+    ),
+    "two rates": Job(
+        lambda: run(steady(), rate_limit=[OF_A_SECOND, RateLimit(600, per="minute", scope="task")]),
+        "limit",
+        'for RateLimit(600, per="minute", scope="task"): this is the limit, and capacity changes nothing; a higher '
+        'one, if the service allows it and Spark keeps up, helps until RateLimit(20, scope="task") is the limit',
+        "likely",
+        lambda text: run(steady(), rate_limit=[OF_A_SECOND, RateLimit(6000, per="minute", scope="task")]),
+        0.5,
+    ),
+    "a rate of the calls, and one of what they cost": Job(
+        lambda: run(steady(), rate_limit=[OF_A_SECOND, RateLimit(60_000, per="minute", cost=tokens, scope="task")]),
+        "limit",
+        'of that for RateLimit(60_000, per="minute", cost=tokens, scope="task"): this is the limit',
+        "likely",
+        lambda text: run(
+            steady(), rate_limit=[OF_A_SECOND, RateLimit(600_000, per="minute", cost=tokens, scope="task")]
+        ),
+        0.75,
+    ),
+    "a rate, and few calls at once": Job(
+        lambda: run(steady(), rate_limit=RateLimit(200, scope="task"), job_capacity=2),
+        "limit",
+        "100% of that for job_capacity=2: this is the limit, and capacity changes nothing; a higher one, if the "
+        'service allows it and Spark keeps up, helps until RateLimit(200, scope="task") is the limit',
+        "likely",
+        lambda text: run(steady(), rate_limit=RateLimit(200, scope="task"), job_capacity=20),
+        0.8,
     ),
     "a service that refuses calls": Job(
         lambda: run(refusing()),

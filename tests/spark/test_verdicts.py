@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from asyncudf import async_pandas_udf, monitor, ordered_wait
+from asyncudf import RateLimit, async_pandas_udf, monitor, ordered_wait
 
 pytestmark = pytest.mark.spark
 
@@ -168,3 +168,14 @@ def test_what_has_ended_a_job_comes_first(spark):
     (function,) = run.metrics["functions"]
     assert (function["given_up"], function["failed_attempts"]["ended_by"]) == (1, {"max_failures": 1})
     assert function["verdict"]["text"].startswith("max_failures=20 ended the job: more rows failed than it allows")
+
+
+def test_of_several_limits_the_one_that_binds_is_named(spark):
+    """The coordinator grants the permits of all limits for the same time, that of the slowest."""
+    limits = [RateLimit(100), RateLimit(1200, per="minute", burst=1), RateLimit(500, scope="task")]
+    limited = call.with_options(rate_limit=limits, job_capacity=50)
+    function = told(spark, spark.range(0, 80, 1, 2).select(limited("id")))
+    waited, slowest = function["limit_seconds"], 'RateLimit(1_200, per="minute")'
+    assert {*waited} == {"job_capacity", "RateLimit(100)", slowest, 'RateLimit(500, scope="task")'}
+    assert waited[slowest] > sum(waited.values()) / 2
+    assert f"of that for {slowest}: this is the limit, and capacity changes nothing" in function["verdict"]["text"]

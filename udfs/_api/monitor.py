@@ -101,6 +101,8 @@ class Run:
         - `in_flight` and `queued` (calls; rows in the queue) with `mean` and `peak` per task; `bytes_peak` of results.
         - `latency` of calls in seconds: `count`, `mean`, `min`, `p50`, `p90`, `p95`, `p99`, `max` (quantiles with an
           error of 1%), and a `histogram`; `first` and `last`, that of those that ended first and last in their tasks.
+        - `limit_seconds`: for each limit that is given, such as "job_capacity" or "RateLimit(20)", how long calls were
+          held back by it.
         - `waited`: seconds that calls were in back-off; `following_seconds` for which slots were free while rows
           waited for the calls of equal rows; `repeated_seconds` that calls took which failed and were made again for an
           equal row, whose error a store with `error_ttl` keeps; `refused_seconds` for which refusals of the service

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 
-from .._policies.rate_limit import BlockSize, LeasedPermits, RateLimit, nap_of, take
+from .._policies.rate_limit import BlockSize, LeasedPermits, RateLimit, nap_of, take, tightest
 from .client import LEASE, Coordinator
 from .periodic import NOW, RUN, PeriodicTask, TaskLink
 
@@ -207,6 +207,10 @@ class SharedPermits(PeriodicTask):
             self._costs = costs
             self._poke()
         return wait == 0.0
+
+    def tightest(self, costs: Sequence[float]) -> int | None:
+        """Which of the limits lets a call begin last; None while permits are asked for."""
+        return tightest(self._leased, costs, self._clock())
 
     async def close(self) -> None:
         """Give back what is not used, as far as no task has later permits."""

@@ -54,6 +54,7 @@ class Admission:
         self._pool = pool
         counters: TaskCounters = operator.counters
         self._counters = counters
+        self._limit_seconds = counters.totals.limit_seconds
         self._account = counters.account
         self._clock = counters.clock
         self._health = health
@@ -70,6 +71,7 @@ class Admission:
         self._gates = [*self._health.gates, *gates]
         self._on_begin = [gate.began for gate in self._gates if type(gate).began is not Gate.began]
         self._on_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
+        self._limit_seconds.update(dict.fromkeys((limit for gate in gates for limit in gate.limits), 0.0))
         self._has_limits = bool(gates) or self._health.has_limits
         self.is_open = not self._has_limits
         self._look()
@@ -123,8 +125,11 @@ class Admission:
         self.closed_by = None
         self._look()
         self._account.enter(State.CALLS_BUSY)  # until it turns out that another gate is closed
+        waited = self._clock() - self._since
         if gate is self._gates[0]:  # the refusals
-            self._counters.totals.refused_seconds += self._clock() - self._since
+            self._counters.totals.refused_seconds += waited
+        elif gate.limits:
+            self._limit_seconds[gate.limit] += waited
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -11,7 +11,7 @@ from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import CapacityPolicy
-from .._policies.rate_limit import Permits, take
+from .._policies.rate_limit import Permits, take, tightest
 
 __all__ = (
     "AdaptiveGate",
@@ -94,10 +94,14 @@ class Gate:
     Attributes:
         state: where the time goes while a call waits for this gate.
         follows_calls: whether its answer may change when a call ends.
+        limits: what it bounds calls by, as people are shown it; empty where they have said no limit.
+        limit: that of them which the last call that it turned away waits for.
     """
 
     state = State.LIMIT
     follows_calls = True
+    limits: Sequence[str] = ()
+    limit = ""
 
     def wait(self, call: PendingCall, now: float) -> float | None:
         """0.0 if an attempt may begin now; else the seconds after which to ask again, None if the task is woken then.
@@ -149,6 +153,9 @@ class ShareGate(Gate):
         limit: returns the share.
         poke: called when the task could use a larger share.
     """
+
+    limits = ("job_capacity",)
+    limit = "job_capacity"
 
     def __init__(self, pool: Pool, limit: Callable[[], int], poke: Callable[[], None]) -> None:
         self._pool = pool
@@ -203,13 +210,20 @@ class PermitGate(Gate):
     """`rate_limit`: `wait` takes the permits of an attempt that all other gates let begin.
 
     Args:
+        limits: each limit as people are shown it.
         own: the permits of the task's own limits, each with its place in `rate_limit`.
         shared: the places of the limits of the job, and their permits.
     """
 
     follows_calls = False
 
-    def __init__(self, own: Sequence[tuple[int, Permits]], shared: tuple[Sequence[int], SharedPermits] | None) -> None:
+    def __init__(
+        self,
+        limits: Sequence[str],
+        own: Sequence[tuple[int, Permits]],
+        shared: tuple[Sequence[int], SharedPermits] | None,
+    ) -> None:
+        self.limits = limits
         self._own = own
         self._shared = shared
 
@@ -218,12 +232,22 @@ class PermitGate(Gate):
         assert costs is not None
         own, own_costs = [permits for _, permits in self._own], [costs[place] for place, _ in self._own]
         if self._shared is None:
-            return take(own, own_costs, now)
-        begin = max((permits.due(cost, now) or now for permits, cost in zip(own, own_costs, strict=True)), default=now)
-        if begin > now:
-            return begin - now
-        places, shared = self._shared
-        if not shared.take([costs[place] for place in places]):
-            return None
-        take(own, own_costs, now)
-        return 0.0
+            wait = take(own, own_costs, now)
+        else:
+            dues = (permits.due(cost, now) or now for permits, cost in zip(own, own_costs, strict=True))
+            wait = max(dues, default=now) - now
+        if wait != 0.0:
+            self._turns_away(tightest(own, own_costs, now), [place for place, _ in self._own])
+        elif self._shared is not None:
+            places, shared = self._shared
+            shared_costs = [costs[place] for place in places]
+            if not shared.take(shared_costs):
+                self._turns_away(shared.tightest(shared_costs), places)
+                return None
+            take(own, own_costs, now)
+        return wait
+
+    def _turns_away(self, number: int | None, places: Sequence[int]) -> None:
+        """Note which limit a call waits for; while permits are asked for it is the one that calls waited for before."""
+        if number is not None or not self.limit:
+            self.limit = self.limits[places[number or 0]]

@@ -22,7 +22,7 @@ from .._errors.records import error_text
 from .._policies.capacity import AdaptiveCapacity, CapacityPolicy
 from .._policies.error_budget import EXAMPLES, Failures
 from .._policies.options import Options
-from .._policies.rate_limit import Bucket, RateLimit, Scope
+from .._policies.rate_limit import Bucket, RateLimit, Scope, limit_label
 from .._text.safe import type_name
 from .admission import Admission
 from .gates import AdaptiveGate, CallBudget, Gate, LimitedOperator, PermitGate, Pool, ShareGate, SpendGate
@@ -98,7 +98,11 @@ class Limits:
             gates.append(self._spend_gate(_TaskSpending(options.max_calls), options.max_calls))
         if options.rate_limit:
             gates.append(
-                PermitGate([(place, _bucket_of(limit)) for place, limit in enumerate(options.rate_limit)], None)
+                PermitGate(
+                    [*map(limit_label, options.rate_limit)],
+                    [(place, _bucket_of(limit)) for place, limit in enumerate(options.rate_limit)],
+                    None,
+                )
             )
         return gates
 
@@ -135,7 +139,7 @@ class Limits:
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
             own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
             shared = (places, running(SharedPermits(link, names.rates(limits)))) if places else None
-            gates.append(PermitGate(own, shared))
+            gates.append(PermitGate([*map(limit_label, limits)], own, shared))
         if (failures := self.failures) is not None:
             failures.tally = running(SharedFailures(link, query, identity.part, failures.budget, failures.spent))
         return gates

@@ -40,6 +40,7 @@ class FunctionMetrics:
         queued_seconds: how long the rows were in the queue, all together.
         waited: seconds that calls spent in the back-off before another attempt; part of their latency.
         refused_seconds: for which calls were held back because the service had refused others.
+        limit_seconds: for which calls waited for each limit, by what people are shown of it.
         following_seconds: for which slots were free while rows waited for the calls of equal rows.
         repeated_seconds: that calls took which failed and were made again for an equal row that waited; the store of an
             `error_ttl` would have given it the error.
@@ -93,6 +94,7 @@ class FunctionMetrics:
         vars(self).update(dict.fromkeys((*self.SUMS, *self.PEAKS), 0), **counts)
         self.errors: Counter[str] = Counter()
         self.ended_by: Counter[str] = Counter()
+        self.limit_seconds: dict[str, float] = {}
         self.examples: dict[str, str] = {}
         self.latency, self.first, self.last = (LatencySketch() for _ in range(3))
         self.time = dict.fromkeys(State, 0.0)
@@ -126,6 +128,8 @@ class FunctionMetrics:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in self.PEAKS:
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
+        for limit, seconds in other.limit_seconds.items():
+            self.limit_seconds[limit] = self.limit_seconds.get(limit, 0.0) + seconds
         for cause, count in other.ended_by.items():
             self.ended_by[_kind(cause, self.ended_by)] += count
         for kind, count in other.errors.items():
@@ -141,6 +145,7 @@ class FunctionMetrics:
         """As plain values, for JSON; `from_plain` makes the same of them."""
         return {
             **{name: getattr(self, name) for name in (*self.SUMS, *self.PEAKS)},
+            "limit_seconds": dict(self.limit_seconds),
             "ended_by": dict(self.ended_by),
             "errors": dict(self.errors),
             "examples": self.examples,
@@ -151,6 +156,7 @@ class FunctionMetrics:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> FunctionMetrics:
         metrics = cls(**{name: plain[name] for name in (*cls.SUMS, *cls.PEAKS)})
+        metrics.limit_seconds.update(plain["limit_seconds"])
         metrics.ended_by.update(plain["ended_by"])
         metrics.errors.update(plain["errors"])
         metrics.examples.update(plain["examples"])

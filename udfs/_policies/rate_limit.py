@@ -25,6 +25,7 @@ __all__ = (
     "limit_label",
     "nap_of",
     "take",
+    "tightest",
 )
 
 
@@ -182,6 +183,8 @@ def _period(value: Any) -> float:
 class Permits(Protocol):
     """The permits of one limit."""
 
+    @property
+    def interval(self) -> float: ...  # seconds for one permit
     def due(self, cost: float, now: float) -> float | None:
         """When a call of this cost may begin, now or later; None if there are too few permits to say."""
 
@@ -208,6 +211,23 @@ def take(permits: Sequence[Permits], costs: Sequence[float], now: float) -> floa
     return 0.0
 
 
+def tightest(permits: Sequence[Permits], costs: Sequence[float], now: float) -> int | None:
+    """Which of the limits lets a call begin last; of several that do so together, the slowest.
+
+    None if it has to wait for none, as far as is known: permits that are asked for may come at once.
+
+    >>> limits = [Bucket(RateLimit(20, burst=1)), Bucket(RateLimit(600, per="minute", burst=1))]
+    >>> take(limits, [3.0, 1.0], 100.0), tightest(limits, [3.0, 1.0], 100.0), tightest(limits, [0.0, 1.0], 101.0)
+    (0.0, 0, None)
+    """
+    dues = [one.due(cost, now) for one, cost in zip(permits, costs, strict=True)]
+    last = max((due for due in dues if due is not None), default=now)
+    if last <= now:
+        return None
+    latest = [number for number, due in enumerate(dues) if due is not None and due >= last - ROUNDING]
+    return max(latest, key=lambda number: costs[number] * permits[number].interval)
+
+
 class Bucket:
     """The permits of a limit in one place: the arithmetic of GCRA, the generic cell rate algorithm.
 
@@ -224,7 +244,7 @@ class Bucket:
     # `saved`: these are the 2% that any second may have more.
 
     def __init__(self, limit: RateLimit) -> None:
-        self._interval, self._saved = limit.interval, limit.saved
+        self.interval, self._saved = limit.interval, limit.saved
         self._leeway = min(LATE, LEEWAY * limit.period)
         self._empty_at = -math.inf
         self._awaited = -math.inf
@@ -232,20 +252,20 @@ class Bucket:
     def due(self, cost: float, now: float) -> float:
         if not cost:
             return now
-        due = self._clamped(now) + min(cost, self._saved) * self._interval
+        due = self._clamped(now) + min(cost, self._saved) * self.interval
         if due <= now + ROUNDING:
             return now
         self._awaited = due
         return due
 
     def use(self, cost: float, now: float) -> None:
-        self._empty_at = self._clamped(now) + cost * self._interval
+        self._empty_at = self._clamped(now) + cost * self.interval
 
     def _clamped(self, now: float) -> float:
         full = now
         if self._awaited <= now <= self._awaited + 2 * self._leeway:
             full = max(self._awaited, now - self._leeway)
-        return max(self._empty_at, full - self._saved * self._interval)
+        return max(self._empty_at, full - self._saved * self.interval)
 
 
 class LeasedPermits:
@@ -261,7 +281,7 @@ class LeasedPermits:
     # _stretches: (start, end) on the task's clock, in their order; what lies before `start` is used or stale
 
     def __init__(self, limit: RateLimit) -> None:
-        self._interval, self._saved = limit.interval, limit.saved
+        self.interval, self._saved = limit.interval, limit.saved
         self._patience = _patience(limit)
         self._stretches: deque[tuple[float, float]] = deque()
 
@@ -273,24 +293,24 @@ class LeasedPermits:
     def held(self, now: float) -> float:
         """How many there are, due or not."""
         self._drop_stale(now)
-        return math.fsum(end - start for start, end in self._stretches) / self._interval
+        return math.fsum(end - start for start, end in self._stretches) / self.interval
 
     def due(self, cost: float, now: float) -> float | None:
         """When a call of this cost may begin; None if there are not as many permits."""
         self._drop_stale(now)
-        missing = cost * self._interval
+        missing = cost * self.interval
         if missing <= ROUNDING:
             return now
         for start, end in self._stretches:
             if (last := start + missing) <= end + ROUNDING:
-                due = last - max(0.0, cost - self._saved) * self._interval
+                due = last - max(0.0, cost - self._saved) * self.interval
                 return due if due > now + ROUNDING else now
             missing -= end - start
         return None
 
     def use(self, cost: float, now: float) -> None:
         """Take them, now that they are due."""
-        missing = cost * self._interval
+        missing = cost * self.interval
         while self._stretches and missing > ROUNDING:
             start, end = self._stretches.popleft()
             if start + missing < end - ROUNDING:

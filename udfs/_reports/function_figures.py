@@ -31,6 +31,7 @@ class FunctionFigures:
         self.plain = function
         self.options: Mapping[str, Any] = function.get("options") or {}
         self.errors: Mapping[str, int] = function.get("errors") or {}
+        self.limits: Mapping[str, float] = function.get("limit_seconds") or {}  # seconds of waiting for each
         self.in_vain: Mapping[str, Any] = function.get("failed_attempts") or {}
         account = function.get("time") or {}
         self.time = {state: max(0.0, account.get(state.name.lower()) or 0.0) for state in State}
@@ -87,6 +88,12 @@ class FunctionFigures:
     def processor(self) -> float:
         """Processor time as a part of the time; with several threads it may exceed 1."""
         return self.count("processor_seconds") / self.seconds if self.seconds else 0.0
+
+    @property
+    def limit(self) -> str:
+        """The limit that calls waited for longest; empty where they waited for none."""
+        longest = max(self.limits, key=lambda limit: self.limits[limit], default="")
+        return longest if self.limits.get(longest) else ""
 
     # Calls that have not come back are in no latency; the timelines of running tasks show them.
 

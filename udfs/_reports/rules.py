@@ -29,6 +29,7 @@ ROOM = 10  # times as many rows as slots in a queue that hardly any slow call fi
 MOST_ROWS = 1_000_000  # in a queue that a user would want
 FEW_HITS = 0.05  # of the rows that a store is asked for
 LONG_SILENCE = 10  # times as long as the longest call
+CLEARLY_MORE = 1.5  # times as long
 ON_DISK = ("ResultStore.disk", "ResultStore.executor")
 
 
@@ -196,7 +197,7 @@ def _blocks(f: FunctionFigures) -> Iterator[Diagnosis]:
 def _failures(f: FunctionFigures) -> Iterator[Diagnosis]:
     retried, failed = f.part("retries", of="attempts"), f.part("failures", of="rows")
     if f.part("throttled", of="attempts") >= MANY:
-        yield Diagnosis(f"{_slots(f)}, but {_refused(f)}", LOWER_LIMIT, is_sure=False)
+        yield Diagnosis(f"{_slots(f)}, but {_refused(f)}", _lower_limit(f), is_sure=False)
     if retried >= MANY:
         gain, retries = f.if_no_attempt_failed(), f"{share(retried)} of the attempts were retries{mostly(f.errors)}"
         yield Diagnosis(
@@ -280,7 +281,7 @@ def _slots_too_few(f: FunctionFigures) -> Iterator[Diagnosis]:
         twice = f"capacity={2 * f.capacity:_}" + (f" with queue_size={2 * rows:_}" if is_small else "")
     if f.is_steady and (f.slots is None or f.slots > FEW_SLOTS):
         gain = f.share(f.top) / 2
-        limit = "".join(f", {name} allows it" for name in _limits(f) if f.options.get(name))
+        limit = "".join(f", {name} allows it" for name in _given_limits(f) if name != "max_calls")
         yield Diagnosis(
             f"{took} from first to last: capacity is the limit",
             f"{twice} {about(gain)} if the service takes so many at once{limit} and Spark keeps up",
@@ -439,15 +440,31 @@ def _output(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 
 def _limit(f: FunctionFigures) -> Iterator[Diagnosis]:
-    if f.count("refused_seconds") >= MUCH * f.time[f.top]:
-        yield Diagnosis(f"calls were held back because {_refused(f)}", LOWER_LIMIT, is_sure=False)
+    given = _given_limits(f)
+    if f.count("refused_seconds") >= MUCH * f.time[f.top] or (f.count("throttled") and not given):
+        yield Diagnosis(f"calls were held back because {_refused(f)}", _lower_limit(f), is_sure=False)
     if f.part("throttled", of="attempts") >= SOME:
-        allowed = " and ".join(f"{name}=" for name in _limits(f))
-        yield Diagnosis(f"calls waited for {allowed}, and still {_refused(f)}", LOWER_LIMIT, is_sure=False)
-    words = {"rate_limit": "a permit", "job_capacity": f"a share of job_capacity={f.options.get('job_capacity')}"}
-    waited = " or ".join(words[name] for name in _limits(f))
+        allowed = " and ".join(f"{name}=" for name in given)
+        yield Diagnosis(f"calls waited for {allowed}, and still {_refused(f)}", _lower_limit(f), is_sure=False)
+    if len(f.limits) > 1 and f.limit:
+        yield _one_of_several_limits(f)
+    words = {"job_capacity": f"a share of job_capacity={f.options.get('job_capacity')}", "max_calls": "max_calls"}
+    waited = " or ".join(words.get(name, "a permit") for name in given)
     seen = f"calls waited for {waited}: what you allow is the limit, and capacity changes nothing"
     yield _remedy(f, seen)._replace(is_sure=False)  # rows that wait hide how fast they came
+
+
+def _one_of_several_limits(f: FunctionFigures) -> Diagnosis:
+    first, second, *others = sorted(f.limits, key=lambda limit: -f.limits[limit])
+    parts = {limit: share(f.limits[limit] / sum(f.limits.values())) for limit in f.limits}
+    seen = f"calls waited for what you allow, {parts[first]} of that for {_shown_limit(f, first)}"
+    allowed = "if the service allows it and Spark keeps up,"
+    if f.limits[first] < CLEARLY_MORE * f.limits[second]:
+        seen += f" and {parts[second]} for {_shown_limit(f, second)}: these are the limit, and capacity changes nothing"
+        return Diagnosis(seen, f"higher ones, {allowed} would help", is_sure=False)
+    seen += ": this is the limit, and capacity changes nothing"
+    then = "another of them" if others else _shown_limit(f, second)
+    return Diagnosis(seen, f"a higher one, {allowed} helps until {then} is the limit", is_sure=False)
 
 
 def _breaker(f: FunctionFigures) -> Iterator[Diagnosis]:
@@ -519,8 +536,26 @@ def _found(f: FunctionFigures) -> str:
     return f"{count(f.count('store_hits'))} of {things(_lookups(f), 'row')} were found"
 
 
-def _limits(f: FunctionFigures) -> list[str]:
-    return [name for name in ("rate_limit", "job_capacity") if f.options.get(name)] or ["rate_limit"]
+def _given_limits(f: FunctionFigures) -> list[str]:
+    return [name for name in ("rate_limit", "job_capacity", "max_calls") if f.options.get(name)]
+
+
+def _shown_limit(f: FunctionFigures, limit: str) -> str:
+    value = f.options.get(limit)  # of job_capacity
+    return one_line(limit if value is None else f"{limit}={value:_}")
+
+
+def _higher(f: FunctionFigures) -> str:
+    """The limit to raise: of several the one that calls waited for."""
+    return _shown_limit(f, f.limit) if len(f.limits) > 1 and f.limit else " or ".join(_given_limits(f)) or "limit"
+
+
+def _lower_limit(f: FunctionFigures) -> str:
+    """What keeps calls from being refused, as a change of what is given."""
+    rate, at_once = f.options.get("rate_limit"), f.options.get("job_capacity")
+    one = "a lower rate_limit" if rate else "a rate_limit just below what it allows"
+    other = "a lower job_capacity" if at_once else "a job_capacity"
+    return f"{one}, or {other} if it bounds calls at once, would avoid the calls that it refuses"
 
 
 MORE_CORES = "more partitions on more cores, or less computing, would help"
@@ -528,14 +563,10 @@ NO_BLOCKS = (
     "if a service is waited for, an asynchronous client, or a plain def (which runs in threads), {}; for computing "
     "only more cores help"
 )
-LOWER_LIMIT = (
-    "a rate_limit just below what it allows, or a job_capacity if it bounds calls at once, would avoid the calls that "
-    "it refuses"
-)
 REMEDIES: Mapping[State, Callable[[FunctionFigures], str]] = {
     State.INPUT: lambda f: "more partitions on more cores, or less work before the calls,",
     State.OUTPUT: lambda f: "a faster reader (the next function, the write), or more partitions,",
-    State.LIMIT: lambda f: f"a higher {' or '.join(_limits(f))}, if the service allows it and Spark keeps up,",
+    State.LIMIT: lambda f: f"a higher {_higher(f)}, if the service allows it and Spark keeps up,",
     State.BREAKER: lambda f: "a service that works",
     State.STORE: _better_store,
 }
