@@ -65,6 +65,15 @@ def test_a_registered_function_is_called_in_sql(spark, people, how):
     assert [row.d for row in spark.sql(query).collect()] == ["Ada 36", "Alan None"]
 
 
+def test_arguments_by_name_in_sql_give_no_result(spark, people):
+    """Spark refuses them for functions of whole batches, from 4.0 on by a message that says what works."""
+    describe.register(spark, "describe_named")
+    refusals = r"NAMED_PARAMETERS_NOT_SUPPORTED.*positional arguments|Cannot evaluate expression: age =>"
+    with pytest.raises(Exception, match=refusals):
+        spark.sql("SELECT describe_named(age => age, name => name) FROM people").collect()
+    assert spark.sql("SELECT describe_named(name, -1, '?') FROM people").first()[0] == "Ada -1?"
+
+
 def test_what_spark_udf_register_returns_is_a_column_function_too(spark, people):
     assert people.select(spark.udf.register("describe_too", describe)("name")).first()[0] == "Ada -1"
 

@@ -9,7 +9,15 @@ from typing import NamedTuple
 import pytest
 from pyspark.sql import functions as sf
 
-from asyncudf import AsyncFunction, OutputMode, async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import (
+    AsyncFunction,
+    AsyncStream,
+    OutputMode,
+    WatermarkStrategy,
+    async_pandas_udf,
+    ordered_wait,
+    unordered_wait,
+)
 
 pytestmark = pytest.mark.spark
 BOTH = pytest.mark.parametrize("wait", [ordered_wait, unordered_wait])
@@ -54,6 +62,50 @@ def test_any_other_result_becomes_one_column_named_after_the_function(trips, wai
 def test_without_columns_those_called_like_the_parameters_are_read(trips):
     assert ordered_wait(trips, shout).first().shout == "Oslo!!"
     assert ordered_wait(trips.drop("times"), shout).first().shout == "Oslo!"  # the parameter's own default
+
+
+@pytest.fixture(scope="module")
+def dotted(spark):
+    """A column whose name Spark reads in backticks only, and one whose name is not the only one."""
+    return spark.range(5, 6).selectExpr("id", "id * 2 AS `a.b`", "id * 3 AS `b``c`").alias("t")
+
+
+@async_pandas_udf
+async def told(x: int) -> int:
+    return x
+
+
+REFERENCES = {
+    "col": (lambda df: sf.col("id"), 5),
+    "a column in capitals": (lambda df: sf.col("ID"), 5),
+    "an attribute": (lambda df: df.id, 5),
+    "an item": (lambda df: df["`a.b`"], 10),
+    "with the DataFrame's name": (lambda df: sf.col("t.id"), 5),
+    "col with a quoted name": (lambda df: sf.col("`a.b`"), 10),
+    "a quoted name": (lambda df: "`a.b`", 10),
+    "a name with backticks": (lambda df: "`b``c`", 15),
+    "the name itself": (lambda df: "a.b", 10),
+}
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_a_column_is_given_by_a_reference_or_a_quoted_name(dotted, reference):
+    """As to a column function, and to Spark's own methods."""
+    made, expected = REFERENCES[reference]
+    for df in (ordered_wait(dotted, told, made(dotted)), AsyncStream(dotted).unordered_wait(told, made(dotted))):
+        assert df.first().told == expected
+
+
+def test_a_watermark_is_read_from_a_column_with_a_quoted_name(dotted):
+    strategy = WatermarkStrategy.for_monotonous_timestamps("`a.b`")
+    df = unordered_wait(dotted, told, "id", watermark=strategy, with_watermark_column="w")
+    assert df.schema["w"].dataType.simpleString() == "timestamp"
+
+
+def test_a_column_of_an_operator_is_given_by_a_reference(dotted):
+    """And one that it has kept; `df.id` would be the column from before."""
+    stream = AsyncStream(dotted).ordered_wait(told, dotted["`a.b`"]).ordered_wait(told, sf.col("told"), as_="again")
+    assert stream.first().again == 10
 
 
 def test_columns_are_found_as_spark_finds_them(trips):

@@ -13,6 +13,7 @@ from asyncudf import (
     AsyncStream,
     AsyncUDFError,
     FunctionError,
+    LookupTable,
     WatermarkStrategy,
     async_pandas_udf,
     ordered_wait,
@@ -42,6 +43,16 @@ async def total(*numbers: int) -> int:
     return sum(numbers)
 
 
+@async_pandas_udf
+async def nothing() -> str:
+    return "nothing"
+
+
+@async_pandas_udf
+async def optional(city: str = "", day: str = "") -> str:
+    return city
+
+
 class Everything(AsyncFunction):
     async def async_invoke(self, value, result_future):
         result_future.complete([value])
@@ -62,7 +73,67 @@ PLANS = {
         "unknown column 'citty'; did you mean 'city'",
     ),
     "a parameter without a column": (lambda s, df: ordered_wait(df.drop("city"), quick), "unknown column 'city'"),
-    "a column object": (lambda s, df: ordered_wait(df, quick, sf.col("city")), "by name.*withColumn"),
+    "an expression": (
+        lambda s, df: ordered_wait(df, quick, sf.upper("city")),
+        r"Column<'upper\(city\)'> is not known to be a column .* the name of one, such as 'id'; .*withColumn",
+    ),
+    "another name for a column": (lambda s, df: ordered_wait(df, quick, df.city.alias("c")), "give the name of one"),
+    "a column of another DataFrame": (lambda s, df: ordered_wait(df, quick, s.range(1).id), "give the name of one"),
+    "a column that was replaced": (
+        lambda s, df: ordered_wait(df.withColumn("city", sf.upper("city")), quick, df.city),
+        "give the name of one",
+    ),
+    "a column of the DataFrame behind an operator": (
+        lambda s, df: AsyncStream(df).ordered_wait(quick, df.city).ordered_wait(weather, df.city, as_="w"),
+        "give the name of one",
+    ),
+    "a column reference that is unknown": (lambda s, df: ordered_wait(df, quick, sf.col("town")), "not known to be"),
+    "a field as a column": (
+        lambda s, df: ordered_wait(df.selectExpr("struct(city) AS trip"), quick, "trip.city"),
+        r"unknown column 'trip.city'; .*df.withColumn\('city', sf.col\('trip.city'\)\)",
+    ),
+    "a list of columns": (lambda s, df: ordered_wait(df, weather, ["city", "ts"]), r"one by one .*put a \* before it"),
+    "a number for a column": (lambda s, df: ordered_wait(df, quick, 3), "3 is not known to be a column"),
+    "columns by name": (
+        lambda s, df: ordered_wait(df, weather, day="city", city="id"),
+        r"weather takes columns by position .*: write 'id', 'city' after the function, .* \(city, day\)",
+    ),
+    "one column by name": (
+        lambda s, df: AsyncStream(df).unordered_wait(weather, "city", day="id", capacity=5),
+        "write <the column of city>, 'id' after the function",
+    ),
+    "a column by name of a plain function": (
+        lambda s, df: ordered_wait(df, lambda x: x, x="id", returnType="int"),
+        "lambda takes columns by position .*: write 'id' after",
+    ),
+    "a column by name of a LookupTable": (
+        lambda s, df: LookupTable(s, "t", weather, city="city"),
+        "weather takes columns by position .*: write 'city' after",
+    ),
+    "a column for a LookupTable": (
+        lambda s, df: LookupTable(s, "t", weather, df.city),
+        "the name of a column must be a text .*Column<'city'>",
+    ),
+    "an option of a column": (
+        lambda s, df: df.select(weather("city", capacity=5)),
+        r"cannot take capacity by name.*with_options\(capacity=\.\.\.\)",
+    ),
+    "no parameter for a column": (lambda s, df: df.select(nothing()), "no parameter .* async def nothing.id."),
+    "no parameter for the operator": (lambda s, df: ordered_wait(df, nothing), "no parameter .* async def nothing.id."),
+    "no parameter for a column that is given": (lambda s, df: ordered_wait(df, nothing, "id"), "no parameter that"),
+    "no parameter for a LookupTable": (lambda s, df: LookupTable(s, "t", nothing), "no parameter that"),
+    "no column like a parameter": (
+        lambda s, df: ordered_wait(df.select("id"), optional),
+        r"there is none called like a parameter of it \(city, day\)",
+    ),
+    "a watermark's column as a column": (
+        lambda s, df: WatermarkStrategy.for_punctuation(df.ts),
+        "takes the name of a column, such as 'ts', not Column<'ts'>",
+    ),
+    "a number for the watermark column": (
+        lambda s, df: ordered_wait(df, quick, watermark=WatermarkStrategy.per_batch(), with_watermark_column=3),
+        "with_watermark_column must be the name of a column, not 3",
+    ),
     "a name clash": (
         lambda s, df: ordered_wait(df, weather, "city"),
         r"weather would add a column 'weather', but there is one.*withColumnRenamed",

@@ -51,6 +51,23 @@ def test_columns_are_named_by_parameter(sql):
     assert sql(query) == [("clear over Monday on Oslo",)]
 
 
+@pytest.mark.parametrize("name", ["trips", "table", "row"])
+def test_the_table_too_is_given_by_name(sql, name):
+    """By any, at any place. `table => TABLE(trips)` was planned, and each row failed."""
+    query = f"SELECT sky FROM weather_at(day => 'city', {name} => TABLE(trips), city => 'day') WHERE id = 1"
+    assert sql(query) == [("clear over Monday on Oslo",)]
+
+
+def test_parameters_may_be_called_like_those_of_the_class_that_spark_calls(spark, sql):
+    @async_pandas_udf("string", output_mode="unordered")
+    async def told(table, row="", self=""):
+        return f"{table} {row} {self}"
+
+    told.register(spark, "told")
+    query = "SELECT told FROM told(TABLE(trips), self => 'city', row => 'day', table => 'id') WHERE id = 1"
+    assert sql(query) == [("1 Monday Oslo",)]
+
+
 def test_a_column_named_for_a_later_parameter_is_not_taken_for_an_earlier_one(sql, no_job):
     """With a gap, `city` is the column of that name or the call is refused; never the column given for `day`."""
     refused = None

@@ -108,7 +108,7 @@ def columns(df: DataFrame, spark: SparkSession) -> None:
 def operator_forms(df: DataFrame) -> None:
     ordered_wait(df, "city", "upper")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ordered_wait(upper, df)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    ordered_wait(df, upper, sf.col("city"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    ordered_wait(df, upper, 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ordered_wait(df, upper, capacty=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     ordered_wait(df, upper, output_mode="unordered")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     unordered_wait(df, upper, timeout="5 s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

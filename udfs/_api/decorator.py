@@ -67,6 +67,9 @@ class AsyncUDF(Generic[P, R]):
         An UNORDERED one, or one of 0..n results, becomes a table function, which keeps the table's columns and
         appends the result's: `SELECT * FROM weather(TABLE(trips), 'city')`.
 
+        A table function takes arguments by name too: `weather(TABLE(trips), city => 'town')`. A SQL function does not:
+        Spark refuses `weather(city => town)`, as for each function that takes whole batches.
+
         Wrong arguments: for a table function the error comes when Spark analyses the query. For a SQL function Spark
         accepts any number of columns, so the error comes with the first row, from the executor.
 
@@ -239,12 +242,28 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
 
 def udf_of(function: Any, returns: Any, options: Mapping[str, Any]) -> AsyncUDF[..., Any]:
     """The AsyncUDF of a plain function with these options, or a copy of an AsyncUDF with them."""
+    _refuse_columns_by_name(function, options)
     if isinstance(function, AsyncUDF):
         changed = function.with_options(**options)
         if returns is not None:
             changed.returns = _checked_type(returns)
         return changed
     return AsyncUDF(*_read(function, Options.of(options)), _checked_type(returns))
+
+
+def _refuse_columns_by_name(function: Any, given: Mapping[str, Any]) -> None:
+    """Raises OptionError for a column that is given by the name of its parameter: that is the place of options."""
+    if not (unknown := given.keys() - Options.names()):
+        return
+    known = {name: value for name, value in given.items() if name not in unknown}
+    spec = function.spec if isinstance(function, AsyncUDF) else read_function(function, Options.of(known))
+    if by_name := [parameter for parameter in spec.parameters if parameter in unknown]:
+        wanted = spec.parameters[: spec.parameters.index(by_name[-1]) + 1]
+        columns = (safe_repr(given[name]) if name in by_name else f"<the column of {name}>" for name in wanted)
+        raise OptionError(
+            f"{spec.name} takes columns by position and not by name, which is for options: write {', '.join(columns)} "
+            f"after the function, in the order of its parameters ({', '.join(spec.parameters)})"
+        )
 
 
 def _read(function: Any, options: Options) -> tuple[FunctionSpec, Options]:

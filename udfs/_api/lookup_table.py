@@ -109,7 +109,9 @@ class LookupTable:
         self._wave = positive_int(wave, "wave")
         self._udf = _capturing(udf_of(function, returnType, options))
         spec = self._udf.spec
-        self._columns = tuple(text(column, "a column") for column in columns) or spec.parameters[: spec.required]
+        spec.check_takes_columns()
+        given = tuple(text(column, "the name of a column") for column in columns)
+        self._columns = given or spec.parameters[: spec.required]
         if not self._columns:
             raise OptionError(
                 f"name the columns that {spec.name} reads: LookupTable(spark, table, {spec.name}, 'city')"

@@ -23,7 +23,7 @@ from .._text.safe import safe_repr
 from .decorator import udf_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
 __all__ = ("AsyncStream", "ordered_wait", "unordered_wait")
@@ -107,7 +107,7 @@ class AsyncStream:
     def ordered_wait(
         self,
         function: Callable[..., Any] | AsyncFunction,
-        *columns: str,
+        *columns: str | Column,
         returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
         watermark: WatermarkStrategy | None = None,
         with_watermark_column: str | None = None,
@@ -131,7 +131,7 @@ class AsyncStream:
     def unordered_wait(
         self,
         function: Callable[..., Any] | AsyncFunction,
-        *columns: str,
+        *columns: str | Column,
         returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
         watermark: WatermarkStrategy | None = None,
         with_watermark_column: str | None = None,
@@ -146,7 +146,7 @@ class AsyncStream:
         self,
         mode: OutputMode,
         function: Any,
-        columns: tuple[str, ...],
+        columns: tuple[str | Column, ...],
         returns: Any,
         options: Mapping[str, Any],
         **places: Any,
@@ -158,7 +158,8 @@ class AsyncStream:
         if udf.options.redact is None and self._source.redact is not None:
             udf = udf.with_options(redact=self._source.redact)
         spec, checked, declared = udf.spec, udf.options, udf.returns
-        return self._then(lambda node: wait_node(node, spec, checked, declared, columns, **places))
+        df = None if self._tag is not None else self._source.frame_before(self._node)
+        return self._then(lambda node: wait_node(node, spec, checked, declared, columns, df=df, **places))
 
     def map(self, function: Rows, returnType: str | DataType | None = None) -> AsyncStream:  # noqa: N803
         """One row for each row: what a plain function returns for the dict of its columns.
@@ -322,7 +323,7 @@ class AsyncStream:
 def ordered_wait(
     df: DataFrame,
     function: Callable[..., Any] | AsyncFunction,
-    *columns: str,
+    *columns: str | Column,
     returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
     watermark: WatermarkStrategy | None = None,
     with_watermark_column: str | None = None,
@@ -338,8 +339,9 @@ def ordered_wait(
     Args:
         df: a batch or streaming DataFrame.
         function: an `async_pandas_udf`, an `AsyncFunction`, or a plain function.
-        columns: the names of the columns that the function reads, in the order of its parameters. Without them
-            the columns called like the parameters; an `AsyncFunction` then gets all columns.
+        columns: the names of the columns that the function reads, or plain references to them (`df.id`,
+            `sf.col("id")`), in the order of its parameters. Without them the columns called like the parameters; an
+            `AsyncFunction` then gets all columns.
         returnType: the type of a result, where `function` does not say it.
         watermark: where watermarks come from.
         with_watermark_column: adds the watermark in force at each row as a timestamp column of that name.
@@ -366,7 +368,7 @@ def ordered_wait(
 def unordered_wait(
     df: DataFrame,
     function: Callable[..., Any] | AsyncFunction,
-    *columns: str,
+    *columns: str | Column,
     returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
     watermark: WatermarkStrategy | None = None,
     with_watermark_column: str | None = None,

@@ -100,12 +100,24 @@ class FunctionSpec:
         """Raises FunctionError unless the function can be called with `count` columns."""
         if self.takes_mapping:
             return
+        self.check_takes_columns()
         if not count:
-            wanted = ", ".join(self.parameters)
-            raise FunctionError(f"{self.name} takes at least one column ({wanted}): Spark loses count of the rows else")
+            wanted = ", ".join(self.parameters) or "..."
+            raise FunctionError(
+                f"{self.name} takes at least one column ({wanted}): Spark loses count of the rows else; name one, as "
+                f"in {self.name}('id')"
+            )
         if count < self.required or (count > len(self.parameters) and not self.variadic):
             wanted = ", ".join(self.parameters) + (", ..." if self.variadic else "")
             raise FunctionError(f"{self.name} takes the columns ({wanted}), not {count} of them")
+
+    def check_takes_columns(self) -> None:
+        """Raises FunctionError for a function that no column can be given to."""
+        if not (self.parameters or self.variadic or self.takes_mapping):
+            raise FunctionError(
+                f"{self.name} has no parameter that a column could fill, and a function reads at least one column: "
+                f"give it one, which it may ignore, as in async def {self.name}(id)"
+            )
 
     def with_arguments(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[FunctionSpec, list[Any]]:
         """The function of the arguments given by position and by name alone, and these arguments in its order.
@@ -115,9 +127,11 @@ class FunctionSpec:
         """
         free = self.parameters[len(given) :]
         if unknown := [name for name in named if name not in free]:
+            options = [name for name in unknown if name in Options.names()]
+            other_way = f"; options go to {self.name}.with_options({options[0]}=...)" if options else ""
             raise FunctionError(
                 f"{self.name} cannot take {', '.join(unknown)} by name; its column parameters are "
-                f"({', '.join(self.parameters)}), and {len(given)} of them are given by position"
+                f"({', '.join(self.parameters)}), and {len(given)} of them are given by position{other_way}"
             )
         if not named:
             return self, list(given)

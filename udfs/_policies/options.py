@@ -201,6 +201,11 @@ class Options:
     max_failures: ErrorBudget | None = field(default=None, metadata=_by(optional(ErrorBudget.of)))
 
     @classmethod
+    def names(cls) -> set[str]:
+        """The names of all options."""
+        return {one.name for one in dataclasses.fields(cls)}
+
+    @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
         """The defaults with the given options over them, checked."""
         return cls().replace(given)

@@ -204,7 +204,7 @@ class _ByBatch(WatermarkGenerator):
 
 def _column(name: str) -> str:
     if not isinstance(name, str):
-        raise OptionError(f"a watermark strategy takes the name of a column, not {safe_repr(name)}")
+        raise OptionError(f"a watermark strategy takes the name of a column, such as 'ts', not {safe_repr(name)}")
     return name
 
 

@@ -97,6 +97,10 @@ class StreamSource:
             return self.origin.source.frame_type
         return DataFrame if self.origin is None else type(self.origin)
 
+    def frame_before(self, node: StreamNode) -> DataFrame | None:
+        """The DataFrame that has the columns of the stream that ends at `node`, if no operator has changed them."""
+        return None if isinstance(self.origin, ResultRef) or not node.layout.is_source else self.origin
+
     def may_write(self, node: StreamNode, tag: OutputTag) -> bool:
         """Whether an operator of the stream that ends at `node` may write to a side output."""
         if tag == LATENCIES:

@@ -28,6 +28,7 @@ from .._policies.options import OnError, Options
 from .._policies.watermarks import WatermarkSource, WatermarkStrategy
 from .._stores.keys import ResultKeys
 from .._text.safe import safe_repr
+from .column_names import column_names
 from .coordinators import coordinator_config
 from .pickling import check_function_picklable, check_picklable
 from .schemas import (
@@ -155,12 +156,16 @@ def wait_node(
     spec: FunctionSpec,
     options: Options,
     returns: Any,
-    columns: Sequence[str],
+    columns: Sequence[Any],
     strategy: WatermarkStrategy | None,
     watermark_column: str | None,
     result_column: str | None = None,
+    df: DataFrame | None = None,
 ) -> StreamNode:
     """A function's results beside the columns of a stream; `result_column` puts a whole result in one column.
+
+    Args:
+        columns: their names, or plain references to them, as to those of `df` if that is what the stream reads.
 
     Raises:
         FunctionError: unknown columns, name clashes, or a function that cannot take these columns.
@@ -170,12 +175,13 @@ def wait_node(
         raise OptionError(f"watermark must be a WatermarkStrategy, not {safe_repr(strategy)}")
     if watermark_column is not None and strategy is None:
         raise OptionError("with_watermark_column needs watermark=, or there would be no watermark to write")
-    if result_column is not None and (not isinstance(result_column, str) or not result_column):
-        raise OptionError(f"as_ must be the name of a column, not {safe_repr(result_column)}")
+    for option, name in (("as_", result_column), ("with_watermark_column", watermark_column)):
+        if name is not None and (not isinstance(name, str) or not name):
+            raise OptionError(f"{option} must be the name of a column, not {safe_repr(name)}")
     fields = parent.schema.fields
     if strategy is not None:
         parent = assign_node(parent, strategy)
-    spec, positions = arguments(spec, fields, columns)
+    spec, positions = arguments(spec, fields, column_names(columns, parent.schema, df))
     function_plan, data_type = plan_function(spec, options, returns)
     if options.on_error is OnError.DEAD_LETTER:
         joined_schema(fields, [spark.StructField("error", spark.StringType())], f"a dead letter of {spec.name}")

@@ -12,9 +12,9 @@ from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import FunctionError
 from .._functions.annotations import Vector
 from .._functions.signature import FunctionSpec
-from .._policies.checks import unknown_name
 from .._policies.watermarks import WatermarkSource, WatermarkStrategy
 from ._compat import inside
+from .column_names import column_position
 from .types import arrow_type, parsed
 
 __all__ = (
@@ -127,18 +127,23 @@ def arguments(
     names = [field.name for field in fields]
     takes_rows = spec.takes_mapping or spec.vectors == (Vector.FRAME,)
     if takes_rows:
-        positions = tuple(_position(column, names) for column in columns) or tuple(range(len(names)))
+        positions = tuple(column_position(column, names) for column in columns) or tuple(range(len(names)))
         _check_names([names[position] for position in positions], spec.name)
     elif columns:
-        positions = tuple(_position(column, names) for column in columns)
+        positions = tuple(column_position(column, names) for column in columns)
         spec.check_column_count(len(positions))
     else:
         lower = [name.lower() for name in names]
         # A parameter with a default reads a column only if there is one.
         wanted = [p for i, p in enumerate(spec.parameters) if i < spec.required or p.lower() in lower]
         if not wanted:
-            raise FunctionError(f"{spec.name} takes at least one column; name the columns that it shall read")
-        spec, positions = spec.with_columns(wanted), tuple(_position(parameter, names) for parameter in wanted)
+            spec.check_takes_columns()
+            called = f" called like a parameter of it ({', '.join(spec.parameters)})" if spec.parameters else ""
+            raise FunctionError(
+                f"{spec.name} takes at least one column, and there is none{called}; give the names of those that it "
+                "shall read, after the function"
+            )
+        spec, positions = spec.with_columns(wanted), tuple(column_position(parameter, names) for parameter in wanted)
     return spec, positions
 
 
@@ -149,20 +154,6 @@ def _check_names(names: Sequence[str], who: str) -> None:
             f"{who} takes a row by its columns' names, and {twice!r} is there twice; name each column once, or rename "
             "one of them"
         )
-
-
-def _position(column: Any, names: Sequence[str]) -> int:
-    """The position of the column of that name."""
-    if not isinstance(column, str):
-        raise FunctionError(f"columns are given by name, not as {column!r}; add it to the DataFrame first: withColumn")
-    # Ignore case, as Spark does; if two names differ in case only, take the exact one.
-    exact = [i for i, name in enumerate(names) if name == column]
-    found = exact or [i for i, name in enumerate(names) if name.lower() == column.lower()]
-    if not found:
-        raise FunctionError(unknown_name("column", column, names))
-    if len(found) > 1:
-        raise FunctionError(f"column {column!r} is there {len(found)} times; rename all but one")
-    return found[0]
 
 
 _WATERMARK_TYPES: Mapping[WatermarkSource, tuple[type[spark.DataType], ...]] = {
@@ -180,7 +171,7 @@ def watermark_position(strategy: WatermarkStrategy | None, fields: Sequence[spar
     """
     if strategy is None or strategy.column is None:
         return None
-    position = _position(strategy.column, [field.name for field in fields])
+    position = column_position(strategy.column, [field.name for field in fields])
     data_type = fields[position].dataType
     allowed = _WATERMARK_TYPES[strategy.source]
     if not isinstance(data_type, allowed):

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -48,6 +48,7 @@ class Analyzed(AnalyzeResult):
     names: tuple[str, ...] = ()
     data_types: tuple[spark.DataType, ...] = ()  # the Spark types of all columns of the table
     mention: str = ""  # tells this mention of the function from all others
+    table: str = ""  # the name by which the table is given, if it is
 
     def __reduce__(self) -> Any:
         return with_import_help(self)  # a worker reads this before it reads the function
@@ -71,18 +72,21 @@ class TableTask:
     def __reduce__(self) -> Any:
         return with_import_help(self)
 
-    def analyze(self, table: AnalyzeArgument | None, columns: Sequence[Any], named: dict[str, Any]) -> Analyzed:
+    def analyze(self, given: Sequence[AnalyzeArgument], named: Mapping[str, AnalyzeArgument]) -> Analyzed:
         """Plan one mention in a query: only here the columns of the table are known."""
-        spec = self.function_plan.spec
+        spec, named = self.function_plan.spec, dict(named)
         with self.error_reporting():
+            # SQL has no argument by position behind one by name: if the table has a name, all others have.
+            by_name = "" if given else next((name for name, argument in named.items() if argument.isTable), "")
+            table = named.pop(by_name) if by_name else next(iter(given), None)
             if table is None or not table.isTable or not isinstance(table.dataType, spark.StructType):
                 raise FunctionError(
                     f"the first argument of {spec.name} is a table: {spec.name}(TABLE(t), 'column', ...)"
                 )
             check_columns(table.dataType, "the table")
-            spec, given = spec.with_arguments(columns, named)
+            spec, wanted = spec.with_arguments(given[1:], named)
             fields = table.dataType.fields
-            spec, positions = arguments(spec, fields, [_column_name(column, spec) for column in given])
+            spec, positions = arguments(spec, fields, [_column_name(one, spec) for one in wanted])
             return Analyzed(
                 schema=joined_schema(fields, self.added, spec.name),
                 parameters=spec.parameters,
@@ -90,6 +94,7 @@ class TableTask:
                 names=tuple(fields[i].name for i in positions),
                 data_types=tuple(field.dataType for field in fields),
                 mention=uuid.uuid4().hex,
+                table=by_name,
             )
 
     def handler(self) -> type:
@@ -97,7 +102,8 @@ class TableTask:
         task = self
 
         # cloudpickle sends a nested class by value. So a worker without this library can load the class, and fails at
-        # the task, whose error says how to bring the library.
+        # the task, whose error says how to bring the library. Spark passes arguments by their names in the query: those
+        # of the function's parameters, and any for the table.
         class Handler:
             table_task = task
 
@@ -105,11 +111,11 @@ class TableTask:
                 self.run = task.run(analyzed)
 
             @staticmethod
-            def analyze(table: Any = None, *columns: Any, **named: Any) -> Any:
-                return task.analyze(table, columns, named)
+            def analyze(*given: Any, **named: Any) -> Any:
+                return task.analyze(given, named)
 
-            def eval(self, row: Any, *columns: Any, **named: Any) -> Any:
-                return self.run.eval(row)
+            def eval(self, /, *given: Any, **named: Any) -> Any:
+                return self.run.eval(given, named)
 
             def terminate(self) -> Any:
                 return self.run.terminate()
@@ -156,9 +162,9 @@ class TableRun:
         self._rows: list[Any] = []
         self._bridge: Bridge[Iterable[InputElement], list[tuple[Any, ...]]] | None = None
 
-    def eval(self, row: Any, *columns: Any, **named: Any) -> Iterator[tuple[Any, ...]]:
-        """Take one row; every `TABLE_ROWS` rows yield the results that are ready."""
-        self._rows.append(row)
+    def eval(self, given: Sequence[Any], named: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+        """Take the row among these arguments; every `TABLE_ROWS` rows yield the results that are ready."""
+        self._rows.append(given[0] if given else named[self._analyzed.table])
         if len(self._rows) >= TABLE_ROWS:
             for results in self._feed():
                 yield from results

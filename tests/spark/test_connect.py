@@ -1,0 +1,31 @@
+"""What a client of Spark Connect, which has no JVM, has to find out in another way."""
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_column_is_given_by_a_reference_over_spark_connect(connect):
+    """Where a client knows the name and the DataFrame of a reference, and nothing else."""
+    assert (
+        connect.run("""
+from pyspark.sql import functions as sf
+
+df = spark.range(5, 6).selectExpr("id", "id * 2 AS `a.b`")
+
+@async_pandas_udf
+async def told(x: int) -> int:
+    return x
+
+def answer(column):
+    try:
+        return ordered_wait(df, told, column).first().told
+    except FunctionError as error:
+        return "give the name of one" in str(error)
+
+good = [sf.col("id"), df.id, df["`a.b`"], sf.col("`a.b`")]
+bad = [sf.col("id") + 1, spark.range(1).id, sf.col("a.b"), df.withColumn("id", sf.lit(1)).id]
+print([answer(column) for column in good + bad])
+""")
+        == "[5, 5, 10, 10, True, True, True, True]\n"
+    )
