@@ -140,6 +140,31 @@ class TestARefusedRow:
         assert run_rows(Busy(), ["a", "b"], timeout=50) == [10, 10]
 
 
+class TestErrorsThatAreAnswers:
+    @pytest.mark.parametrize("answer", ["an error", "a result that is not good enough"])
+    def test_show_that_not_all_calls_are_refused(self, answer: str) -> None:
+        """Among 404s each refusal counted as if it had followed the last one, so that ten of a thousand paused all."""
+
+        class NotFoundError(Exception):
+            status = 404
+
+        retry = RetryStrategy.fixed_delay(2, 100.0, retry_if_result=lambda result: result == "not yet")
+        function = ManualFunction()
+        with OperatorHarness(function, capacity=100, on_error="null", retry=retry) as harness:
+            for number in range(30):
+                row = f"{number:02d}"
+                harness.put(row)
+                if number % 3 == 0:
+                    harness.fail(row, ThrottledError(10))
+                elif answer == "an error":
+                    harness.fail(row, NotFoundError())
+                else:
+                    harness.complete(row, "not yet")
+            harness.put("next")
+            assert function.running == ["next"]
+            harness.complete("next", "N")
+
+
 class TestTheDeadline:
     def test_ends_a_row_at_once_that_should_wait_longer(self) -> None:
         """And no other row."""

@@ -28,10 +28,20 @@ class Told:
         self._scripts, self._window, self._open_for = scripts, window, open_for
 
     def __call__(
-        self, task: str, now: float, outcomes: str = "", probe: str = "", *, ticket: int = 0, pause: float = 0.0
+        self,
+        task: str,
+        now: float,
+        outcomes: str = "",
+        probe: str = "",
+        *,
+        ticket: int = 0,
+        pause: float = 0.0,
+        accepted: float | str = "",
     ) -> Told:
-        options = (self._window, 0.5, self._open_for, LEASE, ticket, outcomes, probe, pause)
-        _, _, number, since, probe_at, mine, paused = self._scripts.run(HEALTH, now, ["x", "pace"], task, *options)
+        options = (self._window, 0.5, self._open_for, LEASE, ticket, outcomes, probe, pause, accepted)
+        answer = self._scripts.run(HEALTH, now, ["x", "pace"], task, *options)
+        _, _, number, since, probe_at, mine, paused, last = answer
+        self.accepted_at = float(last)
         self.ticket, self.since = int(number), float(since) if since else None
         self.probe_at, self.is_prober, self.paused_until = float(probe_at), bool(int(mine)), float(paused)
         return self
@@ -100,6 +110,14 @@ def test_a_pause_is_the_longest_that_was_asked_for(told: Told) -> None:
     assert told("a", 1.0, pause=5.0).paused_until == 6.0
     assert told("b", 2.0, pause=1.0).paused_until == 6.0
     assert told("c", 2.0, pause=30.0).paused_until == 32.0
+
+
+def test_the_last_accepted_call_is_that_of_any_task(told: Told) -> None:
+    assert told("a", 1.0).accepted_at == 0.0
+    assert told("a", 10.0, accepted=2.0).accepted_at == 8.0
+    assert told("b", 11.0).accepted_at == 8.0
+    assert told("b", 12.0, accepted=10.0).accepted_at == 8.0
+    assert told("b", 13.0, accepted=0.5).accepted_at == 12.5
 
 
 STEPS = st.lists(st.tuples(st.floats(0, 8), st.sampled_from([UP, DOWN, NOTHING])), max_size=60)

@@ -180,11 +180,18 @@ class Scripts:
 
 
 class OnGivenTime(Coordinator):
-    """A task's connection for a loop on virtual time, which is the server's time too; `trip` seconds there and back."""
+    """A task's connection for a loop on virtual time, which is the server's time too.
 
-    def __init__(self, server: Server, trip: float = 0.001) -> None:
-        super().__init__(server.url, space_of_its_own(), clock=asyncio.get_running_loop().time)
+    Args:
+        trip: seconds there and back.
+        space: of the job's keys; one of its own unless given.
+    """
+
+    def __init__(self, server: Server, trip: float = 0.001, space: str | None = None) -> None:
+        super().__init__(server.url, space or space_of_its_own(), clock=asyncio.get_running_loop().time)
         self.on_given_time = Scripts(server)
+        if space is not None:
+            self.on_given_time.space = space
         self._half = trip / 2
 
     async def __aexit__(self, *_: object) -> None:

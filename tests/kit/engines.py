@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
 from asyncudf import AsyncUDF, async_pandas_udf
 from asyncudf._chain.chain import Chain
+from asyncudf._chain.environment import TaskEnvironment
+from asyncudf._coordination.config import CoordinatorConfig
+from asyncudf._limits import limits
 from asyncudf._metrics.run_metrics import RunMetrics
-from asyncudf.testing import VirtualClockLoop, _stream
+from asyncudf._spark.planner import plan_function_offline
+from asyncudf.testing import VirtualClockLoop, _rows, _stream
 from asyncudf.testing._rows import ListOutput, chain_of, elements_of
+from tests.kit.coordinators import OnGivenTime, Server, space_of_its_own
 
-__all__ = ("Counted", "Engine", "added_up", "started_streams")
+__all__ = ("Counted", "Engine", "added_up", "run_tasks", "started_streams")
 
 
 Counted = Mapping[str, Mapping[str, Any]]
@@ -83,6 +90,41 @@ class Engine:
     def counted(self) -> Counted:
         """What a message to a monitor would say of the function now."""
         return _counted(self._chain)
+
+
+def run_tasks(
+    server: Server | None, functions: Iterable[Callable[..., Any]], rows: Iterable[Any], **options: Any
+) -> list[BaseException | list[Any]]:
+    """Run one task of a job for each function, all over the same rows and in one virtual time.
+
+    Args:
+        server: the job's coordinator; None: the tasks share nothing.
+
+    Returns:
+        For each task what it has emitted, or its error.
+    """
+    loop, space, given = VirtualClockLoop(), space_of_its_own(), [*rows]
+    config = None if server is None else CoordinatorConfig(server.url, space, "of_the_job")
+    engines = []
+    for partition, function in enumerate(functions):
+        environment = partial(TaskEnvironment, partition=partition, query=None if server is None else "query")
+        plan = lambda *about: dataclasses.replace(plan_function_offline(*about), coordinator=config)  # noqa: E731
+        with mock.patch.multiple(_rows, TaskEnvironment=environment, plan_function_offline=plan):
+            engines.append(Engine(function, loop=loop, **options))
+        engines[-1].feed(given)
+        engines[-1].end()
+
+    async def together() -> list[BaseException | None]:
+        return await asyncio.gather(*(engine._run(None) for engine in engines), return_exceptions=True)
+
+    def connection(*_: Any, **__: Any) -> OnGivenTime:
+        assert server is not None
+        return OnGivenTime(server, space=space)
+
+    with mock.patch.object(limits, "Coordinator", connection):
+        ended = loop.run_until_complete(together())
+    loop.close()
+    return [engine.output if error is None else error for engine, error in zip(engines, ended, strict=True)]
 
 
 @contextmanager

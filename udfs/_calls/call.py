@@ -28,13 +28,14 @@ class Call:
     # parked: when the last attempt ended; None while an attempt runs
     # idle: seconds since `started` in which no attempt ran
     # pauses: for how long all calls had been paused by `parked`
+    # refused: when its first refusal came
     # is_fresh: its time and its deadline start with its next attempt
     # costs: of one attempt, in permits of each rate limit
     # is_held: it has failed, and waits among the `HeldFailures`
     # is_excused: an outage has excused its failures; later ones do not show another
     __slots__ = (
         "attempt", "costs", "deadline", "done", "entries", "idle", "is_excused", "is_fresh", "is_held", "parked",
-        "pauses", "records", "slots", "started", "uncounted", "waited",
+        "pauses", "records", "refused", "slots", "started", "uncounted", "waited",
     )  # fmt: skip
 
     def __init__(self, records: Sequence[StreamRecord], entries: Sequence[Entry], started: float) -> None:
@@ -50,6 +51,7 @@ class Call:
         self.parked: float | None = None
         self.idle = 0.0
         self.pauses = 0.0
+        self.refused: float | None = None
         self.done = False
         self.slots: list[CallSlot] = []
 

@@ -40,6 +40,7 @@ __all__ = ("Calls",)
 
 
 PAUSE = 0.01  # seconds
+MOST_REFUSED = 3600.0  # seconds for which refusals keep a row that has no deadline
 _NO_ANSWER = AsyncTimeoutError("no answer")  # reported to the gates for attempts that were given up
 
 
@@ -274,6 +275,7 @@ class Calls:
         call = self.open_row(entry)
         call.started, call.deadline, call.is_fresh = state.started, state.deadline, False
         call.attempt = slot.attempt = 1
+        slot.began = state.started
         call.slots.append(slot)
         slot.call, slot.entry = call, None
         self._deadlines.reassign(entry, call)
@@ -312,7 +314,7 @@ class Calls:
         call.slots.append(slot)
         slot.call = call
         values = [record.value for record in call.records]
-        now = self.clock()
+        now = slot.began = self.clock()
         if call.is_fresh or call.attempt == 1:
             self._sharing.begins(call, now)
         if call.is_fresh:
@@ -409,6 +411,8 @@ class Calls:
             if refusal is not None:
                 self._take_refusal(call, outcomes, refusal)
                 return
+        else:
+            self.admission.unsatisfied(now)
         try:
             delay = self._next_delay(call, failure, results)
         except BaseException as own:  # a predicate of the retry strategy failed
@@ -423,7 +427,11 @@ class Calls:
 
     def _take_refusal(self, call: Call, outcomes: Sequence[Results | BaseException], refusal: Refusal) -> None:
         """Let a refused call wait alone, without using an attempt, or fail."""
-        if not refusal.may_retry or _is_too_late(call, self.clock() + refusal.seconds):
+        now = self.clock()
+        if call.refused is None:
+            call.refused = now
+        end = call.refused + MOST_REFUSED if call.deadline is None else call.deadline
+        if not refusal.may_retry or now + refusal.seconds >= end:
             self.conclude(call, outcomes)
         else:
             call.uncounted += 1
@@ -617,7 +625,7 @@ class Calls:
         """Let all time of the call, and of the calls that share it, begin anew with its next attempt."""
         for one in (call, *self._sharing.renewed(call)):
             self._deadlines.stop(one.watched)
-            one.uncounted, one.waited, one.deadline = one.attempt, 0.0, None
+            one.uncounted, one.waited, one.deadline, one.refused = one.attempt, 0.0, None, None
             one.is_fresh, one.is_held, one.is_excused = True, False, one.is_excused or one.attempt > 0
 
     def count_open(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import decimal
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any, Protocol
@@ -64,8 +65,8 @@ class CallSlot:
     # is cheap: a copy shares its variables with the original until one of the two is changed.
 
     __slots__ = (
-        "abandoned", "admitted", "attempt", "call", "clean", "context", "counts_for_breaker", "entry", "is_cancelled",
-        "is_suspended", "state", "task", "ticket",
+        "abandoned", "admitted", "attempt", "began", "call", "clean", "context", "counts_for_breaker", "entry",
+        "is_cancelled", "is_suspended", "state", "task", "ticket",
     )  # fmt: skip
 
     def __init__(self, context: contextvars.Context) -> None:
@@ -74,6 +75,7 @@ class CallSlot:
         self.call: Any = None  # the call whose attempt runs here undecided
         self.entry: Entry | None = None  # of the row of a first attempt that has no Call yet
         self.attempt = 0  # number of the attempt
+        self.began = 0.0  # when the attempt began, if it has a Call
         self.admitted: float | None = None  # when the limits admitted the attempt, until its end is reported to them
         self.ticket = 0  # number that the circuit breaker gave the attempt
         self.counts_for_breaker = True  # whether a failure says something about the service
@@ -189,6 +191,12 @@ class SlotPool:
     def in_flight(self) -> int:
         """How many calls the slots wait for."""
         return self._active - (self._leader is not None)
+
+    @property
+    def oldest(self) -> float:
+        """When the oldest undecided attempt began; inf without any."""
+        first = [slot.state.started for slot in self.at_work if slot.entry is not None]
+        return min([*first, *(slot.began for slot in self.at_work if slot.call is not None)], default=math.inf)
 
     @property
     def at_work(self) -> list[CallSlot]:

@@ -1,4 +1,4 @@
-"""What the tasks of a job know together about their service: the circuit breaker of the job, and its pause."""
+"""What the tasks of a job know together about their service: its circuit breaker, its pause, its last accepted call."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ ENDS = ("s", "f", "n")  # of a probe
 LETTERS = {CallOutcome.ANSWERED: "s", CallOutcome.DOWN: "f"}
 
 
-# The breaker and the pause of a function: takes what one task reports, answers what all have reported. Nothing is kept
-# until there is something to report.
+# The breaker and the pause of a function, and when a call of it was accepted: takes what one task reports, answers what
+# all have reported. Nothing is kept until there is something to report.
 #
 # keys: a hash, the pace. Arguments: time, task, window, failure_rate, open_for, lease of a probe, ticket, outcomes of
-# that ticket ("sff"), probe ("", "ask", "hold", or its end "s", "f" or "n"), seconds to pause.
+# that ticket ("sff"), probe ("", "ask", "hold", or its end "s", "f" or "n"), seconds to pause, seconds since a call was
+# accepted or "".
 # Answers how far the coordinator is behind, the time, the ticket, since when it is open or "", when the next probe may
-# begin, whether this task may make it, until when calls pause.
+# begin, whether this task may make it, until when calls pause, when a call was accepted.
 HEALTH = (
     PACE
     + f"""
@@ -34,7 +35,7 @@ local chance, rare, known = {BY_CHANCE!r}, {RARE!r}, {KNOWN}
 local open_for, lease, outcomes, probe = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8], ARGV[9]
 local stored = redis.call('HGETALL', key)
 local is = {{ticket = '0', seen = '', known = '', since = ''}}
-is.probe_at, is.prober, is.probe_until, is.pause = '0', '', '0', '0'
+is.probe_at, is.prober, is.probe_until, is.pause, is.accepted = '0', '', '0', '0', '0'
 for i = 1, #stored, 2 do is[stored[i]] = stored[i + 1] end
 local function try_later()  -- as CircuitBreaker.is_dead has it
   local share, half, dead = chance * rate, math.max(1, math.floor(window / 2)), false
@@ -79,26 +80,32 @@ elseif probe == 'ask' and now >= tonumber(is.probe_at) and (is.prober == '' or n
 end
 local pause = tonumber(ARGV[10])
 if pause > 0 then is.pause = text(math.max(tonumber(is.pause), now + pause)) end
-if #stored > 0 or outcomes ~= '' or pause > 0 then
+local accepted = tonumber(ARGV[11])
+if accepted then is.accepted = text(math.max(tonumber(is.accepted), now - accepted)) end
+if #stored > 0 or outcomes ~= '' or pause > 0 or accepted then
   local changed = {{}}
   for name, value in pairs(is) do changed[#changed + 1] = name; changed[#changed + 1] = value end
   redis.call('HSET', key, unpack(changed))
   redis.call('PEXPIRE', key, text({KEEP_QUERY} + math.max(0, math.ceil(1000 * (tonumber(is.pause) - now)))))
 end
-return {{behind(), text(now), is.ticket, is.since, is.probe_at, is.prober == me and 1 or 0, is.pause}}
+return {{behind(), text(now), is.ticket, is.since, is.probe_at, is.prober == me and 1 or 0, is.pause, is.accepted}}
 """
 )
 
 
 class SharedHealth(PeriodicTask):
-    """The circuit breaker of the job, with the methods of a `Breaker`, and its pause; of one event loop.
+    """The circuit breaker of the job, with the methods of a `Breaker`, its pause and its last accepted call.
 
     Outcomes of all tasks go into one window. When the breaker opens, tasks learn of it within a quarter of a second, or
     at two thousand tasks a second where there are more. Then one call of the whole job probes the service.
 
     Args:
         name: of the query.
-        breaker: None where there is only a pause to share.
+        breaker: None where there are only refusals to share.
+
+    Attributes:
+        accepted: when a call of this task was accepted for the last time, which the refusal gate sets.
+        accepted_elsewhere: the same of any task, as far as it is known.
     """
 
     # replied: called when the coordinator has answered
@@ -122,6 +129,7 @@ class SharedHealth(PeriodicTask):
         self.paused_until: float | None = None
         self.replied: Callable[[], None] = lambda: None
         self._unreported_pause = -math.inf
+        self.accepted = self._reported_accepted = self.accepted_elsewhere = -math.inf
 
     def admit(self, now: float) -> int | None:
         """The ticket of a call that may begin; None if it has to wait."""
@@ -166,12 +174,12 @@ class SharedHealth(PeriodicTask):
     def _last_message(self) -> Awaitable[object] | None:
         if self._is_prober:
             self._probe_end, self._is_prober, self._is_probing = "n", False, False
-        is_known = not (self._outcomes or self._probe_end or self._unreported_pause > self._clock())
-        return None if is_known else self._exchange()
+        news = self._outcomes or self._probe_end or self._unreported_pause > self._clock()
+        return self._exchange() if news or self.accepted > self._reported_accepted else None
 
     async def _exchange(self) -> float:
         sent = self._clock()
-        outcomes, probe, until = self._outcomes, self._probe_end, self._unreported_pause
+        outcomes, probe, until, accepted = self._outcomes, self._probe_end, self._unreported_pause, self.accepted
         self._outcomes = self._probe_end = ""
         self._unreported_pause = -math.inf
         if not probe and self._is_prober:
@@ -183,7 +191,9 @@ class SharedHealth(PeriodicTask):
         of, pause = self._options, max(0.0, until - sent)
         try:
             own = (self._link.task, of.window, of.failure_rate, of.open_for, LEASE)
-            answer = await self._ask(HEALTH, *own, self._ticket, outcomes, probe, pause)
+            ago = sent - accepted if accepted > self._reported_accepted else ""
+            answer = await self._ask(HEALTH, *own, self._ticket, outcomes, probe, pause, ago)
+            self._reported_accepted = accepted
         except BaseException:  # perhaps it did not arrive: the next exchange reports it again
             self._outcomes = (outcomes + self._outcomes)[-of.window :]
             self._probe_end = self._probe_end or (probe if probe in ENDS else "")
@@ -195,7 +205,7 @@ class SharedHealth(PeriodicTask):
         return min(BEAT, max(0.01, self._probe_at - self._clock()))
 
     def _update(self, answer: list[str], sent: float) -> None:
-        said, ticket, since, probe_at, is_prober, pause = answer
+        said, ticket, since, probe_at, is_prober, pause, accepted = answer
         time = self._coordinator.time
         time.update(sent, float(said), self._clock())
         if int(ticket) != self._ticket:
@@ -207,5 +217,6 @@ class SharedHealth(PeriodicTask):
             self._is_probing = self._is_probing and self._is_prober
         asked = time.ours(float(pause)) if float(pause) > float(said) else -math.inf
         self.paused_until = max(self.paused_until or -math.inf, asked)
+        self.accepted_elsewhere = time.ours(float(accepted))
         self.replied()
         self._link.wake()

@@ -8,6 +8,7 @@ from typing import Any
 
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
+from .._policies.call_outcome import CallOutcome
 from .._policies.rate_limit import ROUNDING
 from .gates import Gate, LimitedOperator, PendingCall, Pool, Slot
 from .service_health import ServiceHealth
@@ -40,6 +41,7 @@ class Admission:
     # may_begin_row: a row that was never called may ask without a `Call`; not if each has costs of its own, and not
     # while refusals alone hold calls back
     # failed: how many attempts have ended with an error
+    # _others: attempts that were not refused and ended with an error, or with a result that is not good enough
     # _answers: the answers to calls that did not have to ask, when they were last counted
     # _since: when `closed_by` turned the call away
 
@@ -59,7 +61,7 @@ class Admission:
         self._clock = counters.clock
         self._health = health
         self.first_call: Any = None if costs is None else _FirstCall(costs)
-        self._answers = self.failed = 0
+        self._answers = self._others = self.failed = 0
         self.closed_by: Gate | None = None
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -92,7 +94,7 @@ class Admission:
         for began in self._on_begin:
             began(slot, call, now)
         if not self._has_limits and self._health.throttle.is_free(now):
-            self.is_open, self._answers = True, self._counters.calls_answered
+            self.is_open, self._answers = True, self._answered
             self._look()
         return now
 
@@ -134,15 +136,18 @@ class Admission:
             self._timer.cancel()
             self._timer = None
 
+    @property
+    def _answered(self) -> int:
+        """How many attempts were not refused, of those that need not be reported."""
+        return self._counters.calls_answered + self._others
+
     def ended(self, slot: Slot, error: BaseException | None) -> None:
         """An attempt is over. One that did not have to ask need not be reported, unless it has ended with an error."""
         self.failed += error is not None
         now = self._clock()
         if slot.admitted is None:
-            if self.is_open and self._health.refusal_of(error) is not None:  # until now no attempt had to ask
-                answers, self._answers = self._counters.calls_answered - self._answers, self._counters.calls_answered
-                self.is_open = self._health.refused(slot, error, max(0, answers), now)
-                self._look()
+            if self.is_open:
+                self._ended_unasked(slot, error, now)
             return
         outcome = self._health.outcome_of(error)
         for ended in self._on_end:
@@ -150,6 +155,21 @@ class Admission:
         slot.admitted = None
         self._health.attempts += slot.counts_for_breaker
         self.slot_is_free()
+
+    def _ended_unasked(self, slot: Slot, error: BaseException | None, now: float) -> None:
+        if self._health.refusal_of(error) is not None:
+            answers, self._answers = self._answered - self._answers, self._answered
+            self.is_open = self._health.refused(slot, error, max(0, answers), now)
+            self._look()
+        else:
+            self._others += 1
+            if self._health.is_refused and self._health.outcome_of(error) is CallOutcome.ANSWERED:
+                self._health.accepted(now)
+
+    def unsatisfied(self, now: float) -> None:
+        """An attempt has a result that is not good enough; it was not refused."""
+        self._others += 1
+        self._health.accepted(now)
 
     def slot_is_free(self) -> None:
         """A call has left its slot: a gate that counts calls in flight, or learns from their ends, may have opened."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -10,13 +11,14 @@ from typing import Any
 
 from .._coordination.health import SharedHealth
 from .._errors.exceptions import FatalError
-from .._errors.http import Refusal, refusal_of
+from .._errors.http import Refusal, refusal_of, retry_after, status_of
 from .._errors.records import error_text, is_fatal
 from .._metrics.time_account import State
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.circuit_breaker import Breaker, CircuitBreaker
 from .._policies.options import Options
 from .._policies.rate_limit import ROUNDING
+from .._policies.refused_for_good import RefusedForGood
 from .._policies.throttle import Throttle
 from .gates import Gate, LimitedOperator, PendingCall, Pool, Slot
 
@@ -24,22 +26,31 @@ __all__ = ("ServiceHealth",)
 
 
 APART = 0.1  # seconds by which the clocks of two tasks may differ
+NEWS = 5.0  # seconds after which a task knows at the latest that calls of another were accepted
 
 
 class RefusalGate(Gate):
     """Refusals: all calls pause, or begin at a pace, when there is evidence that the service needs it.
 
-    Args:
-        longest: seconds; longer waits that a service asks for are capped; 0: refusals are errors like others.
+    If the service refuses for good, the task ends, with one error for all its rows.
     """
 
-    # shared: the pauses of the other tasks; None: this task has no coordinator
+    # longest: seconds; longer waits that a service asks for are capped; 0: refusals are errors like others
+    # shared: what the other tasks know; None: this task has no coordinator
 
-    def __init__(self, pool: Pool, longest: float, now: float) -> None:
+    def __init__(self, operator: LimitedOperator, options: Options, pool: Pool) -> None:
+        self._operator = operator
+        self._options = options
         self._pool = pool
-        self._longest = longest
-        self.throttle = Throttle(now)
+        self._longest = options.longest_wait
+        self.throttle = Throttle(operator.counters.clock())
+        self.for_good = RefusedForGood(options.patience)
         self.shared: SharedHealth | None = None
+
+    def share(self, shared: SharedHealth) -> None:
+        """From now on the tasks of the job share what they know."""
+        self.shared = shared
+        self.for_good = RefusedForGood(self._options.patience + NEWS)
 
     def wait(self, call: PendingCall, now: float) -> float | None:
         if self.shared is not None:
@@ -59,10 +70,40 @@ class RefusalGate(Gate):
             self.throttle.gave_up(began)
         elif (refusal := self.refusal_of(error)) is None:
             self.throttle.answered(1, began, now)
+            if outcome is CallOutcome.ANSWERED:
+                self.accepted(now)
         else:
             self.throttle.refused(now + refusal.seconds, began, now)
             if self.shared is not None and self.throttle.until > now:
                 self.shared.pause(self.throttle.until)
+            self._may_end(refusal, began, now, error)
+
+    def accepted(self, now: float) -> None:
+        """A call was not refused, whatever its answer was."""
+        if self.for_good.is_counting:
+            self.for_good.accepted()
+        if self.shared is not None:
+            self.shared.accepted = now
+
+    def _may_end(self, refusal: Refusal, began: float, now: float, error: BaseException | None) -> None:
+        """A call was refused: end the task if the service refuses for good."""
+        for_good, elsewhere = self.for_good, -math.inf if self.shared is None else self.shared.accepted_elsewhere
+        answers = self._operator.counters.calls_answered
+        for_good.refused(now + refusal.seconds, began, now, answers=answers, elsewhere=elsewhere)
+        if for_good.is_for_good(began) and for_good.is_for_good(self._pool.oldest):
+            assert error is not None
+            self._operator.fail(FatalError(self._given_up(error)))
+
+    def _given_up(self, error: BaseException) -> str:
+        options, status, wait = self._options, status_of(error), retry_after(error)
+        takes = "as long as it may" if options.timeout is None else "as long as a row may take"
+        said = [] if status is None else [f"status {status}"]
+        said.append("no wait asked" if wait is None else f"asks to wait {wait:g} s")
+        return (
+            f"the service of {self._operator.name} has refused all calls for {options.patience:g} s, {takes}; the last "
+            f"with {error_text(error, options.redact)} ({', '.join(said)}). Results in a store= are kept: run the job "
+            "again when the service accepts calls"
+        )
 
     def refusal_of(self, error: BaseException | None) -> Refusal | None:
         """The refusal in an error, with its wait capped; None if there is none."""
@@ -147,7 +188,7 @@ class ServiceHealth:
     def __init__(self, operator: LimitedOperator, options: Options, pool: Pool) -> None:
         self._operator = operator
         self._options = options
-        self._refusals = RefusalGate(pool, options.longest_wait, operator.counters.clock())
+        self._refusals = RefusalGate(operator, options, pool)
         self.throttle = self._refusals.throttle
         self.refusal_of = self._refusals.refusal_of
         self.attempts = self._reported = self._answered = 0
@@ -161,7 +202,7 @@ class ServiceHealth:
 
     def share(self, shared: SharedHealth) -> None:
         """From now on the tasks of the job share what they know."""
-        self._refusals.shared = shared
+        self._refusals.share(shared)
         shared.replied = self._replied
         if self._breaker is not None:
             self._breaker.breaker = shared
@@ -194,6 +235,15 @@ class ServiceHealth:
         self.throttle.answered(answers, now, now)
         self._refusals.ended(slot, CallOutcome.THROTTLED, error, now)
         return self.throttle.is_free(now)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a call was refused, and none was accepted since, as far as it is known."""
+        return self._refusals.for_good.is_counting
+
+    def accepted(self, now: float) -> None:
+        """A call was not refused, though it may have another error, or a result that is not good enough."""
+        self._refusals.accepted(now)
 
     def outcome_of(self, error: BaseException | None) -> CallOutcome:
         """The outcome of an attempt that ended with this error; never raises."""

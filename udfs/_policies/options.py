@@ -45,6 +45,7 @@ __all__ = (
     "OutputMode",
 )
 
+LONGEST_PATIENCE = 600.0  # seconds for which a service may refuse all calls, at most
 QUEUE_ROWS_PER_CALL = 100  # so that one slow row at the head does not stall the others: docs/concepts/capacity.md
 DEFAULT_BATCH_SIZE = 100
 
@@ -234,6 +235,11 @@ class Options:
     def longest_wait(self) -> float:
         """Seconds that a refused row waits at most, whatever the service asks for; 0: refusals are plain errors."""
         return MAX_RETRY_AFTER if self.retry is None else self.retry.max_retry_after
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a service may refuse all calls before the job ends."""
+        return LONGEST_PATIENCE if self.timeout is None else min(self.timeout, LONGEST_PATIENCE)
 
     @property
     def needs_coordinator(self) -> bool:
