@@ -13,6 +13,7 @@ import pytest
 
 from asyncudf._reports.verdict import verdict
 from tests.kit.plain_figures import figures, latencies, task
+from tests.reports.test_verdict_on_failures import TEXTS as FAILED
 
 BUSY = {"calls_busy": 9.3, "winding_down": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
 HALF = "halve the time"
@@ -233,6 +234,7 @@ VERDICTS: dict[str, Case] = {
             retries=10,
             waited=500.0,
             errors={"ValueError": 10},
+            options={"retry": "given"},
             in_flight={"mean": 1.7, "peak": 20},
         ),
         "head_of_line",
@@ -441,10 +443,64 @@ VERDICTS: dict[str, Case] = {
             latency=latencies(100, 0.5),
             retries=100,
             waited=40.0,
+            options={"retry": "given"},
             in_flight={"mean": 1, "peak": 20},
         ),
         "winding_down",
-        ["90%", "last rows", "tried again", "shorter delays", "retry=", "at most 72%"],
+        ["90%", "last of the rows", "tried again", "shorter delays", "retry=", "at most 72%"],
+    ),
+    "rows at the end that the service has refused": (
+        figures(
+            winding_down=9.0,
+            calls_busy=1.0,
+            latency=latencies(100, 0.5),
+            retries=100,
+            throttled=100,
+            errors={"ThrottledError": 100},
+            waited=40.0,
+            in_flight={"mean": 1, "peak": 20},
+        ),
+        "winding_down",
+        ["90%", "last of the rows", "the service had refused", "ThrottledError", "a rate_limit", "a job_capacity"],
+    ),
+    "rows at the head that the service has refused": (
+        figures(
+            head_of_line=9.0,
+            calls_busy=1.0,
+            latency=latencies(100, 0.5),
+            retries=100,
+            throttled=100,
+            errors={"ThrottledError": 100},
+            waited=40.0,
+            options={"rate_limit": "RateLimit(20)"},
+            in_flight={"mean": 1, "peak": 20},
+        ),
+        "head_of_line",
+        [
+            "90%",
+            "the queue was full",
+            "the service had refused",
+            "ThrottledError",
+            "a lower rate_limit",
+            "job_capacity",
+        ],
+    ),
+    "equal rows whose calls fail": (
+        figures(
+            winding_down=9.0,
+            calls_busy=1.0,
+            following_seconds=8.0,
+            repeated_seconds=8.0,
+            errors={"ValueError": 100},
+            options={"store": "ResultStore.disk(ttl=60)"},
+        ),
+        "winding_down",
+        ["90%", "equal rows", "ValueError", "made again for each", "error_ttl= of the store"],
+    ),
+    "threads that keep the loop busy": (
+        figures(blocked_loop=9.0, input=1.0, options={"kind": "def"}, in_flight={"mean": 9.0, "peak": 20}),
+        "blocked_loop",
+        ["90%", "9 s", "synchronous code", "calls waited for it", "more partitions", "cores"],
     ),
     "skew": one_long_task(
         [task(5.0, rows=500)] * 10, task(60.0, rows=15_000), "15,000 of 20,000 rows", "equal size", rows=20_000
@@ -506,3 +562,70 @@ def test_the_verdict_tells_the_cause_the_figures_and_the_change(case: str) -> No
     assert options_in(found.text) == options_in("; ".join(facts))
     assert len(found.text) <= 300
     assert "\n" not in found.text
+
+
+# What the options must have for an advice, and what they must not have.
+GIVEN = {"a shorter attempt_timeout=": "attempt_timeout", "shorter delays of retry=": "retry"}
+GIVEN |= {"a higher rate_limit": "rate_limit", "a higher job_capacity": "job_capacity"}
+GIVEN |= {"a lower rate_limit": "rate_limit", "a shorter timeout": "timeout"}
+NOT_GIVEN = {
+    r"(?<!shorter )attempt_timeout= ": ("attempt_timeout", 60.0),
+    "with retry=": ("retry", "given"),
+    "error_ttl=": ("store", "ResultStore.disk(error_ttl=60)"),
+    "a rate_limit": ("rate_limit", "RateLimit(20)"),
+    "a job_capacity": ("job_capacity", 40),
+    r"on_error=\"null\"": ("on_error", "null"),
+    r"ResultStore\.disk": ("store", "ResultStore.disk()"),
+    "a plain def": ("kind", "def"),
+    "unordered_wait": ("output_mode", "unordered"),
+}
+NUMBERED = ("capacity", "queue_size", "timeout", "attempt_timeout")
+TOLD = {
+    **{case: function for case, (function, *_) in VERDICTS.items()},
+    **{f"failed: {case}": function for case, (function, _) in FAILED.items()},
+    "hanging": figures(calls_busy=600.0, latency=latencies(0, 0.0), options={"attempt_timeout": None}),
+    "hanging in spite of a limit": figures(
+        calls_busy=600.0, latency=latencies(0, 0.0), options={"attempt_timeout": 9.0}
+    ),
+}
+
+
+def with_option(function: dict[str, Any], option: str, value: Any) -> dict[str, Any]:
+    return {**function, "options": {**function["options"], option: value}}
+
+
+@pytest.mark.parametrize("advice", NOT_GIVEN)
+def test_no_advice_is_what_is_set_already(advice: str) -> None:
+    """Of every job that gets the advice, the verdict is another one when its options have it."""
+    option, value = NOT_GIVEN[advice]
+    advised = [function for function in TOLD.values() if re.search(advice, verdict(function).text)]
+    assert advised
+    for function in advised:
+        if (option, value) == ("store", "ResultStore.disk(error_ttl=60)"):  # then no such call is made again
+            function = {**function, "repeated_seconds": 0.0}
+        if option == "on_error":  # then no row ends a task
+            function = {**function, "failed_attempts": {**function["failed_attempts"], "ended_by": {}}}
+        text = verdict(with_option(function, option, value)).text
+        assert not re.search(advice, text), text
+
+
+@pytest.mark.parametrize("option", NUMBERED)
+def test_no_advice_is_the_number_that_is_set_already(option: str) -> None:
+    """It is a larger or a smaller one then."""
+    advised = [(function, re.search(rf"\b{option}=([\d_.]*\d)", verdict(function).text)) for function in TOLD.values()]
+    assert any(found for _, found in advised)
+    for function, found in advised:
+        if found is not None:
+            value = float(found[1].replace("_", ""))
+            text = verdict(with_option(function, option, value if value % 1 else int(value))).text
+            assert f"; {found[0]} " not in text, text
+
+
+@pytest.mark.parametrize("advice", GIVEN)
+def test_no_advice_changes_what_is_not_set(advice: str) -> None:
+    """Shorter delays of retry= were advised to a job without any."""
+    advised = [function for function in TOLD.values() if advice in verdict(function).text]
+    assert advised
+    assert all(function["options"].get(GIVEN[advice]) for function in advised)
+    for function in advised:
+        assert advice not in verdict(with_option(function, GIVEN[advice], None)).text

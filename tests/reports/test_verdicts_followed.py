@@ -232,6 +232,23 @@ def token_bucket(rate: float) -> Call:
     return call
 
 
+def refusing_a_fifth(wait: float) -> Call:
+    """It answers 120 calls in a second; of more it refuses the fifth, with a long wait."""
+    begun = deque[float]()
+
+    async def call(n: int) -> int:
+        begun.append(now())
+        while begun[0] < now() - 1:
+            begun.popleft()
+        is_refused = len(begun) > 120 and n % 5 == 0
+        await asyncio.sleep(0.05)
+        if is_refused:
+            raise http.ThrottledError(429, retry_after=wait)
+        return n
+
+    return call
+
+
 @contextlib.asynccontextmanager
 async def slow_to_open() -> AsyncIterator[None]:
     await asyncio.sleep(4.0)
@@ -767,9 +784,18 @@ JOBS = {
     "rows in back-off at the end": Job(
         lambda: run(failing(1), retry=RetryStrategy.fixed_delay(attempts=2, delay=10.0)),
         "winding_down",
-        "the last rows of a task waited to be tried again (mostly ConnectionError); shorter delays of retry=",
+        "tasks waited for the last of the rows that waited to be tried again (mostly ConnectionError); shorter",
         "likely",
         lambda text: run(failing(1), retry=RETRY),
+    ),
+    "rows at the end that the service has refused": Job(
+        lambda: run(refusing_a_fifth(20.0), 600),
+        "winding_down",
+        "tasks waited for the last of the rows that the service had refused for a while (mostly ThrottledError); a "
+        "rate_limit just below what it allows, or a job_capacity",
+        "likely",
+        lambda text: run(refusing_a_fifth(20.0), 600, rate_limit=RateLimit(100)),
+        0.72,
     ),
     "a capacity that may not grow": Job(
         lambda: run(steady(), 20_000, capacity=AdaptiveCapacity(1, 30)),

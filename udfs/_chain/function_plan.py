@@ -68,8 +68,8 @@ class FunctionPlan:
         return self.options.slots
 
     def public_options(self) -> dict[str, Any]:
-        """The options as people are shown them, with what a call has by default."""
-        options = self.options.to_plain()
+        """The options as people are shown them, with the kind of the function, and what a call has by default."""
+        options = {"kind": self.spec.kind.value, **self.options.to_plain()}
         return {**options, "batch_size": batch_rows(self.spec, self.options)} if self.spec.vectorized else options
 
     def result_validator(self) -> Callable[[Any], Any]:

@@ -30,6 +30,7 @@ MOST_ROWS = 1_000_000  # in a queue that a user would want
 FEW_HITS = 0.05  # of the rows that a store is asked for
 LONG_SILENCE = 10  # times as long as the longest call
 CLEARLY_MORE = 1.5  # times as long
+THREADS = "def"  # the kind of a function that runs in threads
 ON_DISK = ("ResultStore.disk", "ResultStore.executor")
 
 
@@ -128,7 +129,7 @@ def _calls_busy(f: FunctionFigures) -> Iterator[Diagnosis]:
             gain = f.at_most(f.top)
             yield Diagnosis(
                 f"calls ran one after another, {each}: they block the event loop, and capacity changes nothing",
-                NO_BLOCKS.format(at_most(gain)),
+                _no_blocks(f, at_most(gain)),
                 gain,
             )
         in_use = f"{number(f.in_flight_when_busy)} of {count(f.slots)} slots were in use"
@@ -167,7 +168,7 @@ def _blocked_loop(f: FunctionFigures) -> Iterator[Diagnosis]:
     gain, blocked = f.at_most(f.top), f"({seconds(f.time[f.top])}) synchronous code blocked the event loop"
     if f.peak <= 1:
         seen = f"{blocked}: no other call could go on"
-        yield Diagnosis(seen, NO_BLOCKS.format(at_most(gain)), gain)
+        yield Diagnosis(seen, _no_blocks(f, at_most(gain)), gain)
     yield from _blocks(f)
 
 
@@ -189,7 +190,7 @@ def _blocks(f: FunctionFigures) -> Iterator[Diagnosis]:
             kept = f"{_slots(f)}, but for {share(f.share(blocked))} {kept}"
         yield Diagnosis(
             f"{kept}: calls waited for it, and capacity changes nothing",
-            NO_BLOCKS.format("lets them go on"),
+            _no_blocks(f, "lets them go on"),
             is_sure=False,  # a machine with more to do than cores looks the same
         )
 
@@ -312,13 +313,12 @@ def _head_of_line(f: FunctionFigures) -> Iterator[Diagnosis]:
             yield Diagnosis(seen, f"try queue_size={better:_}; {until}", is_sure=False)
         yield Diagnosis(seen, f"queue_size={better:_} {at_most(gain)}", gain, is_clear)
     if is_waiting:
-        saved = f.if_calls_waited_less(f.top)
-        yield Diagnosis(seen, f"shorter delays of retry= {at_most(saved)}", saved)
+        yield from _shorter_waits(f, seen, f.if_calls_waited_less(f.top), is_sure=True)
     if is_slow:
         yield _shorter_calls(f, seen)
     other = "unordered_wait, if the order of results does not matter,"
     if f.options.get("output_mode") == "unordered":
-        other = "fewer watermarks, or a shorter timeout,"
+        other = f"fewer watermarks, or {'a shorter' if f.options.get('timeout') else 'a'} timeout,"
     yield Diagnosis(seen, f"{other} {at_most(gain)}", gain, is_clear)
 
 
@@ -329,13 +329,8 @@ def _winding_down(f: FunctionFigures) -> Iterator[Diagnosis]:
     if is_slow:
         yield from _timeouts(f)
     if f.waited >= MUCH and not opens_long:
-        gain = f.if_calls_waited_less(f.top) * f.waited
-        yield Diagnosis(
-            f"the last rows of a task waited to be tried again{mostly(f.errors)}",
-            f"shorter delays of retry= {at_most(gain)}",
-            gain,
-            is_sure=False,
-        )
+        seen = f"tasks waited for the last of the rows that {_in_back_off(f)}"
+        yield from _shorter_waits(f, seen, f.if_calls_waited_less(f.top) * f.waited, is_sure=False)
     if is_slow:
         yield _shorter_calls(f, _last_calls(f))
     seen = "fewer rows were left than slots: tasks are short for their calls"
@@ -380,11 +375,30 @@ def _shorter_calls(f: FunctionFigures, seen: str) -> Diagnosis:
     enough = rounded_up(3 * f.latency("p99"))
     if enough < min(longest / 2, f.options.get("attempt_timeout") or longest):
         gain = f.if_no_call_took_longer(enough)
-        change = f"attempt_timeout={enough:g} with retry= {at_most(gain)}, if a second attempt is not as slow"
+        again = "" if f.options.get("retry") else " with retry="
+        change = f"attempt_timeout={enough:g}{again} {at_most(gain)}, if a second attempt is not as slow"
     else:
         gain = f.if_no_call_took_longer(f.latency("p50"))
         change = f"calls that all take as long as half of them {at_most(gain)}"
     return Diagnosis(seen, change, gain, is_sure=False)
+
+
+def _shorter_waits(f: FunctionFigures, seen: str, gain: float, *, is_sure: bool) -> Iterator[Diagnosis]:
+    """Rows in back-off were waited for."""
+    if _was_refused(f):
+        yield Diagnosis(seen, _lower_limit(f), is_sure=False)
+    elif f.options.get("retry"):
+        yield Diagnosis(seen, f"shorter delays of retry= {at_most(gain)}", gain, is_sure)
+
+
+def _was_refused(f: FunctionFigures) -> bool:
+    """Whether most rows in back-off wait as long as the service has asked."""
+    return f.part("throttled", of="retries") >= MUCH
+
+
+def _in_back_off(f: FunctionFigures) -> str:
+    why = "the service had refused for a while" if _was_refused(f) else "waited to be tried again"
+    return f"{why}{mostly(f.errors)}"
 
 
 def _queue_of_few_calls(f: FunctionFigures) -> Iterator[Diagnosis]:
@@ -499,6 +513,13 @@ def _better_store(f: FunctionFigures) -> str:
 # Words that several diagnoses have.
 
 
+def _no_blocks(f: FunctionFigures, effect: str) -> str:
+    if f.options.get("kind") == THREADS:  # the calls of a plain def hold the interpreter: it computes
+        return MORE_CORES
+    threads = "an asynchronous client, or a plain def (which runs in threads)"
+    return f"if a service is waited for, {threads}, {effect}; for computing only more cores help"
+
+
 def _slots(f: FunctionFigures) -> str:
     if f.slots == 1:
         return "the only slot of a task was busy"
@@ -510,7 +531,7 @@ def _full(f: FunctionFigures) -> str:
     if _is_full_of_bytes(f):
         head = f"a slow row, with max_buffered_bytes={f.options['max_buffered_bytes']:_} of results"
     elif f.waited >= MUCH:
-        head = f"rows that waited to be tried again{mostly(f.errors)}"
+        head = f"rows that {_in_back_off(f)}"
     return f"slots were free, but the queue was full behind {head}"
 
 
@@ -559,10 +580,6 @@ def _lower_limit(f: FunctionFigures) -> str:
 
 
 MORE_CORES = "more partitions on more cores, or less computing, would help"
-NO_BLOCKS = (
-    "if a service is waited for, an asynchronous client, or a plain def (which runs in threads), {}; for computing "
-    "only more cores help"
-)
 REMEDIES: Mapping[State, Callable[[FunctionFigures], str]] = {
     State.INPUT: lambda f: "more partitions on more cores, or less work before the calls,",
     State.OUTPUT: lambda f: "a faster reader (the next function, the write), or more partitions,",
