@@ -16,9 +16,11 @@ from typing import Any, Protocol
 
 from asyncudf.queues import Entry
 
+from .._errors.exceptions import FatalError
 from .._functions.context import CURRENT_CALL, CallState
 from .._loop import shutdown
 from .._loop.shutdown import driving, end_tasks
+from .._loop.threads import MOST_HUNG
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
 
@@ -124,9 +126,11 @@ class SlotOperator(Protocol):
     """The operator whose calls the slots run.
 
     Attributes:
+        name: of its function.
         counters: their account of time gets what free slots wait for.
     """
 
+    name: str
     loop: asyncio.AbstractEventLoop
     counters: TaskCounters
 
@@ -142,9 +146,14 @@ class SlotOperator(Protocol):
     def slots_are_taken(self) -> None:
         """A call begins in the last slot."""
 
+    def fail(self, error: BaseException) -> None:
+        """The task must end with this error."""
+
 
 class SlotPool:
     """At most `capacity` slots that count; abandoned slots live on beside them until they end.
+
+    When they are ten times as many, the task fails.
 
     Args:
         has_uncalled: whether the operator has rows that need no slot: then the pool reports when all slots are taken.
@@ -167,6 +176,7 @@ class SlotPool:
         self._account = operator.counters.account
         self._has_uncalled = has_uncalled
         self.capacity = capacity
+        self._most_abandoned = MOST_HUNG * capacity
         self.most = 0
         self._slots: set[CallSlot] = set()
         self._active = 0
@@ -211,12 +221,23 @@ class SlotPool:
         if not self._has_work():
             self._account.enter(self._operator.why_idle())
             return
+        if len(self._slots) - self._active >= self._most_abandoned:
+            self._operator.fail(self._too_many_abandoned())
+            return
         self._account.enter(State.CALLS_BUSY)  # until it turns out that slots are left
         slot = self._leader = CallSlot(self._context.copy())
         self._active += 1
         self._slots.add(slot)
         slot.task = _SlotTask(slot, self._operator.work(slot), self._operator.loop)
         slot.task.add_done_callback(lambda _: self._leave(slot))  # also if it was cancelled before it began
+
+    def _too_many_abandoned(self) -> FatalError:
+        return FatalError(
+            f"{len(self._slots) - self._active:,} coroutines of {self._operator.name}, {MOST_HUNG} for each call at a "
+            "time, still run though their calls are over: they have caught their CancelledError and gone on, or take "
+            "long to clean up. Catch Exception, which it is not, in place of everything (a bare except:), or raise it "
+            "again"
+        )
 
     def resize(self, capacity: int) -> None:
         """Have this many slots from now on; slots beyond that do not end, they wait where they ask for a call."""
