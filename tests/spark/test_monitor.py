@@ -115,6 +115,21 @@ def test_two_uses_of_one_function_are_told_apart(spark):
     assert len({one["function"] for one in found}) == 2
 
 
+def test_the_mentions_of_a_sql_function_are_added_up_and_two_names_are_told_apart(spark):
+    """Spark calls what was registered alike at each mention: no task knows for which of them it works."""
+
+    def rows(query):
+        with monitor(spark) as run:
+            spark.sql(query).collect()
+        return [(one["function"], one["rows"], one["tasks"]["succeeded"]) for one in run.metrics["functions"]]
+
+    for name in ("waits_a", "waits_b"):
+        waits.register(spark, name)
+    assert rows("SELECT waits_a(id), waits_a(id + 1) FROM range(0, 100, 1, 1)") == [("waits", 200, 2)]
+    found = rows("SELECT waits_a(id), waits_b(id + 1) FROM range(0, 100, 1, 1)")
+    assert found == [("waits", 100, 1), ("waits #2", 100, 1)]
+
+
 def test_two_mentions_of_a_table_function_are_told_apart(spark):
     """Though all queries share the plan that was registered."""
     spark.range(0, 40, 1, 1).createOrReplaceTempView("forty")
