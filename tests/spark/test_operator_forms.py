@@ -59,6 +59,15 @@ def test_any_other_result_becomes_one_column_named_after_the_function(trips, wai
     assert [row.shout for row in df.orderBy("id").collect()] == ["Oslo!!", "Bergen!!!", "None"]
 
 
+@pytest.mark.parametrize("profiler", ["perf", "memory"])
+def test_a_query_under_sparks_profiler_gives_its_rows(trips, conf, profiler):
+    """The profile has Spark's thread alone before Python 3.12; the page on monitoring has another way."""
+    conf("spark.sql.pyspark.udf.profiler", profiler)
+    expected = ["Oslo!!", "Bergen!!!", "None"]
+    assert [row.shout for row in ordered_wait(trips, shout).collect()] == expected
+    assert [row[0] for row in trips.select(shout("city", "times")).collect()] == expected
+
+
 def test_without_columns_those_called_like_the_parameters_are_read(trips):
     assert ordered_wait(trips, shout).first().shout == "Oslo!!"
     assert ordered_wait(trips.drop("times"), shout).first().shout == "Oslo!"  # the parameter's own default
