@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, get_args
 
 from asyncudf import DryRun
-from asyncudf._policies.planned_calls import Bounds, Reason
+from asyncudf._policies.planned_calls import Bounds, Reason, RowCosts
 from asyncudf._reports.dry_run import WHY, Mention
 
 MENTION = Mention(
@@ -94,6 +94,15 @@ def test_the_time_names_the_limit_that_decides() -> None:
     assert "(2 tasks at a time, 10 calls in flight in each; rate_limit= included)" in str(run(paced, latency=0.2))
     without = " ".join(str(run(dataclasses.replace(paced, seconds=None))).split())
     assert "in each), or longer under rate_limit=; latency= gives seconds" in without
+
+
+def test_the_time_says_which_limit_is_left_out_and_which_rows_are() -> None:
+    """Of a limit whose cost is a function it was said that the time included it."""
+    left_out = mention(seconds=Bounds(9.0, None), has_rate_limit=True, costs=RowCosts(left_out="its rows are secret"))
+    assert "a rate_limit= is not included: its rows are secret)" in " ".join(str(run(left_out, latency=0.2)).split())
+    failed = mention(seconds=Bounds(9.0, 9.0), has_rate_limit=True, costs=RowCosts((5.0,), 5, 1, "OSError: a\nb"))
+    text = " ".join(str(run(failed, latency=0.2)).split())
+    assert "rate_limit= included, without 1 row whose cost failed: OSError: a b)" in text
 
 
 def test_bounds_add_up_and_what_is_not_known_stays_so() -> None:

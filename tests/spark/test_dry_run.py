@@ -2,13 +2,16 @@
 
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
+import asyncio
+
 import pandas as pd
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import functions as sf
 
-from asyncudf import AsyncFunction, AsyncStream, ResultStore, async_pandas_udf, dry_run, ordered_wait
-from asyncudf._policies.planned_calls import Bounds
+from asyncudf import AsyncFunction, AsyncStream, RateLimit, ResultStore, async_pandas_udf, dry_run, ordered_wait
+from asyncudf._policies.planned_calls import Bounds, RowCosts
+from asyncudf.testing import run_rows
 from tests.spark.test_calls_per_row import MENTIONS, QUERIES
 
 pytestmark = pytest.mark.spark
@@ -318,6 +321,82 @@ def test_seconds_and_cost(spark, function):
     assert "5 x the latency of a call (2 tasks at a time, 10 calls in flight in each)" in str(dry_run(df))
     of_job = dry_run(spark.table("t").select(function(job_capacity=4)("id")))
     assert "25 x the latency of a call (4 calls in flight in the whole job)" in str(of_job)
+
+
+def tokens(id, extra=3):
+    return id % 7 + extra
+
+
+def test_a_cost_function_is_evaluated_over_the_rows(spark, function, journal):
+    """It was left out, and "rate_limit= included" said, of a time that was a fifth of what the calls took."""
+    permits = float(sum(map(tokens, range(ROWS))))
+    f = function(rate_limit=[RateLimit(1000), RateLimit(10, cost=tokens, scope="task")])
+    f.with_options(output_mode="unordered").register(spark, "rows_of_f")
+    t = spark.table("t")
+    for df in (t.select(f("id")), ordered_wait(t, f, "id"), spark.sql("SELECT * FROM rows_of_f(TABLE(t), 'id')")):
+        told = dry_run(df, latency=0.1)
+        assert told.mentions[0].costs == RowCosts((float(ROWS), permits), ROWS)
+        assert "rate_limit= included" in str(told)
+        assert dry_run(df).mentions[0].costs is None
+    assert len(journal) == 0
+
+    async def ends(id):
+        await asyncio.sleep(0.1)
+        return asyncio.get_running_loop().time()
+
+    one = dry_run(t.coalesce(1).select(f("id")), latency=0.1).seconds
+    ended = max(run_rows(ends, range(ROWS), returnType="double", rate_limit=f.options.rate_limit))
+    assert one.at_least == one.at_most == pytest.approx(ended, rel=0.02)
+
+
+def test_a_cost_function_gets_what_it_gets_in_the_run(spark):
+    """Moments with their zone, a dict where the function gets one, no row that makes no call; each row of a batch."""
+
+    class Asks(AsyncFunction):
+        async def async_invoke(self, value, result_future):
+            result_future.complete([1])
+
+    @async_pandas_udf("int", rate_limit=RateLimit(9, cost=lambda at: at.tzinfo is not None and 2.0))
+    async def when(at):
+        return 1
+
+    @async_pandas_udf("int", rate_limit=RateLimit(9, cost=lambda n: 2.0 if n % 2 else None), on_null_input="null")
+    async def odd(id):
+        return 1
+
+    @async_pandas_udf("int", rate_limit=RateLimit(9, cost=lambda n: 2.0), batch_size=50)
+    async def batched(id: pd.Series) -> pd.Series:
+        return id
+
+    t = spark.range(0, ROWS, 1, 2).selectExpr("id", "timestamp_seconds(id) AS at", "if(id % 2 = 1, id, null) AS odd")
+    limit = RateLimit(9, cost=lambda row: 2.0 * (row["id"] >= 0 and {*row} == {"id"}))
+    asked = ordered_wait(t, Asks(), "id", returnType="int", as_="x", rate_limit=limit)
+    for df, rows in ((t.select(when("at")), ROWS), (t.select(odd("odd")), ROWS // 2), (asked, ROWS)):
+        assert dry_run(df, latency=1).mentions[0].costs == RowCosts((2.0 * rows,), rows)
+    told = dry_run(t.select(batched("id")), latency=1)
+    assert (told.calls.at_least, told.calls.at_most) == (2, 100)
+    # 200 permits at 9 a second, whatever the batches are; a call of 50 rows begins when the burst is there, and owes.
+    assert (round(told.seconds.at_least), round(told.seconds.at_most)) == (12, 23)
+
+
+def test_a_cost_that_cannot_be_evaluated_is_told(spark, function, no_job):
+    """Then a rate limit may take any time: there is no upper bound. An error of the function is no error of ours."""
+    t, limit = spark.table("t"), {"rate_limit": RateLimit(10, cost=tokens)}
+    f = function(**limit)
+    with no_job:
+        estimated = dry_run(t.select(f("id")), latency=1, counting="estimate")
+    chain = dry_run(AsyncStream(t).filter(lambda row: True).ordered_wait(f, "id"), latency=1)
+    fails = dry_run(t.select(function(rate_limit=RateLimit(10**6, cost=lambda n: 1 / (n % 10)))("id")), latency=1)
+    ends = dry_run(t.select(function(rate_limit=RateLimit(1000, cost=lambda n: -n))("id")), latency=1)
+    for told, why in (
+        (estimated, 'a rate_limit= is not included: its cost needs the rows, of which counting="estimate" reads none'),
+        (chain, "a rate_limit= is not included: its cost needs arguments that only a run of the query makes"),
+        (ends, "not included: the job would end with FatalError: cost of a rate limit must give a number of 0 or more"),
+    ):
+        assert why in " ".join(str(told).split())
+        assert told.seconds.at_most is None
+    assert "included, without 10 rows whose cost failed: ZeroDivisionError" in " ".join(str(fails).split())
+    assert (fails.mentions[0].costs.failed, fails.seconds.at_most) == (10, 1.0)
 
 
 def test_what_no_plan_can_be_read_of_is_refused(spark, function, lines_of):

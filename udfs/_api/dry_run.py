@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from .._errors.exceptions import OptionError
 from .._policies.checks import is_number, optional, seconds
-from .._policies.planned_calls import Bounds, Reason, expected_seconds
+from .._policies.planned_calls import Bounds, Reason, RowCosts, expected_seconds
 from .._reports.dry_run import DryRun, Mention, scaled
 from .._spark.dry_run.functions import PlannedFunction
 from .._spark.dry_run.plan import CallSite, Counting, QueryPlan
@@ -48,7 +48,8 @@ def dry_run(
 
     Args:
         df: the query; classic Spark, not streaming.
-        latency: seconds that a call takes, to say how long the calls take. Without it the report has a formula.
+        latency: seconds that a call takes, to say how long the calls take. Without it the report has a formula. Where
+            the `cost` of a rate limit is a function, it is evaluated over the rows, which are read once more for it.
         price: of a call, in any currency.
         counting: "exact" counts rows, and distinct arguments in a shuffle of their own; "approximate" counts rows,
             and distinct arguments with `approx_count_distinct`, an error of about 5%; "estimate" runs nothing:
@@ -68,7 +69,7 @@ def dry_run(
     frame: Any = df.to_df() if isinstance(df, AsyncStream) else df
     if not hasattr(type(frame), "mapInArrow"):
         raise OptionError(f"dry_run takes a DataFrame or an AsyncStream, not {safe_repr(df)}")
-    plan = QueryPlan(frame, counting)
+    plan = QueryPlan(frame, counting, with_costs=waits is not None)
     sites = plan.call_sites()
     seen = [site for site in sites if site.function.entry_point != "hidden"]
     labels = _labels([site.function for site in seen])
@@ -137,6 +138,7 @@ def _mention(
         capacity=None if options is None else options.slots,
         job_capacity=None if options is None else options.job_capacity,
         has_rate_limit=options is not None and bool(options.rate_limit),
+        costs=site.costs,
         tasks=site.tasks,
         waves=_duration(calls, site, 1.0, with_rate_limit=False),
         seconds=_duration(calls, site, latency),
@@ -152,21 +154,29 @@ def _duration(
     options = site.function.options
     if latency is None or options is None:
         return None
-    limits = options.rate_limit if with_rate_limit else ()
-    capacity = min(options.slots, (options.job_capacity or math.inf) / site.tasks)
+    limits, costs = options.rate_limit if with_rate_limit else (), site.costs or RowCosts()
+    capacity, batch = min(options.slots, (options.job_capacity or math.inf) / site.tasks), site.function.rows_per_call
 
     def takes(number: int | None, times: int | None) -> float | None:
         if not number or not times:
             return None if number is None or times is None else 0.0
-        begun = max((limit.seconds_for(number / times, site.tasks) for limit in limits), default=0.0)
-        return times * expected_seconds(number / times, latency, capacity, site.tasks, until_begun=begun)
+        each = number / times
+        begun = max(
+            (limit.seconds_for(each, site.tasks, costs.of_a_call(n, each, batch)) for n, limit in enumerate(limits)),
+            default=0.0,
+        )
+        return times * expected_seconds(each, latency, capacity, site.tasks, until_begun=begun)
+
+    def takes_at_most(number: int | None, times: int | None) -> float | None:
+        is_unknown = limits and costs.left_out is not None and number != 0  # a limit may take any time
+        return None if is_unknown else takes(number, times)
 
     at_least = takes(calls.at_least, site.evaluations.at_least) or 0.0
-    at_most, expected = takes(calls.at_most, site.evaluations.at_most), calls.expected
+    at_most, expected = takes_at_most(calls.at_most, site.evaluations.at_most), calls.expected
     if expected is None:
         return Bounds(at_least, at_most)
     # After the first evaluation the store has the results.
-    return Bounds(at_least, at_most, Bounds(takes(expected.at_least, 1) or 0.0, takes(expected.at_most, 1)))
+    return Bounds(at_least, at_most, Bounds(takes(expected.at_least, 1) or 0.0, takes_at_most(expected.at_most, 1)))
 
 
 def _labels(functions: Sequence[PlannedFunction]) -> list[str]:

@@ -269,10 +269,12 @@ class Costs:
         Raises:
             BaseException: what a cost function of the user's raises.
         """
-        if self.of_each is not None:
-            return self.of_each
+        return self.of_rows([record.value for record in call.records]) if self.of_each is None else self.of_each
+
+    def of_rows(self, values: Sequence[Any]) -> Sequence[float]:
+        """The costs of one attempt of a call of these rows, as `of` has them."""
         return [
-            sum(limit.cost_of(copied(_arguments(record.value))) for record in call.records)
+            sum(limit.cost_of(copied(_arguments(value))) for value in values)
             if callable(limit.cost)
             else limit.cost_of(())
             for limit in self._limits

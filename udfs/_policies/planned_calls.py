@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Generic, Literal, TypeVar
 
-__all__ = ("Bounds", "Reason", "expected_seconds")
+__all__ = ("Bounds", "Reason", "RowCosts", "expected_seconds")
 
 N = TypeVar("N", int, float)
 
@@ -50,6 +50,30 @@ class Bounds(Generic[N]):
         """The bounds if it is not known which of the two holds."""
         most = [one.at_most for one in (self, other) if one.at_most is not None]
         return Bounds(min(self.at_least, other.at_least), max(most) if len(most) == 2 else None)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowCosts:
+    """What the `cost` functions of rate limits say of the rows of one evaluation.
+
+    Attributes:
+        permits: of all rows together, for each rate limit; only those of a `cost` function mean something.
+        rows: whose costs these are.
+        failed: rows for which a function has failed; they fail without a call.
+        error: of the first of them.
+        left_out: why the costs are not known; None if they are.
+    """
+
+    permits: tuple[float, ...] = ()
+    rows: int = 0
+    failed: int = 0
+    error: str | None = None
+    left_out: str | None = None
+
+    def of_a_call(self, limit: int, calls: float, rows_per_call: int) -> float:
+        """The permits of a call in the mean, if so many calls of at most so many rows are made."""
+        rows = min(self.rows, calls * rows_per_call)
+        return self.permits[limit] / self.rows * rows / calls if calls and self.rows else 0.0
 
 
 def expected_seconds(calls: float, latency: float, capacity: float, tasks: int, *, until_begun: float = 0.0) -> float:

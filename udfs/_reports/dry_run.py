@@ -6,7 +6,7 @@ import dataclasses
 import textwrap
 from collections.abc import Callable, Iterator
 
-from .._policies.planned_calls import Bounds, Reason
+from .._policies.planned_calls import Bounds, Reason, RowCosts
 from .._text.figures import NOTHING, count, number, seconds, things
 from .._text.safe import one_line
 
@@ -63,6 +63,7 @@ class Mention:
     seconds: Bounds[float] | None
     cost: Bounds[float] | None
     reasons: tuple[Reason, ...]
+    costs: RowCosts | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +96,8 @@ class DryRun:
         capacity: calls in flight in each task; None if the function could not be unpickled.
         job_capacity: calls in flight in the whole job; None if the option is not given.
         has_rate_limit: whether the function has a `rate_limit=`. `seconds` includes it, `waves` does not.
+        costs: of a `rate_limit=` with a `cost` function, if `latency=` is given: the `permits` that all `rows` take of
+            each limit, how many rows `failed` in the function, and the first `error`; or why it is `left_out`.
         tasks: how many tasks run at a time.
         waves: bounds of how many latencies pass until all calls are done, if all tasks have equal shares.
         seconds: bounds of how long the calls take; None without `latency=`.
@@ -194,12 +197,21 @@ def _facts(run: DryRun, mention: Mention) -> Iterator[tuple[str, str]]:
             limited = ", or longer under rate_limit=" if mention.has_rate_limit else ""
             yield "time", f"{latencies}{limited}; latency= gives seconds"
         else:
-            limited = "; rate_limit= included" if mention.has_rate_limit else ""
-            yield "time", f"{_bounds(mention.seconds, seconds)} ({in_flight}{limited})"
+            yield "time", f"{_bounds(mention.seconds, seconds)} ({in_flight}{_limited(mention)})"
     if mention.cost is not None:
         yield "cost", _bounds(mention.cost, _money)
     for key in mention.reasons:
         yield "why", WHY[key] + (PERSIST if key == "sorted" and not mention.has_store else "")
+
+
+def _limited(mention: Mention) -> str:
+    costs = mention.costs or RowCosts()
+    if not mention.has_rate_limit:
+        return ""
+    if costs.left_out is not None:
+        return f"; a rate_limit= is not included: {costs.left_out}"
+    failed = f", without {things(costs.failed, 'row')} whose cost failed: {one_line(costs.error)}"
+    return f"; rate_limit= included{failed if costs.failed else ''}"
 
 
 def _saving(mention: Mention) -> str:

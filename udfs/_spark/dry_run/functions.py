@@ -34,6 +34,7 @@ class PlannedFunction:
         name: the function's own name, not its name in SQL; Spark's name if the function cannot be unpickled.
         function_plan: None if the function cannot be unpickled.
         arguments: positions among the arguments of the node, or names of columns; None if the chain makes them.
+        names: of the arguments, for a function that gets them as a dict.
         gets: how many rows the function gets for each row that the node reads.
         gives: how many rows the node gives for each row that it reads.
         number: the function's position in its chain.
@@ -46,6 +47,7 @@ class PlannedFunction:
     gets: Bounds[int] = ALL
     gives: Bounds[int] = ALL
     number: int = 0
+    names: tuple[str, ...] | None = None
 
     @property
     def options(self) -> Options | None:
@@ -89,7 +91,7 @@ def functions_of(name: str, command: bytes, *, width: int, analyzed: bytes | Non
         if isinstance(task, TableTask):
             names = None if analyzed is None else table_arguments(pickle.loads(analyzed))
             plan = task.function_plan
-            return [PlannedFunction(plan.spec.name, "table function", plan, names, gives=ANY)]
+            return [PlannedFunction(plan.spec.name, "table function", plan, names, gives=ANY, names=names)]
     except Exception:  # the user's function may hold objects that only an executor can unpickle
         flow = ANY if ChainTask.__name__.encode() in command else ALL  # a chain may filter the rows first
         return [PlannedFunction(name, "unknown", None, None, flow, flow)]
@@ -104,7 +106,8 @@ def _of_chain(plan: ChainPlan, gives: Bounds[int]) -> Iterator[PlannedFunction]:
             flow, factory = _flow_to(parent), node.factory
             is_source = parent.layout.source_names is not None and all(at < columns for at in factory.positions)
             arguments = factory.positions if is_source and flow == ALL else None
-            yield PlannedFunction(factory.name, "operator", factory.function_plan, arguments, flow, gives, number)
+            called, names = factory.function_plan, factory.names
+            yield PlannedFunction(factory.name, "operator", called, arguments, flow, gives, number, names)
 
 
 def _flow_to(node: StreamNode) -> Bounds[int]:

@@ -6,15 +6,16 @@ import contextlib
 import dataclasses
 import math
 import pickle
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from ..._errors.exceptions import OptionError
-from ..._policies.planned_calls import Bounds, Reason
+from ..._policies.planned_calls import Bounds, Reason, RowCosts
 from .._compat import column_of, frame_of
+from .costs import costs_of
 from .functions import ALL, ANY, HIDDEN, OURS, SOME, PlannedFunction, functions_of
 
 __all__ = ("CallSite", "Counting", "QueryPlan")
@@ -56,6 +57,7 @@ class CallSite:
         distinct: how many distinct arguments the function gets; None if unknown.
         tasks: how many tasks run at a time.
         use: equal for two copies that the optimizer has made of one mention.
+        costs: what `cost` functions say of the rows; None without one, and if the plan was not asked for costs.
     """
 
     function: PlannedFunction
@@ -66,6 +68,7 @@ class CallSite:
     tasks: int
     reasons: tuple[Reason, ...]
     use: Any
+    costs: RowCosts | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +90,27 @@ class _Reads:
         return _Reads(self.times | other.times, reasons, self.may_drop or other.may_drop)
 
 
+class _Counted(NamedTuple):
+    """What is known of the rows that a node reads.
+
+    Attributes:
+        rows: how many; None if unknown.
+        distinct: how many distinct arguments each of its functions gets; None if unknown.
+        frame: the rows; None if they cannot be read without a call.
+        arguments: of each function as one column of the frame; None where they are not in it.
+    """
+
+    rows: int | None
+    distinct: list[int | None]
+    frame: DataFrame | None = None
+    arguments: Sequence[Column | None] = ()
+
+
 class QueryPlan:
     """The physical plan of a DataFrame, as Spark has it before the query runs.
+
+    Args:
+        with_costs: whether to evaluate the `cost` functions of rate limits.
 
     Raises:
         OptionError: the DataFrame is a streaming one, or one of Spark Connect.
@@ -98,7 +120,7 @@ class QueryPlan:
     #
     # _met: exchanges, caches and subqueries visited so far; Spark evaluates equal ones once
 
-    def __init__(self, df: DataFrame, counting: Counting) -> None:
+    def __init__(self, df: DataFrame, counting: Counting, *, with_costs: bool) -> None:
         java = getattr(df, "_jdf", None)
         if java is None:
             raise OptionError(
@@ -114,6 +136,7 @@ class QueryPlan:
             )
         self._session: Any = df.sparkSession
         self._counting = counting
+        self._with_costs = with_costs
         context: Any = df.sparkSession.sparkContext
         self._cores = int(context.defaultParallelism)
         known = context._jsc.sc().getExecutorMemoryStatus().size()  # with the driver
@@ -127,7 +150,7 @@ class QueryPlan:
         self._calls: dict[int, list[tuple[PlannedFunction, Any]]] = {}
         self._callers: dict[int, bool] = {}
         self._exchanges: dict[int, bool] = {}
-        self._counts: dict[int, tuple[int | None, list[int | None]]] = {}
+        self._counts: dict[int, _Counted] = {}
 
     def call_sites(self) -> list[CallSite]:
         """Every node that calls a function, from the top down."""
@@ -218,17 +241,29 @@ class QueryPlan:
     def _called(self, java: Any, calls: list[tuple[PlannedFunction, Any]], above: _Reads) -> Iterator[CallSite]:
         if not calls:
             return
-        rows, distinct = self._read_by(java)
+        rows, counted = self._read_by(java)
         (child,) = _children(java) or [java]
         tasks = max(1, min(self._partitions(child) or self._cores, self._cores))
         unsure: Reason = "results" if self._may_call(child) else "uncounted"
-        for (function, expression), known in zip(calls, distinct, strict=True):
+        for number, ((function, expression), known) in enumerate(zip(calls, counted.distinct, strict=True)):
             reasons: list[Reason] = [*above.reasons, *([] if rows.is_exact else [unsure])]
             if function.gets != ALL:
                 reasons.append("operators")
             use = None if expression is None else (expression.resultId().id(), function.number)
-            own, columns = rows * function.gets, _columns(function, expression)
-            yield CallSite(function, columns, own, above.times, known, tasks, tuple(dict.fromkeys(reasons)), use)
+            own, columns, why = rows * function.gets, _columns(function, expression), tuple(dict.fromkeys(reasons))
+            costs = self._costs(function, counted, number)
+            yield CallSite(function, columns, own, above.times, known, tasks, why, use, costs)
+
+    def _costs(self, function: PlannedFunction, counted: _Counted, number: int) -> RowCosts | None:
+        """What the `cost` functions of a function say, the function with this number of those that a node calls."""
+        plan = function.function_plan
+        if not self._with_costs or plan is None or not any(callable(limit.cost) for limit in plan.options.rate_limit):
+            return None
+        if self._counting == "estimate":
+            return RowCosts(left_out='its cost needs the rows, of which counting="estimate" reads none')
+        if counted.frame is None or (arguments := counted.arguments[number]) is None:
+            return RowCosts(left_out="its cost needs arguments that only a run of the query makes")
+        return costs_of(plan, function.names, counted.frame, arguments)
 
     def _is_first(self, java: Any, *, may_be_one: bool) -> bool:
         """Whether Spark evaluates this node, and not an equal one that was visited before."""
@@ -245,7 +280,7 @@ class QueryPlan:
         java, kind = _bare(java)
         children = _children(java)
         if not self._may_call(java):
-            counted, _ = self._count(java, _logical(java), ())
+            counted = self._count(java, _logical(java), ()).rows
             return Bounds(counted or 0, counted)
         if kind == "InMemoryTableScanExec" and java.relation().cacheBuilder().isCachedColumnBuffersLoaded():
             known = _option(java.relation().computeStats().rowCount())
@@ -264,14 +299,14 @@ class QueryPlan:
             return Bounds(0, min((one for one in most if one is not None), default=None))
         return Bounds(0, 1) if kind.endswith("AggregateExec") and rows.at_most == 0 else rows  # one row of nothing
 
-    def _read_by(self, java: Any) -> tuple[Bounds[int], list[int | None]]:
-        """How many rows a node reads that calls functions, and how many distinct arguments each function gets."""
+    def _read_by(self, java: Any) -> tuple[Bounds[int], _Counted]:
+        """How many rows a node reads that calls functions, and what is known of them."""
         calls, logical = self._calls_of(java), _option(java.logicalLink())
         if any(self._may_call(child) for child in _children(java)):
-            return self._rows(_children(java)[0]), self._count(java, *self._below_columns(java))[1]
+            return self._rows(_children(java)[0]), self._count(java, *self._below_columns(java))
         below = None if logical is None or logical.children().isEmpty() else logical.children().apply(0)
-        counted, distinct = self._count(java, below, [self._arguments(*call) for call in calls])
-        return Bounds(counted or 0, counted), distinct
+        counted = self._count(java, below, [self._arguments(*call) for call in calls])
+        return Bounds(counted.rows or 0, counted.rows), counted
 
     def _below_columns(self, java: Any) -> tuple[Any, list[Column | None]]:
         """The plan below other columns that call, which has the same rows, and the arguments that are made of it."""
@@ -292,27 +327,27 @@ class QueryPlan:
         frame = self._frame(_logical(_bare(java)[0]))
         return frame is not None and not frame.isEmpty()
 
-    def _count(self, java: Any, logical: Any, arguments: Any) -> tuple[int | None, list[int | None]]:
+    def _count(self, java: Any, logical: Any, arguments: Sequence[Column | None]) -> _Counted:
         if java.id() not in self._counts:
             self._counts[java.id()] = self._counted(logical, arguments)
         return self._counts[java.id()]
 
-    def _counted(self, logical: Any, arguments: list[Column | None]) -> tuple[int | None, list[int | None]]:
-        """The rows of an optimized plan and the distinct values of each column; None for what is unknown."""
+    def _counted(self, logical: Any, arguments: Sequence[Column | None]) -> _Counted:
+        """The rows of an optimized plan and the distinct values of each column."""
         # A query of its own, as running a part of the user's plan would keep its shuffles for the next action.
         unknown: list[int | None] = [None] * len(arguments)
         if logical is None or self._counting == "estimate":
-            return (None if logical is None else _estimate(logical)), unknown
+            return _Counted(None if logical is None else _estimate(logical), unknown)
         frame = self._frame(logical)
         if frame is None:
-            return None, unknown
+            return _Counted(None, unknown)
         number = sf.count_distinct if self._counting == "exact" else sf.approx_count_distinct
         counts = [sf.lit(None) if one is None else number(one) for one in arguments]
         try:
             rows, *distinct = frame.agg(sf.count(sf.lit(1)), *counts).collect()[0]
         except Exception:  # of many types: Spark cannot compare maps, for example
-            return frame.count(), unknown
-        return rows, distinct
+            return _Counted(frame.count(), unknown, frame, arguments)
+        return _Counted(rows, distinct, frame, arguments)
 
     def _frame(self, logical: Any) -> DataFrame | None:
         """The rows of an optimized plan; None if its physical plan could call an async function."""
