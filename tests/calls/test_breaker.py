@@ -46,10 +46,27 @@ class TestAnOutage:
         assert len(got) == 200
         assert all(time >= 30 for time in got)
 
-    @pytest.mark.parametrize("seed", range(5))
-    def test_failures_at_random_are_no_outage(self, seed: int) -> None:
-        """400 rows took 82 s of 10: chance opened it again and again, for `open_for` seconds each time."""
-        rng, end = random.Random(seed), 0.0
+    @pytest.mark.parametrize("capacity", [10, 50])
+    @pytest.mark.parametrize("of", ["calls", "rows"])
+    def test_a_third_that_fails_is_no_outage(self, of: str, capacity: int) -> None:
+        """Of 5,000 rows 1,300 were called twice, and they took 46 s instead of 25; bad rows made the task fail."""
+        rng, seconds, calls, end = random.Random(4), capacity / 200, 0, 0.0
+
+        async def service(x: int) -> int:
+            nonlocal calls, end
+            calls += 1
+            await asyncio.sleep(seconds)
+            end = now()
+            if (rng if of == "calls" else random.Random(x)).random() < 1 / 3:
+                raise ConnectionError("bad luck")
+            return x
+
+        got = run_rows(service, range(5_000), capacity=capacity, on_error="null", breaker=CircuitBreaker())
+        assert 1_500 < got.count(None) < 1_800
+        assert (calls, end) == (5_000, pytest.approx(25.0))
+
+    def test_nor_one_that_is_tried_again(self) -> None:
+        rng, end = random.Random(1), 0.0
 
         async def service(x: int) -> int:
             nonlocal end
@@ -62,7 +79,7 @@ class TestAnOutage:
         retry = RetryStrategy.fixed_delay(attempts=10, delay=0.0)
         got = run_rows(service, range(400), capacity=15, retry=retry, breaker=CircuitBreaker())
         assert got == list(range(400))
-        assert end < 20, f"{end:.1f} s"
+        assert end < 12
 
     def test_nor_in_the_middle_of_the_job(self) -> None:
         service = Service(1.0, down=(20, 50))

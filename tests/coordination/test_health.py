@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 
 import pytest
@@ -40,8 +41,8 @@ class Told:
     ) -> Told:
         options = (self._window, 0.5, self._open_for, LEASE, ticket, outcomes, probe, pause, accepted)
         answer = self._scripts.run(HEALTH, now, ["x", "pace"], task, *options)
-        _, _, number, since, probe_at, mine, paused, last = answer
-        self.accepted_at = float(last)
+        _, _, number, since, probe_at, mine, paused, last, in_doubt = answer
+        self.accepted_at, self.is_in_doubt = float(last), bool(int(in_doubt))
         self.ticket, self.since = int(number), float(since) if since else None
         self.probe_at, self.is_prober, self.paused_until = float(probe_at), bool(int(mine)), float(paused)
         return self
@@ -60,17 +61,14 @@ def test_the_outcomes_of_all_tasks_are_one_window(told: Told) -> None:
     assert (told.ticket, told.probe_at) == (1, 12.0)
 
 
-def test_failures_that_may_be_chance_are_tried_again_at_once(told: Told) -> None:
-    """Three of four fail, here and there: it opens, and waits for `open_for` when the first probes have failed too."""
-    assert told("a", 1.0, "fsff").since == 1.0
-    assert told.probe_at == 1.0
-    for now in (1.1, 1.2, 1.3, 1.4):
-        assert told("a", now, probe="ask").is_prober
-        told("a", now, probe="f")
-        if told.probe_at > now:
-            break
-    assert 1.1 < now < 1.4
-    assert told.probe_at == now + 10.0
+def test_failures_that_may_be_chance_do_not_open_it(told: Told) -> None:
+    """Three of four fail, here and there: it opens when so many have failed that it is no chance."""
+    now, failed = 1.0, "fsff"
+    while told("a", now, failed).since is None:
+        assert told.is_in_doubt
+        now += 0.1
+    assert 1.4 < now < 2.5
+    assert told.since == now
 
 
 def test_what_began_before_it_opened_counts_no_more(told: Told) -> None:
@@ -148,6 +146,25 @@ def test_it_decides_as_the_breaker_of_one_task(
         else:
             told("a", now, letter.replace("n", ""), ticket=told.ticket)
         assert told.since == breaker.open_since
+    scripts.close()
+
+
+@pytest.mark.parametrize("shares", [(0.0, 0.6), (0.3, 1.0), (0.4, 0.7), (0.45, 0.45), (1.0, 0.5)])
+@pytest.mark.parametrize("window", [8, 20])
+def test_it_tells_failures_from_chance_as_the_breaker_of_one_task(
+    server: Server, shares: tuple[float, float], window: int
+) -> None:
+    """Of a service that changes after 150 calls."""
+    scripts, rng = Scripts(server), random.Random(window)
+    scripts.space = space_of_its_own()
+    told, breaker = Told(scripts, window), Breaker(CircuitBreaker(window=window))
+    for number in range(400):
+        sign = DOWN if rng.random() < shares[number >= 150] else UP
+        breaker.ended(breaker.admit(0.0) or 0, sign, 0.0)
+        told("a", 0.0, "f" if sign is DOWN else "s")
+        assert (told.since is not None, told.is_in_doubt) == (breaker.open_since is not None, breaker.is_in_doubt())
+        if told.since is not None:
+            break
     scripts.close()
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable
 
 from .._policies.call_outcome import CallOutcome
-from .._policies.circuit_breaker import BY_CHANCE, KNOWN, RARE, CircuitBreaker
+from .._policies.circuit_breaker import BEFORE, BY_CHANCE, DOUBTED, KNOWN, LEAST_SHARE, MORE, RARE, CircuitBreaker
 from .periodic import KEEP_QUERY, PACE, PeriodicTask, TaskLink
 
 __all__ = ("HEALTH", "SharedHealth")
@@ -26,45 +26,49 @@ LETTERS = {CallOutcome.ANSWERED: "s", CallOutcome.DOWN: "f"}
 # that ticket ("sff"), probe ("", "ask", "hold", or its end "s", "f" or "n"), seconds to pause, seconds since a call was
 # accepted or "".
 # Answers how far the coordinator is behind, the time, the ticket, since when it is open or "", when the next probe may
-# begin, whether this task may make it, until when calls pause, when a call was accepted.
+# begin, whether this task may make it, until when calls pause, when a call was accepted, whether more calls fail than
+# chance explains.
 HEALTH = (
     PACE
     + f"""
 local key, me, window, rate = KEYS[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local chance, rare, known = {BY_CHANCE!r}, {RARE!r}, {KNOWN}
+local most = {BY_CHANCE!r} * rate  -- the share of failures that a live service may have by chance
 local open_for, lease, outcomes, probe = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8], ARGV[9]
 local stored = redis.call('HGETALL', key)
-local is = {{ticket = '0', seen = '', known = '', since = ''}}
+local is = {{ticket = '0', seen = '', since = ''}}
 is.probe_at, is.prober, is.probe_until, is.pause, is.accepted = '0', '', '0', '0', '0'
 for i = 1, #stored, 2 do is[stored[i]] = stored[i + 1] end
-local function try_later()  -- as CircuitBreaker.is_dead has it
-  local share, half, dead = chance * rate, math.max(1, math.floor(window / 2)), false
-  for calls = half, #is.known, half do
-    local _, failures = string.gsub(string.sub(is.known, -calls), 'f', '')
-    local found = failures / calls
-    local rest = found < 1 and (1 - found) * math.log((1 - found) / (1 - share)) or 0
-    dead = dead or (failures == calls and calls >= window)
-      or (found > share and calls * (found * math.log(found / share) + rest) >= rare)
+local function failures_in(outcomes) return select(2, string.gsub(outcomes, 'f', '')) end
+local function exceeds_chance(counts_before)  -- as CircuitBreaker has it
+  local half, failures, total, in_a_row = math.max(1, math.floor(window / 2)), 0, failures_in(is.seen), true
+  for calls = 1, #is.seen do
+    if string.sub(is.seen, -calls, -calls) == 'f' then failures = failures + 1 else in_a_row = false end
+    if in_a_row and calls >= window then return true end
+    local found, known, share = failures / calls, #is.seen - calls, most
+    if counts_before and known >= {BEFORE} then
+      share = math.min(most, math.max({LEAST_SHARE}, {MORE} * (total - failures) / known))
+    end
+    if (calls % half == 0 or (counts_before and in_a_row)) and found > share then
+      local rest = found < 1 and (1 - found) * math.log((1 - found) / (1 - share)) or 0
+      if calls * (found * math.log(found / share) + rest) >= {RARE!r} then return true end
+    end
   end
-  if dead then is.seen = '' end
-  is.probe_at = text(now + (dead and open_for or 0))
+  return false
 end
-local function note(outcomes) is.known = string.sub(is.known .. outcomes, -known * window) end
+local function note(outcomes) is.seen = string.sub(is.seen .. outcomes, -{KNOWN} * window) end
+local function try_later() is.probe_at = text(now + (exceeds_chance(false) and open_for or 0)) end
 if is.since == '' then
   if outcomes ~= '' and ARGV[7] == is.ticket then
     note(outcomes)
-    is.seen = string.sub(is.seen .. outcomes, -window)
-    local _, failures = string.gsub(is.seen, 'f', '')
-    if #is.seen >= window and failures >= rate * #is.seen then
+    if #is.seen >= window and failures_in(string.sub(is.seen, -window)) >= rate * window and exceeds_chance(true) then
       is.since = text(now)
-      try_later()
       is.ticket = text(tonumber(is.ticket) + 1)
+      try_later()
     end
   end
 elseif is.prober == me and probe ~= '' then
   if probe == 's' then
-    is.since, is.prober = '', ''
-    note('s')
+    is.since, is.prober, is.seen = '', '', ''
     is.ticket = text(tonumber(is.ticket) + 1)
   elseif probe == 'f' then
     is.prober = ''
@@ -88,7 +92,15 @@ if #stored > 0 or outcomes ~= '' or pause > 0 or accepted then
   redis.call('HSET', key, unpack(changed))
   redis.call('PEXPIRE', key, text({KEEP_QUERY} + math.max(0, math.ceil(1000 * (tonumber(is.pause) - now)))))
 end
-return {{behind(), text(now), is.ticket, is.since, is.probe_at, is.prober == me and 1 or 0, is.pause, is.accepted}}
+local in_doubt = false  -- as CircuitBreaker.doubts has it
+for windows = 1, {DOUBTED} do
+  local last = string.sub(is.seen, -windows * window)
+  in_doubt = in_doubt or failures_in(last) > most * math.max(#last, window)
+end
+return {{
+  behind(), text(now), is.ticket, is.since, is.probe_at, is.prober == me and 1 or 0, is.pause, is.accepted,
+  in_doubt and 1 or 0
+}}
 """
 )
 
@@ -123,7 +135,7 @@ class SharedHealth(PeriodicTask):
         _, self._max_open = self._options.times
         self._ticket = 0
         self._outcomes = self._probe_end = ""
-        self._is_prober = self._is_probing = self._wants_to_try = False
+        self._is_prober = self._is_probing = self._wants_to_try = self._is_in_doubt = False
         self._probe_at = 0.0
         self.open_since: float | None = None
         self.paused_until: float | None = None
@@ -158,8 +170,8 @@ class SharedHealth(PeriodicTask):
                 self._poke()
 
     def is_in_doubt(self) -> bool:
-        """Whether the service may be dead though the breaker is closed; False: the window is on the coordinator."""
-        return False
+        """Whether more calls fail than chance explains, but too few to open the breaker, as of the last answer."""
+        return self._is_in_doubt
 
     def has_given_up(self, now: float) -> bool:
         """Whether it has been open for `max_open` seconds, so that the task must fail."""
@@ -205,7 +217,7 @@ class SharedHealth(PeriodicTask):
         return min(BEAT, max(0.01, self._probe_at - self._clock()))
 
     def _update(self, answer: list[str], sent: float) -> None:
-        said, ticket, since, probe_at, is_prober, pause, accepted = answer
+        said, ticket, since, probe_at, is_prober, pause, accepted, in_doubt = answer
         time = self._coordinator.time
         time.update(sent, float(said), self._clock())
         if int(ticket) != self._ticket:
@@ -217,6 +229,6 @@ class SharedHealth(PeriodicTask):
             self._is_probing = self._is_probing and self._is_prober
         asked = time.ours(float(pause)) if float(pause) > float(said) else -math.inf
         self.paused_until = max(self.paused_until or -math.inf, asked)
-        self.accepted_elsewhere = time.ours(float(accepted))
+        self.accepted_elsewhere, self._is_in_doubt = time.ours(float(accepted)), bool(int(in_doubt))
         self.replied()
         self._link.wake()

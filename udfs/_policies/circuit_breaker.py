@@ -6,8 +6,9 @@ import dataclasses
 import inspect
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 from .._errors.exceptions import OptionError
@@ -16,12 +17,15 @@ from .._text.safe import safe_repr, type_name
 from .call_outcome import CallOutcome, is_unlikely, outcome_of
 from .checks import discard, is_plain, positive_int, seconds, share
 
-__all__ = ("BY_CHANCE", "KNOWN", "RARE", "Breaker", "CircuitBreaker")
+__all__ = ("BEFORE", "BY_CHANCE", "DOUBTED", "KNOWN", "LEAST_SHARE", "MORE", "RARE", "Breaker", "CircuitBreaker")
 
-BY_CHANCE = 2 / 3  # of `failure_rate`: a share of failures that a live service may have by chance
-# Whether a service is dead is asked at each opening and each probe, thousands of times in a long job.
-RARE = math.log(1e6)  # a service is dead if chance gives its failures once in a million times
-KNOWN = 10  # windows that are remembered for that
+# Chance explains a tenth of failures, or twice the share that failed before, and at most two thirds of `failure_rate`.
+# A service is dead if chance gives its failures once in a million times: a job makes many calls.
+LEAST_SHARE, MORE, BY_CHANCE = 0.1, 2.0, 2 / 3
+RARE = math.log(1e6)
+BEFORE = 100  # calls from which on it counts how many of them have failed
+KNOWN = 20  # windows that are remembered for that; enough to tell `failure_rate` from `BY_CHANCE` of it
+DOUBTED = 5  # windows of which each may show that more calls fail than chance explains
 
 FailureOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 
@@ -34,13 +38,16 @@ class CircuitBreaker:
     says when to call again), other statuses, and errors of the row or the function are none: "the service is dead" is
     not "the row is bad".
 
-    A service that fails a share of its calls at random is not dead: while chance explains the failures by two thirds of
-    `failure_rate`, it is probed at once.
+    A service that fails a share of its calls at random is not dead: the breaker stays closed as long as chance explains
+    the failures, by the share that failed before or, if little is known, by two thirds of `failure_rate`. With the
+    defaults it opens after 10 failures in a row of a service that worked before, after 13 of one that is not known, and
+    after half of 240 calls have failed of one of which a third failed before.
 
     Args:
-        failure_rate: share of the last calls whose failure opens the breaker.
-        window: how many last calls count; fewer never open it.
-        open_for: seconds until a call probes a service that is dead, and again after each probe that fails.
+        failure_rate: share of the last calls whose failure opens the breaker, if it is not chance.
+        window: how many last calls count; fewer never open it, and as many failures in a row always do.
+        open_for: seconds until a call probes a service that is dead, and again after each probe that fails. It is dead
+            when 18 of 20 calls have failed, or more of many; before, the next call probes it at once.
         max_open: seconds after which the task fails, with one error for all its rows, if no call has succeeded.
         failure_on: exception types, or a plain function of the exception, that say what a failure is in place of the
             rule above; in a group one of these types is enough. Answers and other statuses show that the service lives,
@@ -94,19 +101,45 @@ class CircuitBreaker:
             raise TypeError(f"it answers with a {type_name(answer)}, which has to be awaited; give a plain function")
         return bool(answer)
 
-    def has_tripped(self, failures: int, calls: int) -> bool:
-        """Whether so many failures among the last calls open the breaker."""
-        return calls >= self.window and failures >= self.failure_rate * calls
+    def opens(self, failed: Collection[bool]) -> bool:
+        """Whether the breaker opens because of the last calls; for each whether it has failed, the newest first."""
+        if len(failed) < self.window or sum(islice(failed, self.window)) < self.failure_rate * self.window:
+            return False
+        return self._exceeds_chance(failed, before=True)
 
-    def is_dead(self, ended: Sequence[bool]) -> bool:
-        """Whether more of the last calls have failed than chance explains; the newest last, True for a failure."""
-        newest, half = list(reversed(ended)), max(1, self.window // 2)
-        for calls in range(half, len(newest) + 1, half):
-            failures = sum(newest[:calls])
-            all_failed = failures == calls >= self.window
-            if all_failed or is_unlikely(failures, calls, BY_CHANCE * self.failure_rate, RARE):
+    def is_dead(self, failed: Collection[bool]) -> bool:
+        """Whether more of the last calls have failed than a live service would ever fail; the newest first."""
+        return self._exceeds_chance(failed, before=False)
+
+    def _exceeds_chance(self, failed: Collection[bool], *, before: bool) -> bool:
+        # Asked of so many last calls as half windows have; and, where it counts what failed before, of those in a row.
+        half, failures, total, in_a_row = max(1, self.window // 2), 0, sum(failed), True
+        for calls, has_failed in enumerate(failed, 1):
+            failures += has_failed
+            in_a_row = in_a_row and has_failed
+            if in_a_row and calls >= self.window:
                 return True
+            if calls % half == 0 or (before and in_a_row):
+                known, share = len(failed) - calls, self.by_chance
+                if before and known >= BEFORE:
+                    share = min(share, max(LEAST_SHARE, MORE * (total - failures) / known))
+                if is_unlikely(failures, calls, share, RARE):
+                    return True
         return False
+
+    def doubts(self, failed: Collection[bool]) -> bool:
+        """Whether more of the last calls have failed than chance explains, though too few to open the breaker."""
+        failures = calls = 0
+        for calls, has_failed in enumerate(islice(failed, DOUBTED * self.window), 1):
+            failures += has_failed
+            if calls % self.window == 0 and failures > self.by_chance * calls:
+                return True
+        return failures > self.by_chance * max(calls, self.window)
+
+    @property
+    def by_chance(self) -> float:
+        """The share of failures that a live service may have by chance, at most."""
+        return BY_CHANCE * self.failure_rate
 
 
 def _check_failure_on(value: Any) -> None:
@@ -129,13 +162,12 @@ class Breaker:
     # closed: open_since is None; every call gets the same ticket
     # open: calls wait; at _probe_at one of them, the probe, gets a ticket of its own; no other begins until it ends
     # _ticket grows whenever the breaker opens or closes, and for each probe
-    # _ended: whether each of the last `window` calls failed; _known: the same of more calls, also before an outage
+    # _failed: whether each of the last calls failed, the newest first; of those since it has closed
 
     def __init__(self, options: CircuitBreaker) -> None:
         self._options = options
         self._open_for, self._max_open = options.times
-        self._ended: deque[bool] = deque(maxlen=options.window)
-        self._known: deque[bool] = deque(maxlen=KNOWN * options.window)
+        self._failed: deque[bool] = deque(maxlen=KNOWN * options.window)
         self._ticket = 0
         self._is_probing = False
         self._probe_at = 0.0
@@ -163,36 +195,26 @@ class Breaker:
         if self._is_probing:
             self._is_probing = False
             if outcome in (CallOutcome.ANSWERED, CallOutcome.THROTTLED):
-                self._known.append(False)
-                self._close()
+                self.open_since = None
+                self._ticket += 1
+                self._failed.clear()
             elif outcome is CallOutcome.DOWN:
-                self._known.append(True)
+                self._failed.appendleft(True)
                 self._try_later(now)
         elif outcome in (CallOutcome.ANSWERED, CallOutcome.DOWN):
-            self._ended.append(outcome is CallOutcome.DOWN)
-            self._known.append(outcome is CallOutcome.DOWN)
-            if self.open_since is None and self._options.has_tripped(sum(self._ended), len(self._ended)):
-                self._open(now)
+            self._failed.appendleft(outcome is CallOutcome.DOWN)
+            if self.open_since is None and self._options.opens(self._failed):
+                self.open_since = now
+                self._ticket += 1
+                self._try_later(now)
+
+    def _try_later(self, now: float) -> None:
+        self._probe_at = now + (self._open_for if self._options.is_dead(self._failed) else 0.0)
 
     def is_in_doubt(self) -> bool:
         """Whether more calls fail than chance explains, but too few to open the breaker."""
-        return sum(self._ended) > BY_CHANCE * self._options.failure_rate * self._options.window
+        return self._options.doubts(self._failed)
 
     def has_given_up(self, now: float) -> bool:
         """Whether it has been open for `max_open` seconds, so that the task must fail."""
         return self.open_since is not None and now - self.open_since >= self._max_open
-
-    def _open(self, now: float) -> None:
-        self.open_since = now
-        self._ticket += 1
-        self._try_later(now)
-
-    def _try_later(self, now: float) -> None:
-        self._probe_at = now
-        if self._options.is_dead(self._known):
-            self._ended.clear()
-            self._probe_at += self._open_for
-
-    def _close(self) -> None:
-        self.open_since = None
-        self._ticket += 1
