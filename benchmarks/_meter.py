@@ -93,6 +93,11 @@ def _clock(pid: int) -> float:
     return 0.0
 
 
+def resident() -> float:
+    """MB of this process that are in memory now."""
+    return _memory("VmRSS")
+
+
 def _memory(kind: str, process: int | str = "self") -> float:
     """MB, of a million bytes. Not ru_maxrss: after an exec it still counts the process from which this one came."""
     with contextlib.suppress(OSError):
@@ -124,22 +129,23 @@ def metered() -> Iterator[dict[str, float]]:
 class Meter:
     """Brings what a worker has used to the driver, in a file.
 
-    Give `resource` to `resources=`: it is opened with the task, before the first call, and closed after the last.
+    Give `resource` to `resources=`: it is opened with the task, before the first call, and closed after the last. A
+    function may add figures to the dict that it gets.
     """
 
     def __init__(self, folder: str, name: str) -> None:
         self._path = Path(folder, f"{name}.json")
 
     @contextlib.asynccontextmanager
-    async def resource(self) -> AsyncIterator[None]:
-        with self.measure():
-            yield
+    async def resource(self) -> AsyncIterator[dict[str, float]]:
+        with self.measure() as used:
+            yield used
 
     @contextlib.contextmanager
-    def measure(self) -> Iterator[None]:
+    def measure(self) -> Iterator[dict[str, float]]:
         importlib.import_module("pandas")  # a fresh worker would at its first Arrow array, and that is start-up
         with metered() as used:
-            yield
+            yield used
         self._path.write_text(json.dumps(used))
 
     def read(self) -> dict[str, float]:

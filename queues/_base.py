@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._elements import ELEMENT_TYPES, Row, StreamElement, StreamRecord
-from ._entries import Entry, Output
+from ._entries import Entry, Memory, Output
 
 __all__ = ("StreamElementQueue",)
 
@@ -28,13 +27,20 @@ class StreamElementQueue(ABC):
 
     # A full queue never waits: `try_put` returns None, and the operator decides what waits, and how. So there is
     # nothing to lock and nothing to await, and a test can step through it on plain values.
+    #
+    # line: a deque or dict of the entries inside, in arrival order; the same one as long as the queue lives
+    # most: how many entries may be inside now: capacity, or fewer while they hold much memory; there may be more inside
+    # memory: counts what each row that is put from now on holds; None: the rows are not counted one by one
 
-    line: Any  # a deque or dict of the entries inside, in arrival order; the same one as long as the queue lives
+    line: Any
+    most: int
+    memory: Memory | None
 
     def __init__(self, capacity: int) -> None:
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
             raise ValueError(f"capacity must be a whole number of at least 1, not {capacity!r}")
-        self._capacity = capacity
+        self._capacity = self.most = capacity
+        self.memory = None
 
     @property
     def capacity(self) -> int:
@@ -43,8 +49,8 @@ class StreamElementQueue(ABC):
 
     @property
     def places(self) -> int:
-        """How many entries may still be put."""
-        return self._capacity - len(self.line)
+        """How many entries may be put now."""
+        return max(0, self.most - len(self.line))
 
     def try_put(self, element: StreamElement) -> Entry | None:
         """Put an element at the end of the line.
@@ -53,7 +59,7 @@ class StreamElementQueue(ABC):
         """
         if not isinstance(element, ELEMENT_TYPES):
             raise TypeError(f"a queue holds stream elements, not {type(element).__name__}; wrap rows in StreamRecord")
-        if len(self.line) >= self._capacity:
+        if len(self.line) >= self.most:
             return None
         return self.put_record(element) if isinstance(element, StreamRecord) else self._put_marker(element)
 
@@ -87,12 +93,16 @@ class StreamElementQueue(ABC):
     def emit_completed_elements(self, output: Output, limit: int) -> int:
         """Emit entries as long as one may leave, at most `limit` of them; returns how many."""
 
-    def completing(self, output: Output) -> Callable[[Any, Any], None]:
-        """Makes a function that gives the entry of a record its only result, and emits whatever may leave then."""
+    def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
+        """Makes a function that gives the entry of a record its only result.
+
+        If the record may leave at once the function sends it to `output`. If others may leave, it calls `emit`.
+        """
 
         def completed(entry: Entry, result: Any) -> None:
             entry.complete((result,))
-            self.emit_completed_elements(output, sys.maxsize)
+            if self.has_completed_elements():
+                emit()
 
         return completed
 

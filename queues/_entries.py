@@ -16,7 +16,7 @@ from ._elements import (
     new_record,
 )
 
-__all__ = ("Entry", "MarkerEntry", "Output", "RecordEntry", "collecting", "new_entry")
+__all__ = ("Entry", "MarkerEntry", "Memory", "Output", "RecordEntry", "collecting", "new_entry")
 
 new_entry = object.__new__  # costs less than a class with an `__init__`, which counts once per row
 
@@ -32,6 +32,18 @@ class Output(Protocol):
     def emit_watermark(self, watermark: Watermark, /) -> None: ...
     def emit_watermark_status(self, status: WatermarkStatus, /) -> None: ...
     def emit_latency_marker(self, marker: LatencyMarker, /) -> None: ...
+
+
+class Memory(Protocol):
+    """Counts the bytes that the entries of a queue hold. Each entry releases in the end what it has held."""
+
+    def hold_row(self, record: Row, /) -> int:
+        """Count a row that enters the queue; returns its bytes."""
+
+    def hold_results(self, results: Sequence[Any], /) -> int:
+        """Count the results of a row in the queue; returns their bytes."""
+
+    def release(self, held: int, /) -> None: ...
 
 
 class Entry:
@@ -69,12 +81,15 @@ class RecordEntry(Entry):
     #
     # is_done: _results are there and will not change
     # _finished: where it lines up when it is complete
+    # _memory: counts what the row and its results hold, by now _held bytes; None: nothing is counted
     # An attribute and not a property, and no futures: an entry is made for each row that has to wait.
 
-    __slots__ = ("_finished", "_record", "_results")
+    __slots__ = ("_finished", "_held", "_memory", "_record", "_results")
     _record: Row
     _results: Sequence[Any]
     _finished: deque[Entry] | None
+    _memory: Memory | None
+    _held: int
 
     @property
     def element(self) -> StreamElement:
@@ -89,10 +104,14 @@ class RecordEntry(Entry):
             raise TypeError(f"an entry is completed with a list or tuple of results, not {results!r}")
         self._results = results
         self.is_done = True
+        if self._memory is not None:
+            self._held += self._memory.hold_results(results)
         if self._finished is not None:
             self._finished.append(self)
 
     def emit(self, output: Output) -> None:
+        if self._memory is not None:
+            self._memory.release(self._held)
         _, timestamp, origin = self._record
         results, self._results = self._results, ()  # a timer may have the entry for long
         for result in results:

@@ -35,6 +35,9 @@ class OrderedStreamElementQueue(StreamElementQueue):
         entry._record = record
         entry._finished = None
         entry.is_done = False
+        entry._memory = memory = self.memory
+        if memory is not None:
+            entry._held = memory.hold_row(record)
         self.line.append(entry)
         return entry
 
@@ -53,18 +56,20 @@ class OrderedStreamElementQueue(StreamElementQueue):
             emitted += 1
         return emitted
 
-    def completing(self, output: Output) -> Callable[[Any, Any], None]:
+    def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
         line, collect = self.line, collecting(output)
 
         def completed(entry: RecordEntry, result: Any) -> None:
             if line and line[0] is entry and not entry.is_done:  # it leaves without lining up: nothing is before it
                 line.popleft()
                 entry.is_done = True
+                if entry._memory is not None:
+                    entry._memory.release(entry._held)
                 collect(entry._record, result)
             else:
                 entry.complete((result,))
-            while line and line[0].is_done:
-                line.popleft().emit(output)
+            if line and line[0].is_done:
+                emit()
 
         return completed
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -55,6 +54,9 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         entry._record = record
         entry._finished = self._last.finished
         entry.is_done = False
+        entry._memory = memory = self.memory
+        if memory is not None:
+            entry._held = memory.hold_row(record)
         self.line[entry] = None
         return entry
 
@@ -87,7 +89,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
             emitted += 1
         return emitted
 
-    def completing(self, output: Output) -> Callable[[Any, Any], None]:
+    def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
         line, collect = self.line, collecting(output)
 
         def completed(entry: RecordEntry, result: Any) -> None:
@@ -100,9 +102,11 @@ class UnorderedStreamElementQueue(StreamElementQueue):
                     del line[entry]
                 else:
                     self._remove(entry)
+                if entry._memory is not None:
+                    entry._memory.release(entry._held)
                 collect(entry._record, result)
             if self._first.finished:
-                self.emit_completed_elements(output, sys.maxsize)
+                emit()
 
         return completed
 

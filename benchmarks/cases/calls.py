@@ -1,8 +1,8 @@
 """P3, P3b and P3c: calls that wait for a timer, so that only the operator decides how many are in flight.
 
 P3 has the latencies of real services; in P3b and P3c a few calls are very slow. A slow call of P3c takes as long as 250
-usual ones: Flink holds five times as many rows there, as somebody would set it up who knows that; ours is as installed,
-and another line has what that somebody would give it. `gather` waits for the slowest call of each batch of 10,000 rows.
+usual ones: Flink holds five times as many rows there, as somebody would set it up who knows that; ours is as installed.
+`gather` waits for the slowest call of each batch of 10,000 rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from .._calls import Calls
 from .._harness import Case, Settings, System, Target
 from .._spark import local_spark
-from .._work import CAPACITY, lognormal, mix
+from .._work import lognormal, mix
 
 __all__ = ("P3", "P3B", "P3C")
 
@@ -43,15 +43,9 @@ def heavy_tail(
 ) -> Iterator[list[System]]:
     with local_spark() as session:
         calls = Calls(session, latencies(settings))
-        size = room * CAPACITY
         yield [
             System("bare", calls.bare),
             System("ordered_wait", calls.ordered),
-            *(
-                [System(f"ordered_wait, queue_size={size:,}", partial(calls.ordered, queue_size=size))]
-                if room > 100
-                else []
-            ),
             System("handwritten", calls.handwritten),
             System("gather", calls.gather),
             *calls.peers(settings, ("flink",), room=room),

@@ -84,7 +84,7 @@ def test_options_that_work_are_taken_in_every_spelling() -> None:
     udf = async_pandas_udf(city, output_mode="UNORDERED", timeout=timedelta(minutes=1), on_error="NULL")  # type: ignore[call-overload]
     assert udf.options.output_mode is OutputMode.UNORDERED
     assert udf.options.timeout == 60
-    assert udf.with_options(capacity=7).options.queue_rows == 700
+    assert udf.with_options(capacity=7).options.slots == 7
     assert udf.options.capacity == 100, "with_options makes a copy"
 
 

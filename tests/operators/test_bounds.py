@@ -70,23 +70,24 @@ class TestBounds:
         assert sorted(got) == list(range(500))
         assert mode == "unordered" or got == list(range(500))
 
-    def test_results_that_wait_stop_new_calls_when_they_weigh_too_much(self) -> None:
+    def test_results_that_wait_stop_new_calls_when_they_are_too_large(self) -> None:
         function = ManualFunction()
-        with OperatorHarness(function, capacity=2, max_buffered_bytes=100) as harness:
+        with OperatorHarness(function, capacity=2, max_buffered_bytes=10_000) as harness:
             harness.put(*range(8))
-            harness.complete(1, "x" * 60)
-            assert function.calls == [0, 1, 2], "60 bytes wait for the first row: there is room for more"
-            harness.complete(2, ["y" * 30, {"z": b"z" * 10}])
-            assert function.calls == [0, 1, 2], "100 bytes wait, and a call slot is free"
+            harness.complete(1, "x" * 6_000)
+            assert function.calls == [0, 1, 2], "6,000 bytes wait for the first row: there is room for more"
+            harness.complete(2, ["y" * 2_000, {"z": b"z" * 2_000}])
+            assert function.calls == [0, 1, 2], "10,000 bytes wait, and a call slot is free"
             harness.complete(0, None)
             assert len(harness.output) == 3
             assert function.calls == [0, 1, 2, 3, 4], "all that waited has left"
 
-    def test_what_is_not_plainly_text_weighs_as_much(self) -> None:
+    @pytest.mark.parametrize("result", [np.str_("x" * 10_000), "\U0001f600" * 2_500], ids=["a subclass", "emojis"])
+    def test_a_text_counts_with_the_bytes_that_python_has_for_it(self, result: str) -> None:
         function = ManualFunction()
-        with OperatorHarness(function, returnType="string", capacity=2, max_buffered_bytes=100) as harness:
+        with OperatorHarness(function, returnType="string", capacity=2, max_buffered_bytes=10_000) as harness:
             harness.put(*range(8))
-            harness.complete(1, np.str_("x" * 100))
+            harness.complete(1, result)
             assert function.calls == [0, 1]
             harness.complete(0, None)
 
@@ -97,11 +98,11 @@ class TestBounds:
             began.append(x)
             if x == 0:
                 await asyncio.sleep(1)
-                assert began == [0, 1, 2], "a thousand bytes wait"
-            context.output(tag, "x" * 500)
+                assert began == [0, 1, 2], "ten thousand bytes wait"
+            context.output(tag, "x" * 5_000)
             return x
 
-        assert run_rows(call, range(50), capacity=2, max_buffered_bytes=1_000, side_outputs={tag: []}) == [*range(50)]
+        assert run_rows(call, range(50), capacity=2, max_buffered_bytes=10_000, side_outputs={tag: []}) == [*range(50)]
 
     def test_a_slot_holds_no_result_while_its_next_call_runs(self) -> None:
         class Result:

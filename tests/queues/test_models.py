@@ -84,7 +84,9 @@ class _QueueMachine(RuleBasedStateMachine):
         slot[1], slot[2] = [result], self.clock
         if is_late:
             entry.complete([result])
-        self.queue.completing(output)(entry, "ignored" if is_late else result)
+        self.queue.completing(output, lambda: self.queue.emit_completed_elements(output, 99))(
+            entry, "ignored" if is_late else result
+        )
         wanted: list[Any] = []
         while (left := self.leave()) is not None:
             wanted += left

@@ -196,7 +196,7 @@ class TestContract:
 
     def test_an_output_may_put_complete_and_emit(self, make_queue: type[StreamElementQueue]) -> None:
         queue, output, left = make_queue(2), Emitted(), list("bcd")
-        completed = queue.completing(output)
+        completed = queue.completing(output, lambda: queue.emit_completed_elements(output, 9))
 
         def collect(record: StreamRecord) -> None:
             output.elements.append(record)
@@ -231,7 +231,7 @@ class TestContract:
         queue.try_put(Watermark(1))
         third = queue.put_record(StreamRecord("c"))
         third.complete(["C"])
-        completed = queue.completing(output)
+        completed = queue.completing(output, lambda: queue.emit_completed_elements(output, 9))
         completed(first, "A")
         assert output.elements == [StreamRecord("A", 7)]
         assert output.elements[0].origin == "row 0"
@@ -239,6 +239,50 @@ class TestContract:
         assert output.values == ["A", ["B"], Watermark(1), "C"], "a list is one result"
         completed(third, "late")
         assert (len(output.values), queue.is_empty()) == (4, True)
+
+    def test_what_an_entry_holds_is_released_when_it_leaves_however_that_is(
+        self, make_queue: type[StreamElementQueue]
+    ) -> None:
+        class Counted:
+            held = 0
+
+            def hold_row(self, record: Any) -> int:
+                return self._hold(1)
+
+            def hold_results(self, results: Any) -> int:
+                return self._hold(10 * len(results))
+
+            def release(self, held: int) -> None:
+                self.held -= held
+
+            def _hold(self, size: int) -> int:
+                self.held += size
+                return size
+
+        queue, output = make_queue(5), Emitted()
+        queue.memory = memory = Counted()
+        at_once, first, second, third = (queue.put_record(StreamRecord(name)) for name in "abcd")
+        queue.completing(output, lambda: None)(at_once, "A")
+        assert memory.held == 3, "it has left without waiting: its result was never held"
+        third.complete(["C", "C"])
+        third.complete(["late"])
+        second.complete([])
+        assert memory.held == 3 + 20
+        first.complete(["B"])
+        drain(queue, output)
+        assert memory.held == 0
+
+    def test_fewer_places_than_the_capacity(self, make_queue: type[StreamElementQueue]) -> None:
+        queue = make_queue(5)
+        first, _ = queue.put_record(StreamRecord("a")), queue.put_record(StreamRecord("b"))
+        queue.most = 1
+        assert (queue.places, queue.try_put(StreamRecord("c")), queue.capacity) == (0, None, 5)
+        first.complete(["A"])
+        drain(queue)
+        assert queue.places == 0
+        queue.most = 3
+        assert queue.places >= 1
+        assert queue.try_put(StreamRecord("c")) is not None
 
 
 class TestOrdered:

@@ -44,7 +44,7 @@ def test_what_a_run_did() -> None:
         "  rows      12,345 in, 12,345 out, 1,234/s",
         "  calls     12,345: p50 48 ms, p95 48 ms, p99 48 ms, longest 1.2 s",
         "  in flight 19.8 of 20 per task on average, 20 at most; 59.2 in the whole job on average",
-        "  queued    40.2 rows per task on average, 900 at most; results take 6 MiB at most",
+        "  queued    40.2 rows per task on average, 900 at most; rows take 6 MiB at most",
         "  also      30 retries, 4 timeouts, 3 failed rows, 3 dead letters",
         "  errors    ConnectionError 31, ValueError 2",
         "  failed    2 task attempts, which made 311 calls in 4.2 s (ValueError 2)",

@@ -234,11 +234,11 @@ VERDICTS: dict[str, Case] = {
             retries=10,
             waited=500.0,
             errors={"ValueError": 10},
-            options={"retry": "given"},
+            options={"retry": "given", "queue_size": 2_000},
             in_flight={"mean": 1.7, "peak": 20},
         ),
         "head_of_line",
-        ["83%", "tried again", "ValueError", "queue_size=20_000", "at most 83%"],
+        ["83%", "tried again", "ValueError", "queue_size=21_000", "at most 83%"],
     ),
     "large results behind a slow head": (
         figures(

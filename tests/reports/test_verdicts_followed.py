@@ -737,7 +737,7 @@ JOBS = {
         lambda: run(hanging(200), 3000, timeout=30.0, on_error="null"),
         "winding_down",
         "tasks waited for their last calls: half of all took 50 ms, the longest 30 s; timeout=0.11, twice what 99%",
-        "likely",
+        "sure",
         lambda text: run(hanging(200), 3000, timeout=advised(text, "timeout"), on_error="null"),
     ),
     "calls that hang, and are tried again": Job(

@@ -173,12 +173,12 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         output_mode: "ordered", or "unordered" for the operator and table forms.
         capacity: how many calls may be in flight at once, in each task; 100 unless given. "auto", or an
             `AdaptiveCapacity`, finds how many the service can take.
-        queue_size: how many rows may be in flight or wait for their turn; 100 * capacity unless given (batch_size *
-            capacity if that is more; more with a breaker). With `queue_size=capacity` a slow row stops all new calls,
-            as in Flink.
-        max_buffered_bytes: the most bytes of results that wait for their turn, in each task: at this size no new call
-            starts until some results have left. Texts and bytes count by their length, other values 8 bytes. The
-            results of calls in flight come on top. 256 MiB unless given; None for no limit but `queue_size`.
+        queue_size: how many rows may be in flight or wait for their turn, in each task. Leave it out, and memory alone
+            is the bound. With `queue_size=capacity` a slow row stops all new calls, as in Flink.
+        max_buffered_bytes: how much memory these rows may take, in each task: 256 MiB unless given. What counts are the
+            results that wait, the input batches that rows keep alive, and about 400 bytes for each row. At this size no
+            row enters until others have left, but always as many as `capacity` calls need. Results of calls in flight
+            come on top. None for no limit but `queue_size`, which is then 100 * capacity (or capacity full batches).
         timeout: seconds for a row from its first call to its result, all attempts and back-offs included; 180 unless
             given, None for no limit. At the deadline the call is cancelled and the row is done at once.
         attempt_timeout: seconds for one attempt; no limit unless given.

@@ -12,11 +12,14 @@ import pyarrow as pa
 from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import FunctionError
-from .results import ResultArrays, size_estimate
+from .results import ResultArrays
 from .rows import fields_of, source_columns
+from .sizes import fixed_size, size_estimate
 
 __all__ = ("ColumnGroup", "Projection", "RowLayout", "WatermarkColumnGroup")
 
+
+RECORD = 112  # bytes of a record and of its place in the origin of the next one
 
 Getter = Callable[[StreamRecord], Any]
 Projection = Callable[[StreamRecord], StreamRecord]
@@ -152,6 +155,11 @@ class RowLayout:
             return added
 
         return weigh
+
+    @property
+    def size_of_place(self) -> int:
+        """The bytes of what operators have added to a record, but for what `weigher` estimates."""
+        return sum(RECORD + (fixed_size(group.arrow_type) or 0) for group in self.groups)
 
     def no_rows(self, source: pa.Schema) -> list[pa.Array]:
         """Empty columns, as `columns` makes them of no records; `source` is the schema of the source's batches."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from .._errors.exceptions import AsyncUDFError, ResultError
 from .._text.safe import type_name
+from .sizes import size_as_objects
 
 __all__ = (
     "SourceRows",
@@ -188,18 +189,22 @@ class SourceRows:
 
     # A whole column at a time, once: single values cost many times as much, and all rows of the batch are read.
 
-    __slots__ = ("_columns", "batch")
+    # grow: is told the bytes of such a column; it is set where the batch is counted
+
+    __slots__ = ("__weakref__", "_columns", "batch", "grow")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
+        self.grow: Callable[[int], None] = lambda size: None
         self._columns: dict[int, list[Any]] = {}
 
     def column(self, position: int) -> list[Any]:
         """The values of a column."""
         values = self._columns.get(position)
         if values is None:
-            rows = rows_of("the chain", [self.batch.column(position)], None)
-            values = self._columns[position] = [value for (value,) in rows]
+            column = self.batch.column(position)
+            values = self._columns[position] = [value for (value,) in rows_of("the chain", [column], None)]
+            self.grow(size_as_objects(column))
         return values
 
 

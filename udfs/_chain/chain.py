@@ -14,6 +14,7 @@ from asyncudf.queues import LatencyMarker, StreamRecord
 
 from .._operators.async_wait import AsyncWaitOperator
 from .._operators.intake import InputElement
+from .._operators.memory import InputBatch, InputBatches
 from .._operators.operator import BufferedOperator, ChainedOperator, Operator, SourceOperator
 from .._operators.outputs import (
     BroadcastingOutput,
@@ -65,7 +66,8 @@ class Chain:
 
     def __init__(self, plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks) -> None:
         self._operators: Sequence[Operator] = ()
-        made = _Operators(plan, dataclasses.replace(environment, fail=self.fail), sinks)
+        self._inputs = InputBatches(environment.loop)
+        made = _Operators(plan, dataclasses.replace(environment, fail=self.fail, inputs=self._inputs), sinks)
         self.head = made.head
         self.counted = made.counted()
         self._operators = [*made.by_node.values(), *([] if plan.head else [made.head])]
@@ -77,6 +79,8 @@ class Chain:
 
     def feed(self, elements: Iterable[InputElement]) -> None:
         """Pass a batch to the head."""
+        if isinstance(elements, InputBatch):
+            self._inputs.add(elements)
         if self._markers is not None and not self._markers.have_begun:
             elements = self._markers.begin(elements)
         self.head.feed(elements)

@@ -12,6 +12,7 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 
 from .._arrow.layout import ColumnGroup, Projection, RowLayout
+from .._arrow.sizes import size_of_dict
 from .._arrow.validation import validator
 from .._arrow.vectors import VectorCodec
 from .._errors.records import Redact
@@ -19,6 +20,7 @@ from .._functions.context import RuntimeContext
 from .._functions.process_function import ProcessContext, ProcessFunction
 from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._operators.async_wait import AsyncWaitOperator
+from .._operators.memory import PLACE, RowSizes
 from .._operators.operator import ChainedOperator
 from .._operators.outputs import Output, TimestampedCollector
 from .._operators.synchronous import (
@@ -143,6 +145,22 @@ class WaitFactory(OperatorFactory):
     def may_edit(self, before: RowLayout) -> bool:
         return before.is_mutable(self.positions)
 
+    def _row_sizes(self, before: RowLayout) -> RowSizes:
+        """The bytes of its rows in its queue; those of the source are counted by batches."""
+        added, result = self.function_plan.size_in_queue()
+        place = PLACE + added + before.size_of_place
+        if self.function_plan.spec.takes_mapping:
+            place += size_of_dict(len(self.positions))
+        weigh = before.weigher()
+        if weigh is None:
+            return RowSizes(place, None, result)
+
+        def size_of_row(seen: StreamRecord) -> int:
+            _, _, record = seen
+            return weigh((record.value,), (record.origin,))
+
+        return RowSizes(place, size_of_row, result)
+
     def build(
         self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
     ) -> AsyncWaitOperator:
@@ -171,7 +189,8 @@ class WaitFactory(OperatorFactory):
             rng=environment.rng,
             validate=plan.result_validator(),
             codec=codec,
-            weigh=plan.weigh,
+            sizes=self._row_sizes(before),
+            inputs=environment.inputs,
             may_edit=self.may_edit(before),
             stored=None if store is None else environment.stored(plan),
             counters=counters,

@@ -7,13 +7,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .._arrow.results import capture_type, estimated_size, size_estimate
+import pyarrow as pa
+
+from .._arrow.results import capture_type
+from .._arrow.sizes import estimated_size, fixed_size, size_estimate
 from .._arrow.stored_results import StoredResultCodec, type_text
 from .._arrow.validation import validator
 from .._calls.invokers import with_own_arguments
 from .._coordination.config import CoordinatorConfig
 from .._errors.type_mismatch import check_awaited
 from .._functions.key_names import check_key_name, defaults_of, key_name
+from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec, batch_rows
 from .._policies.options import ExtraFields, OnError, Options
 from .._stores.keys import ResultKeys
@@ -53,7 +57,7 @@ class FunctionPlan:
 
     @property
     def weigh(self) -> Callable[[Any], int] | None:
-        """Estimates the bytes of a row's results; None where all are small."""
+        """Estimates the bytes of a result; None where they are few, or the same for all."""
         spec = self.spec
         if self.declared is None or spec.many_results or spec.context_parameter is not None:
             return estimated_size
@@ -61,6 +65,16 @@ class FunctionPlan:
         # Error records, dead letters and objects that are not converted are not of the declared type.
         is_exact = self.options.on_error in (OnError.RAISE, OnError.NULL) and not self.keeps_results
         return weigh if is_exact or weigh is None else estimated_size
+
+    def size_in_queue(self) -> tuple[int, Callable[[Any], int] | None]:
+        """The bytes that each result has in a queue, and a function that estimates what it has beside them."""
+        if (weigh := self.weigh) is not None:
+            return 0, weigh
+        if self.captures:
+            without_error = pa.struct([("value", self.declared), ("error", pa.null())])
+            return fixed_size(without_error) or 0, _size_of_error
+        letters = _size_of_letter if self.options.on_error is OnError.DEAD_LETTER else None
+        return fixed_size(self.declared) or 0, letters
 
     @property
     def threads(self) -> int:
@@ -118,6 +132,14 @@ class FunctionPlan:
         return StoredResultCodec(
             spec.name, self.declared, self._validator(), captures=self.captures, many=spec.many_results, **ages
         )
+
+
+def _size_of_error(captured: Any) -> int:
+    return 0 if captured["error"] is None else estimated_size(captured["error"])
+
+
+def _size_of_letter(result: Any) -> int:
+    return estimated_size(result) if type(result) is SideRecord else 0
 
 
 def _checked(validate: Callable[[Any], Any]) -> Callable[[Any], Any]:

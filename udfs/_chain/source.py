@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from .._arrow.rows import SourceRows, records_of, rows_of, watermark_marks
-from .._operators.intake import InputElement
+from .._arrow.sizes import size_as_objects
+from .._operators.memory import InputBatch
 from .._policies.watermarks import WatermarkGenerator
 from .factories import AssignFactory, WaitFactory
 from .plan import ChainPlan
@@ -37,12 +38,15 @@ class SourceReader:
         if isinstance(assign := plan.start.factory, AssignFactory):
             self._generator, self._mark = WatermarkGenerator.of(assign.strategy), assign.position
 
-    def __call__(self, batch: pa.RecordBatch) -> Iterable[InputElement]:
-        origins = zip(repeat(SourceRows(batch)), range(batch.num_rows))
+    def __call__(self, batch: pa.RecordBatch) -> InputBatch:
+        rows, size = SourceRows(batch), batch.nbytes
+        origins = zip(repeat(rows), range(batch.num_rows))
         values: Iterable[Any] = repeat(None)
         if self._columns is not None:
-            values = rows_of(self._function, [batch.column(i) for i in self._columns], self._names)
+            columns = [batch.column(i) for i in self._columns]
+            values = rows_of(self._function, columns, self._names)
+            size += sum(map(size_as_objects, columns))
         if self._generator is None:
-            return records_of(values, origins)
+            return InputBatch(records_of(values, origins), rows, size)
         marks = repeat(None) if self._mark is None else watermark_marks(batch.column(self._mark))
-        return self._generator.weave(zip(values, origins, strict=False), marks)
+        return InputBatch(self._generator.weave(zip(values, origins, strict=False), marks), rows, size)

@@ -35,7 +35,7 @@ class FunctionMetrics:
         dead_letters: of these, the rows that went to the side output.
         store_hits, store_misses, shared_flights: rows found in a store, rows not found there, and rows answered by the
             call of another row.
-        in_flight_peak, queued_peak, bytes_peak: calls, rows in the queue, and bytes of results there, in the task that
+        in_flight_peak, queued_peak, bytes_peak: calls, rows in the queue, and bytes that they take, in the task that
             had most.
         queued_seconds: how long the rows were in the queue, all together.
         waited: seconds that calls spent in the back-off before another attempt; part of their latency.

@@ -28,6 +28,7 @@ from .._stored.sharing import StoreSharing
 from .._stored.stored_results import StoredResults
 from .fast_path import FastPath
 from .intake import Intake, MicroBatch
+from .memory import InputBatches, QueueMemory, RowSizes
 from .operator import BufferedOperator, ChainedOperator
 from .outputs import Output
 from .queues import Emitter, queue_of
@@ -45,7 +46,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     Args:
         validate: checks and converts each result; raises ResultError for a result of another type.
         codec: for vectorized functions.
-        weigh: how many bytes a result has, if results may be so large that `options.max_buffered_bytes` matters.
+        sizes: how many bytes a row holds, for `options.max_buffered_bytes`.
+        inputs: the input batches of the task.
         may_edit: whether arguments may be lists or dicts, which an attempt could edit before the next attempt.
         stored: the store of the function in this task; closed with the operator.
         rng: for the jitter of delays.
@@ -66,6 +68,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # len(_queue) <= queue_size; calls in progress that count <= capacity
     # _finished is set once: by the first error, or when the input has ended and the queue is empty
     # _is_admitting, _will_admit: `admit_without_slot` is at work, or will be in the next turn of the loop
+    # _will_emit: rows may leave, and will in the next turn of the loop
 
     def __init__(
         self,
@@ -78,7 +81,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         rng: random.Random,
         validate: Callable[[Any], Any] | None = None,
         codec: BatchCodec | None = None,
-        weigh: Callable[[Any], int] | None = None,
+        sizes: RowSizes | None = None,
+        inputs: InputBatches | None = None,
         may_edit: bool = True,
         stored: StoredResults | None = None,
         counters: TaskCounters | None = None,
@@ -92,8 +96,14 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         super().__init__(output, loop, request_batch, fail)
         self.name, self._spec, self._options, self._context, self._codec = spec.name, spec, options, context, codec
         self.counters = counters or TaskCounters(loop.time)
-        self._queue, self._output, self._weighed = queue_of(options, output, weigh)
-        self._emitter = Emitter(self._queue, self._output, self._weighed)
+        rows = batch_rows(spec, options)
+        self._queue = queue_of(options)
+        self._memory: QueueMemory | None = None
+        if (limit := options.max_buffered_bytes) is not None:
+            inputs, sizes = inputs or InputBatches(loop), sizes or RowSizes()
+            self._memory = QueueMemory(self._queue, limit, options.open_calls * rows, sizes, inputs)
+            inputs.watch(self._memory.update, self._input_is_freed)
+        self._emitter = Emitter(self._queue, output)
         has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=has_uncalled)
         costs = Costs(options.rate_limit or (), spec)
@@ -106,20 +116,19 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._sharing = RowSharing()
         if stored is not None:
             self._sharing = sharing = StoreSharing(
-                self, stored, options, self._calls, self._queue, self._weighed, self._input, request_batch,
+                self, stored, options, self._calls, self._queue, self._input, request_batch,
                 is_single=not spec.many_results,
             )  # fmt: skip
             self._inlet = sharing.inlet
             self._calls.share(sharing)
         if options.on_null_input is OnNullInput.NULL:
             self._inlet = NullAnswers(self._inlet, validate)
-        rows = batch_rows(spec, options)
         batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake)
         self._intake = Intake(self, self._input, self._queue, batch, self._sharing, has_uncalled=has_uncalled)
         self._fast_path: FastPath | None = None  # once the function is open, if it is for the fast path
         self._wanted_rows = max(options.slots, rows)
         self._has_uncalled = has_uncalled
-        self._is_admitting = self._will_admit = False
+        self._is_admitting = self._will_admit = self._will_emit = False
 
     @property
     def available(self) -> int:
@@ -138,6 +147,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self.admit_without_slot()
         if self._input.has_ended:
             self.finish_if_drained()
+
+    def _input_is_freed(self) -> None:
+        """There may be places again, for a row or for cached rows."""
+        if not self.has_finished:
+            self.look_at_input()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -165,8 +179,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             complete: Callable[[Entry, Any], object] = self._complete
             if self._output.leaves_chain:
                 # No code runs there that could complete a row, or see the variables of a call.
-                complete = self._queue.completing(self._output)
-            self._fast_path = FastPath(self, self._finished, self._calls, self._intake, self._emitter, complete)
+                complete = self._queue.completing(self._output, self._emit_plainly)
+            self._fast_path = FastPath(
+                self, self._finished, self._calls, self._intake, self._emitter, self._memory, complete
+            )
         FAIL_TASK.set(self._may_fail)
         self._pool.open()
         self._request_batch()
@@ -364,17 +380,35 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         entry.complete((result,))
         self._emit()
 
+    def _emit_plainly(self) -> None:
+        if not self._will_emit and self._emitter.emit_plainly():
+            self._emit_soon()
+
     def _emit(self) -> None:
-        if self._emitter.is_going_on:  # an operator further down has completed a row: the emission takes it
+        # An operator further down has completed a row: the emission takes it. Or there is more to come already.
+        if self._emitter.is_going_on or self._will_emit:
             return
         try:
-            self._held_back = self._emitter.emit()
+            has_more = self._emitter.emit()
+            self._held_back = has_more and self._output.available <= 0
+            if has_more and not self._held_back:
+                self._emit_soon()
         except BaseException as error:  # called from timers too, where an exception would only be logged
             self.fail(error)
         if self._has_uncalled or self._emitter.is_bounded:
             self.admit_without_slot()
         if not self._input.may_have_more:
             self.finish_if_drained()
+
+    def _emit_soon(self) -> None:
+        """Let the event loop have its turn, and emit more."""
+        self._will_emit = True
+        self.loop.call_soon(self._emit_more, context=self._own_context.copy())
+
+    def _emit_more(self) -> None:
+        self._will_emit = False
+        if not self.has_finished:
+            self.push()
 
     # Figures.
 
@@ -406,6 +440,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if self._sharing.keeps_results and not (totals.in_flight_peak or self.counters.calls_answered):
             # Slots were taken to see which rows have a call, and none had.
             self.counters.account.move(State.CALLS_BUSY, State.STORE)
-        totals.bytes_peak = 0 if self._weighed is None else self._weighed.most
+        if self._memory is not None:
+            self._memory.look()
+            totals.bytes_peak = self._memory.peak
         follows = self._sharing.has_followers and not self._pool.is_full
         self.counters.look(*self.in_progress, was_blocked=was_blocked, follows=follows)

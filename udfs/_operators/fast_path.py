@@ -17,6 +17,7 @@ from .._functions.async_function import Results
 from .._metrics.counters import TaskCounters
 from .._stored.rows import CacheMiss
 from .intake import Intake
+from .memory import QueueMemory
 from .queues import Emitter
 
 __all__ = ("FastPath",)
@@ -66,6 +67,7 @@ class FastPath:
         calls: Calls,
         intake: Intake,
         emitter: Emitter,
+        memory: QueueMemory | None,
         complete: Callable[[Entry, Any], object],
     ) -> None:
         self._operator = operator
@@ -73,6 +75,7 @@ class FastPath:
         self._calls = calls
         self._intake = intake
         self._emitter = emitter
+        self._memory = memory
         self._records: list[Any] = []
         self._results: list[Any] = []
         self._times: list[float] = []
@@ -100,18 +103,18 @@ class FastPath:
             self._operator.emit_done(self._records, self._results)
 
     async def _run(self, slot: CallSlot, call: Call | None) -> bool:
-        # After each row the loop checks what a single row may change: time, bytes, traces in the context. A `break`
+        # After each row the loop checks what a single row may change: time, memory, traces in the context. A `break`
         # goes on with a new burst, before which `_rows_to_take` checks everything; a `return` gives the slot back.
         #
         # Awaiting costs a third of driving each call by hand, which ends with an exception that has to be caught.
         function, succeeded = self._calls.function, self._succeeded
         assert function is not None
-        buffer, calls, weighed, times = self._intake.buffer, self._calls, self._emitter.weighed, self._times
-        weigh = None if weighed is None else weighed.weigh
+        buffer, queue, calls, times = self._intake.buffer, self._intake.queue, self._calls, self._times
+        memory, size = self._memory, None if self._memory is None else self._memory.size_of_result
         clock, validate, asks, limit, pause = calls.clock, calls.validate, calls.asks, calls.limit, calls.pause
         note_record, note_result, note_time = self._records.append, self._results.append, times.append
         admission, ready, is_over = calls.admission, calls.ready, self._finished.done
-        is_simple, line, most = self._emitter.is_simple, self._intake.queue.line, self._intake.queue.capacity - BURST
+        takes_all, line = not self._emitter.is_bounded, queue.line
         state, context, clean = slot.state, slot.context, slot.clean
         source: Iterator[Any]
         end = spare = 0.0  # end: when the event loop gets its turn; 0: it has just had it
@@ -126,8 +129,8 @@ class FastPath:
                 begin, source = self._begin, buffer.current
             else:
                 begin, source, count, call = partial(calls.begin_formed, call), iter(call.records), 1, None
-            if weighed is not None:
-                spare = weighed.spare
+            if size is not None:
+                spare = memory.spare  # type: ignore[union-attr]
             element, has_waited = None, False
             started = clock()
             if not times:
@@ -169,7 +172,7 @@ class FastPath:
                         end, has_waited = started + pause, True
                     elif started > end:
                         return True
-                    if not (is_simple and admission.may_begin_row and len(line) <= most) or (
+                    if not (takes_all and admission.may_begin_row and len(line) <= queue.most - BURST) or (
                         buffer.current is not source or ready or is_over()
                     ):
                         break
@@ -190,8 +193,8 @@ class FastPath:
                     note_record(element)
                     note_result(value)
                     note_time(now)
-                    if weigh is not None:
-                        spare -= weigh(value)
+                    if size is not None:
+                        spare -= size(value)
                         if spare <= 0:
                             return True
                     if now > end:

@@ -23,7 +23,6 @@ __all__ = (
     "CopyingBroadcastingOutput",
     "CopyingChainingOutput",
     "Downstream",
-    "ForwardingOutput",
     "Output",
     "RecordWriterOutput",
     "ReportingOutput",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal, TypedDict
@@ -46,7 +47,7 @@ __all__ = (
 )
 
 LONGEST_PATIENCE = 600.0  # seconds for which a service may refuse all calls, at most
-QUEUE_ROWS_PER_CALL = 100  # so that one slow row at the head does not stall the others: docs/concepts/capacity.md
+QUEUE_ROWS_PER_CALL = 100  # where neither rows nor bytes are bounded by the user
 DEFAULT_BATCH_SIZE = 100
 
 Resources = Callable[..., Any] | Mapping[str, Callable[..., Any]]
@@ -249,23 +250,30 @@ class Options:
 
     @property
     def queue_rows(self) -> int:
-        """How many rows the queue may hold; by default enough for every call slot to have a full batch."""
+        """How many rows the queue may hold, whatever memory they take; without end where memory alone is the bound."""
         if self.queue_size is not None:
             return self.queue_size
-        return (self.slots + self._held_failures) * max(QUEUE_ROWS_PER_CALL, self.batch_size or 1)
+        if self.max_buffered_bytes is not None:
+            return sys.maxsize
+        return self.open_calls * max(QUEUE_ROWS_PER_CALL, self.batch_size or 1)
 
     @property
-    def _held_failures(self) -> int:
-        """How many failed calls may wait for the circuit breaker to show whether the service is dead."""
-        return 0 if self.breaker is None else self.breaker.window
+    def open_calls(self) -> int:
+        """Calls whose rows need a place in the queue: in flight, or failed and waiting for the circuit breaker."""
+        return self.slots + (0 if self.breaker is None else self.breaker.window)
 
     def to_plain(self) -> dict[str, Any]:
-        """The options as they are shown to people: plain values, and "given" for what is no plain value."""
+        """The options as they are shown to people: plain values, and "given" for what is no plain value.
+
+        `queue_size` is the rows that the queue may hold, and None where memory is their bound.
+        """
         plain: dict[str, Any] = {}
         for one in dataclasses.fields(self):
             value = _shown(getattr(self, one.name))
             is_shown = type(value) in PLAIN and one.metadata["is_shown"]
             plain[one.name] = value if is_shown or value is None else (None if value is one.default else "given")
+        if self.max_buffered_bytes is None:
+            plain["queue_size"] = self.queue_rows
         return plain
 
     def _check_combinations(self) -> None:
@@ -274,8 +282,8 @@ class Options:
                 f"queue_size must be at least capacity ({self.slots}), not {self.queue_size}: "
                 "every call in progress has its row in the queue"
             )
-        calls, batch = self.slots + self._held_failures, self.batch_size or 1
-        if self._held_failures and self.queue_rows < calls * batch:
+        calls, batch = self.open_calls, self.batch_size or 1
+        if self.breaker is not None and self.queue_rows < calls * batch:
             each = "" if batch == 1 else f", each of {batch} rows"
             raise OptionError(
                 f"queue_size must be at least {calls * batch}, not {self.queue_size}: capacity and the breaker's "

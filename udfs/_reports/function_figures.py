@@ -129,21 +129,16 @@ class FunctionFigures:
         return _whole(self.options.get("batch_size")) or 1
 
     @property
-    def usual_queue_rows(self) -> int | None:
-        """Rows that the queue would hold without `queue_size`, as `Options.queue_rows` has it."""
-        return None if self.capacity is None else self.capacity * max(100, self.batch_rows)
-
-    @property
     def queue_rows(self) -> int | None:
-        """Rows that the queue holds."""
-        return _whole(self.options.get("queue_size")) or self.usual_queue_rows
+        """Rows that the queue may hold; None if memory alone is the bound."""
+        return _whole(self.options.get("queue_size"))
 
     @property
     def slots(self) -> int | None:
         """Calls that a task can have in progress: the queue has a place for each of their rows."""
-        if self.capacity is None:
-            return None
-        return min(self.capacity, max(1, (self.queue_rows or 0) // self.batch_rows))
+        if self.capacity is None or self.queue_rows is None:
+            return self.capacity
+        return min(self.capacity, max(1, self.queue_rows // self.batch_rows))
 
     @property
     def in_flight_when_busy(self) -> float:

@@ -278,7 +278,7 @@ def _slots_too_few(f: FunctionFigures) -> Iterator[Diagnosis]:
         twice = "twice the capacity"
     else:  # a small queue grows with the slots: else it would soon be full behind the slower calls
         rows = f.queue_rows or 0
-        is_small = f.options.get("queue_size") and rows < ROOM * 2 * f.capacity * f.batch_rows
+        is_small = 0 < rows < ROOM * 2 * f.capacity * f.batch_rows
         twice = f"capacity={2 * f.capacity:_}" + (f" with queue_size={2 * rows:_}" if is_small else "")
     if f.is_steady and (f.slots is None or f.slots > FEW_SLOTS):
         gain = f.share(f.top) / 2
@@ -415,17 +415,16 @@ def _queue_of_few_calls(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 
 def _better_queue(f: FunctionFigures) -> int:
-    """Rows of a queue that does not fill up during the longest call, or as many as a queue usually has.
+    """Rows of a queue that does not fill up during the longest call.
 
-    0 if that is not at least twice as many as now: a little more is no answer.
+    0 if that is not at least twice as many as now, as a little more is no answer; and if memory is the bound.
     """
     # A row in back-off has a place in the queue, and no slot.
     half = min(f.latency("p50"), f.latency("mean") * (1 - f.waited))
     if f.slots is None or f.queue_rows is None or not half or _is_full_of_bytes(f):
         return 0
     ratio = min(f.latency("max") / half, MOST_ROWS)
-    enough = math.ceil(rounded_up(f.slots * f.batch_rows * ratio))
-    better = min(enough, max(10 * f.queue_rows, f.usual_queue_rows or 0), MOST_ROWS)
+    better = min(math.ceil(rounded_up(f.slots * f.batch_rows * ratio)), MOST_ROWS)
     return better if better >= 2 * f.queue_rows else 0
 
 
@@ -529,7 +528,7 @@ def _slots(f: FunctionFigures) -> str:
 def _full(f: FunctionFigures) -> str:
     head = f"a slow row: half of the calls took {seconds(f.latency('p50'))}, the longest {seconds(f.latency('max'))}"
     if _is_full_of_bytes(f):
-        head = f"a slow row, with max_buffered_bytes={f.options['max_buffered_bytes']:_} of results"
+        head = f"a slow row: the rows that wait take max_buffered_bytes={f.options['max_buffered_bytes']:_}"
     elif f.waited >= MUCH:
         head = f"rows that {_in_back_off(f)}"
     return f"slots were free, but the queue was full behind {head}"

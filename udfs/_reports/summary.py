@@ -16,6 +16,7 @@ __all__ = ("summary",)
 
 
 WIDTH = 100
+MUCH_MEMORY = 2**20  # bytes; less is not named
 NAMED = 0.03  # of the time; states that took less are left out
 ERRORS = 5  # types that are named
 UNIT = re.compile(r"(?<=\d) (?=(µs|ms|s|min|h|d|[KMGT]?i?B)\b)")
@@ -69,7 +70,8 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "in flight", _in_flight(figures)
     if figures.queued_peak:
         mean = number((function.get("queued") or {}).get("mean"))
-        size = f"; results take {bytes_(figures.count('bytes_peak'))} at most" if figures.count("bytes_peak") else ""
+        held = figures.count("bytes_peak")
+        size = f"; rows take {bytes_(held)} at most" if held >= MUCH_MEMORY else ""
         yield "queued", f"{things(mean, 'row')} per task on average, {count(figures.queued_peak)} at most{size}"
     if extras := [things(figures.count(key), *words) for key, words in EXTRAS.items() if figures.count(key)]:
         yield "also", ", ".join(extras)

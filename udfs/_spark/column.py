@@ -12,11 +12,13 @@ from pyspark.sql import Column
 
 from .._arrow.results import ResultArrays
 from .._arrow.rows import records_of, rows_of
+from .._arrow.sizes import size_as_objects
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._functions.signature import FunctionSpec
 from .._loop.bridge import Bridge, pipe
 from .._operators.intake import InputElement
+from .._operators.memory import BatchToken, InputBatch
 from .._policies.options import Options
 from .._text.safe import safe_repr
 from ._compat import column_udf
@@ -71,8 +73,10 @@ class ColumnTask:
             waited,
         )
 
-    def _read(self, batch: Any) -> Iterable[InputElement]:
-        return records_of(rows_of(self.function_plan.spec.name, _columns(batch), None), repeat(None))
+    def _read(self, batch: Any) -> InputBatch:
+        columns, token = _columns(batch), BatchToken()
+        rows = records_of(rows_of(self.function_plan.spec.name, columns, None), repeat(token))
+        return InputBatch(rows, token, sum(map(size_as_objects, columns)))
 
 
 def _given(batches: Iterator[Any], function: str) -> Iterator[Any]:

@@ -18,11 +18,13 @@ from asyncudf.queues import StreamRecord
 
 from .._arrow.results import ResultArrays
 from .._arrow.rows import as_key, read_back
+from .._arrow.sizes import estimated_size
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._functions.signature import FunctionSpec, refuse_dead_letters
 from .._loop.bridge import Bridge
 from .._operators.intake import InputElement
+from .._operators.memory import BatchToken, InputBatch
 from .._policies.options import Options
 from .._text.safe import type_name
 from ._compat import AnalyzeArgument, AnalyzeResult, VariantType, check_table_functions, inside
@@ -198,9 +200,14 @@ class TableRun:
         with self._task.error_reporting():
             yield from self._bridge.until_requested()
             rows, self._rows = self._rows, []
-            self._bridge.feed([self._record(row) for row in rows])
+            self._bridge.feed(self._batch(rows))
 
-    def _record(self, row: Any) -> StreamRecord:
+    def _batch(self, rows: Sequence[Any]) -> InputBatch:
+        token = BatchToken()
+        records = [self._record(row, token) for row in rows]
+        return InputBatch(records, token, sum(estimated_size(record.origin[1]) for record in records))
+
+    def _record(self, row: Any, token: BatchToken) -> StreamRecord:
         # Convert all columns, also those that the function does not read: Spark would take an hour off a naive
         # timestamp when clocks are set back.
         try:
@@ -212,16 +219,16 @@ class TableRun:
             ) from None
         values = tuple(row[i] for i in self._analyzed.arguments)
         if self._function_plan.spec.takes_mapping:
-            return StreamRecord(dict(zip(self._analyzed.names, values, strict=True)), None, row)
-        return StreamRecord(values, None, row)
+            return StreamRecord(dict(zip(self._analyzed.names, values, strict=True)), None, (token, row))
+        return StreamRecord(values, None, (token, row))
 
     def _write(self, values: Any, origins: Any) -> list[tuple[Any, ...]]:
         # Through Arrow: Spark's pickled rows turn a whole number for a decimal into null, and lose a StrEnum.
         values = read_back(self._function_plan.spec.name, self._writer.array(values))
         if not self._task.is_struct:
-            return [(*row, value) for row, value in zip(origins, values, strict=True)]
+            return [(*row, value) for (_, row), value in zip(origins, values, strict=True)]
         nulls = (None,) * len(self._task.added)
-        return [(*row, *(nulls if v is None else v.values())) for row, v in zip(origins, values, strict=True)]
+        return [(*row, *(nulls if v is None else v.values())) for (_, row), v in zip(origins, values, strict=True)]
 
 
 def _from_pickled(data_type: spark.DataType) -> Callable[[Any], Any]:

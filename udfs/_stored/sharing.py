@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from asyncudf.queues import Entry, StreamElementQueue
 
@@ -29,18 +29,10 @@ from .stored_results import Found, StoredResults, StoreOperator, StoreWriter
 __all__ = ("StoreSharing",)
 
 
-class Weighed(Protocol):
-    """Bounds the bytes of results that wait."""
-
-    def load(self, results: Sequence[Any], /) -> None: ...
-    def unload(self, result: Any, /) -> None: ...
-
-
 class StoreSharing(RowSharing):
     """Shares calls between equal rows that the store has no result for, and keeps their results.
 
     Args:
-        weighed: the queue, if it is bounded in bytes.
         buffer: the input; gets the rows that were looked up.
         request_batch: asks for a batch of rows.
         is_single: whether each row has exactly one result.
@@ -66,7 +58,6 @@ class StoreSharing(RowSharing):
         options: Options,
         calls: Calls,
         queue: StreamElementQueue,
-        weighed: Weighed | None,
         buffer: LookedUpInput,
         request_batch: Callable[[], None],
         *,
@@ -76,10 +67,10 @@ class StoreSharing(RowSharing):
         self._stored = stored
         self._calls = calls
         self._pool = pool = calls.pool
+        self._queue = queue
         self._retry = options.retry
         self._clock = operator.counters.clock
         self._totals = operator.counters.totals
-        self._weighed = weighed
         self._flights = SingleFlight[Entry]()
         self._followers: dict[Entry, Call] = {}
         self._called: dict[bytes, float] = {}
@@ -279,16 +270,17 @@ class StoreSharing(RowSharing):
                 self._calls.stop_deadline(follower)
         if value is None:
             self._land(key, entry, results, found, ttl)
-        elif (weighed := self._weighed) is None:
+        elif (memory := self._queue.memory) is None:
             self._writer.put(key, value, ttl, partial(self._land, key, entry, results, found, ttl))
         else:
-            weighed.load(results)  # until they are written they count as results that wait in the queue
-            self._writer.put(key, value, ttl, partial(self._land_weighed, weighed, key, entry, results, found, ttl))
+            # Until they are written these results wait here, and count as if they were in the queue.
+            release = partial(memory.release, memory.hold_results(results))
+            land = partial(self._land_written, release, key, entry, results, found, ttl)
+            self._writer.put(key, value, ttl, land)
 
-    def _land_weighed(self, weighed: Weighed, key: bytes, entry: Entry, results: Results, *outcome: Any) -> None:
-        for result in results:
-            weighed.unload(result)
-        self._land(key, entry, results, *outcome)
+    def _land_written(self, release: Callable[[], None], *landed: Any) -> None:
+        release()
+        self._land(*landed)
 
     def _land(
         self, key: bytes, entry: Entry, results: Results, found: Results | StoredFailure, ttl: float | None

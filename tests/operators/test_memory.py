@@ -1,0 +1,252 @@
+"""Memory bounds the rows in a queue, unless their number is given: their places and their results. Virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from asyncudf import AsyncFunction, CircuitBreaker
+from asyncudf.queues import Watermark
+from asyncudf.testing import MemoryStore, run_rows
+from tests.kit.engines import Engine
+
+LIMIT = 100_000  # bytes
+SUSPENDS = pytest.mark.parametrize("suspends", [False, True], ids=["at once", "later"])
+
+
+def begun_behind_a_slow_row(
+    answer: Callable[[int], Any] = lambda n: n, *, rows: int = 2_000, suspends: bool = True, **options: Any
+) -> int:
+    """How many calls begin while the first one takes a minute."""
+    began, seen = 0, list[int]()
+
+    async def call(n: int) -> Any:
+        nonlocal began
+        began += 1
+        if n == 0:
+            await asyncio.sleep(60)
+            seen.append(began)
+        elif suspends:
+            await asyncio.sleep(0)
+        return answer(n)
+
+    run_rows(call, range(rows), **{"capacity": 2, **options})
+    return seen[0]
+
+
+def test_a_slow_row_does_not_stop_the_calls_behind_it() -> None:
+    """They ended after 100 seconds: at most 1,000 rows, 100 times the capacity, were in the queue."""
+
+    async def call(n: int) -> float:
+        await asyncio.sleep(60 if n == 0 else 0.1)
+        return asyncio.get_running_loop().time()
+
+    assert max(run_rows(call, range(5_000), capacity=10)) == pytest.approx(60)
+
+
+@SUSPENDS
+def test_a_row_counts_with_its_place(suspends: bool) -> None:
+    begun = begun_behind_a_slow_row(suspends=suspends, returnType="bigint", max_buffered_bytes=LIMIT)
+    assert LIMIT / 500 <= begun <= LIMIT / 300
+
+
+@SUSPENDS
+def test_a_struct_of_numbers_counts_with_the_bytes_of_its_dict(suspends: bool) -> None:
+    """Ten numbers in a dict take 700 bytes, which no row is weighed for: all of a type are alike."""
+    names = "abcdefghij"
+    begun = begun_behind_a_slow_row(
+        lambda n: dict.fromkeys(names, float(n)),
+        suspends=suspends,
+        returnType=", ".join(f"{name} double" for name in names),
+        max_buffered_bytes=LIMIT,
+    )
+    assert LIMIT / 1_200 <= begun <= LIMIT / 800
+
+
+@SUSPENDS
+@pytest.mark.parametrize(
+    ("answer", "returnType", "most"),
+    [
+        (lambda n: "x" * 5_000, "string", 22),
+        (lambda n: {"page": "x" * 5_000, "size": n}, "page string, size int", 22),
+        (lambda n: [0.5 + n] * 200, "array<double>", 22),
+    ],
+    ids=["text", "struct", "numbers"],
+)
+def test_results_count_with_the_bytes_of_their_objects(
+    answer: Callable[[int], Any],
+    returnType: str,  # noqa: N803
+    most: int,
+    suspends: bool,
+) -> None:
+    begun = begun_behind_a_slow_row(answer, suspends=suspends, returnType=returnType, max_buffered_bytes=LIMIT)
+    assert 10 <= begun <= most
+
+
+@pytest.mark.parametrize("on_error", ["capture", "dead_letter"])
+def test_errors_count_as_results_do(on_error: str) -> None:
+    def fails(n: int) -> int:
+        if n:
+            raise ValueError("x" * 1_000)
+        return n
+
+    begun = begun_behind_a_slow_row(fails, returnType="int", on_error=on_error, max_buffered_bytes=LIMIT)
+    assert begun <= LIMIT / 1_000
+
+
+class Pages(AsyncFunction):
+    async def async_invoke(self, value: Any, result_future: Any) -> None:
+        result_future.complete(await pages_of(value["n"]))
+
+
+async def pages_of(n: int) -> list[str]:
+    if n == 0:
+        await asyncio.sleep(60)
+    BEGUN.append(n)
+    return ["x" * 100] * 100
+
+
+async def pages(n: int) -> AsyncIterator[str]:
+    for page in await pages_of(n):
+        yield page
+
+
+BEGUN: list[int] = []
+
+
+@pytest.mark.parametrize("function", [pages, Pages()], ids=["generator", "AsyncFunction"])
+def test_all_results_of_a_row_count(function: Any) -> None:
+    BEGUN.clear()
+    rows = [{"n": n} for n in range(100)] if isinstance(function, Pages) else range(100)
+    assert len(run_rows(function, rows, capacity=2, max_buffered_bytes=LIMIT)) == 10_000
+    assert BEGUN.index(0) <= 10
+
+
+def test_with_no_limit_in_bytes_rows_are_the_bound() -> None:
+    """A hundred times the calls: those in flight, and those that wait for the breaker."""
+    options: dict[str, Any] = {"returnType": "bigint", "max_buffered_bytes": None}
+    assert begun_behind_a_slow_row(**options) == 200
+    assert begun_behind_a_slow_row(**options, breaker=CircuitBreaker(window=5)) == 700
+    assert begun_behind_a_slow_row(**options, queue_size=50) == 50
+
+
+def test_a_number_of_rows_that_is_given_holds_whatever_memory_there_is() -> None:
+    assert begun_behind_a_slow_row(queue_size=50) == 50
+    assert begun_behind_a_slow_row(capacity=50, queue_size=50, max_buffered_bytes=1) == 50
+
+
+class TestLeast:
+    """The rows that the calls need may enter, however little memory there is."""
+
+    def test_each_slot_has_a_call(self) -> None:
+        assert begun_behind_a_slow_row(capacity=20, max_buffered_bytes=1) == 20
+
+    def test_the_breaker_has_its_window(self) -> None:
+        assert begun_behind_a_slow_row(capacity=2, breaker=CircuitBreaker(window=10), max_buffered_bytes=1) == 12
+
+    @pytest.mark.parametrize("mode", ["ordered", "unordered"])
+    def test_batches_are_full(self, mode: str) -> None:
+        sizes = []
+
+        async def lengths(texts: pd.Series) -> pd.Series:  # type: ignore[type-arg]
+            sizes.append(len(texts))
+            await asyncio.sleep(1)
+            return texts.str.len()
+
+        options: dict[str, Any] = {"batch_size": 8, "capacity": 3, "max_buffered_bytes": 1, "output_mode": mode}
+        assert run_rows(lengths, ["x" * 1_000] * 80, **options) == [1_000] * 80
+        assert sizes == [8] * 10
+
+
+class TestRowsThatNeedNoCall:
+    def test_null_answers_are_bounded(self) -> None:
+        pulled = seen = 0
+
+        def rows() -> Iterator[int | None]:
+            nonlocal pulled
+            for n in range(2_000):
+                pulled += 1
+                yield n if n % 10 == 0 else None
+
+        async def call(n: int) -> int:
+            nonlocal seen
+            if n == 0:
+                await asyncio.sleep(60)
+                seen = pulled
+            return n
+
+        run_rows(call, rows(), capacity=2, returnType="int", on_null_input="null", max_buffered_bytes=LIMIT)
+        assert 100 < seen <= LIMIT / 300
+
+    @pytest.mark.parametrize(("answer", "most"), [("", LIMIT / 300), ("x" * 5_000, 200)], ids=["short", "long"])
+    def test_results_from_a_store_are_bounded(self, answer: str, most: float) -> None:
+        """They enter the queue 200 at a time."""
+
+        async def call(n: int) -> str:
+            if n == 0:
+                await asyncio.sleep(60)
+            return answer
+
+        store: Any = MemoryStore()
+        options: dict[str, Any] = {"capacity": 2, "store": store, "version": "1", "max_buffered_bytes": LIMIT}
+        run_rows(call, range(1, 2_000), **options)
+        engine, rows = Engine(call, **options), list[int]()
+        engine.feed(range(2_000))
+        engine.end()
+        engine.loop.call_at(59.0, lambda: rows.append(engine.counted["call"]["metrics"]["rows"]))
+        engine.run()
+        assert 10 < rows[0] <= most
+        assert len(engine.output) == 2_000
+
+
+@SUSPENDS
+def test_what_has_left_counts_no_more(suspends: bool) -> None:
+    """As many calls begin behind the tenth slow row as behind the first."""
+    began = 0
+    behind: list[int] = []
+
+    async def call(n: int) -> str:
+        nonlocal began
+        began += 1
+        if n % 100 == 0:
+            before = began
+            await asyncio.sleep(60)
+            behind.append(began - before)
+        elif suspends:
+            await asyncio.sleep(0)
+        return "x" * 5_000
+
+    options: dict[str, Any] = {"capacity": 2, "returnType": "string", "max_buffered_bytes": LIMIT}
+    assert len(run_rows(call, range(1_000), **options)) == 1_000
+    assert 10 <= behind[0] <= 22
+    assert set(behind) == {behind[0]}
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_timers_have_their_turn_while_a_long_queue_leaves(mode: str) -> None:
+    """300,000 rows that wait for one left in half a second, in which no timer was seen."""
+    rows, left, head = 25_000, list[int](), asyncio.Event()
+
+    async def call(n: int) -> int:
+        if n == 0 or rows < n:
+            await head.wait()
+        elif n == rows:
+            while engine.loop.time() < 1:  # until the others are in the queue
+                await asyncio.sleep(1)
+            head.set()
+            while len(engine.output) < rows:
+                left.append(len(engine.output))
+                await asyncio.sleep(0)
+        return n
+
+    engine = Engine(call, capacity=10, output_mode=mode)
+    engine.feed([0, Watermark(1), *range(1, rows + 9)])
+    engine.end()
+    engine.run()
+    assert sorted(n for n in engine.output if isinstance(n, int)) == list(range(rows + 9))
+    assert max(after - before for before, after in pairwise(left)) <= 10_010

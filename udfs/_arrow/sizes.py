@@ -1,0 +1,93 @@
+"""How much memory values take as Python objects: results, arguments, and columns of Arrow that become such."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from sys import getsizeof
+from typing import Any
+
+import pyarrow as pa
+
+from .._functions.side_outputs import SideRecord
+
+__all__ = ("estimated_size", "fixed_size", "size_as_objects", "size_estimate", "size_of_dict")
+
+NUMBER = 32  # bytes
+OTHER = 104  # of a moment, a day, a decimal: the largest of them
+TEXT = 57  # of a string or bytes without a character
+ITEM = 8  # of a list, for each of its items
+FLAT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+PLAIN = {type(None): 0, bool: 0, int: NUMBER, float: NUMBER}  # by the class of a value
+
+
+def size_estimate(arrow_type: pa.DataType) -> Callable[[Any], int] | None:
+    """A function that estimates the bytes of a value that was checked for this type; None: all have `fixed_size`."""
+    if fixed_size(arrow_type) is not None:
+        return None
+    if pa.types.is_struct(arrow_type):
+        return _size_of_structs(arrow_type)
+    # For texts and bytes a function of C, as it is called for each row.
+    return getsizeof if any(is_of(arrow_type) for is_of in FLAT) else estimated_size
+
+
+def _size_of_structs(struct: pa.DataType) -> Callable[[Any], int]:
+    # The names of the fields are no part of it: all rows share them.
+    sizes = [(field.name, size_estimate(field.type)) for field in struct]
+    varying = [(name, size) for name, size in sizes if size is not None]
+    fixed = size_of_dict(len(sizes)) + sum(fixed_size(field.type) or 0 for field in struct)
+    return lambda value: 0 if value is None else fixed + sum([size(value[name]) for name, size in varying])
+
+
+def fixed_size(arrow_type: pa.DataType) -> int | None:
+    """The bytes of each value of a type; None if values differ in size, as texts and lists do."""
+    if pa.types.is_struct(arrow_type):
+        sizes = [fixed_size(field.type) for field in arrow_type]
+        return None if None in sizes else size_of_dict(len(sizes)) + sum(filter(None, sizes))
+    if pa.types.is_null(arrow_type) or pa.types.is_boolean(arrow_type):
+        return 0
+    if pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type):
+        return NUMBER
+    return OTHER if pa.types.is_primitive(arrow_type) or pa.types.is_decimal(arrow_type) else None
+
+
+def size_of_dict(items: int) -> int:
+    """The bytes of a dict without its keys and values."""
+    return getsizeof(dict.fromkeys(range(items)))
+
+
+def estimated_size(value: Any) -> int:
+    """An estimate of the bytes of a value and of all that is in it."""
+    # Objects that several rows share count for each. A list whose first item is a number counts as a list of numbers:
+    # an embedding has thousands. The methods of a subclass may raise, so those of its base class are called.
+    cls = type(value)
+    if cls is str or cls is bytes:
+        return getsizeof(value)
+    if cls in PLAIN:
+        return PLAIN[cls]
+    if cls is dict:
+        return getsizeof(value) + sum(map(estimated_size, value)) + sum(map(estimated_size, value.values()))
+    if cls is list or cls is tuple:
+        if cls is list and value and isinstance(value[0], (int, float)):
+            return getsizeof(value) + NUMBER * len(value)
+        return getsizeof(value) + sum(map(estimated_size, value))
+    if cls is SideRecord:
+        return estimated_size(value.value)
+    for text in (str, bytes, bytearray):
+        if issubclass(cls, text):
+            return text.__sizeof__(value)
+    return value.nbytes if cls is memoryview else object.__sizeof__(value)
+
+
+def size_as_objects(column: pa.Array) -> int:
+    """An estimate of the bytes of a column's values when they have become a list of Python objects."""
+    count, arrow_type = len(column), column.type
+    if (fixed := fixed_size(arrow_type)) is not None:
+        return (ITEM + fixed) * count
+    if pa.types.is_struct(arrow_type):
+        return size_of_dict(arrow_type.num_fields) * count + sum(map(size_as_objects, column.flatten()))
+    if pa.types.is_map(arrow_type):  # a place in a dict takes as much as a hundred bytes
+        return (ITEM + TEXT) * count + 2 * (size_as_objects(column.keys) + size_as_objects(column.items))
+    own = (ITEM + TEXT) * count
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        return own + size_as_objects(column.flatten())
+    return own + int(column.nbytes)

@@ -1,0 +1,196 @@
+"""What bounds the rows in a queue unless their number is given: the memory that they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol
+
+from asyncudf.queues import StreamElementQueue
+
+__all__ = ("PLACE", "BatchToken", "InputBatch", "InputBatches", "QueueMemory", "RowSizes")
+
+PLACE = 384  # bytes of a row in a queue: its entry, its record, and the tuples of its arguments, origin and results
+NEWEST = 2  # input batches: one from which rows are taken, one that is read ahead
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSizes:
+    """How many bytes a row holds while it is in a queue, its input batch apart.
+
+    Args:
+        place: the same for all rows.
+        row: of what operators before have made, for a record; None: no more than `place` says.
+        result: of a result; None: no more than `place` says.
+    """
+
+    place: int = PLACE
+    row: Callable[[Any], int] | None = None
+    result: Callable[[Any], int] | None = None
+
+
+class Token(Protocol):
+    """Lives as long as a row of its batch.
+
+    Attributes:
+        grow: called with the bytes that the batch has more than at first.
+    """
+
+    grow: Callable[[int], None]
+
+
+class BatchToken:
+    """A token for rows that lead to no object of their batch."""
+
+    __slots__ = ("__weakref__", "grow")
+    grow: Callable[[int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class InputBatch:
+    """The elements of an input batch.
+
+    Args:
+        token: each of the elements leads to it by its origin.
+        size: bytes that the elements hold together.
+    """
+
+    elements: Iterable[Any]
+    token: Token
+    size: int
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.elements)
+
+
+class InputBatches:
+    """The input batches that rows of a task keep alive, without the two newest: these are its input.
+
+    Attributes:
+        bytes: of these batches.
+    """
+
+    # A row leads to its whole batch, and a batch lives as long as one of its rows, in whatever operator. Behind a
+    # filter, and where rows leave as they are done, few rows keep many batches. So not the rows are counted but the
+    # batches, until Python frees them: this is exact, and costs nothing for a row. The garbage collector may free one
+    # in any thread, so the loop is told.
+    #
+    # _sizes: of the batches that live, in the order in which they came; _total: their sum
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.bytes = 0
+        self._loop = loop
+        self._sizes: dict[weakref.ref[Any], int] = {}
+        self._total = 0
+        self._changed: list[Callable[[], None]] = []
+        self._freed: list[Callable[[], None]] = []
+        self._context = contextvars.copy_context()  # without any row's variables
+
+    def watch(self, changed: Callable[[], None], freed: Callable[[], None]) -> None:
+        """Have `changed` called whenever `bytes` has changed, and then `freed` if there are fewer."""
+        self._changed.append(changed)
+        self._freed.append(freed)
+
+    def add(self, batch: InputBatch) -> None:
+        """A batch has come."""
+        token = weakref.ref(batch.token, self._is_freed)
+        batch.token.grow = partial(self._grow, token)
+        self._grow(token, batch.size)
+
+    def _grow(self, token: weakref.ref[Any], size: int) -> None:
+        self._sizes[token] = self._sizes.get(token, 0) + size
+        self._total += size
+        self._count()
+
+    def _is_freed(self, token: weakref.ref[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._forget, token, context=self._context)
+
+    def _forget(self, token: weakref.ref[Any]) -> None:
+        self._total -= self._sizes.pop(token)
+        self._count()
+        for freed in self._freed:
+            freed()
+
+    def _count(self) -> None:
+        self.bytes = self._total - sum(islice(reversed(self._sizes.values()), NEWEST))
+        for changed in self._changed:
+            changed()
+
+
+class QueueMemory:
+    """Lets as many rows into a queue as fit into so many bytes.
+
+    Args:
+        limit: bytes.
+        least: rows that may always be inside, however large they are.
+        sizes: of a row.
+
+    Attributes:
+        peak: the most bytes so far.
+    """
+
+    # The size of a result is not known before its call ends. So the bound does not hold back results, it lets no new
+    # rows in: those of calls in progress come on top. And it never lets in fewer rows than the calls need, or large
+    # rows would leave slots without a call, and a batch without its rows.
+    #
+    # bytes: rows in the queue * their place, _held, and the input batches
+    # queue.most follows _held and the input batches at once, so that asking for places costs nothing
+    # _held: what entries hold beside their places
+
+    def __init__(
+        self, queue: StreamElementQueue, limit: int, least: int, sizes: RowSizes, inputs: InputBatches
+    ) -> None:
+        self._queue = queue
+        self._limit = limit
+        self._least = min(least, queue.capacity)
+        self._place, self._size_of_row, self.size_of_result = sizes.place, sizes.row, sizes.result
+        self._inputs = inputs
+        self._held = 0
+        self.peak = 0
+        if sizes.row is not None or sizes.result is not None:
+            queue.memory = self
+        self.update()
+
+    @property
+    def bytes(self) -> int:
+        """How many there are now."""
+        return len(self._queue) * self._place + self._held + self._inputs.bytes
+
+    @property
+    def spare(self) -> int:
+        """How many bytes rows that are done at once may add."""
+        return self._limit - self.bytes
+
+    def look(self) -> None:
+        """Bring `peak` up to date."""
+        self.peak = max(self.peak, self.bytes)
+
+    def update(self) -> None:
+        """The input batches have changed."""
+        rows = (self._limit - self._held - self._inputs.bytes) // self._place
+        self._queue.most = max(self._least, min(rows, self._queue.capacity))
+
+    def hold_row(self, record: Any) -> int:
+        return 0 if self._size_of_row is None else self._hold(self._size_of_row(record))
+
+    def hold_results(self, results: Sequence[Any]) -> int:
+        if self.size_of_result is None:
+            return 0
+        held = self._hold(sum(map(self.size_of_result, results)))
+        self.look()
+        return held
+
+    def release(self, held: int) -> None:
+        self._hold(-held)
+
+    def _hold(self, more: int) -> int:
+        self._held += more
+        self.update()
+        return more
