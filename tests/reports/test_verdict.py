@@ -213,7 +213,7 @@ anything = st.fixed_dictionaries(
         "ended": amounts,
         "waited": amounts,
         **dict.fromkeys(("rows", "calls", "attempts", "retries", "timeouts", "abandoned", "bytes_peak"), wholes),
-        **dict.fromkeys(("store_hits", "store_misses", "per_task_left_out", "given_up"), wholes),
+        **dict.fromkeys(("store_hits", "store_misses", "per_task_left_out", "given_up", "unkept_failures"), wholes),
         **dict.fromkeys(("following_seconds", "repeated_seconds"), amounts),
         "entry_point": st.sampled_from(["column", "operator"]),
     },

@@ -338,7 +338,7 @@ VERDICTS: dict[str, Case] = {
             limit_seconds={"RateLimit(20)": 4.0, "job_capacity": 0.0},
         ),
         "limit",
-        ["90%", "rate_limit=", "job_capacity=", "12 calls", "a lower rate_limit", "a lower job_capacity"],
+        ["90%", "RateLimit(20)", "12 calls", "a lower rate_limit", "a lower job_capacity"],
     ),
     "a capacity that is found out": (
         figures(calls_busy=10.0, options={"capacity": "given"}, in_flight={"mean": 12.0, "peak": 31}),
@@ -497,6 +497,11 @@ VERDICTS: dict[str, Case] = {
         "winding_down",
         ["90%", "equal rows", "ValueError", "made again for each", "error_ttl= of the store"],
     ),
+    "rows that fail for good, with a store": (
+        figures(**BUSY, failures=900, unkept_failures=800, store_misses=1000, errors={"ValueError": 900}),
+        "calls_busy",
+        ["93%", "20 slots", "80%", "failed for good", "ValueError", "keeps no errors", "error_ttl= of the store"],
+    ),
     "threads that keep the loop busy": (
         figures(blocked_loop=9.0, input=1.0, options={"kind": "def"}, in_flight={"mean": 9.0, "peak": 20}),
         "blocked_loop",
@@ -571,7 +576,7 @@ GIVEN |= {"a lower rate_limit": "rate_limit", "a shorter timeout": "timeout"}
 NOT_GIVEN = {
     r"(?<!shorter )attempt_timeout= ": ("attempt_timeout", 60.0),
     "with retry=": ("retry", "given"),
-    "error_ttl=": ("store", "ResultStore.disk(error_ttl=60)"),
+    "error_ttl=": ("store", "ResultStore.disk(error_ttl=60)"),  # and such failures are kept then
     "a rate_limit": ("rate_limit", "RateLimit(20)"),
     "a job_capacity": ("job_capacity", 40),
     r"on_error=\"null\"": ("on_error", "null"),
@@ -602,7 +607,7 @@ def test_no_advice_is_what_is_set_already(advice: str) -> None:
     assert advised
     for function in advised:
         if (option, value) == ("store", "ResultStore.disk(error_ttl=60)"):  # then no such call is made again
-            function = {**function, "repeated_seconds": 0.0}
+            function = {**function, "repeated_seconds": 0.0, "unkept_failures": 0}
         if option == "on_error":  # then no row ends a task
             function = {**function, "failed_attempts": {**function["failed_attempts"], "ended_by": {}}}
         text = verdict(with_option(function, option, value)).text

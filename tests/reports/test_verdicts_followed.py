@@ -355,6 +355,15 @@ def rejects_and_hanging_calls(**options: Any) -> Figures:
     return run_of_a_function(call, rows, capacity=20, **options)
 
 
+def rejects(error_ttl: float | None) -> Figures:
+    """1,000 rows of 40 arguments, half of which are rejected."""
+    store = Store(0.0)
+    store.error_ttl = error_ttl
+    rows = [n % 40 for n in range(1000)]
+    options = {"rate_limit": RateLimit(50, scope="task"), "on_error": "null", "store": store, "version": "1"}
+    return run_of_a_function(bad_rows(2), rows, capacity=20, **options)
+
+
 def few_arguments(seconds: float) -> Figures:
     rows = [n % 60 for n in range(3000)]
     return run_of_a_function(steady(seconds), rows, capacity=100, store=Store(0.0), version="1")
@@ -835,6 +844,14 @@ JOBS = {
         lambda text: few_arguments(0.5),
         0.5,
     ),
+    "rows that fail each time": Job(
+        lambda: rejects(None),
+        "limit",
+        "96% of the called rows failed for good (mostly ValueError): the store keeps no errors; error_ttl=",
+        "likely",
+        lambda text: rejects(60.0),
+        0.93,
+    ),
     "hits alone": Job(
         lambda: from_store(0.0, every=0.1),
         "input",
@@ -960,6 +977,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "observe.md").read_text()
         "a pool of 4 whose connections go to the newest call",
         "calls that wait, and then block",
         "hits alone",
+        "rows that fail each time",
     ],
 )
 def test_the_page_says_what_the_verdict_says(name: str) -> None:

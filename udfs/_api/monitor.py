@@ -105,8 +105,8 @@ class Run:
           held back by it.
         - `waited`: seconds that calls were in back-off; `following_seconds` for which slots were free while rows
           waited for the calls of equal rows; `repeated_seconds` that calls took which failed and were made again for an
-          equal row, whose error a store with `error_ttl` keeps; `refused_seconds` for which refusals of the service
-          held calls back; `processor_seconds` of processor time of the tasks' processes.
+          equal row, among the `unkept_failures` whose error a store with `error_ttl` keeps; `refused_seconds` for which
+          refusals of the service held calls back; `processor_seconds` of processor time of the tasks' processes.
         - `seconds` of its tasks together, and in `time` where they went: nine states that add up to them.
         - `verdict`: what was the limit, how sure that is, and what to change.
         - `failed_attempts`: the same figures of tasks that failed or were lost; they are not in the others. Its

@@ -42,8 +42,8 @@ class FunctionMetrics:
         refused_seconds: for which calls were held back because the service had refused others.
         limit_seconds: for which calls waited for each limit, by what people are shown of it.
         following_seconds: for which slots were free while rows waited for the calls of equal rows.
-        repeated_seconds: that calls took which failed and were made again for an equal row that waited; the store of an
-            `error_ttl` would have given it the error.
+        unkept_failures: rows whose call ended with an error that the store would have kept with an `error_ttl`.
+        repeated_seconds: that such calls took which were made again at once, for an equal row that waited.
         processor_seconds: of processor time of the task's process.
         ended_by: how many tasks ended with an error, by the option that says so, or by the error's text without one.
         errors: how many attempts ended with an error, by its type.
@@ -58,7 +58,7 @@ class FunctionMetrics:
     SUMS = (
         "tasks", "seconds", "rows", "results", "calls", "attempts", "abandoned", "abandoned_seconds", "open_seconds",
         "timeouts", "throttled", "failures", "dead_letters", "store_hits", "store_misses", "shared_flights",
-        "queued_seconds", "waited", "refused_seconds", "processor_seconds", "following_seconds",
+        "unkept_failures", "queued_seconds", "waited", "refused_seconds", "processor_seconds", "following_seconds",
         "repeated_seconds",
     )  # fmt: skip
     PEAKS = ("in_flight_peak", "queued_peak", "bytes_peak")
@@ -80,6 +80,7 @@ class FunctionMetrics:
     store_hits: int
     store_misses: int
     shared_flights: int
+    unkept_failures: int
     queued_seconds: float
     waited: float
     refused_seconds: float

@@ -228,6 +228,7 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
             for name in ("waited", "refused_seconds", "processor_seconds", "following_seconds", "repeated_seconds")
         },
         **{name: getattr(metrics, name) for name in COUNTS},
+        "unkept_failures": metrics.unkept_failures,
         "limit_seconds": dict(metrics.limit_seconds),
         "ended_by": dict(metrics.ended_by.most_common()),
         "errors": dict(metrics.errors.most_common()),

@@ -207,10 +207,23 @@ def _failures(f: FunctionFigures) -> Iterator[Diagnosis]:
             gain,
             is_sure=False,  # failed attempts may take less time than others
         )
+    yield from _unkept(f, _slots(f))
     if failed >= MANY:
         yield Diagnosis(
             f"{_slots(f)}, but {share(failed)} of the rows failed{mostly(f.errors)}: their calls were made in vain",
             "first look why they fail (run.metrics has examples): more capacity may make more calls fail",
+            is_sure=False,
+        )
+
+
+def _unkept(f: FunctionFigures, seen: str) -> Iterator[Diagnosis]:
+    """Most calls are for rows that fail for good, and the store has no `error_ttl`."""
+    called = f.count("rows") - f.count("store_hits") - f.count("shared_flights")
+    if called > 0 and f.count("unkept_failures") >= MUCH * called:
+        part = share(min(1.0, f.count("unkept_failures") / called))
+        yield Diagnosis(
+            f"{seen}, and {part} of the called rows failed for good{mostly(f.errors)}: the store keeps no errors",
+            "error_ttl= of the store spares their calls in the next run, and those of equal rows",
             is_sure=False,
         )
 
@@ -457,8 +470,9 @@ def _limit(f: FunctionFigures) -> Iterator[Diagnosis]:
     if f.count("refused_seconds") >= MUCH * f.time[f.top] or (f.count("throttled") and not given):
         yield Diagnosis(f"calls were held back because {_refused(f)}", _lower_limit(f), is_sure=False)
     if f.part("throttled", of="attempts") >= SOME:
-        allowed = " and ".join(f"{name}=" for name in given)
+        allowed = _shown_limit(f, f.limit) if len(f.limits) > 1 and f.limit else " and ".join(f"{n}=" for n in given)
         yield Diagnosis(f"calls waited for {allowed}, and still {_refused(f)}", _lower_limit(f), is_sure=False)
+    yield from _unkept(f, "calls waited for what you allow")
     if len(f.limits) > 1 and f.limit:
         yield _one_of_several_limits(f)
     words = {"job_capacity": f"a share of job_capacity={f.options.get('job_capacity')}", "max_calls": "max_calls"}
@@ -575,7 +589,7 @@ def _lower_limit(f: FunctionFigures) -> str:
     rate, at_once = f.options.get("rate_limit"), f.options.get("job_capacity")
     one = "a lower rate_limit" if rate else "a rate_limit just below what it allows"
     other = "a lower job_capacity" if at_once else "a job_capacity"
-    return f"{one}, or {other} if it bounds calls at once, would avoid the calls that it refuses"
+    return f"{one}, or {other} if it bounds calls at once, would avoid that"
 
 
 MORE_CORES = "more partitions on more cores, or less computing, would help"

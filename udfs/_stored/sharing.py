@@ -255,9 +255,11 @@ class StoreSharing(RowSharing):
             value, found = (None, outcome) if kept is None else kept
             results = found
         elif stored.error_ttl is None or not is_lasting(outcome, self._retry):
-            began = self._called.get(key)
-            if self._leave_flight(key, entry) and began is not None and is_lasting(outcome, self._retry):
-                self._totals.repeated_seconds += self._clock() - began
+            began = self._called.get(key, math.inf)
+            is_repeated = self._leave_flight(key, entry)
+            if stored.error_ttl is None and is_lasting(outcome, self._retry):
+                self._totals.unkept_failures += 1
+                self._totals.repeated_seconds += max(0.0, self._clock() - began) if is_repeated else 0.0
             entry.complete(results)
             return
         else:
