@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import trustme
 from aiohttp import web
 
 __all__ = ("certified", "http_server")
@@ -38,17 +39,15 @@ def http_server(latency: float, *options: str) -> Iterator[str]:
             server.stdin.close()
 
 
-def certified(folder: str) -> tuple[str, ...]:
-    """The options of a server with TLS, and last the file of a certificate that its clients trust; made by openssl.
-
-    Raises:
-        OSError: There is no openssl.
-    """
-    certificate, key = str(Path(folder, "certificate.pem")), str(Path(folder, "key.pem"))
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
-    subprocess.run(command, check=True, capture_output=True)
-    return "--key", key, "--certificate", certificate
+def certified(folder: str) -> tuple[list[str], str]:
+    """The options of a server with TLS, and the file of the authority that its clients trust."""
+    authority = trustme.CA(key_type=trustme.KeyType.RSA)
+    issued = authority.issue_cert("127.0.0.1", key_type=trustme.KeyType.RSA)
+    key, certificate, trusted = (str(Path(folder, f"{name}.pem")) for name in ("key", "certificate", "authority"))
+    issued.private_key_pem.write_to_path(key)
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    authority.cert_pem.write_to_path(trusted)
+    return ["--key", key, "--certificate", certificate], trusted
 
 
 async def serve(latency: float, tls: ssl.SSLContext | None) -> None:

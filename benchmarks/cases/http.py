@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from .._calls import Calls
-from .._harness import Case, Sample, Settings, System, Target, UnavailableError
+from .._harness import Case, Settings, System, Target
 from .._http_server import certified, http_server
 from .._spark import local_spark
 from .._work import CAPACITY
@@ -45,26 +45,18 @@ def requests(
 @contextlib.contextmanager
 def with_tls(settings: Settings) -> Iterator[list[System]]:
     with contextlib.ExitStack() as stack:
-        try:
-            options = certified(stack.enter_context(tempfile.TemporaryDirectory()))
-        except OSError:
-            yield [System("https", partial(unavailable, "needs the program openssl"))]
-            return
+        options, authority = certified(stack.enter_context(tempfile.TemporaryDirectory()))
         session = stack.enter_context(local_spark())
         url = stack.enter_context(http_server(0.0, *options))
         systems = []
         for name, rows, is_kept in (("kept", 10_000, True), ("new", 2_000, False)):
             latencies = [AT_ONCE] * settings.rows(rows)
-            calls = Calls(session, latencies, url=url, authority=options[-1], is_kept=is_kept)
+            calls = Calls(session, latencies, url=url, authority=authority, is_kept=is_kept)
             systems += [
                 System(f"bare, {name} connections", calls.bare),
                 System(f"ordered_wait, {name} connections", calls.ordered),
             ]
         yield systems
-
-
-def unavailable(reason: str) -> Sample:
-    raise UnavailableError(reason)
 
 
 def bound(quantity: str, ours: str, against: str, target: str = "", **limit: float) -> Target:

@@ -107,16 +107,19 @@ def test_every_probe_may_fail(monkeypatch):
     assert all("RuntimeError: broken" in finding.found for finding in found)
 
 
+@posix_only
 @pytest.mark.parametrize(
-    ("program", "capacity", "status"),
+    ("python", "capacity", "status"),
     [("/no/such/python", 1, "skip"), (sys.executable, 1, "ok"), (sys.executable, 10**8, "ok")],
 )
-def test_the_job_is_not_started_where_it_would_fail_again(monkeypatch, program, capacity, status):
+def test_the_job_is_not_started_where_it_would_fail_again(monkeypatch, tmp_path, program, python, capacity, status):
     """With a bad PYSPARK_PYTHON it took half a minute to say so a second time. It needs few files."""
+    program("java", "")
     monkeypatch.setattr(packages, "connect_client", lambda: "")
     monkeypatch.setattr(programs, "run_job", lambda environment: TinyJob([1, 2, 3]))
     monkeypatch.setattr(programs, "start_java", lambda path: Java(17))
-    environment = {"PYSPARK_PYTHON": program, "PATH": os.environ["PATH"], "SPARK_LOCAL_IP": "127.0.0.1"}
+    monkeypatch.setattr(machine, "read_folders", lambda environment: [])
+    environment = {"PYSPARK_PYTHON": python, "PATH": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"}
     found = list(examine(Examination(capacity=capacity, environment=environment)))
     assert (found[-1].name, found[-1].status) == ("tiny job", status)
     assert ("PYSPARK_PYTHON" in found[-1].found) == (status == "skip")
@@ -447,7 +450,6 @@ def test_it_works_where_asyncudf_cannot_be_imported(package, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)  # the job's own limit is 120 s
 def test_all_is_well_here():
     """The real thing, with Spark: each line is right, and no log of Spark's is between them."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -8,16 +8,15 @@ import gc
 import itertools
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import trustme
 import yarl
 from aiohttp import web
 
@@ -347,22 +346,23 @@ def test_what_a_function_returns_is_checked_and_not_shown(service: str, options:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A key and a certificate for 127.0.0.1 in one file."""
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
-    )
-    try:
-        made = subprocess.run([*command.split(), "-keyout", "-"], capture_output=True, check=True)
-    except FileNotFoundError:
-        pytest.skip("needs openssl")
-    path.write_bytes(made.stdout)
-    return path
+def authority() -> trustme.CA:
+    """One that nobody knows."""
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def tls_context(authority: trustme.CA) -> ssl.SSLContext:
+    """Of a server at 127.0.0.1."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    return context
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_when_a_task_is_over_its_connections_are_closed(tls: bool, certificate: Path) -> None:
+def test_when_a_task_is_over_its_connections_are_closed(
+    tls: bool, authority: trustme.CA, tls_context: ssl.SSLContext
+) -> None:
     """`Unclosed connection` was the last line of many a job: a closed session needs some turns of its loop."""
     opened: set[Any] = set()
 
@@ -370,12 +370,13 @@ def test_when_a_task_is_over_its_connections_are_closed(tls: bool, certificate: 
         opened.add(request.transport)
         return web.json_response({})
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
-    if context is not None:
-        context.load_cert_chain(certificate)
-    trusted = str(certificate)
-    factory_options = {"on_executor": lambda: {"ssl": ssl.create_default_context(cafile=trusted)}} if tls else {}
-    with serving(handler, context) as url, warnings.catch_warnings(record=True) as warned:
+    def trusting() -> dict[str, Any]:
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        return {"ssl": context}
+
+    factory_options = {"on_executor": trusting} if tls else {}
+    with serving(handler, tls_context if tls else None) as url, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         options: dict[str, Any] = {"resources": http.session(url, **factory_options), "returnType": "map<string,int>"}
         assert run_rows(get, ["/"] * 20, clock="real", capacity=20, **options) == [{}] * 20
@@ -384,11 +385,9 @@ def test_when_a_task_is_over_its_connections_are_closed(tls: bool, certificate: 
     assert not [str(one.message) for one in warned if one.category is ResourceWarning]
 
 
-def test_a_wrong_certificate_is_not_asked_again(certificate: Path) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+def test_a_wrong_certificate_is_not_asked_again(tls_context: ssl.SSLContext) -> None:
     retry = RetryStrategy.fixed_delay(5, 0, retry_on=http.is_retryable)
-    with serving(headers_sent, context) as url:
+    with serving(headers_sent, tls_context) as url:
         options: dict[str, Any] = {"resources": http.session(url), "returnType": "map<string,string>", "retry": retry}
         (got,) = run_rows(get, ["/"], clock="real", on_error="capture", **options)
     assert (got["error"]["type"], got["error"]["attempts"]) == ("ClientConnectorCertificateError", 1)

@@ -1,12 +1,13 @@
-"""How Java starts for short queries: fast, and without optimizing."""
+"""How Java starts for short queries, fast and without optimizing; and where a compiler of Java is."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
-__all__ = ("start_fast",)
+__all__ = ("find_jdk", "start_fast")
 
 
 ARCHIVE = Path(sys.prefix, "spark.jsa")  # of Spark's classes; scripts/_environment.sh makes it
@@ -17,3 +18,12 @@ def start_fast() -> None:
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     if ARCHIVE.exists():
         os.environ.setdefault("SPARK_SUBMIT_OPTS", f'"-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable')
+
+
+def find_jdk() -> Path | None:
+    """The folder of a JDK: that of JAVA_HOME, that on PATH, or one that Linux has installed without either."""
+    on_path = shutil.which("javac")
+    homes = [Path(os.environ.get("JAVA_HOME", "")), *([Path(on_path).resolve().parents[1]] if on_path else [])]
+    for version in (17, 21, 25):  # that Spark runs with
+        homes += sorted(Path("/usr/lib/jvm").glob(f"*{version}*"))
+    return next((home for home in homes if (home / "bin" / "javac").is_file()), None)

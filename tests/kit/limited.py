@@ -1,12 +1,14 @@
-"""A service that is called under limits, and what is seen of its calls from outside. Virtual clock."""
+"""A service that is called under limits, on a virtual clock; and what is seen of calls from outside, on any clock."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ("Service", "ThrottledError", "most_within", "now")
+from asyncudf import RateLimit
+
+__all__ = ("Service", "ThrottledError", "ahead_of", "most_within", "now")
 
 
 def now() -> float:
@@ -74,3 +76,17 @@ class Service:
 def most_within(seconds: float, times: Sequence[float]) -> int:
     """The most calls that began in any such time."""
     return max(sum(begin <= one < begin + seconds - 1e-9 for one in times) for begin in times)
+
+
+def ahead_of(limit: RateLimit, times: Iterable[float], since: float) -> float:
+    """The most permits that calls have used before the limit, without its burst, had given them.
+
+    What holds up a process makes its calls later, and so this less: unlike the calls of the worst second, it is the
+    same on a busy machine.
+
+    Args:
+        limit: what the calls keep.
+        times: when they began.
+        since: some time before the first of them was permitted.
+    """
+    return max(used - (at - since) / limit.interval for used, at in enumerate(sorted(times), 1))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import pickle
 import re
-import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -23,13 +21,13 @@ from benchmarks._http_server import certified, http_server
 from benchmarks._peers import peer_systems
 from benchmarks.peers import PEERS, Program, Workload
 from benchmarks.peers._requests import Service
+from tests.kit.java import find_jdk
 
 CLIENT = Path(__file__).parents[2] / "benchmarks" / "peers" / "Client.java"
 JARS = Path(pyspark.__file__).parent / "jars"
 ROWS, CAPACITY = 40, 4
-HOME = os.environ.get("JAVA_HOME")
-JAVAC = shutil.which("javac", path=f"{HOME}/bin" if HOME else None) or shutil.which("javac")
-COMPILED = pytest.mark.skipif(JAVAC is None, reason="compiles Java, and there is no javac: a JDK has it, a JRE not")
+JDK = find_jdk()
+COMPILED = pytest.mark.skipif(JDK is None, reason="compiles Java, and there is no javac: a JDK has it, a JRE not")
 pytestmark = pytest.mark.services
 
 
@@ -77,23 +75,25 @@ def test_an_answer_that_is_an_error_is_no_answer(url: str) -> None:
         asyncio.run(main())
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
 def test_a_client_trusts_the_certificate_of_the_server_and_no_other(tmp_path: Path) -> None:
     async def ask(authority: str) -> None:
         async with Service(url, 1, authority=authority) as service:
             await service.answer(0.0)
 
-    options = certified(str(tmp_path))
+    options, authority = certified(str(tmp_path))
     with http_server(0.0, *options) as url:
-        asyncio.run(ask(options[-1]))
+        asyncio.run(ask(authority))
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             asyncio.run(ask(""))
 
 
 @COMPILED
 @pytest.mark.spark
-def test_the_java_program_makes_a_request_of_each_row_each_time_that_it_is_asked() -> None:
+def test_the_java_program_makes_a_request_of_each_row_each_time_that_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As a run of the benchmarks starts it."""
+    monkeypatch.setenv("JAVA_HOME", str(JDK))
     workload = Workload([0.002] * ROWS, capacity=CAPACITY)
     with http_server(0.05) as url, contextlib.closing(Program("jvm", Workload(**vars(workload) | {"url": url}))) as jvm:
         assert [jvm.run(rows, limit=100.0).rows for rows in (ROWS // 2, ROWS)] == [ROWS // 2, ROWS]
@@ -124,12 +124,11 @@ def test_the_java_client_bounds_its_requests_and_ends_the_program_when_one_fails
     """A peer whose requests fail has no figure then; the program's last line says why."""
     source = tmp_path / "Calls.java"
     source.write_text(CALLS)
-    assert JAVAC is not None
     path = f"{tmp_path}:{JARS}/*"
-    subprocess.run([JAVAC, "-nowarn", "-cp", path, "-d", tmp_path, CLIENT, source], check=True, timeout=60)
+    subprocess.run([f"{JDK}/bin/javac", "-nowarn", "-cp", path, "-d", tmp_path, CLIENT, source], check=True, timeout=60)
 
     def calls_of_java(url: str) -> subprocess.CompletedProcess[str]:
-        java = [str(Path(JAVAC).with_name("java")), "-cp", path, "Calls", url, str(ROWS), str(CAPACITY)]
+        java = [f"{JDK}/bin/java", "-cp", path, "Calls", url, str(ROWS), str(CAPACITY)]
         return subprocess.run(java, capture_output=True, text=True, timeout=60)
 
     with http_server(0.05) as url:

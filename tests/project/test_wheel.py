@@ -149,7 +149,7 @@ class TestDistribution:
         assert found.keys() == {*SOURCES, *pages, *settings, *beside.difference(JUNK)}
         programs = {name for name, mode in found.items() if mode & 0o100}
         names = ("chaos", "demo", "docs", "draw", "matrix", "test")
-        assert programs == {".ci/run", *(f"scripts/{name}" for name in names)}
+        assert programs == {".ci/run", ".ci/as_user", *(f"scripts/{name}" for name in names)}
 
     def test_links_of_the_readme_lead_to_the_repository(self, built: Distribution) -> None:
         """PyPI shows the README without the files that it links to."""

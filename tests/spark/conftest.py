@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 import tests.kit
 from asyncudf import AsyncStream, AsyncUDFError
 from tests.kit.drivers import DAEMON_FOLDER, SharedDriver
+from tests.kit.interrupts import end_answers
 from tests.kit.leftovers import end_workers, leftovers
 from tests.kit.standalone import StandaloneCluster
 
@@ -51,6 +53,19 @@ def pytest_runtest_call() -> Iterator[None]:
 
 
 pytest_runtest_setup = pytest_runtest_call
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer() -> Iterator[None]:
+    """A test whose time is over disturbs no other one."""
+    yield
+    fail = signal.getsignal(signal.SIGALRM)
+
+    def end(number: int, frame: Any) -> None:
+        end_answers()
+        fail(number, frame)
+
+    signal.signal(signal.SIGALRM, end)
 
 
 @pytest.fixture(scope="session")
@@ -179,13 +194,17 @@ class Journal:
     def count(self, first_word: str) -> int:
         return sum(line.split(" ")[0] == first_word for line in self.lines)
 
+    def times(self, first_word: str) -> list[float]:
+        """The second words of such lines, in order."""
+        return sorted(float(words[1]) for line in self.lines if (words := line.split(" "))[0] == first_word)
+
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "journal")
 
 
-def until(condition: Any, what: str, deadline: float = 60.0) -> None:
+def until(condition: Any, what: str, deadline: float = 300.0) -> None:
     """Wait for something that is bound to happen."""
     end = time.monotonic() + deadline
     while not condition():

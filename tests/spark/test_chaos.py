@@ -61,7 +61,6 @@ def test_a_job_of_it_keeps_all_promises(spark, tmp_path):
     assert set(letters["n"]) == SHAPE.hopeless != set()
 
 
-@pytest.mark.timeout(600)
 def test_random_jobs_keep_all_promises():
     """The output has the command that runs a job with a fault again."""
     if settings().max_examples < THOROUGH_EXAMPLES:

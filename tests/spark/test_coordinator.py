@@ -189,12 +189,12 @@ time.sleep(300)
         assert is_there(first)
         print(file=started.stdin, flush=True)
         second = next_line(started)
-        until(lambda: not is_there(first), "the server of the stopped session is gone", 10.0)
+        until(lambda: not is_there(first), "the server of the stopped session is gone")
         assert is_there(second)
         print(file=started.stdin, flush=True)
         until(lambda: tasks(second) == 2, "both tasks run")
         os.kill(started.pid, signal.SIGKILL)
-        until(lambda: not is_there(second), "the server is gone", 10.0)
+        until(lambda: not is_there(second), "the server is gone")
 
 
 def test_a_cluster_shares_one_at_the_drivers_address(cluster: SharedDriver) -> None:
@@ -237,7 +237,7 @@ sys.stdin.readline()
         url = next_line(started)
         until(lambda: tasks(url) == 2, "both tasks run")
         print(file=started.stdin, flush=True)
-        until(lambda: not is_there(url), "the server is gone", 10.0)
+        until(lambda: not is_there(url), "the server is gone")
 
 
 def shown_in(password: str, data: bytes) -> bool:

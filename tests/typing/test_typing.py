@@ -43,7 +43,6 @@ def has_node() -> bool:
 
 
 @pytest.mark.types
-@pytest.mark.timeout(240)  # reads all of pyspark, unless another run of mypy has left a cache
 def test_mypy_sees_the_types_and_the_mistakes() -> None:
     """`assert_type` holds in good.py, and a mark in mistakes.py that hides no error is an error itself."""
     lines = check("mypy", "--strict", "--no-error-summary").splitlines()
@@ -53,7 +52,6 @@ def test_mypy_sees_the_types_and_the_mistakes() -> None:
 
 
 @pytest.mark.types
-@pytest.mark.timeout(240)  # reads all of pyspark
 def test_pyright_sees_the_types_and_the_mistakes() -> None:
     """The same for pyright in its strict mode."""
     if not has_node():
