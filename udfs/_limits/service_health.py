@@ -96,7 +96,7 @@ class RefusalGate(Gate):
 
     def _given_up(self, error: BaseException) -> str:
         options, status, wait = self._options, status_of(error), retry_after(error)
-        takes = "as long as it may" if options.timeout is None else "as long as a row may take"
+        takes = "as long as a row may take" if options.patience == options.timeout else "as long as it may"
         said = [] if status is None else [f"status {status}"]
         said.append("no wait asked" if wait is None else f"asks to wait {wait:g} s")
         return (

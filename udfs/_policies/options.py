@@ -46,7 +46,8 @@ __all__ = (
     "OutputMode",
 )
 
-LONGEST_PATIENCE = 600.0  # seconds for which a service may refuse all calls, at most
+# Seconds for which a service may refuse all calls: a quota is often one of a minute, however short a timeout is.
+SHORTEST_PATIENCE, LONGEST_PATIENCE = 120.0, 600.0
 QUEUE_ROWS_PER_CALL = 100  # where neither rows nor bytes are bounded by the user
 DEFAULT_BATCH_SIZE = 100
 
@@ -240,7 +241,8 @@ class Options:
     @property
     def patience(self) -> float:
         """Seconds for which a service may refuse all calls before the job ends."""
-        return LONGEST_PATIENCE if self.timeout is None else min(self.timeout, LONGEST_PATIENCE)
+        longest = LONGEST_PATIENCE if self.timeout is None else min(self.timeout, LONGEST_PATIENCE)
+        return max(longest, SHORTEST_PATIENCE)
 
     @property
     def needs_coordinator(self) -> bool:
