@@ -7,10 +7,13 @@ import enum
 import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions as sf
+from pyspark.sql import types as spark_types
+from pyspark.testing.objects import ExamplePoint, ExamplePointUDT
 
-from asyncudf import AsyncStream, FunctionError, async_pandas_udf, ordered_wait
+from asyncudf import AsyncStream, async_pandas_udf, ordered_wait
 
 pytestmark = pytest.mark.spark
+HAS_VARIANT = hasattr(spark_types, "VariantVal")
 
 # Two instants of the hour that the workers' zone has twice (01:30 and again 01:30), and one before railway time.
 COLUMNS = {
@@ -239,8 +242,97 @@ def test_a_type_that_is_a_struct_in_arrow_alone_is_one_column(spark):
     assert ordered_wait(df, vector, returnType=VectorUDT()).collect() == [(7, Vectors.dense(7))]
     mapped = AsyncStream(df).map(lambda row: vector(**row), returnType=VectorUDT())
     assert mapped.to_df().collect() == [(Vectors.dense(7),)]
-    with pytest.raises(FunctionError, match="vectors gives vector, which cannot leave a table function"):
-        async_pandas_udf(vector, VectorUDT(), output_mode="unordered").register(spark, "vectors")
+
+
+@pytest.fixture(scope="module")
+def objects(spark):
+    """Points in every place, and a variant where Spark has them."""
+    point, other = ExamplePoint(1.0, 2.0), ExamplePoint(3.0, 4.0)
+    schema = spark_types.StructType().add("p", ExamplePointUDT()).add("ps", spark_types.ArrayType(ExamplePointUDT()))
+    schema = schema.add("s", spark_types.StructType().add("q", ExamplePointUDT()))
+    df = spark.createDataFrame([(point, [point, other], (other,)), (None, None, None)], schema).coalesce(1)
+    return df.withColumn("v", sf.expr("""IF(p IS NULL, NULL, parse_json('{"a": 1}'))""")) if HAS_VARIANT else df
+
+
+def objects_seen(p, ps, s, v=None) -> str:
+    return f"{p!r} {ps!r} {s!r} {'none' if v is None else v.toJson()}"
+
+
+SEEN = "ExamplePoint(1.0,2.0) [ExamplePoint(1.0,2.0), ExamplePoint(3.0,4.0)] {'q': ExamplePoint(3.0,4.0)} " + (
+    '{"a":1}' if HAS_VARIANT else "none"
+)
+NOTHING = "None None None none"
+
+
+def test_an_operator_function_sees_variants_and_objects_of_user_defined_types(objects):
+    async def seen(p, ps, s, v=None) -> str:
+        return objects_seen(p, ps, s, v)
+
+    rows = ordered_wait(objects, seen).collect()
+    assert [row.seen for row in rows] == [SEEN, NOTHING]
+    assert rows[0].p == ExamplePoint(1.0, 2.0)  # and the columns come through
+
+
+@pytest.mark.skipif(not HAS_VARIANT, reason="table functions with the columns of their table are there since Spark 4.0")
+def test_a_table_function_sees_variants_and_objects_of_user_defined_types(spark, objects):
+    @async_pandas_udf("string", output_mode="unordered")
+    async def seen(p, ps, s, v) -> str:
+        assert v is None or type(v.value) is bytes
+        return objects_seen(p, ps, s, v)
+
+    seen.register(spark, "objects_seen")
+    objects.createOrReplaceTempView("objects")
+    rows = spark.sql("SELECT seen, p, to_json(v) AS v FROM objects_seen(TABLE(objects)) ORDER BY p IS NULL").collect()
+    assert [row.seen for row in rows] == [SEEN, NOTHING]
+    assert (rows[0].p, rows[0].v) == (ExamplePoint(1.0, 2.0), '{"a":1}')
+
+
+def test_a_column_function_sees_variants_and_by_its_annotations_objects_of_user_defined_types(objects):
+    @async_pandas_udf("string")
+    async def seen(p: ExamplePoint, v=None):
+        return f"{p!r} {'none' if v is None else v.toJson()}"
+
+    found = objects.select(seen("p", "v") if HAS_VARIANT else seen("p")).collect()
+    assert [row[0] for row in found] == [f"ExamplePoint(1.0,2.0) {SEEN.split()[-1]}", "None none"]
+
+
+def test_objects_of_user_defined_types_are_results(spark, objects):
+    @async_pandas_udf(spark_types.StructType().add("one", ExamplePointUDT()).add("two", ExamplePointUDT()))
+    async def both(p: ExamplePoint):
+        return None if p is None else {"one": p, "two": ExamplePoint(p.y, p.x)}
+
+    expected = [(ExamplePoint(1.0, 2.0), ExamplePoint(2.0, 1.0)), (None, None)]
+    assert [tuple(row) for row in ordered_wait(objects, both).select("one", "two").collect()] == expected
+    if HAS_VARIANT:  # and table functions with the columns of their table
+        both.with_options(output_mode="unordered").register(spark, "both_points")
+        objects.createOrReplaceTempView("objects")
+        rows = spark.sql("SELECT one, two FROM both_points(TABLE(objects), 'p') ORDER BY one IS NULL").collect()
+        assert [tuple(row) for row in rows] == expected
+    if hasattr(sf, "arrow_udf"):
+        in_column = objects.withColumn("b", both("p")).select("b.one", "b.two").collect()
+        assert [tuple(row) for row in in_column] == [
+            (None, None) if one is None else (one, two) for one, two in expected
+        ]
+
+
+@pytest.mark.skipif(not HAS_VARIANT, reason="since Spark 4.0")
+@pytest.mark.parametrize("returns", ["variant", "array<variant>", "v variant, m int"])
+def test_variants_are_results(spark, objects, returns):
+    @async_pandas_udf(returns)
+    async def answer(n):
+        variant = spark_types.VariantVal.parseJson('{"b": [1, null]}') if n else {"b": [1, None]}
+        return {"variant": variant, "array<variant>": [variant, None]}.get(returns, {"v": variant, "m": n})
+
+    expected = {"variant": '{"b":[1,null]}', "array<variant>": '[{"b":[1,null]},null]'}
+    df = spark.range(2).select(sf.col("id").cast("int").alias("n"))
+    found = [row[0] for row in ordered_wait(df, answer, as_="r").selectExpr("to_json(r)").collect()]
+    assert found == [expected.get(returns, f'{{"v":{{"b":[1,null]}},"m":{n}}}') for n in range(2)]
+    assert [row[0] for row in df.select(answer("n").alias("r")).selectExpr("to_json(r)").collect()] == found
+    answer.with_options(output_mode="unordered").register(spark, "answer_of")
+    df.createOrReplaceTempView("numbers_of")
+    result = "answer" if returns in expected else "struct(v, m)"
+    rows = spark.sql(f"SELECT to_json({result}) FROM answer_of(TABLE(numbers_of), 'n') ORDER BY n").collect()
+    assert [row[0] for row in rows] == found
 
 
 def test_a_field_with_a_comment(spark):

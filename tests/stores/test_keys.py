@@ -20,6 +20,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import Row
+from pyspark.sql import types as spark_types
+from pyspark.testing.objects import ExamplePoint
 
 from asyncudf import AsyncUDFError
 from asyncudf._stores.keys import KEY_BYTES, ResultKeys, canonical
@@ -80,6 +82,21 @@ GOLDEN: list[tuple[tuple[Any, ...], str]] = [
 ]
 
 
+OBJECTS = [
+    (ExamplePoint(1.0, 2.0), "ad768864f6b33013b158b3061dde1cfb"),
+    *(
+        [(spark_types.VariantVal(b"\x0c\x01", b"\x01\x00\x00"), "88e06457ac7143da88bcad6a2550db66")]
+        if hasattr(spark_types, "VariantVal")
+        else []
+    ),
+    *(
+        [(spark_types.Geometry(b"x", 1), "50ab11f71cbaf2f190529a392bf3c754")]
+        if hasattr(spark_types, "Geometry")
+        else []
+    ),
+]
+
+
 def keys(**changed: Any) -> ResultKeys:
     return ResultKeys(**{"function": "trips.weather", "version": "1", "declared": "temp double", **changed})
 
@@ -89,6 +106,13 @@ def test_keys_of_all_types_are_what_they_always_were(arguments: tuple[Any, ...],
     """The key of each kind of value, in hexadecimal, as it was written down once."""
     assert keys().of(arguments).hex() == golden
     assert keys().of(list(arguments)).hex() == golden
+
+
+@pytest.mark.parametrize(("value", "golden"), OBJECTS, ids=shown)
+def test_keys_of_sparks_objects_are_made_of_what_spark_stores(value: Any, golden: str) -> None:
+    assert keys().of((value,)).hex() == golden
+    stored = value.__UDT__.serialize(value) if hasattr(value, "__UDT__") else list(vars(value).values())
+    assert keys().of((stored,)).hex() != golden
 
 
 PROGRAM = """

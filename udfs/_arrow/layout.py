@@ -12,8 +12,9 @@ import pyarrow as pa
 from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import FunctionError
+from .objects import has_objects, stored_type
 from .results import ResultArrays
-from .rows import fields_of, source_columns
+from .rows import fields_of, reader, source_columns
 from .sizes import fixed_size, size_estimate
 
 __all__ = ("ColumnGroup", "Projection", "RowLayout", "WatermarkColumnGroup")
@@ -53,9 +54,12 @@ class ColumnGroup:
 
     def getter(self, index: int) -> Callable[[Any], Any]:
         """A function that reads a column from the group's value."""
+        arrow_type, name = self.arrow_types[index], self.names[index]
+        if has_objects(arrow_type):
+            read, spreads = reader(arrow_type), self.spreads
+            return lambda value: None if value is None else read(value[name] if spreads else value)
         if not self.spreads:
             return lambda value: value
-        name = self.names[index]
         return lambda value: None if value is None else value[name]
 
 
@@ -137,7 +141,8 @@ class RowLayout:
         """Whether a value of these columns can be edited in place, as a list can and a string cannot."""
         arrow_types = self.arrow_types
         found = [arrow_types[position] for position in positions]
-        return any(one is None or pa.types.is_nested(one) for one in found)  # None: no declared type
+        # None: no declared type
+        return any(one is None or pa.types.is_nested(one) or has_objects(one) for one in found)
 
     def weigher(self) -> Callable[[Sequence[Any], Sequence[Any]], int] | None:
         """Estimates the bytes that operators have added to records, from their values and origins; None: always few."""
@@ -165,7 +170,7 @@ class RowLayout:
         """Empty columns, as `columns` makes them of no records; `source` is the schema of the source's batches."""
         arrow_types = [] if self.source_names is None else list(source.types)
         arrow_types += [arrow_type for group in self.groups for arrow_type in group.arrow_types]
-        return [pa.array([], arrow_type) for arrow_type in arrow_types]
+        return [pa.array([], stored_type(arrow_type)) for arrow_type in arrow_types]
 
     def _origin_of(self, record: StreamRecord) -> Any:
         # Before the first operator a record has no value to keep: its own origin is enough.

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from .._errors.exceptions import ResultError
 from .._errors.records import ERROR_FIELDS
+from .objects import stored_type
 
 __all__ = ("ResultArrays", "capture_type", "error_type")
 
@@ -23,7 +24,7 @@ class ResultArrays:
 
     def __init__(self, function: str, arrow_type: pa.DataType) -> None:
         self._function = function
-        self._arrow_type = arrow_type
+        self._arrow_type = stored_type(arrow_type)
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """The results as one array."""

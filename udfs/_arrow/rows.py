@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from .._errors.exceptions import AsyncUDFError, ResultError
 from .._text.safe import type_name
+from .objects import ObjectType, has_objects
 from .sizes import size_as_objects
 
 __all__ = (
@@ -22,6 +23,7 @@ __all__ = (
     "fields_of",
     "normalized",
     "read_back",
+    "reader",
     "records_of",
     "rows_of",
     "source_columns",
@@ -45,15 +47,21 @@ def warm_up() -> None:
         gc.freeze()
 
 
-def values_of(column: pa.Array) -> list[Any]:
-    """The values of a column: NULL is None, whole numbers stay whole, timestamps with a zone are in UTC."""
+def values_of(column: pa.Array, declared: Any = None) -> list[Any]:
+    """The values of a column: NULL is None, whole numbers stay whole, timestamps with a zone are in UTC.
+
+    Args:
+        declared: the declared type, where the column has objects.
+    """
     column = as_normalized(column)
     arrow_type = column.type
+    if has_objects(declared):
+        return list(map(reader(declared), column.to_pylist()))
     # to_pylist takes microseconds for each date, and for each value of any type with maps_as_pydicts.
     if pa.types.is_date32(arrow_type) or (pa.types.is_timestamp(arrow_type) and arrow_type.unit == "us"):
         return _moments(column)
     values: list[Any] = column.to_pylist()
-    return list(map(_with_dicts(arrow_type), values)) if _has_maps(arrow_type) else values
+    return list(map(reader(arrow_type), values)) if _has_maps(arrow_type) else values
 
 
 def _moments(column: pa.Array) -> list[Any]:
@@ -76,18 +84,25 @@ def _has_maps(arrow_type: pa.DataType) -> bool:
     return bool(pa.types.is_map(arrow_type))
 
 
-def _with_dicts(arrow_type: pa.DataType) -> Callable[[Any], Any]:
-    """Turns the maps in a value of pyarrow, which are lists of pairs, into dicts."""
+def reader(arrow_type: pa.DataType) -> Callable[[Any], Any]:
+    """A function from a value of pyarrow, or one for it, to what a function sees: dicts for maps, and objects."""
+    if isinstance(arrow_type, ObjectType):
+        stored, read = reader(arrow_type.storage_type), arrow_type.form.reader()
+        return lambda v: None if v is None else read(stored(v))
     if pa.types.is_struct(arrow_type):
-        fields = [(field.name, _with_dicts(field.type)) for field in fields_of(arrow_type)]
+        fields = [(field.name, reader(field.type)) for field in fields_of(arrow_type)]
         return lambda v: None if v is None else {name: inner(v[name]) for name, inner in fields}
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
-        item = _with_dicts(arrow_type.value_type)
+        item = reader(arrow_type.value_type)
         return lambda v: None if v is None else [item(x) for x in v]
     if pa.types.is_map(arrow_type):
-        inner = _with_dicts(arrow_type.item_type)
-        return lambda v: None if v is None else _dict_of((as_key(key), inner(x)) for key, x in v)
+        key, inner = reader(arrow_type.key_type), reader(arrow_type.item_type)
+        return lambda v: None if v is None else _dict_of((as_key(key(k)), inner(x)) for k, x in _pairs(v))
     return lambda v: v
+
+
+def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
+    return value.items() if isinstance(value, dict) else value  # pyarrow reads a map as pairs, a result has a dict
 
 
 def _dict_of(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -135,34 +150,40 @@ def fields_of(struct: pa.DataType) -> list[pa.Field]:
     return [struct.field(i) for i in range(struct.num_fields)]
 
 
-def rows_of(function: str, columns: Sequence[pa.Array], names: Sequence[str] | None) -> Iterator[Any]:
+def rows_of(
+    function: str, columns: Sequence[pa.Array], names: Sequence[str] | None, declared: Sequence[Any] | None = None
+) -> Iterator[Any]:
     """A function's input, row by row: a tuple of arguments, or with `names` a dict.
+
+    Args:
+        declared: the declared types of the columns, where they may have objects; None for one that is not declared.
 
     Raises:
         AsyncUDFError: a value has no Python form, such as a timestamp in the year 10000.
     """
-    values = [
-        _values(
-            column, f"the input of {function} (column {names[i] if names else i + 1}, {column.type})", AsyncUDFError
-        )
-        for i, column in enumerate(columns)
-    ]
+    values = []
+    for i, (column, arrow_type) in enumerate(zip(columns, declared or repeat(None), strict=False)):
+        what = f"the input of {function} (column {names[i] if names else i + 1}, {column.type})"
+        values.append(_values(column, what, AsyncUDFError, arrow_type))
     rows = zip(*values, strict=True)
     return rows if names is None else (dict(zip(names, row, strict=True)) for row in rows)
 
 
-def read_back(function: str, column: pa.Array) -> list[Any]:
+def read_back(function: str, column: pa.Array, declared: Any = None) -> list[Any]:
     """The values of a column of results.
+
+    Args:
+        declared: as in `values_of`.
 
     Raises:
         ResultError: a value has no Python form.
     """
-    return _values(column, f"what {function} returned ({column.type})", ResultError)
+    return _values(column, f"what {function} returned ({column.type})", ResultError, declared)
 
 
-def _values(column: pa.Array, what: str, error_type: type[AsyncUDFError]) -> list[Any]:
+def _values(column: pa.Array, what: str, error_type: type[AsyncUDFError], declared: Any = None) -> list[Any]:
     try:
-        return values_of(column)
+        return values_of(column, declared)
     except (TypeError, ValueError, KeyError, OverflowError, NotImplementedError) as error:
         # pyarrow's message would show the value, which may be secret.
         raise error_type(
@@ -189,12 +210,14 @@ class SourceRows:
 
     # A whole column at a time, once: single values cost many times as much, and all rows of the batch are read.
 
+    # declared: as in `rows_of`, of all columns
     # grow: is told the bytes of such a column; it is set where the batch is counted
 
-    __slots__ = ("__weakref__", "_columns", "batch", "grow")
+    __slots__ = ("__weakref__", "_columns", "_declared", "batch", "grow")
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
+    def __init__(self, batch: pa.RecordBatch, declared: Sequence[Any] | None = None) -> None:
         self.batch = batch
+        self._declared = declared
         self.grow: Callable[[int], None] = lambda size: None
         self._columns: dict[int, list[Any]] = {}
 
@@ -203,7 +226,9 @@ class SourceRows:
         values = self._columns.get(position)
         if values is None:
             column = self.batch.column(position)
-            values = self._columns[position] = [value for (value,) in rows_of("the chain", [column], None)]
+            declared = None if self._declared is None else [self._declared[position]]
+            values = [value for (value,) in rows_of("the chain", [column], None, declared)]
+            self._columns[position] = values
             self.grow(size_as_objects(column))
         return values
 

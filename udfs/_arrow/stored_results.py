@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from .._errors.exceptions import FunctionError
 from .._stores.values import ResultCodec, StoredFailure
+from .objects import ObjectType
 from .rows import fields_of
 
 __all__ = ("StoredResultCodec", "type_text")
@@ -112,6 +113,8 @@ def type_text(arrow_type: pa.DataType | None) -> str:
     """
     if arrow_type is None:
         return ""
+    if isinstance(arrow_type, ObjectType):
+        return f"{arrow_type.form.name}({type_text(arrow_type.storage_type)})"
     if pa.types.is_struct(arrow_type):
         inside = ",".join(f'"{_escaped(field.name)}":{type_text(field.type)}' for field in fields_of(arrow_type))
         return f"struct<{inside}>"
@@ -153,6 +156,8 @@ def _annotation(arrow_type: pa.DataType, name: str) -> Any:
     Raises:
         FunctionError: there is no such type.
     """
+    if isinstance(arrow_type, ObjectType):
+        return _annotation(arrow_type.storage_type, name)
     if pa.types.is_integer(arrow_type):
         return _integer(arrow_type)
     if pa.types.is_struct(arrow_type):
@@ -184,6 +189,8 @@ def _nullable(field: pa.Field, name: str) -> Any:
 
 def _is_exact(arrow_type: pa.DataType) -> bool:
     """Whether reading a value checks as much as a validator."""
+    if isinstance(arrow_type, ObjectType):
+        return _is_exact(arrow_type.storage_type)
     if pa.types.is_struct(arrow_type):
         return all(_is_exact(field.type) for field in fields_of(arrow_type))
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):

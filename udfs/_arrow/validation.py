@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from .._errors.type_mismatch import TypeMismatchError, fields_mismatch, mismatch_error, uncheckable
 from .._policies.options import ExtraFields
+from .objects import ObjectType
 from .rows import fields_of
 
 __all__ = ("validator",)
@@ -91,6 +92,8 @@ def _nullable(arrow_type: pa.DataType, path: str, extra: ExtraFields | None, nul
 
 def _fit(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
     """A function for values of a type that are not None; messages name them by `path`."""
+    if isinstance(arrow_type, ObjectType):
+        return _object(arrow_type, path)
     if pa.types.is_integer(arrow_type):
         return _integer(arrow_type, path)
     if pa.types.is_floating(arrow_type):
@@ -104,6 +107,21 @@ def _fit(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
     if pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type):
         return _string(arrow_type, path)
     return _plain(arrow_type, path)
+
+
+def _object(arrow_type: ObjectType, path: str) -> Fit:
+    form, fit_stored = arrow_type.form, _fit(arrow_type.storage_type, path, None)
+
+    def fit(value: Any) -> Any:
+        try:
+            return fit_stored(form.written(value))
+        except TypeMismatchError:  # speaks of a type that nobody has declared
+            detail = ""
+        except Exception as error:  # in the user's code too
+            detail = f": {error}"
+        raise TypeMismatchError(path, value, f"declared {form.name} (give {form.wanted})", detail)
+
+    return fit
 
 
 def _integer(arrow_type: pa.DataType, path: str) -> Fit:

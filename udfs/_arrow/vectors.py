@@ -14,7 +14,9 @@ from .._errors.exceptions import ResultError
 from .._errors.type_mismatch import TypeMismatchError, check_awaited
 from .._functions.annotations import Vector
 from .._text.safe import safe_repr
+from .objects import has_objects, stored_type
 from .rows import fields_of, normalized, read_back
+from .validation import validator
 
 __all__ = ("VectorCodec",)
 
@@ -138,7 +140,9 @@ class VectorCodec:
 def _vector(vector: Vector, values: Sequence[Any], arrow_type: pa.DataType | None, name: str) -> Any:
     """The vector of one column; of structs a frame has a column for each field, as in pandas_udf."""
     if vector is Vector.ARRAY:
-        return pa.array(values, type=arrow_type)
+        if has_objects(arrow_type):
+            values = list(map(validator("the row", arrow_type), values))
+        return pa.array(values, type=stored_type(arrow_type))
     if vector is Vector.SERIES:
         return _series(values, arrow_type)
     fields = _struct_fields(values, arrow_type)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import dataclasses
+import datetime
+import decimal
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -218,12 +220,16 @@ def _in_thread(function: Callable[..., Any], name: str) -> Callable[..., Corouti
     return call
 
 
-# Not copy.deepcopy: it takes many times as long, and remembers what it has seen, which values of a column do not need.
-_EDITABLE = frozenset((list, tuple, dict, bytearray, set))  # a tuple itself cannot be edited, but what is in it can
+# Classes of which no value can be edited. A tuple cannot either, but what is in it can.
+_FIXED = frozenset((type(None), bool, int, float, str, bytes, decimal.Decimal)) | frozenset(
+    (datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
+)
 
 
+# Not copy.deepcopy of all: it takes many times as long, and remembers what it has seen, which values of a column do not
+# need.
 def copied(value: Any) -> Any:
-    """A copy of the value, with its own lists, dicts and the like; other values cannot be edited, or are in no column.
+    """A copy of the value, with its own lists, dicts and objects of user-defined types; others are in no column.
 
     >>> row = {"tags": ["a"]}
     >>> copied(row) == row, copied(row)["tags"] is row["tags"]
@@ -231,19 +237,22 @@ def copied(value: Any) -> Any:
     """
     cls = type(value)
     if cls is list or cls is tuple:
-        if _EDITABLE.isdisjoint(map(type, value)):  # such as an embedding: no value needs a copy
+        if _FIXED.issuperset(map(type, value)):  # such as an embedding: no value needs a copy
             return value[:]
         return cls([copied(item) for item in value])
     if cls is dict:
         return {key: copied(item) for key, item in value.items()}
-    return value.copy() if cls is bytearray or cls is set else value
+    if cls is bytearray or cls is set:
+        return value.copy()
+    udt = getattr(cls, "__UDT__", None)  # of a user-defined type of Spark's; deepcopy makes an array of an ML vector
+    return value if udt is None else udt.fromInternal(udt.toInternal(value))
 
 
 def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a function that calls this one with copies of its arguments."""
 
     def call(*args: Any) -> Any:
-        return function(*(args if _EDITABLE.isdisjoint(map(type, args)) else copied(args)))
+        return function(*(args if _FIXED.issuperset(map(type, args)) else copied(args)))
 
     return call
 

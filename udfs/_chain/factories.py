@@ -12,6 +12,7 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 
 from .._arrow.layout import ColumnGroup, Projection, RowLayout
+from .._arrow.objects import has_objects
 from .._arrow.sizes import size_of_dict
 from .._arrow.validation import validator
 from .._arrow.vectors import VectorCodec
@@ -315,12 +316,16 @@ class WatermarkColumnFactory(OperatorFactory):
 class UnionFactory(OperatorFactory):
     """`union`."""
 
+    group: ColumnGroup  # the rows that come out
     name = "union"
 
     def project(self, before: RowLayout) -> Projection:
         whole = before.whole()
         # New rows, without an origin: the inputs have added different columns to theirs.
-        return lambda record: _without_origin(whole(record))
+        if not has_objects(self.group.arrow_type):
+            return lambda record: _without_origin(whole(record))
+        stored = validator(self.name, self.group.arrow_type)
+        return lambda record: StreamRecord(stored(whole(record).value), record.timestamp)
 
     def build(
         self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]

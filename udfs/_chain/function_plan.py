@@ -86,14 +86,17 @@ class FunctionPlan:
         options = {"kind": self.spec.kind.value, **self.options.to_plain()}
         return {**options, "batch_size": batch_rows(self.spec, self.options)} if self.spec.vectorized else options
 
-    def result_validator(self) -> Callable[[Any], Any]:
-        """Validates a result against the declared type, and wraps it if errors are captured."""
-        validate = self._validator()
+    @property
+    def converts(self) -> bool:
+        """Whether a result becomes a value that Arrow takes; else it stays the object that the function returned."""
         # A store gives back values that Arrow takes. So results are such values from the start: nobody may see whether
         # a result was stored.
         stays = self.keeps_results and self.options.extra_fields is ExtraFields.ERROR and self.options.store is None
-        if stays or self.declared is None:
-            validate = _checked(validate)
+        return self.declared is not None and not stays
+
+    def result_validator(self) -> Callable[[Any], Any]:
+        """Validates a result against the declared type, and wraps it if errors are captured."""
+        validate = self._validator() if self.converts else _checked(self._validator())
         return _captured(validate) if self.captures else validate
 
     def _validator(self) -> Callable[[Any], Any]:

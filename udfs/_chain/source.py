@@ -26,6 +26,7 @@ class SourceReader:
     # the batch of a task that fails the rest is never made.
 
     def __init__(self, plan: ChainPlan) -> None:
+        self._declared = plan.nodes[0].layout.source_types
         self._columns: tuple[int, ...] | None = None
         self._names: tuple[str, ...] | None = None
         self._function = ""
@@ -39,12 +40,12 @@ class SourceReader:
             self._generator, self._mark = WatermarkGenerator.of(assign.strategy), assign.position
 
     def __call__(self, batch: pa.RecordBatch) -> InputBatch:
-        rows, size = SourceRows(batch), batch.nbytes
+        rows, size = SourceRows(batch, self._declared), batch.nbytes
         origins = zip(repeat(rows), range(batch.num_rows))
         values: Iterable[Any] = repeat(None)
         if self._columns is not None:
-            columns = [batch.column(i) for i in self._columns]
-            values = rows_of(self._function, columns, self._names)
+            columns, declared = [batch.column(i) for i in self._columns], [self._declared[i] for i in self._columns]
+            values = rows_of(self._function, columns, self._names, declared)
             size += sum(map(size_as_objects, columns))
         if self._generator is None:
             return InputBatch(records_of(values, origins), rows, size)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
+from .._calls.invokers import copied
 from .._functions.process_function import Collector, WatermarkGauge
 from .._functions.side_outputs import OutputTag, SideRecord
 
@@ -199,7 +200,7 @@ class CopyingChainingOutput(ChainingOutput):
 
     def collect(self, record: StreamRecord) -> None:
         seen = self._project(record)
-        self._following.process(seen.with_value(copy.deepcopy(seen.value)))
+        self._following.process(seen.with_value(copied(seen.value)))
 
 
 class BroadcastingOutput(Output):

@@ -40,6 +40,10 @@ except ImportError:  # before Spark 4.0
 IS_SPLIT = find_spec("pyspark.sql.classic") is not None  # into classes for Spark Connect and others, from Spark 4.0 on
 # Before Spark 4.0 no value is one.
 VariantType: type = getattr(spark, "VariantType", type("VariantType", (), {}))
+# Geometries, from Spark 4.1 on; the classes of their values are called like the types without `Type`.
+SPATIAL: tuple[type, ...] = tuple(
+    getattr(spark, name) for name in ("GeometryType", "GeographyType") if hasattr(spark, name)
+)
 
 try:
     from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
@@ -51,6 +55,7 @@ except ImportError:  # before Spark 4.0: a table function has one schema for all
 
 __all__ = (
     "COLUMN_EVAL_TYPE",
+    "SPATIAL",
     "AnalyzeArgument",
     "AnalyzeResult",
     "VariantType",

@@ -23,6 +23,7 @@ from .._policies.options import Options
 from .._text.safe import safe_repr
 from ._compat import column_udf
 from .monitoring.task_report import TaskReportSpec
+from .objects import of_batch, user_defined_parameters, user_defined_type
 from .pickling import with_import_help
 from .planner import plan_function
 from .types import active_session
@@ -46,6 +47,7 @@ class ColumnTask:
         self.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
         self.__name__ = function_plan.spec.name
         self.function_plan = function_plan
+        self._user_defined = user_defined_parameters(function_plan.spec)
         self._error_reporting = ErrorReporting()
         self._report_spec = TaskReportSpec("column")
 
@@ -60,7 +62,7 @@ class ColumnTask:
         columns, spec = _columns(first), self.function_plan.spec
         spec.check_column_count(len(columns))
         writer = ResultArrays(spec.name, self.function_plan.written)
-        arrow_types = [column.type for column in columns]
+        arrow_types = self._declared(columns)
         # The first batch may be small: another async column below this one emits results early.
         rows = max(len(columns[0]), MIN_BATCH_ROWS)
         return start_function(
@@ -75,8 +77,17 @@ class ColumnTask:
 
     def _read(self, batch: Any) -> InputBatch:
         columns, token = _columns(batch), BatchToken()
-        rows = records_of(rows_of(self.function_plan.spec.name, columns, None), repeat(token))
-        return InputBatch(rows, token, sum(map(size_as_objects, columns)))
+        rows = rows_of(self.function_plan.spec.name, columns, None, self._declared(columns))
+        return InputBatch(records_of(rows, repeat(token)), token, sum(map(size_as_objects, columns)))
+
+    def _declared(self, columns: Sequence[pa.Array]) -> list[pa.DataType]:
+        """The types of the columns as the function sees them."""
+        # Spark does not tell which columns are of user-defined types: the function's annotations do.
+        who, user_defined = self.function_plan.spec.name, self._user_defined
+        return [
+            of_batch(column.type) if i not in user_defined else user_defined_type(column.type, user_defined[i], who)
+            for i, column in enumerate(columns)
+        ]
 
 
 def _given(batches: Iterator[Any], function: str) -> Iterator[Any]:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
+from .._arrow.objects import stored_type
 from .._chain.plan import StreamNode
 from .._chain.sinks import ResultPlan
 from .._errors.exceptions import FunctionError, OptionError
@@ -212,7 +213,7 @@ def result_plan(node: StreamNode, tag: OutputTag | None = None, *, undeclared: b
         declared, group = rows_type(tag.schema, f"side output {tag.name!r}")
         schema, written = spark.StructType([*inputs, *declared.fields]), group.arrow_type
     arrow_types = [arrow_type_or_none(field) for field in schema.fields]
-    fields = zip(schema.names, (pa.null() if one is None else one for one in arrow_types), strict=True)
+    fields = zip(schema.names, (pa.null() if one is None else stored_type(one) for one in arrow_types), strict=True)
     return ResultPlan(node, tag, undeclared, schema, pa.struct(fields), written)
 
 
@@ -275,4 +276,4 @@ def unpacked(packed: DataFrame, tag: OutputTag) -> DataFrame:
     """The rows of one tag among those of all undeclared side outputs."""
     rows = packed.where(sf.col("tag") == tag.name).select("rows")
     schema, group = rows_type(tag.schema, f"side output {tag.name!r}")
-    return rows.mapInArrow(Unpack(tag.name, tuple(group.arrow_types)), schema)
+    return rows.mapInArrow(Unpack(tag.name, tuple(map(stored_type, group.arrow_types))), schema)

@@ -258,4 +258,4 @@ def union_node(parents: Sequence[StreamNode]) -> StreamNode:
     group = rows_type(schema, "union")[1]
     for parent in parents:
         parent.layout.whole()
-    return StreamNode(UnionFactory(), tuple(parents), RowLayout.of_new_rows(group), schema)
+    return StreamNode(UnionFactory(group), tuple(parents), RowLayout.of_new_rows(group), schema)

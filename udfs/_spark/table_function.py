@@ -27,7 +27,7 @@ from .._operators.intake import InputElement
 from .._operators.memory import BatchToken, InputBatch
 from .._policies.options import Options
 from .._text.safe import type_name
-from ._compat import AnalyzeArgument, AnalyzeResult, VariantType, check_table_functions, inside
+from ._compat import SPATIAL, AnalyzeArgument, AnalyzeResult, VariantType, check_table_functions
 from .monitoring.task_report import TaskReportSpec
 from .pickling import with_import_help
 from .planner import plan_function
@@ -224,7 +224,8 @@ class TableRun:
 
     def _write(self, values: Any, origins: Any) -> list[tuple[Any, ...]]:
         # Through Arrow: Spark's pickled rows turn a whole number for a decimal into null, and lose a StrEnum.
-        values = read_back(self._function_plan.spec.name, self._writer.array(values))
+        plan = self._function_plan
+        values = read_back(plan.spec.name, self._writer.array(values), plan.written)
         if not self._task.is_struct:
             return [(*row, value) for (_, row), value in zip(origins, values, strict=True)]
         nulls = (None,) * len(self._task.added)
@@ -233,6 +234,10 @@ class TableRun:
 
 def _from_pickled(data_type: spark.DataType) -> Callable[[Any], Any]:
     """Converts pickled values, which look different, to those that a function gets at every other entry point."""
+    if isinstance(data_type, VariantType):
+        return lambda v: v and type(v)(bytes(v.value), bytes(v.metadata))
+    if isinstance(data_type, SPATIAL):
+        return lambda v: v and type(v)(bytes(v.getBytes()), v.getSrid())
     match data_type:
         case spark.TimestampType():  # naive, in the worker's own zone
             return lambda v: v and _in_utc(v)
@@ -257,12 +262,6 @@ def register_table_function(
     refuse_dead_letters(name, options)
     function_plan, data_type = plan_function(spec, options, returns)
     check_table_functions(name)
-    for inner in inside(data_type):
-        if isinstance(inner, (spark.UserDefinedType, VariantType)):
-            raise FunctionError(
-                f"{name} gives {inner.simpleString()}, which cannot leave a table function; use the operator: "
-                "asyncudf.unordered_wait(df, function, 'column')"
-            )
     _check_python(session, name)
     added = tuple(result_fields(function_plan, data_type))
     task = TableTask(function_plan, added, isinstance(data_type, spark.StructType))

@@ -15,15 +15,16 @@ from .._errors.exceptions import FunctionError, OptionError
 from .._functions.annotations import UnknownTypeError
 from .._functions.side_outputs import OutputTag
 from .._text.safe import safe_repr
-from ._compat import from_ddl, setting, to_arrow
+from ._compat import VariantType, from_ddl, setting, to_arrow
+from .objects import with_objects
 
 __all__ = ("active_session", "arrow_type", "parsed", "parsed_offline", "side_output_type", "timestamp_type", "to_json")
 
 
 def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:
-    """Arrow's type for one of Spark's; raises FunctionError if there is none."""
+    """Arrow's type for one of Spark's, with an `ObjectType` for objects; raises FunctionError if there is none."""
     try:
-        return to_arrow(declared)
+        return with_objects(to_arrow(declared), declared)
     except TypeError as error:
         raise FunctionError(f"{who} is declared as {declared}, which Arrow does not know") from error
 
@@ -95,6 +96,8 @@ _NAMES = {
     "double": "double", "string": "string", "binary": "binary", "date": "date",
     "timestamp_ltz": "timestamp", "timestamp_ntz": "timestamp_ntz", "void": "void",
 }  # fmt: skip
+if issubclass(VariantType, spark.DataType):
+    _NAMES["variant"] = "variant"
 
 
 def to_json(ddl: str, timestamp: str = "timestamp") -> Any:

@@ -94,6 +94,7 @@ _ROWS = frozenset((tuple, list))
 # MessagePack as msgspec writes it, with what it lacks as extension types. Of each value it has one shortest form; that
 # msgspec writes it, in all its versions, the keys in tests/stores/test_keys.py show.
 _BIG_INTEGER, _BROKEN_TEXT, _DECIMAL, _DATE, _TIME, _MOMENT, _LOCAL_MOMENT, _DURATION, _MAP, _RECORD = range(1, 11)
+_OBJECT = 11
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _UTC_EPOCH = _EPOCH.replace(tzinfo=datetime.UTC)
@@ -174,7 +175,22 @@ def _form_of(value: Any) -> Callable[[Any], Any]:
         return lambda mapping: _pairs(mapping.items())
     if isinstance(value, numbers.Integral) and hasattr(type(value), "__index__"):  # numpy's, IntEnum
         return lambda number: _integer(operator.index(number))
+    if (stored := _stored_object(value)) is not None:
+        return lambda _: _extension(_OBJECT, canonical(stored))
     raise _unknown(value)
+
+
+def _stored_object(value: Any) -> tuple[Any, ...] | None:
+    """What Spark stores of an object, with the name of its type; None if it is no object of Spark's."""
+    # Known by their names: this package does not import Spark.
+    kind = type(value)
+    if hasattr(kind, "__UDT__"):
+        return type(kind.__UDT__).__name__, kind.__UDT__.serialize(value)
+    if kind.__module__ == "pyspark.sql.types" and kind.__name__ == "VariantVal":
+        return kind.__name__, _binary(value.value), _binary(value.metadata)
+    if kind.__module__ == "pyspark.sql.types" and kind.__name__ in ("Geometry", "Geography"):
+        return kind.__name__, value.getSrid(), _binary(value.getBytes())
+    return None
 
 
 def _unknown(value: Any, what: str = "") -> AsyncUDFError:

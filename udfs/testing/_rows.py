@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, Unpack
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
 from .._api.decorator import AsyncUDF, udf_of
+from .._arrow.objects import has_objects
+from .._arrow.rows import reader
 from .._chain.chain import Chain
 from .._chain.environment import TaskEnvironment
 from .._chain.plan import ChainPlan
@@ -88,11 +90,16 @@ def run_rows(
 
 
 class ListOutput(Output):
-    """Keeps what a chain emits."""
+    """Keeps what a chain emits.
+
+    Attributes:
+        read: makes of a result what a function sees of it.
+    """
 
     def __init__(self, side_outputs: dict[OutputTag, list[Any]] | None = None) -> None:
         super().__init__()
         self.everything: list[Any] = []
+        self.read: Callable[[Any], Any] | None = None
         self._sides = {} if side_outputs is None else side_outputs
 
     @property
@@ -101,10 +108,10 @@ class ListOutput(Output):
         return [item for item in self.everything if not isinstance(item, (WatermarkStatus, LatencyMarker))]
 
     def collect(self, record: StreamRecord) -> None:
-        self.everything.append(record.value)
+        self.everything.append(record.value if self.read is None else self.read(record.value))
 
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        self.everything += results
+        self.everything += results if self.read is None else map(self.read, results)
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         row = {"input": record.origin, **record.value} if tag == DEAD_LETTERS else record.value
@@ -122,11 +129,13 @@ class ListOutput(Output):
         self.everything.append(marker)
 
 
-def chain_of(udf: AsyncUDF[..., Any], output: Output, loop: asyncio.AbstractEventLoop) -> Chain:
+def chain_of(udf: AsyncUDF[..., Any], output: ListOutput, loop: asyncio.AbstractEventLoop) -> Chain:
     """The chain of a function as Spark runs it; its results are checked, and stay what the function returned."""
     # keeps_results: a test compares with what its function returned, not with the value that Arrow takes for it.
     # Random(0): every run is the same, jitter included.
     plan = dataclasses.replace(plan_function_offline(udf.spec, udf.options, udf.returns), keeps_results=True)
+    if plan.converts and has_objects(plan.written):
+        output.read = reader(plan.written)
     names = udf.spec.parameters
     environment = TaskEnvironment(loop, random.Random(0), side_types=SideOutputValidators(side_output_type))
     return Chain(ChainPlan.of_function(plan, names, [None] * max(1, len(names))), environment, OutputSink(output))

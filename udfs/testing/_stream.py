@@ -9,17 +9,19 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from .._api.stream import AsyncStream
+from .._arrow.objects import has_objects, stored_type
 from .._arrow.rows import values_of
+from .._arrow.validation import validator
 from .._chain.chain import Chain
 from .._chain.environment import TaskEnvironment
 from .._chain.sinks import ArrowSinks, ResultPlan, SideOutputValidators
 from .._chain.source import SourceReader
-from .._errors.exceptions import OptionError
+from .._errors.exceptions import OptionError, ResultError
 from .._spark.coordinators import without_coordinator
 from .._spark.evaluations import StreamSource
 from .._spark.map_in_arrow import ChainTask
 from .._spark.planner import rows_node
-from .._spark.schemas import check_columns
+from .._spark.schemas import arrow_type_or_none, check_columns
 from .._spark.types import arrow_type, parsed
 from .._stores.memory import staying_here
 from .._text.safe import safe_repr
@@ -87,11 +89,17 @@ def run_stream(
 
 def _batches(rows: Iterable[Mapping[str, Any]], schema: Any, size: int) -> Iterator[pa.RecordBatch]:
     rows = list(rows)
-    fields = [pa.field(field.name, arrow_type(field.dataType, f"column {field.name!r}")) for field in schema.fields]
+    types = {field.name: arrow_type(field.dataType, f"column {field.name!r}") for field in schema.fields}
+    stored = {name: validator(f"column {name!r}", one) for name, one in types.items() if has_objects(one)}
+    arrow_schema = pa.schema([(name, stored_type(one)) for name, one in types.items()])
     for start in range(0, len(rows), size):
+        given = [dict(row) for row in rows[start : start + size]]
         try:
-            batch = pa.RecordBatch.from_pylist([dict(row) for row in rows[start : start + size]], pa.schema(fields))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            for name, written in stored.items():
+                for row in given:
+                    row[name] = written(row.get(name))
+            batch = pa.RecordBatch.from_pylist(given, arrow_schema)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError, ResultError) as error:
             raise OptionError(f"the rows do not fit the schema {schema.simpleString()}: {error}") from error
         yield batch
 
@@ -125,11 +133,12 @@ def _rows(
     written: Sequence[pa.RecordBatch], numbers: Mapping[ResultPlan, int], result: ResultPlan
 ) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
+    types = [arrow_type_or_none(field) for field in result.schema.fields]
     for batch in written:
         if len(numbers) > 1:
             if batch.column(0)[0].as_py() != numbers[result]:
                 continue
             batch = pa.RecordBatch.from_struct_array(batch.column(1 + numbers[result]))
-        columns = [values_of(column) for column in batch.columns]
+        columns = list(map(values_of, batch.columns, types))
         found += [dict(zip(result.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
     return found

@@ -1,0 +1,91 @@
+"""Types of which a function sees objects, and Arrow something else: Variant, user-defined types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+__all__ = ("ObjectForm", "ObjectType", "has_objects", "stored_type")
+
+
+class ObjectForm(Protocol):
+    """How the objects of a type look in Arrow. It can be pickled, and compares by content."""
+
+    @property
+    def name(self) -> str:
+        """The name of the type, in messages and in keys of stores."""
+
+    @property
+    def wanted(self) -> str:
+        """What to give for it, in messages."""
+
+    def reader(self) -> Callable[[Any], Any]:
+        """A function from a value of the Arrow type to the object."""
+
+    def written(self, value: Any) -> Any:
+        """The value of the Arrow type for an object; a value that is one already stays as it is.
+
+        Raises:
+            ValueError: there is none, and why.
+        """
+
+
+_forms: list[ObjectForm] = []  # those of this process, so that Arrow may name each by a number
+
+
+class ObjectType(pa.ExtensionType):  # type: ignore[misc]
+    """Stands in declared types, at any depth, where Arrow has values and a function sees objects.
+
+    Arrays are of the `stored_type`: this type is for reading and checking alone, and no array has it.
+    """
+
+    def __init__(self, storage: pa.DataType, form: ObjectForm) -> None:
+        self.form = form
+        super().__init__(storage, "asyncudf.object")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        if self.form not in _forms:
+            _forms.append(self.form)
+        return str(_forms.index(self.form)).encode()
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> ObjectType:
+        return cls(storage, _forms[int(serialized)])
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.storage_type, self.form)  # a number means nothing in another process
+
+    def __str__(self) -> str:
+        return self.form.name
+
+
+def has_objects(arrow_type: Any) -> bool:
+    """Whether there is an ObjectType in a type, at any depth; there is none where no type is declared."""
+    if arrow_type is None:
+        return False
+    if pa.types.is_struct(arrow_type):
+        return any(has_objects(field.type) for field in arrow_type)
+    if pa.types.is_map(arrow_type):
+        return has_objects(arrow_type.key_type) or has_objects(arrow_type.item_type)
+    if pa.types.is_list(arrow_type):
+        return has_objects(arrow_type.value_type)
+    return isinstance(arrow_type, ObjectType)
+
+
+def stored_type(arrow_type: Any) -> Any:
+    """The type as Arrow's arrays have it."""
+    if isinstance(arrow_type, ObjectType):
+        return stored_type(arrow_type.storage_type)
+    if not has_objects(arrow_type):
+        return arrow_type
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([_stored_field(field) for field in arrow_type])
+    if pa.types.is_map(arrow_type):
+        return pa.map_(_stored_field(arrow_type.key_field), _stored_field(arrow_type.item_field))
+    return pa.list_(_stored_field(arrow_type.value_field))
+
+
+def _stored_field(field: pa.Field) -> pa.Field:
+    return field.with_type(stored_type(field.type))
