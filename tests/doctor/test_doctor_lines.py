@@ -10,7 +10,15 @@ from packaging.requirements import Requirement
 
 from asyncudf._doctor import programs
 from asyncudf._doctor.findings import Finding, as_text, clear, exit_status, export, one_line
-from asyncudf._doctor.machine import Folder, Host, check_folder, check_host, check_open_files, check_ports
+from asyncudf._doctor.machine import (
+    Folder,
+    Host,
+    check_folder,
+    check_host,
+    check_open_files,
+    check_ports,
+    check_worker_files,
+)
 from asyncudf._doctor.packages import as_line, check_package, check_packages, check_remote, check_spark_home
 from asyncudf._doctor.programs import (
     Java,
@@ -216,6 +224,23 @@ def test_open_files(limits, capacity, status, fix):
     assert finding.status == status
     assert finding.fix.startswith(fix)
     assert bool(finding.fix) == (status != "ok")
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "found", "fix"),
+    [
+        (-1, "ok", "no limit in a worker; 1,000 calls in a task need about 1,064", ""),
+        (1064, "ok", "1,064 in a worker; 1,000 calls in a task need about 1,064", ""),
+        (1063, "fail", "1,063 in a worker, and 1,000 calls in a task need about 1,064", "capacity=999, or raise"),
+        (20, "fail", "20 in a worker, and", "capacity=1, or raise the limit (ulimit -n) where Spark's executors are"),
+    ],
+)
+def test_open_files_of_workers(limit, status, found, fix):
+    """Spark's workers have the limit of Java, which may have raised its own or not: the tiny job asks in one."""
+    finding = check_worker_files(limit, 1000)
+    assert (finding.status, bool(finding.fix)) == (status, status == "fail")
+    assert finding.found.startswith(found)
+    assert finding.fix.startswith(fix)
 
 
 @pytest.mark.parametrize(

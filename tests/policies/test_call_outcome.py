@@ -157,7 +157,6 @@ SEVERAL = "Multiple exceptions: [Errno {0}] Connect call failed ('::1', 1, 0, 0)
         (io.UnsupportedOperation(), NOTHING),
         (OSError("image file is truncated"), NOTHING),  # as Pillow says it
         (OSError(errno.ENOSPC, "No space left on device"), NOTHING),
-        (OSError(errno.EMFILE, "Too many open files"), NOTHING),
         (FileNotFoundError(errno.ENOENT, "model.bin"), NOTHING),
     ],
     ids=lambda value: repr(value) if isinstance(value, BaseException) else None,
@@ -166,6 +165,22 @@ def test_of_pythons_own_oserrors_only_those_of_the_network(error: BaseException,
     """A row with a broken file opened the breaker, and was tried again and again."""
     assert outcome_of(error) is outcome
     assert is_retryable(error) is (outcome is DOWN)
+
+
+class ClientConnectorError(OSError):
+    """As aiohttp's, whose name and base say that the connection has failed."""
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_too_many_open_files_say_nothing_of_the_service_and_may_be_fewer_the_next_time(number: int) -> None:
+    """aiohttp's error counted as a failure of the service and opened the breaker."""
+    cause = OSError(number, "Too many open files")
+    wrapped = ConnectionError("connection failed")
+    wrapped.__cause__ = cause
+    several = OSError(SEVERAL.format(number))
+    for error in (cause, ClientConnectorError(number, "Too many open files"), wrapped, several):
+        assert outcome_of(error) is NOTHING
+        assert is_retryable(error)
 
 
 @pytest.mark.parametrize(

@@ -363,5 +363,22 @@ def test_a_result_that_cannot_even_be_printed_affects_its_row_only(spark):
     assert found[1].error.type == "ResultError"
 
 
+def test_what_a_task_keeps_in_a_module_fails_the_next_task_of_its_worker_and_names_the_way_out(spark, spark_error):
+    """A worker runs one task after another, each with an event loop of its own; such rows were NULL."""
+
+    @async_pandas_udf(on_error="null", capacity=4)
+    async def one_at_a_time(id: int) -> int:
+        lock = vars(asyncio).setdefault("_kept_by_a_test", asyncio.Semaphore(1))  # stands for a module of the user's
+        async with lock:
+            await asyncio.sleep(0.001)
+        return id
+
+    text = spark_error(spark.range(0, 64, 1, 8).select(one_at_a_time("id")))
+    assert re.search(
+        r"asyncudf\.FatalError: one_at_a_time failed in attempt 1, .*is bound to a different event loop", text
+    )
+    assert re.search(r"make it per task, with resources= or in AsyncFunction\.open", text)
+
+
 def test_the_root_of_all_errors_is_asyncudferror():
     assert issubclass(AsyncTimeoutError, AsyncUDFError)

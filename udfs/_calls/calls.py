@@ -23,7 +23,8 @@ from asyncudf.queues import Entry, StreamRecord
 
 from .._errors.exceptions import AsyncTimeoutError
 from .._errors.http import Refusal, used_up_quota
-from .._errors.records import is_fatal
+from .._errors.records import is_fatal, is_no_rows_fault
+from .._errors.task_faults import is_of_another_loop
 from .._functions.async_function import Results
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
@@ -441,7 +442,9 @@ class Calls:
     def _next_delay(self, call: Call, error: BaseException | None, results: Sequence[Results] | None) -> float | None:
         """Seconds until the next attempt; None if no attempt follows."""
         retry = self._options.retry
-        if retry is None or (error is None and not retry.checks_results) or is_fatal(error):
+        if retry is None or (
+            not retry.checks_results if error is None else is_fatal(error) or is_of_another_loop(error)
+        ):
             return None
         now, number = self.clock(), call.attempt - call.uncounted
         result = None if results is None else self._invoker.seen_by_retry(results)
@@ -507,7 +510,7 @@ class Calls:
                 if self._policy.fails_task(outcome):
                     rows = [record.value for record in call.records]
                     self.counts.failed_task(call)
-                    self.counts.ends_task(outcome, None if is_fatal(outcome) else "on_error")
+                    self.counts.ends_task(outcome, None if is_no_rows_fault(outcome) else "on_error")
                     self._operator.fail(self._policy.task_error(outcome, call.attempt, rows))
                     return
                 result = self._policy.result(outcome, call.attempt, self.clock() - call.started)

@@ -11,7 +11,15 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import AsyncUDFError, FatalError
-from .._errors.records import Redact, error_message, error_record, error_text, is_fatal, shown_input, task_error
+from .._errors.records import (
+    Redact,
+    error_message,
+    error_record,
+    error_text,
+    is_no_rows_fault,
+    shown_input,
+    task_error,
+)
 from .._functions.async_function import Results
 from .._functions.context import CURRENT_CALL, CallState
 from .._functions.side_outputs import DEAD_LETTERS, SideRecord
@@ -83,12 +91,13 @@ class ErrorPolicy:
     def __init__(self, options: Options, function: str, partition: int) -> None:
         self._on_error = options.on_error
         self._redact = options.redact
+        self._capacity = options.slots
         self._function = function
         self._partition = partition
 
     def fails_task(self, error: BaseException) -> bool:
         """Whether the task ends with this error."""
-        return self._on_error is OnError.RAISE or is_fatal(error)
+        return self._on_error is OnError.RAISE or is_no_rows_fault(error)
 
     def result(self, error: BaseException, attempts: int, elapsed: float) -> Any:
         """The result of the row, if the task goes on."""
@@ -114,8 +123,9 @@ class ErrorPolicy:
         """The error that ends the task; it names the function, the attempt, the partition and the input."""
         how = f"in attempt {attempt}" if attempt else "without a call"  # it has no key, or its error was stored
         where = f"{self._function} failed {how}, partition {self._partition}"
-        located = task_error(error, f"{where}, for the input {shown_input(rows, self._redact)}", self._redact)
-        if not is_fatal(error):
+        where = f"{where}, for the input {shown_input(rows, self._redact)}"
+        located = task_error(error, where, self._redact, self._capacity)
+        if not is_no_rows_fault(error):
             located.add_note(OTHER_POLICIES)
         return located
 

@@ -23,6 +23,7 @@ __all__ = (
     "check_host",
     "check_open_files",
     "check_ports",
+    "check_worker_files",
     "open_file_limits",
     "port_count",
     "read_folders",
@@ -81,6 +82,19 @@ def check_open_files(limits: tuple[float, float] | None, capacity: int) -> Findi
     found = f"at most {_files(hard)} in a process, and {capacity:,} calls in a task need about {need:,}"
     fix = f"capacity={max(1, int(hard) - OWN_FILES)}, or let root raise the limit of {_files(hard)}"
     return Finding("open files", "fail", found, fix)
+
+
+def check_worker_files(limit: float, capacity: int) -> Finding:
+    """The limit of open files in a worker that Spark has started; -1: none."""
+    need, found = capacity + OWN_FILES, "no limit" if limit < 0 else _files(limit)
+    if limit < 0 or limit >= need:
+        return Finding("workers' files", "ok", f"{found} in a worker; {capacity:,} calls in a task need about {need:,}")
+    fix = (
+        f"capacity={max(1, int(limit) - OWN_FILES)}, or raise the limit (ulimit -n) where Spark's executors are started"
+    )
+    return Finding(
+        "workers' files", "fail", f"{found} in a worker, and {capacity:,} calls in a task need about {need:,}", fix
+    )
 
 
 def _files(limit: float) -> str:

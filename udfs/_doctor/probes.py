@@ -46,7 +46,7 @@ PROBES: Mapping[str, Probe] = {
     "ports": lambda asked: [machine.check_ports(machine.port_count(), asked.capacity, asked.tasks)],
     "host name": lambda asked: map(machine.check_host, machine.read_hosts(asked.environment)),
     "folders": lambda asked: map(machine.check_folder, machine.read_folders(asked.environment)),
-    "tiny job": _of_own_spark(lambda asked: [_job(asked.environment)] if asked.with_job else []),
+    "tiny job": _of_own_spark(lambda asked: _job(asked) if asked.with_job else []),
 }
 
 
@@ -71,9 +71,12 @@ def _pythons(environment: Mapping[str, str]) -> Iterator[Finding]:
         yield programs.check_python(worker, driver, programs.start_python)
 
 
-def _job(environment: Mapping[str, str]) -> Finding:
-    other_host = machine.host_fix(*machine.host_settings(environment)[:1])
-    return programs.check_job(programs.run_job(environment), other_host)
+def _job(asked: Examination) -> Iterator[Finding]:
+    other_host = machine.host_fix(*machine.host_settings(asked.environment)[:1])
+    job = programs.run_job(asked.environment)
+    if job.files is not None:
+        yield machine.check_worker_files(job.files, asked.capacity)
+    yield programs.check_job(job, other_host)
 
 
 def examine(examination: Examination) -> Iterator[Finding]:

@@ -345,11 +345,20 @@ try:
     async def plus_one(id):
         return id + 1
 
+    @async_pandas_udf("bigint")
+    async def open_files(id):
+        try:
+            import resource
+        except ImportError:
+            return None
+        return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2**62)
+
     builder = SparkSession.builder.master("local[1]").appName("asyncudf doctor")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     spark = builder.config("spark.api.mode", "classic").getOrCreate()
     try:
-        found["rows"] = [row[0] for row in spark.range(3).select(plus_one("id")).collect()]
+        rows = spark.range(3).select(plus_one("id"), open_files("id")).collect()
+        found["rows"], found["files"] = [row[0] for row in rows], rows[0][1]
         found["version"] = spark.version
     finally:
         spark.stop()
@@ -371,6 +380,7 @@ class TinyJob:
     """What came of the job."""
 
     rows: list[int] | None = None  # its result; None without one
+    files: int | None = None  # that its worker may open, -1 without a limit; None if that is not known
     error: str = ""  # its error, if it could print one; else why it has none
     output: str = ""  # all that it printed
     seconds: float = 0.0  # how long it ran
@@ -408,4 +418,5 @@ def run_job(
     begin = time.monotonic()
     ran = run_program(command, limit, {name: value for name, value in environment.items() if name not in ELSEWHERE})
     found = ran.found
-    return TinyJob(found.get("rows"), found.get("error", ran.problem), ran.output, time.monotonic() - begin)
+    error = found.get("error", ran.problem)
+    return TinyJob(found.get("rows"), found.get("files"), error, ran.output, time.monotonic() - begin)

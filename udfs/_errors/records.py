@@ -10,6 +10,7 @@ from typing import Any
 from .._text.safe import safe_repr, safe_str, shortened, type_name
 from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from .http import status_of
+from .task_faults import way_out
 from .traces import is_group, leaves
 
 __all__ = (
@@ -21,6 +22,7 @@ __all__ = (
     "error_record",
     "error_text",
     "is_fatal",
+    "is_no_rows_fault",
     "only_types",
     "shown_input",
     "task_error",
@@ -51,6 +53,11 @@ def is_fatal(error: BaseException | None) -> bool:
     return issubclass(kind, FatalError) or not issubclass(kind, (Exception, asyncio.CancelledError))
 
 
+def is_no_rows_fault(error: BaseException) -> bool:
+    """Whether it fails the task under every policy: others rows would fail as well, or have failed by chance only."""
+    return is_fatal(error) or way_out(error) != ""
+
+
 def as_exception(error: BaseException) -> Exception:
     """The error itself; wrapped if it would exit the process, or is a StopIteration, which no future can hold."""
     if isinstance(error, Exception) and not issubclass(type(error), StopIteration):
@@ -60,10 +67,19 @@ def as_exception(error: BaseException) -> Exception:
     return substitute
 
 
-def task_error(error: BaseException, where: str, redact: Redact | None = None) -> AsyncUDFError:
-    """The error that fails the task; `where` names the function, the attempt and the input."""
+def task_error(
+    error: BaseException, where: str, redact: Redact | None = None, capacity: int | None = None
+) -> AsyncUDFError:
+    """The error that fails the task; `where` names the function, the attempt and the input.
+
+    Args:
+        capacity: the calls that the task may have in flight.
+    """
     located: AsyncUDFError
-    if type(error) in (AsyncTimeoutError, FatalError, ResultError):  # their type says more than "failed"
+    if advice := way_out(error, capacity):
+        located = FatalError(f"{where}: {error_text(error, redact)}. {advice}")
+        located.__cause__ = error
+    elif type(error) in (AsyncTimeoutError, FatalError, ResultError):  # their type says more than "failed"
         located = type(error)(f"{where}: {error_message(error, redact)}")  # type: ignore[assignment]
         # A FatalError may be raised by the function, whose frames are then worth showing.
         located.__cause__ = error if error.__cause__ is None and type(error) is FatalError else error.__cause__

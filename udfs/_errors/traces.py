@@ -8,18 +8,19 @@ import contextlib
 import os
 import traceback
 from collections.abc import Iterator
-from types import ModuleType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from .._text.safe import printable, type_name
 from .exceptions import AsyncUDFError
 
-__all__ = ("is_group", "leaves", "matches", "related", "trace_of")
+__all__ = ("frames_of", "is_group", "is_raised_alone", "leaves", "matches", "related", "replaced", "trace_of")
 
 
 # Read from the base classes: a user's class may have an attribute of that name that raises, or is no exception.
 _cause: Any = vars(BaseException)["__cause__"].__get__
 _context: Any = vars(BaseException)["__context__"].__get__
+_traceback: Any = vars(BaseException)["__traceback__"].__get__
 _inside: Any = vars(BaseExceptionGroup)["exceptions"].__get__
 
 
@@ -35,6 +36,45 @@ def related(error: BaseException, *, contexts: bool = False) -> Iterator[BaseExc
             seen.add(id(one))
             yield one
             waiting += [*reversed(_members(one)), *([_context(one)] if contexts else ()), _cause(one)]
+
+
+def replaced(error: BaseException) -> Iterator[BaseException]:
+    """An exception, those that it was raised from or in place of, and those in groups, each once.
+
+    Of those that were being handled when it was raised only one counts whose handler has raised it itself. An exception
+    from further down is that of a second try, for example with a new client, and stands for itself.
+    """
+    waiting, seen = [error], set()
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            cause, handled = _cause(one), _context(one)
+            waiting += [*_members(one), cause]
+            if handled is not None and handled is not cause and _has_raised(handled, one):
+                waiting.append(handled)
+
+
+def _has_raised(handled: BaseException, error: BaseException) -> bool:
+    """Whether the code that handled an exception has raised this one itself."""
+    last = frames_of(error)[-1:]
+    return any(frame is last[0] for frame in frames_of(handled) if last)
+
+
+def is_raised_alone(error: BaseException) -> bool:
+    """Whether it is no group, has no cause, and was raised while no other exception was handled."""
+    return _cause(error) is None and _context(error) is None and not is_group(error)
+
+
+def frames_of(error: BaseException) -> list[FrameType]:
+    """The frames of its traceback; the last one has raised it."""
+    trace: TracebackType | None = _traceback(error)
+    frames = []
+    while trace is not None:
+        frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    return frames
 
 
 def leaves(group: BaseException) -> Iterator[BaseException]:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from .._coordination.permits import SharedPermits
 from .._errors.exceptions import FatalError
+from .._errors.task_faults import is_out_of_files
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
 from .._policies.call_outcome import CallOutcome, outcome_of
@@ -144,7 +145,9 @@ class AdaptiveGate(Gate):
 
     def ended(self, slot: Slot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
         assert slot.admitted is not None
-        self._policy.ended(outcome_of(error), now - slot.admitted, self._pool.in_flight, self._clock())
+        # The worker cannot take more calls, as a service that throttles: with fewer in flight fewer files are open.
+        outcome = CallOutcome.THROTTLED if error is not None and is_out_of_files(error) else outcome_of(error)
+        self._policy.ended(outcome, now - slot.admitted, self._pool.in_flight, self._clock())
         self._pool.resize(self._policy.limit)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from .._coordination.health import SharedHealth
 from .._errors.exceptions import FatalError
 from .._errors.http import Refusal, refusal_of, retry_after, status_of
-from .._errors.records import error_text, is_fatal
+from .._errors.records import error_text, is_fatal, is_no_rows_fault
 from .._metrics.time_account import State
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.circuit_breaker import Breaker, CircuitBreaker
@@ -291,7 +291,8 @@ class HeldFailures:
         """Hold a failed call if the service may be dead; `cause`: its error, if the outcomes have none."""
         errors = [outcome for outcome in (*outcomes, cause) if isinstance(outcome, BaseException)]
         health = self._health
-        if any(map(is_fatal, errors)) or not any(health.outcome_of(error) is CallOutcome.DOWN for error in errors):
+        is_down = any(health.outcome_of(error) is CallOutcome.DOWN for error in errors)
+        if not is_down or any(map(is_no_rows_fault, errors)):
             return False
         call.is_held = True
         self._held.append(_Held(call, outcomes, health.attempts))

@@ -12,6 +12,7 @@ from typing import Any
 
 from .._errors.exceptions import ResultError
 from .._errors.http import is_of_a_broken_message, refusal_of, status_of
+from .._errors.task_faults import way_out
 from .._errors.traces import is_group, leaves, related
 
 __all__ = ("CallOutcome", "is_unlikely", "outcome_of")
@@ -81,7 +82,9 @@ def outcome_of(error: BaseException | None) -> CallOutcome:
     status = status_of(error)
     if status is not None:
         return CallOutcome.DOWN if status >= 500 or status == _REQUEST_TIMEOUT else CallOutcome.ANSWERED
-    return CallOutcome.DOWN if any(map(_is_of_the_connection, related(error))) else CallOutcome.NOTHING
+    is_down = any(map(_is_of_the_connection, related(error)))
+    # A client's error for a connection that was never asked for says nothing about the service.
+    return CallOutcome.DOWN if is_down and not way_out(error) else CallOutcome.NOTHING
 
 
 def _is_of_the_connection(error: BaseException) -> bool:

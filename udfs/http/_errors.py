@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from .._errors.exceptions import AsyncUDFError
 from .._errors.http import refusal_of, retry_after, status_of, used_up_quota
 from .._errors.records import is_fatal
+from .._errors.task_faults import is_out_of_files
 from .._errors.traces import is_group, leaves, related
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._text.safe import one_line, printable, type_name
@@ -104,10 +105,11 @@ def is_retryable(error: BaseException) -> bool:
     """Whether another attempt may succeed: a default for `retry_on=` that suits HTTP.
 
     True for a service that asks for fewer calls or cannot answer now (statuses as in `raise_for_status`), for
-    connections that fail or break, and for timeouts, `attempt_timeout=` among them. False for a refusal with
-    `x-should-retry: false`, for a quota that is used up, for every other status, for wrong certificates, and for errors
-    of Python or of the function itself, such as a KeyError or a result that does not fit. An exception counts as the
-    one that it was raised from (`raise ... from error`); a group is retryable only if everything in it is.
+    connections that fail or break, for too many open files, and for timeouts, `attempt_timeout=` among them. False for
+    a refusal with `x-should-retry: false`, for a quota that is used up, for every other status, for wrong certificates,
+    for clients of another event loop, and for errors of Python or of the function itself, such as a KeyError or a
+    result that does not fit. An exception counts as the one that it was raised from (`raise ... from error`); a group
+    is retryable only if everything in it is.
 
     It knows the exceptions of `raise_for_status` and aiohttp, `TimeoutError`, and the `OSError`s of the network. By
     their `status`, `response`, code or names it knows those of httpx, requests, botocore, gRPC and others, and imports
@@ -134,4 +136,4 @@ def is_retryable(error: BaseException) -> bool:
     names = {type_name(one) for one in related(error)}
     if _WRONG_SERVER in names:
         return False
-    return _BROKEN in names or outcome_of(error) is CallOutcome.DOWN
+    return _BROKEN in names or outcome_of(error) is CallOutcome.DOWN or is_out_of_files(error)

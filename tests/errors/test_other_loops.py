@@ -1,0 +1,421 @@
+"""What belongs to another event loop is no row's fault: the task fails under every policy, with the way out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pandas as pd
+import pytest
+
+from asyncudf import (
+    AsyncFunction,
+    AsyncUDFError,
+    CircuitBreaker,
+    FatalError,
+    ResultFuture,
+    RetryStrategy,
+    http,
+)
+from asyncudf.testing import MemoryStore, VirtualClockLoop, run_rows, run_stream
+
+WAY_OUT = r"event loop.*per task, with resources= or in AsyncFunction\.open"
+RETRY = RetryStrategy.fixed_delay(attempts=5, delay=1)
+
+
+async def at_once(lock: asyncio.Semaphore) -> None:
+    async with lock:
+        await asyncio.sleep(1)
+
+
+async def two_at_once(lock: Any) -> None:
+    await asyncio.gather(at_once(lock), at_once(lock))
+
+
+async def waits_for_item(queue: asyncio.Queue[int]) -> None:
+    asyncio.get_running_loop().call_later(1, queue.put_nowait, 1)
+    await queue.get()
+
+
+async def waits_for_event(event: asyncio.Event) -> None:
+    event.clear()
+    asyncio.get_running_loop().call_later(1, event.set)
+    await event.wait()
+
+
+async def waits(future: asyncio.Future[None]) -> None:
+    if asyncio.get_running_loop() is not future.get_loop():
+        await future
+
+
+async def waits_again(future: asyncio.Future[None]) -> None:
+    for _ in range(2):
+        try:
+            await waits(future)
+        except RuntimeError as error:
+            last = error
+            continue
+        return
+    raise last
+
+
+async def waits_with_a_limit(future: asyncio.Future[None]) -> None:
+    if asyncio.get_running_loop() is not future.get_loop():
+        await asyncio.wait_for(future, 1)
+
+
+async def runs_there(loop: asyncio.AbstractEventLoop) -> None:
+    if asyncio.get_running_loop() is not loop:
+        loop.call_soon(print)
+
+
+KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], Awaitable[None]]]] = {
+    "a lock": (asyncio.Lock, two_at_once),
+    "a semaphore": (lambda: asyncio.Semaphore(1), two_at_once),
+    "a queue": (asyncio.Queue, waits_for_item),
+    "an event": (asyncio.Event, waits_for_event),
+    "a future": (lambda: asyncio.get_running_loop().create_future(), waits),
+    "a future, again": (lambda: asyncio.get_running_loop().create_future(), waits_again),
+    "a future with a limit": (lambda: asyncio.get_running_loop().create_future(), waits_with_a_limit),
+    "the loop": (asyncio.get_running_loop, runs_there),
+}
+
+
+class Client:
+    """What a module makes once in a process, at its first use."""
+
+    def __init__(self, kind: str = "a semaphore") -> None:
+        self.make, self.use = KINDS[kind]
+        self.made: Any = None
+        self.calls = 0
+
+    async def get(self, x: int) -> int:
+        self.calls += 1
+        if self.made is None:
+            self.made = self.make()
+        await self.use(self.made)
+        return x
+
+
+def of_an_earlier_task(kind: str = "a semaphore") -> Client:
+    """A client that a task before this one, in the same worker, has made."""
+    client = Client(kind)
+    assert run_rows(client.get, [1]) == [1]
+    client.calls = 0
+    return client
+
+
+@pytest.mark.parametrize("policy", ["raise", "null", "capture"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_task_fails_at_once_under_every_policy_and_names_the_way_out(kind: str, policy: str) -> None:
+    """With on_error="null" 30 of 40 rows were NULL, and nothing said so."""
+    client = of_an_earlier_task(kind)
+
+    async def call(x: int) -> int:
+        return await client.get(x)
+
+    with pytest.raises(FatalError, match=rf"^call failed in attempt 1, .*\(1,\): \w+Error: .*{WAY_OUT}") as caught:
+        run_rows(call, [1, 2], on_error=policy, retry=RETRY, capacity=1, on_timeout=7)
+    assert client.calls == 1, "it was not tried again"
+    assert type(caught.value.__cause__) in (RuntimeError, ValueError)
+
+
+def test_a_closed_loop_of_uvloop_which_shows_no_objects() -> None:
+    loop = pytest.importorskip("uvloop").new_event_loop()
+    loop.close()
+
+    async def call(x: int) -> int:
+        loop.call_soon(print)
+        return x
+
+    with pytest.raises(FatalError, match=WAY_OUT):
+        run_rows(call, [1], on_error="null")
+
+
+async def by_the_module(n: int) -> int:
+    return await EARLIER["client"].get(n)
+
+
+EARLIER: dict[str, Client] = {}
+
+
+async def closed_session() -> Any:
+    session = aiohttp.ClientSession()
+    await session.close()
+    return session
+
+
+async def asked(session: aiohttp.ClientSession) -> None:
+    await session.get("http://127.0.0.1:9/")  # "Session is closed"
+
+
+ASYNCPG = """
+class InterfaceError(Exception):
+    pass
+
+class Connection:
+    def __init__(self, loop):
+        self._loop = loop
+
+    def fetch(self):
+        raise InterfaceError("cannot perform operation: another operation is in progress")
+"""
+
+
+async def connection() -> Any:
+    """As asyncpg's, which an earlier task has used in vain."""
+    module: dict[str, Any] = {"__name__": "asyncpg.connection"}
+    exec(ASYNCPG, module)
+    return module["Connection"](asyncio.get_running_loop())
+
+
+async def fetched(connection: Any) -> None:
+    connection.fetch()
+
+
+@pytest.mark.parametrize(("make", "use"), [(closed_session, asked), (connection, fetched)], ids=["aiohttp", "asyncpg"])
+@pytest.mark.parametrize("is_earlier", [True, False], ids=["of an earlier task", "of this task"])
+def test_an_error_that_does_not_say_so_comes_through_a_client_of_another_loop(
+    make: Callable[[], Awaitable[Any]], use: Callable[[Any], Awaitable[None]], is_earlier: bool
+) -> None:
+    made: list[Any] = []
+
+    async def call(x: int) -> int:
+        if not made:
+            made.append(await make())
+        if x:
+            await use(made[0])
+        return x
+
+    if is_earlier:
+        assert run_rows(call, [0]) == [0]
+        with pytest.raises(FatalError, match=WAY_OUT):
+            run_rows(call, [1], on_error="null")
+    else:
+        assert run_rows(call, [0, 1], on_error="null") == [0, None]
+
+
+def test_dead_letters_do_not_hide_it() -> None:
+    EARLIER["client"] = of_an_earlier_task()
+    with pytest.raises(FatalError, match=WAY_OUT):
+        run_stream(lambda s: s.ordered_wait(by_the_module, on_error="dead_letter"), [{"n": 1}], "n long")
+
+
+def generator(client: Client) -> Any:
+    async def call(x: int) -> AsyncIterator[int]:
+        yield await client.get(x)
+
+    return call
+
+
+def vectorized(client: Client) -> Any:
+    async def call(x: pd.Series[int]) -> pd.Series[int]:
+        await client.get(0)
+        return x
+
+    return call
+
+
+def async_function(client: Client) -> Any:
+    class Function(AsyncFunction):
+        async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+            try:
+                result_future.complete([await client.get(value)])
+            except RuntimeError as error:
+                result_future.complete_exceptionally(error)
+
+    return Function()
+
+
+@pytest.mark.parametrize("kind", [generator, vectorized, async_function])
+def test_every_kind_of_function(kind: Callable[[Client], Any]) -> None:
+    with pytest.raises(FatalError, match=WAY_OUT):
+        run_rows(kind(of_an_earlier_task()), [1, 2], returnType="int", on_error="null", retry=RETRY)
+
+
+def in_its_own_loop(work: Callable[[], Awaitable[Any]]) -> Any:
+    """`asyncio.run`, which an event loop whose clock is virtual does not allow beside itself."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work())  # type: ignore[arg-type]
+    finally:
+        loop.close()
+
+
+def test_a_plain_function_that_runs_a_loop_in_its_thread() -> None:
+    client = of_an_earlier_task()
+
+    def call(x: int) -> Any:
+        return in_its_own_loop(lambda: client.get(x))
+
+    with pytest.raises(FatalError, match=WAY_OUT):
+        run_rows(call, [1], returnType="int", on_error="null", clock="real")
+
+
+class ServiceError(Exception):
+    """Of a client, which wraps what happens to it."""
+
+
+async def as_cause(client: Client) -> None:
+    try:
+        await client.get(0)
+    except Exception as error:
+        raise ServiceError("Connection error.") from error
+
+
+async def in_its_place(client: Client) -> None:
+    try:
+        await client.get(0)
+    except Exception:
+        raise ServiceError("Connection error.")  # noqa: B904 - as many clients do
+
+
+async def hidden(client: Client) -> None:
+    try:
+        await client.get(0)
+    except Exception:
+        raise ServiceError("Connection error.") from None
+
+
+async def in_a_group(client: Client) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(client.get(0))
+
+
+async def deep(client: Client) -> None:
+    try:
+        await in_a_group(client)
+    except* Exception as errors:
+        raise ServiceError("Connection error.") from ExceptionGroup("several", [KeyError(), errors])
+
+
+@pytest.mark.parametrize("wrapped", [as_cause, in_its_place, hidden, in_a_group, deep])
+def test_clients_may_wrap_it(wrapped: Callable[[Client], Awaitable[None]]) -> None:
+    client = of_an_earlier_task()
+
+    async def call(x: int) -> None:
+        await wrapped(client)
+
+    with pytest.raises(FatalError, match=WAY_OUT):
+        run_rows(call, [1], returnType="int", on_error="null", retry=RETRY)
+    assert client.calls == 1
+
+
+async def says(text: str) -> None:
+    raise RuntimeError(text)
+
+
+async def says_of_the_lock(text: str) -> None:
+    raise RuntimeError(f"the lock of train 7 {text}")
+
+
+async def asks_a_new_client_that_fails_too(text: str) -> None:
+    client = EARLIER["client"]
+    try:
+        await client.get(0)
+    except RuntimeError:
+        await refused()
+
+
+async def refused() -> None:
+    raise ConnectionError("refused")
+
+
+async def of_a_loop_of_its_own(text: str) -> None:
+    """A loop in a thread, as libraries have it: its errors are those of rows."""
+    await asyncio.sleep(0)
+    raise OwnLoop().error(text)
+
+
+class OwnLoop:
+    def __init__(self) -> None:
+        self._loop = VirtualClockLoop()
+        self._loop.close()
+
+    def error(self, text: str) -> Exception:
+        try:
+            raise RuntimeError(f"no such city: {text}")
+        except RuntimeError as error:
+            return error
+
+
+@pytest.mark.parametrize(
+    "raises", [says, says_of_the_lock, asks_a_new_client_that_fails_too, of_a_loop_of_its_own], ids=lambda f: f.__name__
+)
+@pytest.mark.parametrize("text", ["Event loop is closed", "is bound to a different event loop"])
+def test_an_error_of_the_users_own_is_its_rows_whatever_it_says(
+    raises: Callable[[str], Awaitable[None]], text: str
+) -> None:
+    EARLIER["client"] = of_an_earlier_task()
+
+    async def call(x: int) -> int:
+        if x == 1:
+            await raises(text)
+        return x
+
+    assert run_rows(call, [0, 1, 2], on_error="null") == [0, None, 2]
+    with pytest.raises(AsyncUDFError) as caught:
+        run_rows(call, [0, 1, 2])
+    assert type(caught.value) is AsyncUDFError
+
+
+def test_a_plain_function_whose_own_loop_is_closed_by_then_is_its_rows_error() -> None:
+    """An error of asyncio's that comes through objects of a loop that the call has run itself."""
+
+    async def reads_twice() -> None:
+        reader = asyncio.StreamReader()
+        first = asyncio.ensure_future(reader.read(1))
+        await asyncio.sleep(0)
+        try:
+            await reader.read(1)  # "read() called while another coroutine is already waiting for incoming data"
+        finally:
+            first.cancel()
+
+    def call(x: int) -> Any:
+        return in_its_own_loop(reads_twice)
+
+    assert run_rows(call, [1], returnType="int", on_error="null", clock="real") == [None]
+
+
+def test_it_is_kept_in_no_store() -> None:
+    client, store = of_an_earlier_task(), MemoryStore(error_ttl=60)
+
+    async def call(x: int) -> int:
+        return await client.get(x)
+
+    for _ in range(2):
+        with pytest.raises(FatalError, match=WAY_OUT):
+            run_rows(call, [1], on_error="null", store=store)
+    assert client.calls == 2
+
+
+def test_the_breaker_does_not_take_it_for_a_dead_service() -> None:
+    client = of_an_earlier_task()
+
+    async def call(x: int) -> int:
+        try:
+            return await client.get(x)
+        except RuntimeError as error:
+            raise ConnectionError("Connection error.") from error
+
+    breaker = CircuitBreaker(window=2, failure_on=(ConnectionError,))
+    with pytest.raises(FatalError, match=WAY_OUT):
+        run_rows(call, range(10), on_error="null", breaker=breaker, capacity=1)
+    assert client.calls == 1
+
+
+def test_is_retryable_says_no() -> None:
+    client, found = of_an_earlier_task(), []
+
+    async def call(x: int) -> None:
+        try:
+            await client.get(x)
+        except RuntimeError as error:
+            wrapped = ConnectionError("Connection error.")
+            wrapped.__cause__ = error
+            found.append(http.is_retryable(wrapped))
+
+    run_rows(call, [1], returnType="int")
+    assert found == [False]
