@@ -234,9 +234,9 @@ class SlotPool:
     def _too_many_abandoned(self) -> FatalError:
         return FatalError(
             f"{len(self._slots) - self._active:,} coroutines of {self._operator.name}, {MOST_HUNG} for each call at a "
-            "time, still run though their calls are over: they have caught their CancelledError and gone on, or take "
-            "long to clean up. Catch Exception, which it is not, in place of everything (a bare except:), or raise it "
-            "again"
+            "time, still run though their calls are over: they have caught the CancelledError and gone on, or take "
+            "long to clean up. Write `except Exception:`, which does not catch a cancellation, instead of a bare "
+            "`except:`, or raise it again"
         )
 
     def resize(self, capacity: int) -> None:

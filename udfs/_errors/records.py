@@ -54,7 +54,7 @@ def is_fatal(error: BaseException | None) -> bool:
 
 
 def is_no_rows_fault(error: BaseException) -> bool:
-    """Whether it fails the task under every policy: others rows would fail as well, or have failed by chance only."""
+    """Whether it fails the task under every policy, as it says nothing about its row: see also `way_out`."""
     return is_fatal(error) or way_out(error) != ""
 
 
