@@ -13,6 +13,8 @@ from typing import Any
 import pyspark
 
 SPARK_HOME = Path(pyspark.__path__[0])
+# A daemon ends when its standard input does, at the latest with the tests, however they end.
+DAEMON = '"$@" & read -r line; kill $!; wait'
 LISTENS = re.compile(r"(?:Starting Spark master at|Registered with master|Successfully registered with master) (\S+)")
 
 
@@ -42,7 +44,13 @@ class StandaloneCluster:
         environment["SPARK_NO_DAEMONIZE"] = "1"
         environment["SPARK_DAEMON_JAVA_OPTS"] = environment.pop("SPARK_SUBMIT_OPTS", "")
         process = subprocess.Popen(
-            [*map(str, command)], env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+            ["/bin/sh", "-c", DAEMON, "sh", *map(str, command)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the tests
         )
         self._processes.append(process)
         found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -57,7 +65,7 @@ class StandaloneCluster:
             found.put(None)
 
         threading.Thread(target=read, daemon=True).start()
-        address = found.get(timeout=60)
+        address = found.get(timeout=300)
         assert address is not None, f"{name} has ended:\n{''.join(lines[-30:])}"
         return address
 
@@ -74,6 +82,7 @@ class StandaloneCluster:
     def close(self) -> None:
         """Ends the workers, whose executors end with them, and the master."""
         for process in reversed(self._processes):
-            process.terminate()
+            assert process.stdin is not None
+            process.stdin.close()
         for process in self._processes:
-            process.wait(30)
+            process.wait()
