@@ -19,6 +19,7 @@ from asyncudf import (
     RetryStrategy,
     RuntimeContext,
     async_pandas_udf,
+    http,
 )
 from tests.kit.costs import python_calls
 from tests.kit.engines import Engine
@@ -106,6 +107,19 @@ def test_errors_retries_and_dead_rows() -> None:
     assert "secret" not in found.examples["ConnectionError"]
     assert found.waited == pytest.approx(10)
     assert found.in_flight["mean"] == pytest.approx(200 * 0.01 / found.seconds)
+
+
+def test_the_last_error_has_its_status() -> None:
+    """2,245 errors did not say which."""
+
+    async def fails(x: int) -> int:
+        raise http.PermanentError(400 + x) if x < 5 else ConnectionError(x)
+
+    assert figures(fails, range(4), capacity=1, on_error="null").last_error == {"type": "PermanentError", "status": 403}
+    assert figures(fails, range(9), capacity=1, on_error="null").last_error == {
+        "type": "ConnectionError", "status": None,
+    }  # fmt: skip
+    assert figures(fails, [], on_error="null").last_error is None
 
 
 def test_what_waits_for_a_slot_after_its_back_off_is_not_in_flight() -> None:

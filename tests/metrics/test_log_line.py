@@ -28,6 +28,13 @@ def test_a_task_in_one_line() -> None:
     )
 
 
+def test_errors_say_which_was_the_last_and_which_the_commonest() -> None:
+    told = totals(1.0)
+    told.errors.update(ConnectionError=31)
+    told.note_error("ThrottledError", str, 429)
+    assert "32 errors (mostly ConnectionError, last ThrottledError 429)" in task_line("weather", told)
+
+
 def test_what_did_nothing_says_so() -> None:
     """A partition may be empty."""
     assert task_line("weather", totals(seconds=0.0)) == "weather: 0 rows in 0 s"

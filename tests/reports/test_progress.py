@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._reports.progress import Progress, ProgressTracker, Snapshot
+from asyncudf._reports.progress import Progress, ProgressTracker, Snapshot, line
 
 
 def figures(rows: int = 0, **others: Any) -> dict[str, Any]:
@@ -132,4 +132,13 @@ class TestTheRest:
                 failed_attempts={"rows": 0, "retries": 2, "errors": {"A": 5}},
             )
         )  # fmt: skip
-        assert (told.errors, told.retries, told.failed_tasks) == (8, 6, 2)
+        assert (told.errors, told.retries, told.failed_tasks, told.which_errors) == (8, 6, 2, "")
+
+    def test_the_last_error_and_the_commonest_are_named(self) -> None:
+        """2,245 errors did not say which; of tasks that failed only where the others had none."""
+        last, other = {"type": "B", "status": 429}, {"type": "A", "status": None}
+        in_vain = {"rows": 0, "retries": 2, "errors": {"A": 5}, "last_error": other}
+        told = progress(figures(errors={"A": 2, "B": 3}, last_error=last, failed_attempts=in_vain))
+        assert told.which_errors == "mostly A, last B 429"
+        assert "10 errors (mostly A, last B 429), 2 retries" in line(told)
+        assert progress(figures(last_error=None, failed_attempts=in_vain)).which_errors == "last A"

@@ -55,6 +55,13 @@ def test_what_a_run_did() -> None:
     ]
 
 
+@pytest.mark.parametrize(("status", "named"), [(429, "ThrottledError 429"), (None, "ThrottledError")])
+def test_the_last_error_is_named(status: int | None, named: str) -> None:
+    last = {"type": "ThrottledError", "status": status}
+    text = of({**WEATHER, "errors": {"ConnectionError": 31, "ThrottledError": 2}, "last_error": last})
+    assert f"  errors    ConnectionError 31, ThrottledError 2; the last: {named}" in text.splitlines()
+
+
 def test_what_did_not_happen_is_not_mentioned() -> None:
     """A job that went well has few lines."""
     text = of(figures(calls_busy=10.0, queued={"mean": 0, "peak": 0}))

@@ -96,8 +96,8 @@ class Run:
         - `running`: the `rows` of tasks that run, so far, and their calls `in_flight` now.
         - `rows` and `results`; `calls` begun, `attempts` with `retries`, `abandoned` calls that had not ended when
           their task did; `timeouts`, `failures` (rows that ended with an error), `dead_letters`; `errors` of attempts
-          by type, with `examples`; and attempts that were `throttled` (the service asked to wait, and they used up none
-          of the retries).
+          by type, with `examples`, and `last_error`, the `type` and the HTTP `status` of the last one (or None); and
+          attempts that were `throttled` (the service asked to wait, and they used up none of the retries).
         - `in_flight` and `queued` (calls; rows in the queue) with `mean` and `peak` per task; `bytes_peak` of the rows.
         - `latency` of calls in seconds: `count`, `mean`, `min`, `p50`, `p90`, `p95`, `p99`, `max` (quantiles with an
           error of 1%), and a `histogram`; `first` and `last`, that of those that ended first and last in their tasks.

@@ -11,6 +11,7 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import AsyncUDFError, FatalError
+from .._errors.http import status_of
 from .._errors.records import (
     Redact,
     error_message,
@@ -141,7 +142,8 @@ class CallCounts:
 
     def error(self, error: BaseException) -> None:
         """An attempt has ended with this error."""
-        self._counters.totals.note_error(type_name(error), partial(error_message, error, self._redact))
+        message = partial(error_message, error, self._redact)
+        self._counters.totals.note_error(type_name(error), message, status_of(error))
 
     def throttled(self) -> None:
         """The service has refused an attempt, and the call waits."""

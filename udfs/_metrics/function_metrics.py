@@ -48,6 +48,8 @@ class FunctionMetrics:
         ended_by: how many tasks ended with an error, by the option that says so, or by the error's text without one.
         errors: how many attempts ended with an error, by its type.
         examples: a message for each of these types.
+        last_error: the type and the HTTP status, if it has one, of the last of these errors; of several tasks that of
+            the one that was added last.
         latency: of calls, from the first attempt to the result.
         first, last: of those that ended first and last in a task, as many as were in flight at most.
         time: seconds in each state, which add up to `seconds`.
@@ -97,6 +99,7 @@ class FunctionMetrics:
         self.ended_by: Counter[str] = Counter()
         self.limit_seconds: dict[str, float] = {}
         self.examples: dict[str, str] = {}
+        self.last_error: tuple[str, int | None] | None = None
         self.latency, self.first, self.last = (LatencySketch() for _ in range(3))
         self.time = dict.fromkeys(State, 0.0)
 
@@ -116,8 +119,9 @@ class FunctionMetrics:
         """Rows in the queue, in the mean over the time of all tasks."""
         return self.queued_seconds / self.seconds if self.seconds else 0.0
 
-    def note_error(self, kind: str, message: Callable[[], str]) -> None:
+    def note_error(self, kind: str, message: Callable[[], str], status: int | None = None) -> None:
         """Count an attempt that ended with an error; of the first of its kind the message is kept."""
+        self.last_error = kind, status
         kind = _kind(kind, self.errors)
         self.errors[kind] += 1
         if kind not in self.examples:
@@ -137,6 +141,7 @@ class FunctionMetrics:
             kind = _kind(kind, self.errors)
             self.errors[kind] += count
             self.examples.setdefault(kind, other.examples.get(kind, ""))
+        self.last_error = other.last_error or self.last_error
         for name in self.SKETCHES:
             getattr(self, name).merge(getattr(other, name))
         for state, seconds in other.time.items():
@@ -150,6 +155,7 @@ class FunctionMetrics:
             "ended_by": dict(self.ended_by),
             "errors": dict(self.errors),
             "examples": self.examples,
+            "last_error": self.last_error,
             **{name: getattr(self, name).to_plain() for name in self.SKETCHES},
             "time": {state.name.lower(): seconds for state, seconds in self.time.items()},
         }
@@ -161,6 +167,8 @@ class FunctionMetrics:
         metrics.ended_by.update(plain["ended_by"])
         metrics.errors.update(plain["errors"])
         metrics.examples.update(plain["examples"])
+        if (last := plain["last_error"]) is not None:
+            metrics.last_error = last[0], last[1]
         for name in cls.SKETCHES:
             setattr(metrics, name, LatencySketch.from_plain(plain[name]))
         metrics.time.update({State[name.upper()]: seconds for name, seconds in plain["time"].items()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._text.figures import number, rate, seconds, share, things
-from .._text.safe import one_line
+from .._text.safe import one_line, which_errors
 from .function_metrics import FunctionMetrics
 
 __all__ = ("task_line",)
@@ -36,7 +36,8 @@ def task_line(name: str, totals: FunctionMetrics) -> str:
         words[-1] += f" (p50 {seconds(half)}, p95 {seconds(most)})"
         words.append(f"{number(totals.in_flight)} in flight on average")
     if errors := sum(totals.errors.values()):
-        words.append(things(errors, "error"))
+        which = "" if totals.last_error is None else f" ({which_errors(totals.errors, totals.last_error)})"
+        words.append(f"{things(errors, 'error')}{which}")
     words += [things(value, *nouns) for key, nouns in COUNTED.items() if (value := getattr(totals, key))]
     words += [
         f"{share(spent / totals.seconds)} {state.value}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .._text.figures import noun, things
+from .._text.safe import which_errors
 
 __all__ = ("Progress", "ProgressTracker", "Snapshot", "details", "heading", "line", "printable", "tasks")
 
@@ -50,6 +51,7 @@ class Progress:
         rate: rows in a second, lately, or of a run that is over in the mean; None if not known yet.
         in_flight: calls, now.
         errors, retries: of all attempts, also in tasks that failed.
+        which_errors: the commonest and the last of these errors in a few words; empty if not known.
         failed_tasks: that Spark runs again, or gave up.
         p50, p95: seconds that calls took; None without calls.
         left: seconds, an estimate; None if not known.
@@ -70,6 +72,7 @@ class Progress:
     p95: float | None
     left: float | None
     took: float | None
+    which_errors: str = ""
 
 
 class ProgressTracker:
@@ -90,6 +93,8 @@ class ProgressTracker:
         if is_over:
             expected, is_estimated = rows, False
         in_vain, latency, tasks = function["failed_attempts"], function["latency"], function["tasks"]
+        errors = Counter(function["errors"]) + Counter(in_vain["errors"])
+        last = function.get("last_error") or in_vain.get("last_error")
         rate, lately = self._rates(function, snapshot.seconds)
         lasted = max(0.0, function["ended"] - function["began"])
         return Progress(
@@ -100,7 +105,8 @@ class ProgressTracker:
             share=1.0 if is_over else _share(rows, expected, *snapshot.tasks(function)),
             rate=rate if not is_over else rows / lasted if lasted else None,
             in_flight=0 if is_over else function["running"]["in_flight"],
-            errors=sum(function["errors"].values()) + sum(in_vain["errors"].values()),
+            errors=sum(errors.values()),
+            which_errors="" if last is None else which_errors(errors, (last["type"], last["status"])),
             retries=function["retries"] + in_vain["retries"],
             failed_tasks=tasks["failed"] + tasks["lost"],
             p50=latency["p50"],
@@ -179,7 +185,8 @@ def heading(one: Progress) -> tuple[str, str, str]:
 def details(one: Progress) -> list[tuple[str, bool]]:
     """More words, and whether each names something that went wrong."""
     words = [] if one.took is not None else [(f"{one.in_flight:,} in flight", False)]
-    words.append((things(one.errors, "error"), one.errors > 0))
+    which = f" ({one.which_errors})" if one.which_errors else ""
+    words.append((f"{things(one.errors, 'error')}{which}", one.errors > 0))
     words.append((things(one.retries, "retry", "retries"), False))
     if one.p50 is not None and one.p95 is not None:
         words += [(f"p50 {_short(one.p50)}", False), (f"p95 {_short(one.p95)}", False)]

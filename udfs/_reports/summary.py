@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .._text.figures import bytes_, count, number, rate, seconds, share, things
-from .._text.safe import one_line, printable
+from .._text.safe import named_error, one_line, printable
 from .function_figures import FunctionFigures
 from .verdict import verdict
 
@@ -76,7 +76,9 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if extras := [things(figures.count(key), *words) for key, words in EXTRAS.items() if figures.count(key)]:
         yield "also", ", ".join(extras)
     if figures.errors:
-        yield "errors", _errors(figures.errors)
+        last = function.get("last_error")
+        named = "" if last is None else f"; the last: {named_error(last['type'], last['status'])}"
+        yield "errors", f"{_errors(figures.errors)}{named}"
     if failed := _failed(function):
         yield "failed", failed
     if figures.seconds:

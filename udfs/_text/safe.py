@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from typing import Any
 
 from .urls import without_secrets
 
-__all__ = ("one_line", "printable", "safe_repr", "safe_str", "shortened", "type_name")
+__all__ = (
+    "named_error",
+    "one_line",
+    "printable",
+    "safe_repr",
+    "safe_str",
+    "shortened",
+    "type_name",
+    "which_errors",
+)
 
 
 LENGTH = 80
@@ -56,6 +66,24 @@ def shortened(text: str) -> str:
 def one_line(name: object) -> str:
     """A name on one line, short and printable; it may be any object."""
     return " ".join("".join(one if one.isprintable() else " " for one in shortened(str(name))).split())
+
+
+def named_error(kind: str, status: int | None) -> str:
+    """An error by its type, and by its HTTP status if it has one."""
+    return one_line(kind) if status is None else f"{one_line(kind)} {status}"
+
+
+def which_errors(counted: Mapping[str, int], last: tuple[str, int | None]) -> str:
+    """The commonest of some errors, if it is not the last, and the last one.
+
+    >>> which_errors({"TimeoutError": 3, "ThrottledError": 1}, ("ThrottledError", 429))
+    'mostly TimeoutError, last ThrottledError 429'
+    >>> which_errors({"ThrottledError": 2245}, ("ThrottledError", 429))
+    'last ThrottledError 429'
+    """
+    most = max(counted, key=lambda kind: counted[kind], default=last[0])
+    mostly = "" if most == last[0] else f"mostly {one_line(most)}, "
+    return f"{mostly}last {named_error(*last)}"
 
 
 def safe_str(error: BaseException) -> str:
