@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from asyncudf import OptionError, RateLimit
 from asyncudf._policies.rate_limit import BlockSize, Bucket, LeasedPermits, Scope, take
+from asyncudf.testing import run_rows
 from tests.kit.errors import task_fails
+from tests.kit.limited import most_within, now
 
 LIMITS = st.builds(
     RateLimit,
@@ -35,6 +37,9 @@ STEPS = st.lists(st.tuples(st.floats(0, 2), st.sampled_from([0.0, 0.5, 1.0, 2.0,
         (lambda: RateLimit(1, per="seconds"), "unknown period of a rate limit 'seconds'; did you mean 'second'?"),  # type: ignore[arg-type]
         (lambda: RateLimit(1, per=0), "per must be more than 0 seconds, not 0"),
         (lambda: RateLimit(1, burst=0.5), "burst must be at least 1, .*, not 0.5"),
+        (lambda: RateLimit(20, burst=0), r"not 0\. .* if 20 are the most .* write RateLimit\(18, burst=1\)"),
+        (lambda: RateLimit(600, per="minute", burst=0), r'write RateLimit\(587, per="minute", burst=1\)'),
+        (lambda: RateLimit(1, per=7.5, burst=0.5), r"write RateLimit\(0.97, per=7.5, burst=1\)"),
         (lambda: RateLimit(1, cost="text"), "cost must be a number or a plain function .*, not 'text'"),  # type: ignore[arg-type]
         (lambda: RateLimit(1, cost=-1), "cost must be a number of more than 0, not -1"),
         (lambda: RateLimit(1, name=""), "name must be a text, not ''"),
@@ -45,6 +50,20 @@ def test_a_limit_that_cannot_work_is_refused(make: Callable[[], Any], said: str)
     """The message has the value and what would do."""
     with pytest.raises(OptionError, match=said):
         make()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 20, 100, 1000])
+def test_what_the_message_says_is_strict(most: int) -> None:
+    """No second has more calls than the service takes."""
+    with pytest.raises(OptionError) as caught:
+        RateLimit(most, burst=0.5)
+    permits = float(str(caught.value).partition("write RateLimit(")[2].partition(",")[0])
+
+    async def begins(x: int) -> float:
+        return now()
+
+    times = run_rows(begins, range(3 * most), rate_limit=RateLimit(permits, burst=1), capacity=2 * most)
+    assert 0.8 * most < most_within(1.0, times) <= most or most < 3
 
 
 def test_a_coroutine_cannot_count_the_cost() -> None:

@@ -54,13 +54,15 @@ class Scope(enum.Enum):
 class RateLimit:
     """At most `permits` in any second, minute or hour, and at most `burst` more that a quiet time has saved up.
 
+    It counts calls of the function. If a call makes several requests, give it a `cost` of as many.
+
     Args:
         permits: how many calls, or how much of what `cost` counts.
         per: "second", "minute", "hour" or "day"; a number of seconds, or a timedelta.
         burst: how many may begin at once after a quiet time; 2% of `permits` if left out, at least 1.
         cost: permits of one call, 1 if left out: a number, or a plain function of the call's arguments, such as one
-            that counts tokens. A call of more than `burst` begins when the burst is saved up, and the calls after it
-            wait until it is paid off.
+            that counts tokens or requests. A call of more than `burst` begins when the burst is saved up, and the calls
+            after it wait until it is paid off.
         name: limits of one name are one limit, over functions and, on one Redis, over jobs.
         scope: "job": all tasks share the limit, which needs a coordinator; "task": each task has its own.
 
@@ -82,8 +84,12 @@ class RateLimit:
         object.__setattr__(self, "permits", amount(self.permits, "permits"))
         object.__setattr__(self, "per", _period(self.per))
         object.__setattr__(self, "scope", choice(Scope)(self.scope, "scope"))
-        if self.burst is not None and amount(self.burst, "burst") < 1:
-            raise OptionError(f"burst must be at least 1, or no call could ever begin, not {safe_repr(self.burst)}")
+        if self.burst is not None and not (is_number(self.burst) and self.burst >= 1):
+            raise OptionError(
+                f"burst must be at least 1, or no call could ever begin, not {safe_repr(self.burst)}. Any period has "
+                f"permits + burst + 2% of permits at most: if {self.permits:g} are the most that the service takes in "
+                f"one, write {self._strict}"
+            )
         if self.cost is not None and not is_plain(self.cost):
             if callable(self.cost) or not is_number(self.cost):
                 raise OptionError(
@@ -122,6 +128,15 @@ class RateLimit:
     def interval(self) -> float:
         """Seconds for one permit."""
         return self.period / self.permits
+
+    @property
+    def _strict(self) -> str:
+        """A limit of which no period has more than `permits`."""
+        # Of a few permits the burst would leave little: there it counts that calls are whole.
+        permits = math.floor((self.permits - 1) / (1 + LEEWAY)) if self.permits >= 10 else 0.97 * self.permits
+        names = {seconds: f'"{name}"' for name, seconds in PERIODS.items()}
+        per = "" if self.period == 1 else f"per={names.get(self.period, f'{self.period:g}')}, "
+        return f"RateLimit({permits:g}, {per}burst=1)"
 
     @property
     def saved(self) -> float:
