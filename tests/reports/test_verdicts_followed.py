@@ -872,6 +872,21 @@ def test_a_short_run_from_the_store_alone_is_not_too_short_to_tell() -> None:
     assert figures["calls"] == 0
 
 
+def test_equal_rows_that_are_called_one_after_another_are_no_slow_resources() -> None:
+    """A task waits for eleven calls of 3 s at its end, of which the longest takes 3 s: it was opening resources."""
+
+    async def call(n: int) -> int:
+        await asyncio.sleep(3.0 if n == 7 else 0.05)
+        if n == 7:
+            raise ConnectionError("refused")  # which no store keeps
+        return n
+
+    rows = [*range(300), *[7] * 10]
+    figures = run_of_a_function(call, rows, capacity=20, on_error="null", store=Store(0.0), version="1")
+    assert figures["seconds"] == pytest.approx(33.0, abs=0.1)
+    assert "tasks waited for their last calls: half of all took 50 ms, the longest 3 s" in verdict(figures).text
+
+
 @pytest.mark.parametrize("rejected", [False, True])
 def test_rows_from_the_store_alone_keep_no_slot_busy(rejected: bool) -> None:
     """A slot is taken to see which rows have a call, on a real clock: that takes a moment, and none has.
