@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from asyncudf import AsyncFunction, CircuitBreaker
+from asyncudf import AsyncFunction, CircuitBreaker, RetryStrategy, RuntimeContext
 from asyncudf.queues import Watermark
 from asyncudf.testing import MemoryStore, run_rows
 from tests.kit.engines import Engine
@@ -250,3 +250,37 @@ def test_timers_have_their_turn_while_a_long_queue_leaves(mode: str) -> None:
     engine.run()
     assert sorted(n for n in engine.output if isinstance(n, int)) == list(range(rows + 9))
     assert max(after - before for before, after in pairwise(left)) <= 10_010
+
+
+class TestCallsThatWait:
+    """A row takes about 400 bytes, and 900 more while its call waits: for its next attempt, or for that of another."""
+
+    def test_rows_in_back_off_count_with_their_calls(self) -> None:
+        begun = list[float]()
+
+        async def busy(n: int, context: RuntimeContext) -> int:
+            if context.attempt_number == 1:
+                begun.append(asyncio.get_running_loop().time())
+                raise ConnectionError(n)
+            return n
+
+        retry = RetryStrategy.fixed_delay(attempts=2, delay=60)
+        options: dict[str, Any] = {"capacity": 2, "retry": retry, "returnType": "bigint", "max_buffered_bytes": LIMIT}
+        assert run_rows(busy, range(300), **options) == [*range(300)]
+        assert LIMIT / 1_500 <= sum(moment < 60 for moment in begun) <= LIMIT / 1_100
+        assert max(begun) < 300, "those whose back-off is over count no more"
+
+    def test_rows_that_wait_for_an_equal_one_count_with_theirs(self) -> None:
+        async def slow(n: int) -> int:
+            await asyncio.sleep(60)
+            return n
+
+        options: dict[str, Any] = {"capacity": 2, "store": MemoryStore(), "version": "1", "returnType": "bigint"}
+        engine, queued = Engine(slow, max_buffered_bytes=LIMIT, **options), list[int]()
+        engine.feed([1] * 300)
+        engine.end()
+        engine.loop.call_at(59.0, engine.look)
+        engine.loop.call_at(59.0, lambda: queued.append(engine.counted["slow"]["metrics"]["queued_peak"]))
+        engine.run()
+        assert LIMIT / 1_800 <= queued[0] <= LIMIT / 1_400
+        assert len(engine.output) == 300

@@ -92,6 +92,9 @@ class CallingOperator(Protocol):
     def admit_without_slot(self) -> None:
         """A row is done and its coroutine still holds the slot: what needs no slot may enter the queue."""
 
+    def waiting_has_changed(self) -> None:
+        """More or fewer calls are in back-off, or follow the call of an equal row."""
+
     def fail(self, error: BaseException) -> None:
         """The task must end with this error."""
 
@@ -103,13 +106,13 @@ class RowSharing:
         keeps_results: whether results are kept for rows to come.
         is_waiting: whether free slots have to wait for a store.
         takes_more: whether another call should be formed.
-        has_followers: whether rows wait for the calls of equal rows.
+        followers: how many rows wait for the calls of equal rows.
     """
 
     keeps_results = False
     is_waiting = False
     takes_more = True
-    has_followers = False
+    followers = 0
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

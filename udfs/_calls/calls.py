@@ -284,6 +284,11 @@ class Calls:
         return call
 
     @property
+    def backing_off(self) -> int:
+        """How many calls are in back-off."""
+        return len(self._backing_off)
+
+    @property
     def has_ready(self) -> bool:
         """Whether there is a call whose next attempt may begin."""
         return bool(self.ready)
@@ -460,10 +465,12 @@ class Calls:
     def _back_off(self, call: Call, seconds: float) -> None:
         self._park(call)
         self._backing_off.add(call)
+        self._operator.waiting_has_changed()
         self._loop.call_later(seconds, self._retry, call)
 
     def _retry(self, call: Call) -> None:
         self._backing_off.discard(call)
+        self._operator.waiting_has_changed()
         self.ready.append(call)
         self.pool.wake()
 

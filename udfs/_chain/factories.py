@@ -33,6 +33,7 @@ from .._operators.synchronous import (
 )
 from .._policies.options import EventLoop, OnError
 from .._policies.watermarks import WatermarkGenerator, WatermarkStrategy
+from .._stored.rows import KEYED
 from .environment import TaskEnvironment
 from .function_plan import FunctionPlan
 
@@ -150,6 +151,8 @@ class WaitFactory(OperatorFactory):
         """The bytes of its rows in its queue; those of the source are counted by batches."""
         added, result = self.function_plan.size_in_queue()
         place = PLACE + added + before.size_of_place
+        if self.function_plan.options.store is not None:
+            place += KEYED
         if self.function_plan.spec.takes_mapping:
             place += size_of_dict(len(self.positions))
         weigh = before.weigher()

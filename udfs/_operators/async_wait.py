@@ -349,6 +349,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if not self._finished.done():
             self._calls.evaluate_held()
 
+    def waiting_has_changed(self) -> None:
+        """The rows of calls that wait hold more memory than others."""
+        if self._memory is not None:
+            self._memory.hold_calls(self._calls.backing_off + self._sharing.followers)
+
     # Results leave.
 
     def push(self) -> None:
@@ -441,7 +446,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             # Slots were taken to see which rows have a call, and none had.
             self.counters.account.move(State.CALLS_BUSY, State.STORE)
         if self._memory is not None:
+            self.waiting_has_changed()
             self._memory.look()
             totals.bytes_peak = self._memory.peak
-        follows = self._sharing.has_followers and not self._pool.is_full
+        follows = self._sharing.followers > 0 and not self._pool.is_full
         self.counters.look(*self.in_progress, was_blocked=was_blocked, follows=follows)

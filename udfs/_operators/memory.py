@@ -17,6 +17,7 @@ from asyncudf.queues import StreamElementQueue
 __all__ = ("PLACE", "BatchToken", "InputBatch", "InputBatches", "QueueMemory", "RowSizes")
 
 PLACE = 384  # bytes of a row in a queue: its entry, its record, and the tuples of its arguments, origin and results
+CALL = 900  # bytes of a row whose call waits for its next attempt, or for that of an equal row: the call, its timer
 NEWEST = 2  # input batches: one from which rows are taken, one that is read ahead
 
 
@@ -142,7 +143,7 @@ class QueueMemory:
     #
     # bytes: rows in the queue * their place, _held, and the input batches
     # queue.most follows _held and the input batches at once, so that asking for places costs nothing
-    # _held: what entries hold beside their places
+    # _held: what entries hold beside their places, and calls that wait; _calls: how many such calls there are
 
     def __init__(
         self, queue: StreamElementQueue, limit: int, least: int, sizes: RowSizes, inputs: InputBatches
@@ -152,7 +153,7 @@ class QueueMemory:
         self._least = min(least, queue.capacity)
         self._place, self._size_of_row, self.size_of_result = sizes.place, sizes.row, sizes.result
         self._inputs = inputs
-        self._held = 0
+        self._held = self._calls = 0
         self.peak = 0
         if sizes.row is not None or sizes.result is not None:
             queue.memory = self
@@ -186,6 +187,11 @@ class QueueMemory:
         held = self._hold(sum(map(self.size_of_result, results)))
         self.look()
         return held
+
+    def hold_calls(self, count: int) -> None:
+        """So many calls wait now."""
+        self._hold(CALL * (count - self._calls))
+        self._calls = count
 
     def release(self, held: int) -> None:
         self._hold(-held)

@@ -10,7 +10,9 @@ from asyncudf.queues import Entry, StreamElement, StreamRecord
 from .._calls.call import Call
 from .stored_results import Found
 
-__all__ = ("CacheMiss", "CachedRows", "Inlet", "NullAnswers", "misses_of", "plain")
+__all__ = ("KEYED", "CacheMiss", "CachedRows", "Inlet", "NullAnswers", "misses_of", "plain")
+
+KEYED = 320  # bytes by which a `CacheMiss` is larger than a record, with its key
 
 
 class CacheMiss(StreamRecord):

@@ -116,8 +116,8 @@ class StoreSharing(RowSharing):
         return self.inlet.is_behind
 
     @property
-    def has_followers(self) -> bool:  # type: ignore[override]
-        return bool(self._followers)
+    def followers(self) -> int:  # type: ignore[override]
+        return len(self._followers)
 
     # Before the call.
 
@@ -145,6 +145,7 @@ class StoreSharing(RowSharing):
             self._calls.conclude(self._calls.open_row(entry), [row.error])
         else:
             follower = self._followers[entry] = self._calls.open_row(entry)
+            self._operator.waiting_has_changed()
             if key in self._called:
                 self._calls.start_deadline(follower, follower.started)
         return False
@@ -302,6 +303,8 @@ class StoreSharing(RowSharing):
             self._followers.pop(follower).done = True
             self._totals.shared_flights += 1
             self._have(follower, found)
+        if followers:
+            self._operator.waiting_has_changed()
 
     def _end_lease(self, key: bytes) -> None:
         """Give back the lease of a key whose call is over, or is not made."""
