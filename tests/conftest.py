@@ -7,6 +7,7 @@ import gc
 import pytest
 from hypothesis import HealthCheck, settings
 
+from asyncudf._loop import bridge
 from tests.kit.java import start_fast
 from tests.kit.thorough import EXAMPLES, THOROUGH_EXAMPLES
 
@@ -24,6 +25,8 @@ settings.register_profile(
 settings.register_profile("thorough", settings.get_profile("asyncudf"), max_examples=THOROUGH_EXAMPLES)
 settings.load_profile("asyncudf")
 
+# A busy machine may take a second for anything: an empty batch would then come before what a test reads.
+bridge.SILENCE = 3600.0
 start_fast()  # many short queries, and programs with a Spark of their own
 
 # What two processes side by side take first: what takes long, so that neither waits for the other in the end.

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf import AsyncUDFError, OptionError, async_pandas_udf
+from asyncudf import AsyncUDFError, FunctionError, OptionError, ResultError, async_pandas_udf
 from asyncudf.testing import VirtualClockLoop, run_rows, run_stream
 from tests.kit.engines import Engine
 from tests.kit.functions import hangs, sleepy
@@ -171,3 +171,28 @@ def test_rows_that_do_not_fit_their_schema_are_refused(value: object) -> None:
     """The error was pyarrow's own, and named nothing of the kit's."""
     with pytest.raises(OptionError, match=r"the rows do not fit the schema struct<t:int>: "):
         run_stream(lambda stream: stream.filter(lambda row: True), [{"t": value}], "t int")
+
+
+@pytest.mark.parametrize("declared", ["char(4)", "varchar(3)", "struct<code: char(4)>", "array<varchar(3)>"])
+def test_a_type_that_spark_takes_from_no_python_function_is_refused_here_too(declared: str) -> None:
+    """It said that Arrow does not know CharType(4), and the kit took it."""
+
+    async def code(x: int) -> Any:
+        return "a"
+
+    with pytest.raises(
+        FunctionError, match=r"code is declared as .*char\(\d\).*, which Spark takes .*; declare string"
+    ):
+        run_rows(code, [1], returnType=declared)
+
+
+@pytest.mark.parametrize(
+    ("declared", "field"),
+    [("map<string,int>", "key"), ("struct<m: map<string,int>>", "m.key"), ("map<int,string>", "value")],
+)
+def test_a_key_or_a_value_of_a_map_that_does_not_fit_is_named(declared: str, field: str) -> None:
+    async def keyed(x: int) -> Any:
+        return {"m": {1: 1}} if "m:" in declared else {1: 1}
+
+    with pytest.raises(ResultError, match=f"returned 1 .int. in field '{field}': declared string"):
+        run_rows(keyed, [1], returnType=declared)

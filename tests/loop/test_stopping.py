@@ -346,6 +346,7 @@ def test_a_silence_is_filled_with_empty_batches(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_empty_batch_follows_a_second_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
+    monkeypatch.setattr(bridge_module, "SILENCE", 1.0)
     monkeypatch.setattr(bridge_module, "time", types.SimpleNamespace(monotonic=lambda: now))
 
     def flush() -> None:

@@ -397,6 +397,17 @@ def test_delays_are_read_as_spark_writes_them(no_job):
             WatermarkStrategy.for_bounded_out_of_orderness("ts", wrong)
 
 
+@pytest.mark.parametrize("column", ["struct(1 AS a, 2 AS a)", "array(struct(1 AS a, 2 AS a))"])
+def test_a_struct_with_a_name_given_twice_is_refused_though_nobody_reads_it(spark, no_job, column):
+    """Spark's own error named neither the column nor what to do, and came with the first batch."""
+    df = spark.range(2).select("id", sf.expr(column).alias("pair"))
+    refused = "column 'pair' has a struct with two fields called 'a', .*leave the column out, or give each"
+    with pytest.raises(FunctionError, match=refused):
+        ordered_wait(df, total, "id")
+    with pytest.raises(FunctionError, match=refused):
+        AsyncStream(df)
+
+
 @pytest.mark.parametrize("column", ["INTERVAL '1-2' YEAR TO MONTH", "array(struct(INTERVAL '3' MONTH AS m))"])
 def test_a_column_that_pyarrow_cannot_read_is_refused_though_nobody_reads_it(spark, column):
     df = spark.range(2).select("id", sf.expr(column).alias("span"))

@@ -38,8 +38,14 @@ def check_columns(schema: spark.StructType, what: str) -> None:
 
 
 def check_readable(schema: spark.StructType) -> None:
-    """Raises FunctionError for a column that pyarrow cannot take out of a batch, also if no function reads it."""
+    """Raises FunctionError for a column that cannot come in a batch of Arrow's, also if no function reads it."""
     for field in schema.fields:
+        if (twice := _name_given_twice(field.dataType)) is not None:
+            raise FunctionError(
+                f"column {field.name!r} has a struct with two fields called {twice!r}, which Spark hands to no Python "
+                "function, also if it does not read them: leave the column out, or give each field its own name, as in "
+                f"df.withColumn({field.name!r}, sf.col({field.name!r}).cast('struct<...>'))"
+            )
         if spark.YearMonthIntervalType in map(type, inside(field.dataType)):
             raise FunctionError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, which pyarrow does not know; leave it out, "
@@ -49,11 +55,17 @@ def check_readable(schema: spark.StructType) -> None:
 
 def check_names(data_type: spark.DataType, who: str) -> None:
     """Raises FunctionError for a struct at any depth with two fields of one name: a dict cannot have both."""
+    if (twice := _name_given_twice(data_type)) is not None:
+        raise FunctionError(f"the type of {who} has two fields called {twice!r}; give each its own name")
+
+
+def _name_given_twice(data_type: spark.DataType) -> str | None:
     for struct in inside(data_type):
         names = struct.names if isinstance(struct, spark.StructType) else []
         for name in names:
             if names.count(name) > 1:
-                raise FunctionError(f"the type of {who} has two fields called {name!r}; give each its own name")
+                return str(name)
+    return None
 
 
 def arrow_type_or_none(field: spark.StructField) -> Any:

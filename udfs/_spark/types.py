@@ -15,7 +15,7 @@ from .._errors.exceptions import FunctionError, OptionError
 from .._functions.annotations import UnknownTypeError
 from .._functions.side_outputs import OutputTag
 from .._text.safe import safe_repr
-from ._compat import VariantType, from_ddl, setting, to_arrow
+from ._compat import VariantType, from_ddl, inside, setting, to_arrow
 from .objects import with_objects
 
 __all__ = ("active_session", "arrow_type", "parsed", "parsed_offline", "side_output_type", "timestamp_type", "to_json")
@@ -26,7 +26,11 @@ def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:
     try:
         return with_objects(to_arrow(declared), declared)
     except TypeError as error:
-        raise FunctionError(f"{who} is declared as {declared}, which Arrow does not know") from error
+        kinds = (spark.CharType, spark.VarcharType)
+        fix = "declare string" if any(isinstance(one, kinds) for one in inside(declared)) else "declare another type"
+        raise FunctionError(
+            f"{who} is declared as {declared.simpleString()}, which Spark takes from no Python function; {fix}"
+        ) from error
 
 
 def parsed(ddl: str) -> spark.DataType:
@@ -190,6 +194,10 @@ def _type(tokens: _Tokens) -> Any:
             scale = next(tokens) if tokens.take(",") else "0"
             tokens.need(")")
         return f"decimal({int(precision)},{int(scale)})"
+    if name in ("char", "character", "varchar") and tokens.take("("):
+        length = int(next(tokens))
+        tokens.need(")")
+        return f"{'varchar' if name == 'varchar' else 'char'}({length})"
     return tokens.timestamp if name == "timestamp" else _NAMES[name]
 
 
