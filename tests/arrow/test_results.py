@@ -123,7 +123,7 @@ MISMATCHES = [
     (pa.list_(pa.float32()), [math.nan, 1e300], "1e+300 (float) in field '[]'"),
     (pa.list_(pa.float32()), [1.5, math.nan, 1e300], "1e+300 (float) in field '[]'"),
     (pa.list_(pa.float32()), np.array([1.5, 1e300]), "1e+300 (float) in field '[]'"),
-    (pa.map_(pa.string(), pa.float32()), {"a": 1e300}, "1e+300 (float) in field ' value'"),
+    (pa.map_(pa.string(), pa.float32()), {"a": 1e300}, "1e+300 (float) in field 'value'"),
     (pa.bool_(), 1, "1 (int): declared bool"),
     (pa.string(), b"x", "b'x' (bytes): declared string"),
     (pa.string(), 5, "5 (int): declared string"),
