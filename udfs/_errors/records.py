@@ -48,9 +48,9 @@ def is_fatal(error: BaseException | None) -> bool:
     if error is None:
         return False
     kind = type(error)
-    if issubclass(kind, BaseExceptionGroup):
-        return any(map(is_fatal, leaves(error)))
-    return issubclass(kind, FatalError) or not issubclass(kind, (Exception, asyncio.CancelledError))
+    if not issubclass(kind, (FatalError, BaseExceptionGroup)):  # one look, as each error is looked at several times
+        return not issubclass(kind, (Exception, asyncio.CancelledError))
+    return issubclass(kind, FatalError) or any(map(is_fatal, leaves(error)))
 
 
 def is_no_rows_fault(error: BaseException) -> bool:

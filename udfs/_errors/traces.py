@@ -64,7 +64,7 @@ def _has_raised(handled: BaseException, error: BaseException) -> bool:
 
 def is_raised_alone(error: BaseException) -> bool:
     """Whether it is no group, has no cause, and was raised while no other exception was handled."""
-    return _cause(error) is None and _context(error) is None and not is_group(error)
+    return _cause(error) is None and _context(error) is None and not issubclass(type(error), BaseExceptionGroup)
 
 
 def frames_of(error: BaseException) -> list[FrameType]:
