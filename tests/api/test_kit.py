@@ -188,7 +188,7 @@ def test_a_type_that_spark_takes_from_no_python_function_is_refused_here_too(dec
 
 @pytest.mark.parametrize(
     ("declared", "field"),
-    [("map<string,int>", "key"), ("struct<m: map<string,int>>", "m.key"), ("map<int,string>", "value")],
+    [("map<string,int>", "key"), ("struct<m: map<string,int>>", "m key"), ("map<int,string>", "value")],
 )
 def test_a_key_or_a_value_of_a_map_that_does_not_fit_is_named(declared: str, field: str) -> None:
     async def keyed(x: int) -> Any:

@@ -332,6 +332,7 @@ class Pickled:
 def test_attributes_of_a_stream_can_be_looked_up_and_nothing_is_planned(spark):
     """Each of these planned the stream, pickled its functions and persisted its rows until `close`."""
     keeps = spark._jsparkSession.sharedState().cacheManager()
+    spark.catalog.clearCache()  # of the tests before
     stream = AsyncStream(spark.range(2)).ordered_wait(Pickled(), returnType="long", on_error="dead_letter")
     before = Pickled.times
     has = ["show", "count", "toPandas", "union", "write_nothing", "shape", "pickled", "_repr_html_", "__array__", "_x"]

@@ -210,7 +210,7 @@ def _list(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
 
 
 def _map(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
-    start = f"{path}." if path else ""
+    start = f"{path} " if path else ""
     fit_key = _as_stored(_nullable(arrow_type.key_type, f"{start}key", extra, False), arrow_type.key_type)
     fit_item = _nullable(arrow_type.item_type, f"{start}value", extra, arrow_type.item_field.nullable)
     is_hashable = not pa.types.is_nested(arrow_type.key_type)  # the lists and dicts of arrays and structs are not
