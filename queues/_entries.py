@@ -39,9 +39,11 @@ class Memory(Protocol):
 
     def hold_row(self, record: Row, /) -> int:
         """Count a row that enters the queue; returns its bytes."""
+        ...
 
     def hold_results(self, results: Sequence[Any], /) -> int:
         """Count the results of a row in the queue; returns their bytes."""
+        ...
 
     def release(self, held: int, /) -> None: ...
 

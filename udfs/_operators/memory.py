@@ -63,7 +63,7 @@ class InputBatch:
     """
 
     elements: Iterable[Any]
-    token: Token
+    token: Any
     size: int
 
     def __iter__(self) -> Iterator[Any]:
