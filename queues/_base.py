@@ -61,14 +61,15 @@ class StreamElementQueue(ABC):
             raise TypeError(f"a queue holds stream elements, not {type(element).__name__}; wrap rows in StreamRecord")
         if len(self.line) >= self.most:
             return None
-        return self.put_record(element) if isinstance(element, StreamRecord) else self._put_marker(element)
+        return self.put_record(element) if isinstance(element, StreamRecord) else self.put_marker(element)
 
     @abstractmethod
     def put_record(self, record: Row) -> Entry:
         """Put a record, or a plain tuple of the same; only when there is a place for it."""
 
     @abstractmethod
-    def _put_marker(self, marker: StreamElement) -> Entry: ...
+    def put_marker(self, marker: StreamElement) -> Entry:
+        """Put a marker at its place behind the records."""
 
     def put_completed(self, records: Sequence[Row], results: Sequence[Any]) -> None:
         """Put records that are complete already, with one result each.

@@ -41,7 +41,7 @@ class OrderedStreamElementQueue(StreamElementQueue):
         self.line.append(entry)
         return entry
 
-    def _put_marker(self, marker: StreamElement) -> Entry:
+    def put_marker(self, marker: StreamElement) -> Entry:
         entry = MarkerEntry(marker)
         self.line.append(entry)
         return entry

@@ -60,7 +60,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         self.line[entry] = None
         return entry
 
-    def _put_marker(self, marker: StreamElement) -> Entry:
+    def put_marker(self, marker: StreamElement) -> Entry:
         entry = MarkerEntry(marker)
         self._begin_segment()
         self.line[entry] = None

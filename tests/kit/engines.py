@@ -62,6 +62,14 @@ class Engine:
         """Say that no batch follows."""
         self._chain.end_of_input()
 
+    def emitted(self, size: int) -> None:
+        """Say that results of so many bytes are on their way to Spark, as its worker does."""
+        self._chain.emitted(size)
+
+    def taken(self) -> None:
+        """Say that Spark has taken the oldest of them."""
+        self._chain.taken()
+
     def run(self, *others: Engine, until: float | None = None) -> None:
         """Run, with others on the same loop, until all rows are done, or cancel what is still running at that time."""
         try:

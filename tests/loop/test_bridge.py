@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture
+from asyncudf._loop import bridge as bridge_module
 from asyncudf._loop import shutdown
-from asyncudf._loop.bridge import Bridge
+from asyncudf._loop.bridge import Bridge, Reader
+from asyncudf._metrics.time_account import State, TimeAccount
 from asyncudf.queues import StreamRecord
 from tests.kit.bridges import batch, begin_to_close, start
 from tests.kit.threads import left_threads, loop_threads
@@ -107,6 +111,69 @@ def test_at_most_one_batch_is_read_ahead_of_the_one_in_work() -> None:
 
     out = start(call, capacity=2, queue_size=2).pipe(source())
     assert sum(len(batch) for batch in out) == 30
+
+
+def test_calls_stop_while_spark_does_not_take_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All results of the two batches that were fed waited: 2,000 of them. The bound is three, of a hundred each."""
+    begun = 0
+    idle: queue.SimpleQueue[State] = queue.SimpleQueue()
+    enter = TimeAccount.enter
+
+    def entering(account: TimeAccount, state: State) -> None:
+        enter(account, state)
+        if begun and state is not State.CALLS_BUSY:
+            idle.put(state)
+
+    monkeypatch.setattr(TimeAccount, "enter", entering)
+
+    async def page(x: int) -> str:
+        nonlocal begun
+        begun += 1
+        return "x" * 1_000
+
+    with contextlib.closing(start(page, returnType="string", max_buffered_bytes=250_000)) as bridge:
+        assert list(bridge.until_requested()) == []
+        bridge.feed(batch(*range(1_000)))
+        assert idle.get() is State.OUTPUT
+        assert 300 <= begun <= 500
+        out = sum(map(len, bridge.pipe(batches(range(1_000)))))
+    assert (out, begun) == (2_000, 2_000)
+
+
+def test_a_sign_of_life_is_no_batch_that_spark_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge_module, "SILENCE", 0.0)
+    told: list[str] = []
+
+    class Silent:
+        """Emits a batch once it is fed, and ends when Spark has taken it."""
+
+        def __init__(self, loop: Any, request_batch: Any, emit: Callable[[Any], None]) -> None:
+            self.request_batch, self.emit = request_batch, emit
+            self.is_fed, self.is_taken = asyncio.Event(), asyncio.Event()
+
+        def feed(self, batch: Any) -> None:
+            self.is_fed.set()
+
+        def end_of_input(self) -> None: ...
+
+        def taken(self) -> None:
+            told.append("taken")
+            self.is_taken.set()
+
+        async def run(self) -> None:
+            self.request_batch()
+            await self.is_fed.wait()
+            self.emit(["row"])
+            await self.is_taken.wait()
+
+    reader = Reader[list[str]](empty_batch=list)
+    with contextlib.closing(Bridge(Silent, 1, asyncio.new_event_loop(), reader)) as bridge:
+        assert not any(bridge.until_requested())
+        results = bridge.finish()
+        assert [next(results), next(results)] == [[], []]
+        bridge.feed([])
+        assert [batch for batch in islice(results, 1_000_000) if batch] == [["row"]]
+    assert told == ["taken"]
 
 
 def test_a_slow_service_does_not_keep_finished_rows_from_spark() -> None:

@@ -14,6 +14,7 @@ from asyncudf import AsyncFunction, CircuitBreaker, RetryStrategy, RuntimeContex
 from asyncudf.queues import Watermark
 from asyncudf.testing import MemoryStore, run_rows
 from tests.kit.engines import Engine
+from tests.kit.figures import figures_so_far
 
 LIMIT = 100_000  # bytes
 SUSPENDS = pytest.mark.parametrize("suspends", [False, True], ids=["at once", "later"])
@@ -284,3 +285,60 @@ class TestCallsThatWait:
         engine.run()
         assert LIMIT / 1_800 <= queued[0] <= LIMIT / 1_400
         assert len(engine.output) == 300
+
+
+@pytest.mark.parametrize("kind", ["at once", "later", "many at once", "0..n"])
+def test_no_call_begins_while_spark_does_not_take_results(kind: str) -> None:
+    """However few rows are in the queue: each that leaves would make a place for another one."""
+    begun = 0
+
+    async def later(n: int) -> str:
+        nonlocal begun
+        begun += 1
+        if kind == "later":
+            await asyncio.sleep(0.1)
+        return "x"
+
+    async def many(n: pd.Series) -> pd.Series:
+        nonlocal begun
+        begun += len(n)
+        return n.astype(str)
+
+    async def letters(n: int) -> AsyncIterator[str]:
+        nonlocal begun
+        begun += 1
+        yield "x"
+
+    functions: dict[str, Any] = {"many at once": many, "0..n": letters}
+    options: dict[str, Any] = {"batch_size": 10} if kind == "many at once" else {}
+    function = functions.get(kind, later)
+    engine = Engine(function, returnType="string", capacity=2, max_buffered_bytes=LIMIT, **options)
+    seen = []
+
+    def look(state: str, change: Callable[[], None]) -> None:
+        engine.look()
+        seen.append((state, begun, figures_so_far(engine).time["output"]))
+        change()
+
+    engine.feed(range(10))
+    engine.loop.call_at(10.0, look, "idle", lambda: [engine.emitted(LIMIT - 1), engine.feed(range(10))])
+    engine.loop.call_at(20.0, look, "nearly", lambda: [engine.emitted(1), engine.feed(range(10)), engine.end()])
+    engine.loop.call_at(30.0, look, "full", engine.taken)
+    engine.run()
+    assert [(state, count) for state, count, _ in seen] == [("idle", 10), ("nearly", 20), ("full", 20)]
+    assert (seen[1][2], seen[2][2]) == (0, pytest.approx(10))
+    assert begun == 30
+    assert figures_so_far(engine).rows == 30
+
+
+def test_a_marker_has_its_place_though_results_before_it_have_filled_the_memory() -> None:
+    """The job ended with an AssertionError: the marker had a place until the results before it came."""
+
+    async def page(n: int) -> str:
+        if n == 0:
+            await asyncio.sleep(60)
+        return "x" * 300
+
+    rows = [*range(150), Watermark(5), *range(150, 400)]
+    found = run_rows(page, rows, capacity=2, returnType="string", max_buffered_bytes=LIMIT)
+    assert (len(found), found[150]) == (401, Watermark(5))

@@ -322,8 +322,10 @@ def test_the_memory_to_plan_with_is_more_than_any_peak_of_a_worker() -> None:
     peaks = {each.system: each.values for each in load(LATEST).outcomes[HELD.id].figures if each.quantity == "peak MB"}
     assert peaks.keys() == LIMITS.keys()
     for name, values in peaks.items():
-        held = capacity * HELD_SIZE + waiting[name] + OUTPUT_BYTES + 2 * batch_rows * HELD_SIZE
-        assert max(values) * 1e6 <= 2 * held + 200 * 2**20
+        held = capacity * HELD_SIZE + waiting[name] + OUTPUT_BYTES
+        # In that run results on their way to Spark did not count: all of two batches could wait.
+        held += 2 * batch_rows * HELD_SIZE
+        assert max(values) * 1e6 <= 2 * held + 300 * 2**20
 
 
 # Peers and ours are measured alike.

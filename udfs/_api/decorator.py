@@ -176,9 +176,10 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         queue_size: how many rows may be in flight or wait for their turn, in each task. Leave it out, and memory alone
             is the bound. With `queue_size=capacity` a slow row stops all new calls, as in Flink.
         max_buffered_bytes: how much memory these rows may take, in each task: 256 MiB unless given. What counts are the
-            results that wait, the input batches that rows keep alive, and about 400 bytes for each row. At this size no
-            row enters until others have left, but always as many as `capacity` calls need. Results of calls in flight
-            come on top. None for no limit but `queue_size`, which is then 100 * capacity (or capacity full batches).
+            results that wait, also for Spark to read them, the input batches that rows keep alive, and about 400 bytes
+            for each row. At this size no row enters until others have left, but always as many as `capacity` calls
+            need, unless Spark does not read. Results of calls in flight come on top. None for no limit but
+            `queue_size`, which is then 100 * capacity (or capacity full batches).
         timeout: seconds for a row from its first call to its result, all attempts and back-offs included; 180 unless
             given, None for no limit. At the deadline the call is cancelled and the row is done at once.
         attempt_timeout: seconds for one attempt; no limit unless given.

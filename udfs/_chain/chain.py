@@ -14,7 +14,7 @@ from asyncudf.queues import LatencyMarker, StreamRecord
 
 from .._operators.async_wait import AsyncWaitOperator
 from .._operators.intake import InputElement
-from .._operators.memory import InputBatch, InputBatches
+from .._operators.memory import InputBatch, TaskBatches
 from .._operators.operator import BufferedOperator, ChainedOperator, Operator, SourceOperator
 from .._operators.outputs import (
     BroadcastingOutput,
@@ -66,8 +66,8 @@ class Chain:
 
     def __init__(self, plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks) -> None:
         self._operators: Sequence[Operator] = ()
-        self._inputs = InputBatches(environment.loop)
-        made = _Operators(plan, dataclasses.replace(environment, fail=self.fail, inputs=self._inputs), sinks)
+        self._batches = TaskBatches(environment.loop)
+        made = _Operators(plan, dataclasses.replace(environment, fail=self.fail, batches=self._batches), sinks)
         self.head = made.head
         self.counted = made.counted()
         self._operators = [*made.by_node.values(), *([] if plan.head else [made.head])]
@@ -80,10 +80,18 @@ class Chain:
     def feed(self, elements: Iterable[InputElement]) -> None:
         """Pass a batch to the head."""
         if isinstance(elements, InputBatch):
-            self._inputs.add(elements)
+            self._batches.add(elements)
         if self._markers is not None and not self._markers.have_begun:
             elements = self._markers.begin(elements)
         self.head.feed(elements)
+
+    def emitted(self, size: int) -> None:
+        """Say that a batch of so many bytes is on its way to Spark."""
+        self._batches.emit(size)
+
+    def taken(self) -> None:
+        """Say that Spark has taken the oldest batch that was emitted."""
+        self._batches.taken()
 
     def end_of_input(self) -> None:
         """Say that nothing follows."""

@@ -13,7 +13,7 @@ from .._errors.exceptions import FatalError
 from .._functions.side_outputs import SideTypes
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import SparkThread
-from .._operators.memory import InputBatches
+from .._operators.memory import TaskBatches
 from .._stored.stored_results import StoredResults
 from .._stores.base import in_folder, of_task
 from .function_plan import FunctionPlan
@@ -37,7 +37,7 @@ class TaskEnvironment:
         side_types: the checks of rows of side outputs; a side output that is not read has none.
         request_batch: asks for the next batch of elements.
         fail: ends the chain with an error.
-        inputs: the input batches that its rows keep alive; each chain has its own.
+        batches: those of its input and output that count; each chain has its own.
         sampled: called each time the figures of the chain's operators were brought up to date.
         folder: where an executor's stores are; None: in a folder of this process.
         own_clock: seconds; the loop's time unless given.
@@ -58,7 +58,7 @@ class TaskEnvironment:
     side_types: SideTypes = lambda tag: None
     request_batch: Callable[[], None] = lambda: None
     fail: Callable[[BaseException], None] = _raise
-    inputs: InputBatches | None = None
+    batches: TaskBatches | None = None
     sampled: Callable[[], None] = lambda: None
     folder: str | None = None
     own_clock: Callable[[], float] | None = None

@@ -194,7 +194,7 @@ class WaitFactory(OperatorFactory):
             validate=plan.result_validator(),
             codec=codec,
             sizes=self._row_sizes(before),
-            inputs=environment.inputs,
+            batches=environment.batches,
             may_edit=self.may_edit(before),
             stored=None if store is None else environment.stored(plan),
             counters=counters,

@@ -36,6 +36,7 @@ class LoopTask(Protocol[In_contra]):
 
     def feed(self, batch: In_contra, /) -> None: ...
     def end_of_input(self) -> None: ...
+    def taken(self) -> None: ...  # Spark has taken the oldest batch that was emitted
     async def run(self) -> None: ...
 
 
@@ -147,13 +148,15 @@ class Bridge(Generic[In, Out]):
         """Batches, up to the message that is waited for or to the end of all."""
         while True:
             what, content = self._next()
-            if what == "batch":
+            if what in ("batch", "sign of life"):
                 self._last_output = time.monotonic()
                 self._reader.spark_thread.leave()
                 try:
                     yield content
                 finally:
                     self._reader.spark_thread.come_back()
+                    if what == "batch":
+                        self._send(lambda: self._loop_task.taken())
             elif what == "request_batch":
                 if last == "request_batch":
                     return
@@ -175,7 +178,7 @@ class Bridge(Generic[In, Out]):
             while True:
                 self._reader.flush()
                 if empty_batch is not None and time.monotonic() - self._last_output >= SILENCE:
-                    return "batch", empty_batch()
+                    return "sign of life", empty_batch()
                 with contextlib.suppress(queue.Empty):
                     return self._outbox.get(timeout=WATCH)
         finally:

@@ -28,7 +28,7 @@ from .._stored.sharing import StoreSharing
 from .._stored.stored_results import StoredResults
 from .fast_path import FastPath
 from .intake import Intake, MicroBatch
-from .memory import InputBatches, QueueMemory, RowSizes
+from .memory import QueueMemory, RowSizes, TaskBatches
 from .operator import BufferedOperator, ChainedOperator
 from .outputs import Output
 from .queues import Emitter, queue_of
@@ -47,7 +47,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         validate: checks and converts each result; raises ResultError for a result of another type.
         codec: for vectorized functions.
         sizes: how many bytes a row holds, for `options.max_buffered_bytes`.
-        inputs: the input batches of the task.
+        batches: those of the task.
         may_edit: whether arguments may be lists or dicts, which an attempt could edit before the next attempt.
         stored: the store of the function in this task; closed with the operator.
         rng: for the jitter of delays.
@@ -82,7 +82,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         validate: Callable[[Any], Any] | None = None,
         codec: BatchCodec | None = None,
         sizes: RowSizes | None = None,
-        inputs: InputBatches | None = None,
+        batches: TaskBatches | None = None,
         may_edit: bool = True,
         stored: StoredResults | None = None,
         counters: TaskCounters | None = None,
@@ -100,9 +100,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._queue = queue_of(options)
         self._memory: QueueMemory | None = None
         if (limit := options.max_buffered_bytes) is not None:
-            inputs, sizes = inputs or InputBatches(loop), sizes or RowSizes()
-            self._memory = QueueMemory(self._queue, limit, options.open_calls * rows, sizes, inputs)
-            inputs.watch(self._memory.update, self._input_is_freed)
+            batches, sizes = batches or TaskBatches(loop), sizes or RowSizes()
+            self._memory = QueueMemory(self._queue, limit, options.open_calls * rows, sizes, batches)
+            batches.watch(self._memory.update, self._memory_is_free)
         self._emitter = Emitter(self._queue, output)
         has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=has_uncalled)
@@ -148,7 +148,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if self._input.has_ended:
             self.finish_if_drained()
 
-    def _input_is_freed(self) -> None:
+    def _memory_is_free(self) -> None:
         """There may be places again, for a row or for cached rows."""
         if not self.has_finished:
             self.look_at_input()
@@ -419,7 +419,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def why_idle(self) -> State:
         """What a free slot waits for."""
-        if self._held_back:
+        if self._held_back or (self._memory is not None and self._memory.waits_for_spark):
             return State.OUTPUT
         if self._sharing.is_waiting:
             return State.STORE

@@ -142,10 +142,11 @@ class Intake:
         if type(element) is CachedRows:
             self._admit_cached(element)
             return None
-        entry = self.queue.try_put(element)
-        assert entry is not None, "a place was free: only this coroutine-free stretch of code fills it"
+        # It was taken out of the input while there was a place, which results of rows before it may have filled since.
         if isinstance(element, StreamRecord):
+            entry = self.queue.put_record(element)
             return entry if self._sharing.needs_call(element, entry) else None
+        self.queue.put_marker(element)
         self._operator.push()
         return None
 

@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import dataclasses
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 from asyncudf.queues import StreamElementQueue
 
-__all__ = ("PLACE", "BatchToken", "InputBatch", "InputBatches", "QueueMemory", "RowSizes")
+__all__ = ("PLACE", "BatchToken", "InputBatch", "QueueMemory", "RowSizes", "TaskBatches")
 
 PLACE = 384  # bytes of a row in a queue: its entry, its record, and the tuples of its arguments, origin and results
 CALL = 900  # bytes of a row whose call waits for its next attempt, or for that of an equal row: the call, its timer
@@ -70,11 +71,12 @@ class InputBatch:
         return iter(self.elements)
 
 
-class InputBatches:
-    """The input batches that rows of a task keep alive, without the two newest: these are its input.
+class TaskBatches:
+    """The batches of a task beside its input: older ones that rows keep alive, and output that Spark has not taken.
 
     Attributes:
-        bytes: of these batches.
+        bytes: of all these batches; the two newest of the input are free.
+        emitted: bytes of the output alone.
     """
 
     # A row leads to its whole batch, and a batch lives as long as one of its rows, in whatever operator. Behind a
@@ -82,10 +84,15 @@ class InputBatches:
     # batches, until Python frees them: this is exact, and costs nothing for a row. The garbage collector may free one
     # in any thread, so the loop is told.
     #
-    # _sizes: of the batches that live, in the order in which they came; _total: their sum
+    # Rows that have left are in the output until Spark's thread comes back for the next batch. It may be away for long,
+    # while calls go on for the batches that were fed.
+    #
+    # _sizes: of the input batches that live, in the order in which they came; _total: their sum
+    # _emitted: of the output batches, in the order in which Spark takes them
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.bytes = 0
+        self.bytes = self.emitted = 0
+        self._emitted: deque[int] = deque()
         self._loop = loop
         self._sizes: dict[weakref.ref[Any], int] = {}
         self._total = 0
@@ -99,10 +106,21 @@ class InputBatches:
         self._freed.append(freed)
 
     def add(self, batch: InputBatch) -> None:
-        """A batch has come."""
+        """An input batch has come."""
         token = weakref.ref(batch.token, self._is_freed)
         batch.token.grow = partial(self._grow, token)
         self._grow(token, batch.size)
+
+    def emit(self, size: int) -> None:
+        """An output batch of so many bytes is on its way to Spark."""
+        self._emitted.append(size)
+        self.emitted += size
+        self._count()
+
+    def taken(self) -> None:
+        """Spark has taken the oldest output batch."""
+        self.emitted -= self._emitted.popleft()
+        self._shrink()
 
     def _grow(self, token: weakref.ref[Any], size: int) -> None:
         self._sizes[token] = self._sizes.get(token, 0) + size
@@ -115,12 +133,15 @@ class InputBatches:
 
     def _forget(self, token: weakref.ref[Any]) -> None:
         self._total -= self._sizes.pop(token)
+        self._shrink()
+
+    def _shrink(self) -> None:
         self._count()
         for freed in self._freed:
             freed()
 
     def _count(self) -> None:
-        self.bytes = self._total - sum(islice(reversed(self._sizes.values()), NEWEST))
+        self.bytes = self._total - sum(islice(reversed(self._sizes.values()), NEWEST)) + self.emitted
         for changed in self._changed:
             changed()
 
@@ -139,20 +160,21 @@ class QueueMemory:
 
     # The size of a result is not known before its call ends. So the bound does not hold back results, it lets no new
     # rows in: those of calls in progress come on top. And it never lets in fewer rows than the calls need, or large
-    # rows would leave slots without a call, and a batch without its rows.
+    # rows would leave slots without a call, and a batch without its rows. But it lets in none while results of so many
+    # bytes wait for Spark: each row that leaves would make a place for the next one.
     #
-    # bytes: rows in the queue * their place, _held, and the input batches
-    # queue.most follows _held and the input batches at once, so that asking for places costs nothing
+    # bytes: rows in the queue * their place, _held, and the batches
+    # queue.most follows _held and the batches at once, so that asking for places costs nothing
     # _held: what entries hold beside their places, and calls that wait; _calls: how many such calls there are
 
     def __init__(
-        self, queue: StreamElementQueue, limit: int, least: int, sizes: RowSizes, inputs: InputBatches
+        self, queue: StreamElementQueue, limit: int, least: int, sizes: RowSizes, batches: TaskBatches
     ) -> None:
         self._queue = queue
         self._limit = limit
         self._least = min(least, queue.capacity)
         self._place, self._size_of_row, self.size_of_result = sizes.place, sizes.row, sizes.result
-        self._inputs = inputs
+        self._batches = batches
         self._held = self._calls = 0
         self.peak = 0
         if sizes.row is not None or sizes.result is not None:
@@ -162,21 +184,26 @@ class QueueMemory:
     @property
     def bytes(self) -> int:
         """How many there are now."""
-        return len(self._queue) * self._place + self._held + self._inputs.bytes
+        return len(self._queue) * self._place + self._held + self._batches.bytes
 
     @property
     def spare(self) -> int:
         """How many bytes rows that are done at once may add."""
         return self._limit - self.bytes
 
+    @property
+    def waits_for_spark(self) -> bool:
+        """Whether no row is let in because of results that Spark has not taken."""
+        return self._batches.emitted >= self._limit
+
     def look(self) -> None:
         """Bring `peak` up to date."""
         self.peak = max(self.peak, self.bytes)
 
     def update(self) -> None:
-        """The input batches have changed."""
-        rows = (self._limit - self._held - self._inputs.bytes) // self._place
-        self._queue.most = max(self._least, min(rows, self._queue.capacity))
+        """What rows hold, or the batches, have changed."""
+        rows = (self._limit - self._held - self._batches.bytes) // self._place
+        self._queue.most = 0 if self.waits_for_spark else max(self._least, min(rows, self._queue.capacity))
 
     def hold_row(self, record: Any) -> int:
         return 0 if self._size_of_row is None else self._hold(self._size_of_row(record))

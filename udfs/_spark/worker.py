@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from .._arrow.rows import warm_up
+from .._arrow.sizes import estimated_size
 from .._chain.chain import Chain, Sinks
 from .._chain.environment import TaskEnvironment
 from .._chain.function_plan import FunctionPlan
@@ -89,7 +90,12 @@ def start_bridge(
             waited=waited,
             processor=time.process_time,
         )
-        chain = Chain(plan, environment, sinks_of(loop, emit))
+
+        def emit_counted(batch: Any) -> None:
+            chain.emitted(batch.nbytes if hasattr(batch, "nbytes") else estimated_size(batch))
+            emit(batch)
+
+        chain = Chain(plan, environment, sinks_of(loop, emit_counted))
         report.watch(chain)
         return chain
 
