@@ -197,7 +197,9 @@ def test_permits_of_several_leases_add_up() -> None:
     assert permits.due(6.0, 100.0) is None
     assert take([permits], [4.0], 100.0) == pytest.approx(0.5)
     assert take([permits], [4.0], 100.5) == 0.0
-    assert permits.rest() == pytest.approx((100.5, 100.6))
+    permits.add(101.0, 101.2, ahead=50.0)
+    assert permits.give_back() == [pytest.approx((100.5, 100.6)), pytest.approx((151.0, 151.2))]
+    assert permits.held(100.5) == 0.0
 
 
 def test_permits_that_are_not_used_in_time_get_stale() -> None:
@@ -207,7 +209,7 @@ def test_permits_that_are_not_used_in_time_get_stale() -> None:
     assert permits.held(100.03) == pytest.approx(10.0)
     assert permits.held(100.08) == pytest.approx(5.0)
     assert permits.held(101.0) == 0.0
-    assert permits.rest() is None
+    assert permits.give_back() == []
 
 
 @given(LIMITS, STEPS)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Sequence
 
 from .._policies.rate_limit import BlockSize, LeasedPermits, RateLimit, nap_of, take, tightest
 from .client import LEASE, Coordinator
 from .periodic import NOW, RUN, PeriodicTask, TaskLink
 
-__all__ = ("GIVE_BACK", "GRANT", "OPEN", "SharedPermits", "open_limits")
+__all__ = ("GRANT", "OPEN", "SharedPermits", "open_limits")
 
 
 IDLE = 3600.0  # seconds: without a call that needs permits nothing is asked
+UNUSED = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back
 TRIPS = 2.0  # round trips that permits should last for
 RENEWED = LEASE / 2  # seconds before a call begins with permits whose lease would be over by then
 NEVER_USED = -1e8  # seconds: so long ago that any burst is saved up
@@ -53,6 +55,27 @@ end
 )
 
 
+# What a task gives back is free again, also between stretches that others have. A question whose answer was lost comes
+# again, and by then another task may have what was given back.
+_GIVE_BACK = """
+local AGAIN = 60000  -- milliseconds in which a question may come again
+local function give_back(free, from, to)
+  local at = 1
+  while at < #free and free[at] < from do at = at + 2 end
+  from, to = math.max(from, free[at - 1] or -math.huge), math.min(to, free[at] or -math.huge)
+  if to - from <= CLOSE then return end
+  table.insert(free, at, to)
+  table.insert(free, at, from)
+  for _, gap in ipairs({at + 1, at - 1}) do
+    if gap > 0 and free[gap + 1] - free[gap] <= CLOSE then
+      table.remove(free, gap)
+      table.remove(free, gap)
+    end
+  end
+end
+"""
+
+
 # Begins the limits of a job; without this its first calls wait for a lease, as after a loss of memory. A limit without
 # an entry has not been used since the server began, unless the server has evicted keys.
 #
@@ -69,24 +92,35 @@ for i, key in ipairs(KEYS) do keep(key, line_of(key, tonumber(ARGV[i + 1]) - up)
 )
 
 
-# Grants permits for the calls of a task, of all its limits at once: of each a stretch, which may lie ahead. So a task
-# that has to wait knows for how long, and asks once. Where one limit makes the call wait, the permits of the others are
-# those of that later time, for earlier ones would be stale by then.
+# Takes back what a task does not use, and grants permits for its calls, of all its limits at once: of each a stretch,
+# which may lie ahead. So a task that has to wait knows for how long; if it gives that back and asks again, it gets the
+# same, or what has become free before it. Where one limit makes the call wait, the permits of the others are those of
+# that later time, for earlier ones would be stale by then.
 #
-# keys: the limits. Arguments: time; for each limit, in seconds of its time: saved permits, permits of the next call,
-# permits wanted in all (both 0: the task has some); the lease; when the call may begin as far as it has permits.
+# keys: the limits, and a name of the question. Arguments: time; for each limit, in seconds of its time: saved permits,
+# permits of the next call, permits wanted in all (both 0: the task has some, or needs none); the lease; when the call
+# may begin as far as it has permits; for each stretch that is given back its limit's number, epoch, start and end.
 # Answers the time, and for each limit the epoch, and the start and the end of the stretch.
 GRANT = (
     _LINE
+    + _GIVE_BACK
     + """
 local SPAN = 0.1  -- seconds that are granted at most, beside what is there at once
-local lines, asked, lease, due = {}, {}, tonumber(ARGV[#ARGV - 1]), math.max(now, tonumber(ARGV[#ARGV]))
-for i, key in ipairs(KEYS) do
+local question, numbers = KEYS[#KEYS], 3 * (#KEYS - 1) + 1
+local lines, asked, lease, due = {}, {}, tonumber(ARGV[numbers + 1]), math.max(now, tonumber(ARGV[numbers + 2]))
+for i = 1, #KEYS - 1 do
   local saved, length, most = unpack(ARGV, 3 * i - 1, 3 * i + 1)
   saved, length, most = tonumber(saved), tonumber(length), tonumber(most)
-  lines[i] = line_of(key, math.max(lease, length - saved))
+  lines[i] = line_of(KEYS[i], math.max(lease, length - saved))
   lines[i].saved, lines[i].length, lines[i].most, lines[i].start, lines[i].last = saved, length, most, 0, 0
   if most > 0 then asked[#asked + 1] = lines[i] end
+end
+if #ARGV > numbers + 2 and not redis.call('GET', question) then
+  redis.call('SET', question, '', 'PX', AGAIN)
+  for at = numbers + 3, #ARGV, 4 do
+    local line = lines[tonumber(ARGV[at])]
+    if line.epoch == ARGV[at + 1] then give_back(line.free, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])) end
+  end
 end
 local is_final
 repeat
@@ -128,23 +162,6 @@ return answer
 )
 
 
-# Takes back what a task that ends has not used of its last stretches, if no task has had a later one.
-#
-# keys: the limits. Arguments: time; for each limit its epoch, the start and the end of what is left.
-GIVE_BACK = (
-    _LINE
-    + """
-for i, key in ipairs(KEYS) do
-  local line, epoch, first, last = line_of(key, 0), unpack(ARGV, 3 * i - 1, 3 * i + 1)
-  if line.epoch == epoch and math.abs(line.free[#line.free - 1] - tonumber(last)) < CLOSE then
-    line.free[#line.free - 1] = tonumber(first)
-    keep(key, line, -math.huge)
-  end
-end
-"""
-)
-
-
 async def open_limits(coordinator: Coordinator, limits: Sequence[tuple[str, RateLimit]]) -> None:
     """Begin the limits of a job: no task has permits yet, but other jobs may have some of a limit with a name."""
     begin = [NEVER_USED if limit.name is None else LEASE - limit.saved * limit.interval for _, limit in limits]
@@ -166,12 +183,16 @@ class SharedPermits(PeriodicTask):
     # At most one question is under way, and one timer set. The next permits are asked for a round trip before those at
     # hand are used up, so that no call waits for the coordinator.
     #
+    # When the lease is over a task gives back the permits that it has: another may wait for those that it does not use.
+    # If a call waits it asks again in the same question. So it gets the same permits, or what has become free before
+    # them.
+    #
     # A call that needs more permits than there are asks for all that it needs: what is left of an older lease may be
     # stale when the newer one comes due.
     #
     # Permits count for a lease after the last answer: by then a coordinator that has lost its memory grants new ones.
     #
-    # _epochs: of each limit, under which its permits were granted; _newest: its newest stretch, by the server's clock
+    # _epochs: of each limit, under which its permits were granted
     # _ends: the end of the lease
     # _costs: of the call for which permits are asked, or will be; None: no call needs any
 
@@ -180,7 +201,6 @@ class SharedPermits(PeriodicTask):
         self._names = _keys(link.coordinator, limits)
         self._limits = [limit for _, limit in limits]
         self._leased = [LeasedPermits(limit) for limit in self._limits]
-        self._newest = [(0.0, 0.0)] * len(limits)
         self._epochs = [""] * len(limits)
         self._ends = 0.0
         self._size = BlockSize(self._limits)
@@ -199,10 +219,11 @@ class SharedPermits(PeriodicTask):
             self._size.began()
         elif wait is not None:
             self._size.waited()
+            nap = wait
             if now + wait >= self._ends:  # they no longer count by then, unless the lease is renewed
                 is_asked = is_asked or wait <= RENEWED
-                wait = max(wait - RENEWED, self._nap)
-            self._timer = asyncio.get_running_loop().call_later(max(wait, self._nap), self._look_again)
+                nap = min(wait - RENEWED, self._ends - now)
+            self._timer = asyncio.get_running_loop().call_later(max(nap, self._nap), self._look_again)
         if is_asked and self._costs is None:
             self._costs = costs
             self._poke()
@@ -213,18 +234,28 @@ class SharedPermits(PeriodicTask):
         return tightest(self._leased, costs, self._clock())
 
     async def close(self) -> None:
-        """Give back what is not used, as far as no task has later permits."""
+        """Give back what is not used."""
         await super().close()
         if self._timer is not None:
             self._timer.cancel()
 
     def _last_message(self) -> Awaitable[object] | None:
-        rests: list[object] = []
-        for leased, epoch, (start, end) in zip(self._leased, self._epochs, self._newest, strict=True):
-            rest = leased.rest()
-            rests += [epoch, end if rest is None else max(start, self._coordinator.time.theirs(rest[0])), end]
-        is_used_up = not any(leased.rest() for leased in self._leased)
-        return None if is_used_up else self._coordinator.run(GIVE_BACK, self._names, *rests)
+        nothing = [one for limit in self._limits for one in (limit.saved * limit.interval, 0.0, 0.0)]
+        given_back = self._give_back()
+        return self._ask_for(nothing, 0.0, given_back) if given_back else None
+
+    def _give_back(self) -> list[object]:
+        """Of each stretch that is not used, the number of its limit, its epoch, start and end; it is no longer ours."""
+        return [
+            one
+            for number, (leased, epoch) in enumerate(zip(self._leased, self._epochs, strict=True), 1)
+            for start, end in leased.give_back()
+            for one in (number, epoch, start, end)
+        ]
+
+    def _ask_for(self, asked: Sequence[float], begin: float, given_back: Sequence[object]) -> Awaitable[list[str]]:
+        question = self._link.key("question", uuid.uuid4().hex)
+        return self._coordinator.run(GRANT, [*self._names, question], *asked, LEASE, begin, *given_back)
 
     @property
     def _lead(self) -> float:
@@ -241,14 +272,24 @@ class SharedPermits(PeriodicTask):
         return [leased.held(now) < soon * cost for leased, cost in zip(self._leased, costs, strict=True)]
 
     async def _exchange(self) -> float:
+        if self._costs is None and self._has_permits:
+            self._costs = [0.0] * len(self._limits)
         if self._costs is not None:
             await self._lease(self._costs)
             self._costs = None
             self._link.wake()
-        return IDLE
+        return UNUSED if self._has_permits else IDLE
+
+    @property
+    def _has_permits(self) -> bool:
+        now = self._clock()
+        return any(leased.held(now) for leased in self._leased)
 
     async def _lease(self, costs: Sequence[float]) -> None:
         sent, time = self._clock(), self._coordinator.time
+        dues = [leased.due(cost, sent) for leased, cost in zip(self._leased, costs, strict=True)]
+        is_late = any(due >= self._ends for due in [sent, *dues] if due is not None)
+        given_back = self._give_back() if is_late else []
         few = self._few(costs, sent)
         calls = self._size.next(sent, self._lead)
         asked: list[float] = []
@@ -262,7 +303,7 @@ class SharedPermits(PeriodicTask):
             elif due > sent:
                 begin = max(begin, time.theirs(due))
             asked += [one * limit.interval for one in (limit.saved, need, most)]
-        said, *granted = await self._coordinator.run(GRANT, self._names, *asked, LEASE, begin)
+        said, *granted = await self._ask_for(asked, begin, given_back)
         time.update(sent, float(said), self._clock())
         for number, (epoch, start, end) in enumerate(zip(*[iter(granted)] * 3, strict=True)):
             self._add(number, epoch, float(start), float(end))
@@ -275,5 +316,5 @@ class SharedPermits(PeriodicTask):
                 self._leased[number] = LeasedPermits(self._limits[number])
             self._epochs[number] = epoch
         if end > start:
-            self._newest[number] = start, end
-            self._leased[number].add(self._coordinator.time.ours(start), self._coordinator.time.ours(end))
+            ours = self._coordinator.time.ours
+            self._leased[number].add(ours(start), ours(end), start - ours(start))

@@ -295,22 +295,26 @@ class LeasedPermits:
     # used in its time becomes stale: used later, it would come on top of what others have then. It may be late by what
     # the limit saves up, as in a Bucket: never more than `saved` are kept.
     #
-    # _stretches: (start, end) on the task's clock, in their order; what lies before `start` is used or stale
+    # _stretches: (start, end, ahead) on the task's clock, in their order; what lies before `start` is used or stale
 
     def __init__(self, limit: RateLimit) -> None:
         self.interval, self._saved = limit.interval, limit.saved
         self._patience = _patience(limit)
-        self._stretches: deque[tuple[float, float]] = deque()
+        self._stretches: deque[tuple[float, float, float]] = deque()
 
-    def add(self, start: float, end: float) -> None:
-        """Permits that come due in this time."""
+    def add(self, start: float, end: float, ahead: float = 0.0) -> None:
+        """Permits that come due in this time.
+
+        Args:
+            ahead: seconds that the clock of who granted them is ahead.
+        """
         if end > start:
-            self._stretches.append((start, end))
+            self._stretches.append((start, end, ahead))
 
     def held(self, now: float) -> float:
         """How many there are, due or not."""
         self._drop_stale(now)
-        return math.fsum(end - start for start, end in self._stretches) / self.interval
+        return math.fsum(end - start for start, end, _ in self._stretches) / self.interval
 
     def due(self, cost: float, now: float) -> float | None:
         """When a call of this cost may begin; None if there are not as many permits."""
@@ -318,7 +322,7 @@ class LeasedPermits:
         missing = cost * self.interval
         if missing <= ROUNDING:
             return now
-        for start, end in self._stretches:
+        for start, end, _ in self._stretches:
             if (last := start + missing) <= end + ROUNDING:
                 due = last - max(0.0, cost - self._saved) * self.interval
                 return due if due > now + ROUNDING else now
@@ -329,21 +333,23 @@ class LeasedPermits:
         """Take them, now that they are due."""
         missing = cost * self.interval
         while self._stretches and missing > ROUNDING:
-            start, end = self._stretches.popleft()
+            start, end, ahead = self._stretches.popleft()
             if start + missing < end - ROUNDING:
-                self._stretches.appendleft((start + missing, end))
+                self._stretches.appendleft((start + missing, end, ahead))
             missing -= end - start
 
-    def rest(self) -> tuple[float, float] | None:
-        """What is not used of the last stretch, which can be given back."""
-        return self._stretches[-1] if self._stretches else None
+    def give_back(self) -> list[tuple[float, float]]:
+        """Have none any more; returns what was not used, on the clock of who granted it."""
+        rest = [(start + ahead, end + ahead) for start, end, ahead in self._stretches]
+        self._stretches.clear()
+        return rest
 
     def _drop_stale(self, now: float) -> None:
         stale = now - self._patience
         while self._stretches and self._stretches[0][0] < stale:
-            _, end = self._stretches.popleft()
+            _, end, ahead = self._stretches.popleft()
             if end > stale + ROUNDING:
-                self._stretches.appendleft((stale, end))
+                self._stretches.appendleft((stale, end, ahead))
 
 
 class BlockSize:
