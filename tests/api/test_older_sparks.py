@@ -142,6 +142,21 @@ def test_types_that_spark_takes_back_as_others_are_refused_in_a_column(inside: s
     assert callable(async_pandas_udf(same, spark.DayTimeIntervalType()).func)
 
 
+@pytest.mark.skipif(not hasattr(spark, "TimeType"), reason="since Spark 4.1")
+@pytest.mark.parametrize("is_older", [True, False])
+def test_a_time_of_less_than_microseconds_is_refused_in_a_column(
+    is_older: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No Spark takes it back."""
+    monkeypatch.setattr(_compat, "arrow_udf", None if is_older else object())
+    for returns in (spark.TimeType(0), spark.StructType().add("x", spark.ArrayType(spark.TimeType(3)))):
+        with pytest.raises(
+            FunctionError, match=r"same gives time\(\d\), which Spark does not take in a column; declare"
+        ):
+            _ = async_pandas_udf(same, returns).func
+    assert callable(async_pandas_udf(same, spark.TimeType()).func)
+
+
 def test_a_table_function_needs_spark_4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_compat, "HAS_ANALYZE", False)
     with pytest.raises(FunctionError, match=r"from version 4\.0 on.*unordered_wait\(df, function, 'column'\)"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
+import re
 from typing import Any
 
 import pandas as pd
@@ -348,6 +350,54 @@ def test_geometries_come_and_go_as_objects() -> None:
     assert [batch.to_pylist() for batch in column(kinds, [stored], "string")] == [[repr(origin)]]
     with pytest.raises(ResultError, match=r"declared geometry \(give a Geometry\)"):
         run_rows(kinds, [1], returnType=there.GeometryType(0))
+
+
+def test_keys_of_a_map_are_objects_whatever_spark_stores_of_them() -> None:
+    """Spark stores a struct, which Python has as a dict, and that is no key of another dict."""
+
+    async def sizes(x: int) -> Any:
+        return {Vectors.dense([1.0, 2.0]): x}
+
+    found = run_rows(sizes, [1], returnType=spark.MapType(VectorUDT(), spark.IntegerType()))
+    assert found == [{Vectors.dense([1.0, 2.0]): 1}]
+
+
+TIME, HOURS = datetime.time(12, 34, 56, 123456), datetime.timedelta(hours=25)
+COARSE = [
+    *(("time(0)", TIME, TIME.replace(microsecond=0)), ("time(3)", TIME, TIME.replace(microsecond=123000))),
+    ("interval day", HOURS, datetime.timedelta(days=1)),
+    ("interval day to hour", HOURS + datetime.timedelta(minutes=1), HOURS),
+    ("interval minute", datetime.timedelta(seconds=90), datetime.timedelta(seconds=60)),
+    ("array<interval day>", [HOURS], [datetime.timedelta(days=1)]),
+]
+
+
+@pytest.mark.parametrize(("declared", "finer", "exact"), COARSE, ids=str)
+def test_a_time_or_an_interval_is_no_finer_than_declared(declared: str, finer: Any, exact: Any) -> None:
+    """Arrow has microseconds or nanoseconds of all of them, and Spark reads what it is given."""
+    if declared.startswith("time") and not hasattr(spark, "TimeType"):
+        pytest.skip("since Spark 4.1")
+
+    async def call(x: Any) -> Any:
+        return x
+
+    assert run_rows(call, [exact, None], returnType=declared) == [exact, None]
+    one = declared.removeprefix("array<").removesuffix(">")
+    with pytest.raises(ResultError, match=rf"declared {re.escape(one)} \(give a .*\): it is finer"):
+        run_rows(call, [finer], returnType=declared)
+    with pytest.raises(ResultError, match=rf"declared {re.escape(one)} \(give a"):
+        run_rows(call, [["x"] if declared.startswith("array") else "x"], returnType=declared)
+
+
+def test_an_argument_of_such_a_type_is_what_arrow_has() -> None:
+    async def hours(x: pd.Series) -> pd.Series:
+        assert x.dtype.kind == "m"
+        return x.dt.total_seconds() // 3600
+
+    rows = [{"x": datetime.timedelta(hours=hours)} for hours in (24, 48)]
+    found = run_stream(lambda s: s.ordered_wait(hours, returnType="int"), rows, "x interval day")
+    assert [row["hours"] for row in found] == [24, 48]
+    assert [row["x"] for row in found] == [row["x"] for row in rows]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from asyncudf import FunctionError, RetryStrategy, async_pandas_udf
 from asyncudf._functions.annotations import UnknownTypeError, Vector, from_annotation
 from asyncudf._functions.signature import FunctionKind
 from asyncudf._spark.types import parsed_offline, to_json
-from asyncudf.testing import run_rows, run_stream
+from asyncudf.testing import OperatorHarness, run_rows, run_stream
 
 
 @dataclasses.dataclass
@@ -187,6 +187,9 @@ def field(name: str, spark_type: Any, nullable: bool = True) -> dict[str, Any]:
         ("date date", {"type": "struct", "fields": [field("date", "date")]}),
         ("a int not null", {"type": "struct", "fields": [field("a", "integer", False)]}),
         ("struct<`a b`: int>", {"type": "struct", "fields": [field("a b", "integer")]}),
+        ("interval day to second", "interval day to second"),
+        ("INTERVAL YEAR", "interval year"),
+        ("a char(4), b varchar( 5 )", {"type": "struct", "fields": [field("a", "char(4)"), field("b", "varchar(5)")]}),
         ("map<string, int>", {"type": "map", "keyType": "string", "valueType": "integer", "valueContainsNull": True}),
     ],
 )
@@ -209,6 +212,12 @@ SPARKS_OWN_NAMES = [
     spark.TimestampType(),
     spark.TimestampNTZType(),
     spark.NullType(),
+    spark.DayTimeIntervalType(),
+    spark.DayTimeIntervalType(0, 1),
+    spark.DayTimeIntervalType(2, 2),
+    spark.YearMonthIntervalType(),
+    *([spark.VariantType()] if hasattr(spark, "VariantType") else []),
+    *([spark.TimeType(), spark.TimeType(0)] if hasattr(spark, "TimeType") else []),
 ]
 
 
@@ -221,7 +230,19 @@ def test_each_simple_type_is_read_by_the_name_that_spark_gives_it(declared: spar
     assert parsed_offline(str(declared.jsonValue()).replace("timestamp_ltz", "timestamp")) == declared
 
 
-@pytest.mark.parametrize("ddl", ["", "blabla", "array<int", "a int,", "int)", "a int default 5", "struct<a>"])
+ODD_DDL = [
+    "interval day to month",
+    "interval second to day",
+    "interval",
+    "char",
+    "char(x)",
+    "time(",
+    "time(7)",
+    "string collate x",
+]
+
+
+@pytest.mark.parametrize("ddl", ["", "blabla", "array<int", "a int,", "int)", "a int default 5", "struct<a>", *ODD_DDL])
 def test_other_ddl_is_left_to_spark(ddl: str) -> None:
     with pytest.raises(UnknownTypeError, match=f"{re.escape(repr(ddl))} is not understood"):
         to_json(ddl)
@@ -232,5 +253,85 @@ def test_two_fields_of_one_name_are_refused(declared: str) -> None:
     async def call(n: int) -> dict[str, int]:
         return {"a": n}
 
-    with pytest.raises(FunctionError, match="the type of call has two fields called 'a'; give each its own name"):
-        run_stream(lambda stream: stream.ordered_wait(call, "n", returnType=declared, as_="r"), [{"n": 1}], "n int")
+    for run in (in_a_chain, run_rows):
+        with pytest.raises(FunctionError, match="the type of call has two fields called 'a'; give each its own name"):
+            run(call, [1], returnType=declared)
+
+
+def in_a_chain(function: Any, values: list[Any], **options: Any) -> Any:
+    rows = [{"n": value} for value in values]
+    return run_stream(lambda stream: stream.ordered_wait(function, "n", as_="r", **options), rows, "n int")
+
+
+class TestWhatSparkRefusesTheTestKitRefuses:
+    REFUSED = [
+        ("char(4)", r"call is declared as char\(4\), which Spark takes from no Python function; declare string"),
+        ("array<varchar(4)>", r"call is declared as array<varchar\(4\)>, which Spark takes .*; declare string"),
+        ("interval year to month", r"interval year to month, which .*; declare int, the number of months"),
+        ("strnig", r"'strnig' is no type that can be read without a Spark session; make one first, or correct it"),
+        ("a int, b", r"'a int, b' is no type"),
+    ]
+
+    @pytest.mark.parametrize(("declared", "said"), REFUSED)
+    def test_a_type(self, declared: str, said: str) -> None:
+        async def call(n: int) -> Any:
+            return n
+
+        for run in (in_a_chain, run_rows):
+            with pytest.raises(FunctionError, match=said):
+                run(call, [1], returnType=declared)
+        with pytest.raises(FunctionError, match=said):
+            OperatorHarness(call, returnType=declared)
+
+    def test_an_annotation(self) -> None:
+        async def says_dict(n: int) -> dict:  # type: ignore[type-arg]
+            return {"n": n}
+
+        async def says_any_values(n: int) -> dict[str, Any]:
+            return {"n": n}
+
+        async def yields_lists(n: int) -> AsyncIterator[list]:  # type: ignore[type-arg]
+            yield [n]
+
+        for function in (says_dict, says_any_values, yields_lists):
+            said = rf"the return type of {function.__name__} cannot be inferred \(no Spark type for .*\); declare it"
+            for run in (in_a_chain, run_rows):
+                with pytest.raises(FunctionError, match=said):
+                    run(function, [1])
+        assert run_rows(says_any_values, [1], returnType="n int") == [{"n": 1}]
+
+    def test_but_not_a_function_that_says_nothing(self) -> None:
+        """The type may be given where the function is used; then `run_rows` checks no result."""
+
+        async def unannotated(n):  # type: ignore[no-untyped-def]
+            return {"n": n}
+
+        async def says_any(n: int) -> Any:
+            return {"n": n}
+
+        async def says_object(n: int) -> object:
+            return {"n": n}
+
+        async def says_vector(n: pa.Array) -> pa.Array:
+            return n
+
+        assert [run_rows(one, [1])[0] for one in (unannotated, says_any, says_object)] == [{"n": 1}] * 3
+        assert run_rows(says_vector, [1]) == [1]
+
+    @pytest.mark.parametrize(
+        ("schema", "said"),
+        [
+            (
+                "n int, s struct<a: int, a: int>",
+                r"column 's' has a struct with two fields called 'a', .*: leave the column out",
+            ),
+            ("n int, m array<interval month>", r"column 'm' is array<interval month>, which pyarrow does not know"),
+            ("n int, c char(4)", r"column 'c' is declared as char\(4\), .*; declare string"),
+        ],
+    )
+    def test_a_column_that_no_function_reads(self, schema: str, said: str) -> None:
+        async def call(n: int) -> int:
+            return n
+
+        with pytest.raises(FunctionError, match=said):
+            run_stream(lambda stream: stream.ordered_wait(call, "n"), [{"n": 1}], schema)

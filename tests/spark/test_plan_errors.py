@@ -419,3 +419,12 @@ def test_a_column_that_pyarrow_cannot_read_is_refused_though_nobody_reads_it(spa
     assert df.select(total("id").alias("n")).count() == 2  # a column reads its own arguments only
     with pytest.raises(Exception, match=r"weather.* year-month intervals, which pyarrow|weather.* interval of months"):
         df.select(weather("span")).collect()
+
+
+def test_a_table_with_a_name_given_twice_in_a_struct_is_refused_though_nobody_reads_it(spark, no_job):
+    """One of the two values was passed on twice."""
+    df = spark.range(2).select("id", sf.expr("struct(1 AS a, 2 AS a)").alias("pair"))
+    df.createOrReplaceTempView("pairs")
+    total.with_options(output_mode="unordered").register(spark, "total_of_pairs")
+    with no_job, pytest.raises(Exception, match="column 'pair' has a struct with two fields called 'a'"):
+        spark.sql("SELECT * FROM total_of_pairs(TABLE(pairs), 'id')")

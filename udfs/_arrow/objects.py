@@ -1,4 +1,4 @@
-"""Types of which a function sees objects, and Arrow something else: Variant, user-defined types."""
+"""Types of which Arrow does not say all: those of which a function sees objects, such as Variant, and coarse times."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-__all__ = ("ObjectForm", "ObjectType", "has_objects", "stored_type")
+__all__ = ("ObjectForm", "ObjectType", "has_objects", "seen_type", "stored_type")
 
 
 class ObjectForm(Protocol):
-    """How the objects of a type look in Arrow. It can be pickled, and compares by content."""
+    """How the values of a type look in Arrow. It can be pickled, and compares by content."""
 
     @property
     def name(self) -> str:
@@ -23,12 +23,12 @@ class ObjectForm(Protocol):
         """What to give for it, in messages."""
         ...
 
-    def reader(self) -> Callable[[Any], Any]:
-        """A function from a value of the Arrow type to the object."""
+    def reader(self) -> Callable[[Any], Any] | None:
+        """A function from a value of the Arrow type to the object; None: a function sees what Arrow has."""
         ...
 
     def written(self, value: Any) -> Any:
-        """The value of the Arrow type for an object; a value that is one already stays as it is.
+        """The value of the Arrow type for a result; a value that is one already stays as it is.
 
         Raises:
             ValueError: there is none, and why.
@@ -39,7 +39,7 @@ _forms: list[ObjectForm] = []  # those of this process, so that Arrow may name e
 
 
 class ObjectType(pa.ExtensionType):  # type: ignore[misc]
-    """Stands in declared types, at any depth, where Arrow has values and a function sees objects.
+    """Stands in declared types, at any depth, where Arrow's own type does not say enough.
 
     Arrays are of the `stored_type`: this type is for reading and checking alone, and no array has it.
     """
@@ -75,6 +75,12 @@ def has_objects(arrow_type: Any) -> bool:
     if pa.types.is_list(arrow_type):
         return has_objects(arrow_type.value_type)
     return isinstance(arrow_type, ObjectType)
+
+
+def seen_type(arrow_type: Any) -> Any:
+    """The type as Arrow has it, if a function sees what Arrow has; else the type itself."""
+    is_seen = isinstance(arrow_type, ObjectType) and arrow_type.form.reader() is None
+    return arrow_type.storage_type if is_seen else arrow_type
 
 
 def stored_type(arrow_type: Any) -> Any:

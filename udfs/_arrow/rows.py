@@ -88,7 +88,7 @@ def reader(arrow_type: pa.DataType) -> Callable[[Any], Any]:
     """A function from a value of pyarrow, or one for it, to what a function sees: dicts for maps, and objects."""
     if isinstance(arrow_type, ObjectType):
         stored, read = reader(arrow_type.storage_type), arrow_type.form.reader()
-        return lambda v: None if v is None else read(stored(v))
+        return stored if read is None else lambda v: None if v is None else read(stored(v))
     if pa.types.is_struct(arrow_type):
         fields = [(field.name, reader(field.type)) for field in fields_of(arrow_type)]
         return lambda v: None if v is None else {name: inner(v[name]) for name, inner in fields}

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from .._errors.type_mismatch import TypeMismatchError, fields_mismatch, mismatch_error, uncheckable
 from .._policies.options import ExtraFields
-from .objects import ObjectType
+from .objects import ObjectType, stored_type
 from .rows import fields_of
 
 __all__ = ("validator",)
@@ -213,7 +213,8 @@ def _map(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
     start = f"{path} " if path else ""
     fit_key = _as_stored(_nullable(arrow_type.key_type, f"{start}key", extra, False), arrow_type.key_type)
     fit_item = _nullable(arrow_type.item_type, f"{start}value", extra, arrow_type.item_field.nullable)
-    is_hashable = not pa.types.is_nested(arrow_type.key_type)  # the lists and dicts of arrays and structs are not
+    # The lists and dicts of arrays and structs are not.
+    is_hashable = not pa.types.is_nested(stored_type(arrow_type.key_type))
 
     def fit(value: Any) -> Any:
         if not isinstance(value, Mapping):

@@ -14,7 +14,7 @@ from .._errors.exceptions import ResultError
 from .._errors.type_mismatch import TypeMismatchError, check_awaited
 from .._functions.annotations import Vector
 from .._text.safe import safe_repr
-from .objects import has_objects, stored_type
+from .objects import has_objects, seen_type, stored_type
 from .rows import fields_of, normalized, read_back
 from .validation import validator
 
@@ -45,7 +45,7 @@ class VectorCodec:
         self._function = function
         self._vectors = vectors
         is_declared = None not in arrow_types
-        self._arrow_types = [normalized(arrow_type) for arrow_type in arrow_types] if is_declared else None
+        self._arrow_types = [normalized(seen_type(arrow_type)) for arrow_type in arrow_types] if is_declared else None
         self._names = names
         self._declared = declared
 

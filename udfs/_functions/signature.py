@@ -59,6 +59,7 @@ class FunctionSpec:
     resources: Mapping[str, Callable[..., Any]]
     vectors: tuple[Vector, ...]  # one for each of `parameters`; empty for a function of scalars
     returns: str | None  # DDL, as far as the annotation tells
+    unread: str | None = None  # why the annotation of the result, if there is one, tells no type
 
     @property
     def full_name(self) -> str:
@@ -241,6 +242,7 @@ def _read_callable(function: Any, options: Options) -> FunctionSpec:
                 "fills; make it positional, give it a default or name a resource so"
             )
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    returns, unread = _returns(hints.get("return"), kind)
     return FunctionSpec(
         function=function,
         name=name,
@@ -251,7 +253,8 @@ def _read_callable(function: Any, options: Options) -> FunctionSpec:
         context_parameter=context,
         resources=resources,
         vectors=vectors_of(parameters, columns, hints, name, is_generator=kind is FunctionKind.GENERATOR),
-        returns=_returns(hints.get("return"), name, kind),
+        returns=returns,
+        unread=unread,
     )
 
 
@@ -291,13 +294,13 @@ def _resources(given: Any, name: str) -> dict[str, Callable[..., Any]]:
     return dict(given)
 
 
-def _returns(hint: Any, name: str, kind: FunctionKind) -> str | None:
-    """The DDL of one result, or of what a generator yields; None if the annotation does not say enough."""
-    if hint is None or hint is types.NoneType or hint is Any or vector_of(hint):
-        return None
+def _returns(hint: Any, kind: FunctionKind) -> tuple[str | None, str | None]:
+    """The DDL of one result, or of what a generator yields; or why the annotation does not tell it."""
     if kind is FunctionKind.GENERATOR:
         hint = next(iter(typing.get_args(hint)), None)
+    if any(hint is nothing for nothing in (None, types.NoneType, Any, object)) or vector_of(hint):
+        return None, None
     try:
-        return from_annotation(hint)
-    except UnknownTypeError:
-        return None
+        return from_annotation(hint), None
+    except UnknownTypeError as error:
+        return None, str(error)

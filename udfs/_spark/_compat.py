@@ -40,6 +40,7 @@ except ImportError:  # before Spark 4.0
 IS_SPLIT = find_spec("pyspark.sql.classic") is not None  # into classes for Spark Connect and others, from Spark 4.0 on
 # Before Spark 4.0 no value is one.
 VariantType: type = getattr(spark, "VariantType", type("VariantType", (), {}))
+TimeType: Any = getattr(spark, "TimeType", type("TimeType", (), {}))  # from Spark 4.1 on
 # Geometries, from Spark 4.1 on; the classes of their values are called like the types without `Type`.
 SPATIAL: tuple[type, ...] = tuple(
     getattr(spark, name) for name in ("GeometryType", "GeographyType") if hasattr(spark, name)
@@ -58,6 +59,7 @@ __all__ = (
     "SPATIAL",
     "AnalyzeArgument",
     "AnalyzeResult",
+    "TimeType",
     "VariantType",
     "active_context",
     "check_table_functions",
@@ -149,18 +151,25 @@ def check_table_functions(function: str) -> None:
 
 def column_function(function: Batches, data_type: spark.DataType) -> Callable[..., Any]:
     """The function as Spark takes it for `COLUMN_EVAL_TYPE`: from an iterator of Arrow arrays to another one."""
-    if arrow_udf is not None:
-        return function
+    name = getattr(function, "__name__", "the function")
     for inner in inside(data_type):
-        if isinstance(inner, spark.UserDefinedType) or (
-            isinstance(inner, spark.DayTimeIntervalType) and inner != spark.DayTimeIntervalType()
-        ):
+        if (how := _not_in_column(inner)) is not None:
             raise FunctionError(
-                f"{getattr(function, '__name__', 'the function')} gives {inner.simpleString()}, which Spark takes in a "
-                "column from version 4.1 on; declare another type (for an interval `interval day to second`) and cast "
-                "the column, or use the operator: asyncudf.ordered_wait(df, function, 'column')"
+                f"{name} gives {inner.simpleString()}, which Spark {how}; declare another type (`time` for a time, "
+                "`interval day to second` for an interval) and cast the column, or use the operator: "
+                f"asyncudf.ordered_wait(df, {name}, 'column')"
             )
-    return _PandasAdapter(function, isinstance(data_type, spark.StructType))
+    return function if arrow_udf is not None else _PandasAdapter(function, isinstance(data_type, spark.StructType))
+
+
+def _not_in_column(data_type: spark.DataType) -> str | None:
+    """What Spark does with a type that it does not take back from a column here; None if it takes it."""
+    # Spark compares the declared type with that of the Arrow arrays, which does not say all of these.
+    if isinstance(data_type, TimeType):
+        return None if data_type == TimeType() else "does not take in a column"
+    is_partial = isinstance(data_type, spark.DayTimeIntervalType) and data_type != spark.DayTimeIntervalType()
+    is_later = arrow_udf is None and (is_partial or isinstance(data_type, spark.UserDefinedType))
+    return "takes in a column from version 4.1 on" if is_later else None
 
 
 def column_type(data_type: spark.DataType) -> spark.DataType:

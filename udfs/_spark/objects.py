@@ -1,8 +1,9 @@
-"""The types of Spark of which a function sees objects: Variant, geometries, user-defined types."""
+"""The types of Spark of which Arrow does not say all: Variant, geometries, user-defined types, coarse times."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ from .._errors.exceptions import AsyncUDFError
 from .._functions.annotations import function_hints, without_none
 from .._functions.parameters import behind_decorators
 from .._functions.signature import FunctionSpec
-from ._compat import SPATIAL, VariantType, inside, to_arrow
+from ._compat import SPATIAL, TimeType, VariantType, inside, to_arrow
 
 __all__ = ("of_batch", "user_defined_parameters", "user_defined_type", "with_objects")
 
@@ -113,6 +114,38 @@ class UserDefinedForm:
         return self.udt.serialize(value)
 
 
+@dataclasses.dataclass(frozen=True)
+class CoarseForm:
+    """Times of day, or intervals, of whole steps: Arrow has all of them in microseconds or finer."""
+
+    name: str
+    wanted: str
+    step: datetime.timedelta
+
+    def reader(self) -> None:
+        return None
+
+    def written(self, value: Any) -> Any:
+        since = value
+        if isinstance(value, datetime.time):
+            since = datetime.timedelta(microseconds=value.microsecond)
+        if isinstance(since, datetime.timedelta) and since % self.step:
+            raise ValueError("it is finer")
+        return value
+
+
+def _coarse_form(data_type: Any) -> CoarseForm | None:
+    """The form of a type that is coarser than microseconds; None for another type."""
+    name = data_type.simpleString()
+    if isinstance(data_type, TimeType) and data_type.precision < 6:
+        wanted = f"a time with at most {data_type.precision} decimals of a second, such as value.replace(microsecond=0)"
+        return CoarseForm(name, wanted, datetime.timedelta(microseconds=10 ** (6 - data_type.precision)))
+    if isinstance(data_type, spark.DayTimeIntervalType) and not name.endswith("second"):
+        units = f"{name.split()[-1]}s"
+        return CoarseForm(name, f"a timedelta of whole {units}", datetime.timedelta(**{units: 1}))
+    return None
+
+
 def _with_rows(data_type: spark.DataType) -> Callable[[Any], Any]:
     """Makes a Row of each struct in a value: the code of a user-defined type reads it by position."""
     if not any(isinstance(one, spark.StructType) for one in inside(data_type)):
@@ -132,12 +165,12 @@ def _with_rows(data_type: spark.DataType) -> Callable[[Any], Any]:
 
 
 def _form_of(data_type: spark.DataType) -> ObjectForm | None:
-    """The form of a type's objects; None if a function sees what Arrow has."""
+    """The form of a type; None for one of which Arrow says all."""
     if isinstance(data_type, spark.UserDefinedType):
         return UserDefinedForm(data_type)
     if isinstance(data_type, VariantType):
         return VariantForm()
-    return _spatial_form(type(data_type)) if isinstance(data_type, SPATIAL) else None
+    return _spatial_form(type(data_type)) if isinstance(data_type, SPATIAL) else _coarse_form(data_type)
 
 
 def _spatial_form(kind: type) -> SpatialForm:
@@ -145,7 +178,7 @@ def _spatial_form(kind: type) -> SpatialForm:
 
 
 def with_objects(arrow_type: pa.DataType, data_type: spark.DataType) -> pa.DataType:
-    """The Arrow type of one of Spark's, with an ObjectType wherever a function sees an object."""
+    """The Arrow type of one of Spark's, with an ObjectType wherever Arrow does not say all."""
     if isinstance(form := _form_of(data_type), UserDefinedForm):
         return ObjectType(with_objects(arrow_type, form.udt.sqlType()), form)
     if form is not None:

@@ -35,9 +35,8 @@ from .schemas import (
     arguments,
     arrow_type_or_none,
     as_nullable,
-    check_columns,
     check_names,
-    check_readable,
+    check_source,
     joined_schema,
     result_fields,
     rows_type,
@@ -87,39 +86,54 @@ def result_type(spec: FunctionSpec, options: Options, returns: Any) -> spark.Dat
 
 
 def _known(spec: FunctionSpec, returns: Any) -> spark.DataType:
-    declared = _declared(spec, returns)
+    declared = _declared(spec, returns, parsed)
     if declared is None:
-        raise FunctionError(
-            f"the return type of {spec.name} cannot be inferred; declare it, as in async_pandas_udf('temp double, sky "
-            "string'), or annotate the result with str, int, float, bool, bytes, date, datetime, Decimal, a list or "
-            "dict of these, a dataclass, a NamedTuple or a TypedDict"
-        )
-    check_names(declared, spec.name)
+        raise _not_inferred(spec)
+    return declared
+
+
+def _not_inferred(spec: FunctionSpec) -> FunctionError:
+    why = "" if spec.unread is None else f" ({spec.unread})"
+    return FunctionError(
+        f"the return type of {spec.name} cannot be inferred{why}; declare it, as in async_pandas_udf('temp double, sky "
+        "string') or with returnType=, or annotate the result with str, int, float, bool, bytes, date, datetime, "
+        "Decimal, a list or dict of these, a dataclass, a NamedTuple or a TypedDict"
+    )
+
+
+def _declared(spec: FunctionSpec, returns: Any, read: Callable[[str], spark.DataType]) -> spark.DataType | None:
+    declared = returns if returns is not None else spec.returns
+    if declared is not None:
+        declared = declared if isinstance(declared, spark.DataType) else read(declared)
+        check_names(declared, spec.name)
     return declared
 
 
 def result_keys(spec: FunctionSpec, options: Options, returns: Any) -> ResultKeys:
     """The keys of a function's results in a store."""
-    declared = _declared(spec, returns)
+    declared = _declared(spec, returns, parsed)
     return FunctionPlan(spec, options, None if declared is None else arrow_type(declared, spec.name)).result_keys()
 
 
-def _declared(spec: FunctionSpec, returns: Any) -> spark.DataType | None:
-    declared = returns if returns is not None else spec.returns
-    return declared if declared is None or isinstance(declared, spark.DataType) else parsed(declared)
-
-
 def plan_function_offline(spec: FunctionSpec, options: Options, returns: Any) -> FunctionPlan:
-    """As `plan_function`, without a session, for the test kit; does not check a type that only Spark's parser knows."""
-    declared = returns if returns is not None else spec.returns
-    if isinstance(declared, str):
-        try:
-            declared = parsed_offline(declared)
-        except UnknownTypeError:
-            declared = None
+    """As `plan_function`, for the test kit: without a session, and a function need not tell its type.
+
+    Raises:
+        FunctionError, OptionError: what it tells is refused by `plan_function` too.
+    """
+    declared = _declared(spec, returns, _read_offline)
+    if declared is None and spec.unread is not None:
+        raise _not_inferred(spec)
     function_plan = FunctionPlan(spec, options, None if declared is None else arrow_type(declared, spec.name))
     function_plan.check_stored()
     return function_plan
+
+
+def _read_offline(ddl: str) -> spark.DataType:
+    try:
+        return parsed_offline(ddl)
+    except UnknownTypeError:
+        return parsed(ddl)  # by Spark, if there is a session
 
 
 def _captured(value: spark.DataType) -> spark.DataType:
@@ -139,8 +153,7 @@ def source_node(df: DataFrame) -> StreamNode:
     Raises:
         FunctionError: it has no columns, or one that cannot be read.
     """
-    check_columns(df.schema, "the DataFrame")
-    check_readable(df.schema)
+    check_source(df.schema, "the DataFrame")
     return rows_node(df.schema)
 
 

@@ -23,12 +23,25 @@ __all__ = (
     "as_nullable",
     "check_columns",
     "check_names",
-    "check_readable",
+    "check_source",
+    "check_structs",
     "joined_schema",
     "result_fields",
     "rows_type",
     "watermark_position",
 )
+
+
+def check_source(schema: spark.StructType, what: str) -> None:
+    """Raises FunctionError for rows that no chain can read, whichever columns its functions read."""
+    check_columns(schema, what)
+    check_structs(schema)
+    for field in schema.fields:
+        if spark.YearMonthIntervalType in map(type, inside(field.dataType)):
+            raise FunctionError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, which pyarrow does not know; leave it out, "
+                "or cast it to a string"
+            )
 
 
 def check_columns(schema: spark.StructType, what: str) -> None:
@@ -37,19 +50,14 @@ def check_columns(schema: spark.StructType, what: str) -> None:
         raise FunctionError(f"{what} has no columns, and Spark loses count of such rows; give it at least one")
 
 
-def check_readable(schema: spark.StructType) -> None:
-    """Raises FunctionError for a column that cannot come in a batch of Arrow's, also if no function reads it."""
+def check_structs(schema: spark.StructType) -> None:
+    """Raises FunctionError for a column that has two values under one name: Spark refuses it when the query runs."""
     for field in schema.fields:
         if (twice := _name_given_twice(field.dataType)) is not None:
             raise FunctionError(
                 f"column {field.name!r} has a struct with two fields called {twice!r}, which Spark hands to no Python "
                 "function, also if it does not read them: leave the column out, or give each field its own name, as in "
                 f"df.withColumn({field.name!r}, sf.col({field.name!r}).cast('struct<...>'))"
-            )
-        if spark.YearMonthIntervalType in map(type, inside(field.dataType)):
-            raise FunctionError(
-                f"column {field.name!r} is {field.dataType.simpleString()}, which pyarrow does not know; leave it out, "
-                "or cast it to a string"
             )
 
 

@@ -31,7 +31,7 @@ from ._compat import SPATIAL, AnalyzeArgument, AnalyzeResult, VariantType, check
 from .monitoring.task_report import TaskReportSpec
 from .pickling import with_import_help
 from .planner import plan_function
-from .schemas import arguments, check_columns, joined_schema, result_fields
+from .schemas import arguments, check_columns, check_structs, joined_schema, result_fields
 from .types import arrow_type
 from .worker import ErrorReporting, start_function
 
@@ -86,6 +86,7 @@ class TableTask:
                     f"the first argument of {spec.name} is a table: {spec.name}(TABLE(t), 'column', ...)"
                 )
             check_columns(table.dataType, "the table")
+            check_structs(table.dataType)
             spec, wanted = spec.with_arguments(given[1:], named)
             fields = table.dataType.fields
             spec, positions = arguments(spec, fields, [_column_name(one, spec) for one in wanted])

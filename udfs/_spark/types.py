@@ -15,22 +15,32 @@ from .._errors.exceptions import FunctionError, OptionError
 from .._functions.annotations import UnknownTypeError
 from .._functions.side_outputs import OutputTag
 from .._text.safe import safe_repr
-from ._compat import VariantType, from_ddl, inside, setting, to_arrow
+from ._compat import TimeType, VariantType, from_ddl, inside, setting, to_arrow
 from .objects import with_objects
 
 __all__ = ("active_session", "arrow_type", "parsed", "parsed_offline", "side_output_type", "timestamp_type", "to_json")
 
 
 def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:
-    """Arrow's type for one of Spark's, with an `ObjectType` for objects; raises FunctionError if there is none."""
+    """Arrow's type for one of Spark's, with an `ObjectType` where Arrow does not say all of it.
+
+    Raises:
+        FunctionError: there is none; names the way out.
+    """
     try:
         return with_objects(to_arrow(declared), declared)
     except TypeError as error:
-        kinds = (spark.CharType, spark.VarcharType)
-        fix = "declare string" if any(isinstance(one, kinds) for one in inside(declared)) else "declare another type"
+        way_out = next((text for kind, text in _INSTEAD if kind in map(type, inside(declared))), "declare another type")
         raise FunctionError(
-            f"{who} is declared as {declared.simpleString()}, which Spark takes from no Python function; {fix}"
+            f"{who} is declared as {declared.simpleString()}, which Spark takes from no Python function; {way_out}"
         ) from error
+
+
+_INSTEAD = (
+    (spark.CharType, "declare string"),
+    (spark.VarcharType, "declare string"),
+    (spark.YearMonthIntervalType, "declare int, the number of months, and cast: CAST(n AS INTERVAL MONTH)"),
+)
 
 
 def parsed(ddl: str) -> spark.DataType:
@@ -102,6 +112,7 @@ _NAMES = {
 }  # fmt: skip
 if issubclass(VariantType, spark.DataType):
     _NAMES["variant"] = "variant"
+_UNITS = ("year", "month"), ("day", "hour", "minute", "second")
 
 
 def to_json(ddl: str, timestamp: str = "timestamp") -> Any:
@@ -122,7 +133,7 @@ def to_json(ddl: str, timestamp: str = "timestamp") -> Any:
         try:
             tokens = _Tokens(ddl, timestamp)
             parsed = parse(tokens)
-        except (StopIteration, KeyError, UnknownTypeError):
+        except (StopIteration, KeyError, ValueError, UnknownTypeError):
             continue
         if tokens.done:
             return parsed
@@ -194,10 +205,26 @@ def _type(tokens: _Tokens) -> Any:
             scale = next(tokens) if tokens.take(",") else "0"
             tokens.need(")")
         return f"decimal({int(precision)},{int(scale)})"
-    if name in ("char", "character", "varchar") and tokens.take("("):
+    if name in ("char", "character", "varchar"):
+        tokens.need("(")
         length = int(next(tokens))
         tokens.need(")")
         return f"{'varchar' if name == 'varchar' else 'char'}({length})"
+    if name == "time" and issubclass(TimeType, spark.DataType):
+        digits = 6
+        if tokens.take("("):
+            digits = int(next(tokens))
+            tokens.need(")")
+        if digits > 6:
+            raise UnknownTypeError(f"time({digits}) is not understood")
+        return f"time({digits})"
+    if name == "interval":
+        first = next(tokens).lower()
+        units = next((units for units in _UNITS if first in units), ())
+        last = next(tokens).lower() if tokens.take("to") else first
+        if last not in units[units.index(first) :]:
+            raise UnknownTypeError(f"interval {first} to {last} is not understood")
+        return f"interval {first}" + (f" to {last}" if last != first else "")
     return tokens.timestamp if name == "timestamp" else _NAMES[name]
 
 

@@ -21,7 +21,7 @@ from .._spark.coordinators import without_coordinator
 from .._spark.evaluations import StreamSource
 from .._spark.map_in_arrow import ChainTask
 from .._spark.planner import rows_node
-from .._spark.schemas import arrow_type_or_none, check_columns
+from .._spark.schemas import arrow_type_or_none, check_source
 from .._spark.types import arrow_type, parsed
 from .._stores.memory import staying_here
 from .._text.safe import safe_repr
@@ -69,7 +69,7 @@ def run_stream(
     columns: Any = parsed(schema) if isinstance(schema, str) else schema
     if not hasattr(columns, "fields"):
         raise OptionError(f"the schema of the rows has columns, such as 'word string', and is not {safe_repr(schema)}")
-    check_columns(columns, "the DataFrame")
+    check_source(columns, "the DataFrame")
     if twice := [name for name in columns.names if columns.names.count(name) > 1]:
         raise OptionError(f"rows as dicts cannot have two columns called {twice[0]!r}")
     source = StreamSource.of(None, object_reuse, latency_interval, redact)
