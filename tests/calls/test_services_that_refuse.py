@@ -21,8 +21,12 @@ from tests.kit.refusing_services import SERVICES, run_with_asyncudf
         ("100 in each second", 94, 5),
         ("the same, whole seconds", 66, 5),
         ("bucket of 100/s, burst 20", 83, 4),
-        ("600 in each minute", 93, 4),
+        ("600 in each minute", 97, 4),
+        ("300 in each minute", 97, 5),
+        ("900 in each minute", 94, 4),
         ("dead at once for 20 s", 95, 1),
+        ("dead later for 15 s", 95, 1),
+        ("dead later, right wait", 98, 1),
         ("bucket and 3,000 a minute", 70, 4),
     ],
 )
@@ -30,7 +34,7 @@ def test_a_job_is_near_its_ideal(name: str, at_least: float, refused: float) -> 
     """In percent of the time, and of the calls.
 
     When each refusal paused all calls, 0.5% of refusals left 8% of the ideal; with each row for itself half of all
-    calls and more were refused by a strict limit.
+    calls and more were refused by a strict limit. 900 in each minute reached 85%, an outage of 15 s 87 to 93.
     """
     job = SERVICES[name]
     outcome = run_with_asyncudf(job)

@@ -136,8 +136,12 @@ SERVICES = {
     "bucket of 100/s, burst 20": Refusing(lambda: bucket(100, 20), 6_000, 59.8),
     "the same, wait 0.2 s": Refusing(lambda: bucket(100, 20, 0.2), 6_000, 59.8),
     "600 in each minute": Refusing(lambda: window(600, 60.0), 6_000, 540.2),
+    "300 in each minute": Refusing(lambda: window(300, 60.0), 3_000, 540.0 + 300 / FREE),
+    "900 in each minute": Refusing(lambda: window(900, 60.0), 3_600, 180.0 + 900 / FREE),
     "100 tenants of 30/s": Refusing(lambda: tenants(100, 30, 5), 60_000, 60_000 / FREE),
     "dead at once for 20 s": Refusing(lambda: dead(0.0, 20.0, 5.0), 60_000, 20.0 + 60_000 / FREE),
     "dead later for 20 s": Refusing(lambda: dead(5.0, 25.0, 5.0), 60_000, 20.0 + 60_000 / FREE),
+    "dead later for 15 s": Refusing(lambda: dead(5.0, 20.0, 4.0), 60_000, 15.0 + 60_000 / FREE),
+    "dead later, right wait": Refusing(lambda: dead(5.0, 20.0, 15.0), 60_000, 15.0 + 60_000 / FREE),
     "bucket and 3,000 a minute": Refusing(lambda: both(bucket(100, 20), window(3_000, 60.0)), 6_000, 90.0),
 }

@@ -6,6 +6,7 @@ import math
 import random
 from collections import deque
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +72,50 @@ def test_a_service_that_is_away_for_long_has_not_become_slower() -> None:
     throttle.began(16.0)
     throttle.began(16.0)
     assert throttle.wait(0, 16.0) <= 2 / 11
+
+
+def begun_within(throttle: Throttle, since: float, seconds: float) -> int:
+    """How many calls begin, if each begins as soon as it may and is answered at once."""
+    now, begun = since, 0
+    while now < since + seconds:
+        if (wait := throttle.wait(0, now)) > 0.0:
+            now += wait
+            continue
+        throttle.began(now)
+        throttle.answered(1, now, now)
+        now, begun = now + 1e-4, begun + 1
+    return begun
+
+
+def test_after_an_outage_calls_go_on_as_before() -> None:
+    """1,000 calls a second, then nothing for 15 s; with the pause counted there were 62 in the first second."""
+    throttle = paused(until=16.0, accepted=1000)
+    throttle.began(16.0)
+    throttle.answered(1, 16.0, 16.0)
+    assert begun_within(throttle, 16.0, 1.0) >= 990
+
+
+def test_if_more_than_a_few_were_refused_the_pause_counts() -> None:
+    throttle = paused(until=16.0, accepted=400)
+    throttle.began(16.0)
+    throttle.answered(1, 16.0, 16.0)
+    assert begun_within(throttle, 16.0, 1.0) <= 30
+
+
+def refused_at(throttle: Throttle, now: float, wait: float, count: int) -> None:
+    for _ in range(count):
+        throttle.refused(now + wait, now, now)
+
+
+@pytest.mark.parametrize(("wait", "enough"), [(50.0, 5), (1.0, 10)])
+def test_while_calls_are_paced_five_refusals_show_that_a_long_quota_is_used_up(wait: float, enough: int) -> None:
+    throttle = paused(until=60.0, accepted=1000)
+    throttle.began(60.0)
+    throttle.answered(1, 60.0, 60.0)
+    refused_at(throttle, 60.5, wait, enough - 1)
+    assert throttle.until < 60.5
+    refused_at(throttle, 60.5, wait, 1)
+    assert throttle.until == 60.5 + wait
 
 
 def test_all_pause_only_when_ten_of_the_last_twenty_answers_were_refusals() -> None:

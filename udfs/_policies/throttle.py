@@ -18,9 +18,13 @@ FEW, LAST = 5, 100  # refusals among the last answers that correct a pace, witho
 STEADY = 1.0  # seconds between two corrections, at least
 GROWTH, SLOWEST_GROWTH = 5.0, 20.0  # seconds in which a pace doubles: at first, and at most after corrections
 FREE_AFTER = 4.0  # times the growth, after which the pace is lifted
+# Such waits are those of a quota, of a minute for example. While calls are paced half of ENOUGH refusals show that it
+# is used up: if more had to come, the pace would be lowered before, and the next quota used late.
+LONG = 8.0  # seconds
 GROWN, IN_VAIN = 1.05, 3  # so many corrections in a row, of paces that had grown less than this, have not helped
 BURST = 0.01  # seconds within which due calls begin together, because timers come late
 FIRST_CALLS, DEAR = 2, 2  # calls in flight in a slow start, and how many fewer for each refusal
+FEW_REFUSED = 0.02  # share of refusals that says nothing of the pace: calls go on as they did before the pause
 CROWDED = 0.25  # share of refusals in a slow start that is evidence of a service that takes few calls at once
 NEEDED = 1.25  # times the calls in flight that a pace needs by Little's law, for such a service
 NEWEST = 0.05  # the weight of the newest latency in their mean
@@ -52,8 +56,9 @@ class Throttle:
 
     A refusal concerns its own row. All calls pause only if at least 10 of the last 20 answers were refusals, and chance
     does not explain it. After the pause one call probes. Then calls begin at the pace that the service has shown:
-    accepted calls divided by the time between the ends of the last two pauses; or, where these are too few to measure,
-    in a slow start. The pace grows, is lowered while calls are refused, and is lifted after a time without refusals.
+    accepted calls divided by the time between the ends of the last two pauses, without the last pause if few were
+    refused; or, where the accepted calls are too few to measure, in a slow start. The pace grows, is lowered while
+    calls are refused, and is lifted after a time without refusals.
 
     A service that refuses many even in a slow start takes few calls at once, however slowly they come. Then the calls
     in flight are bounded too, by the pace times the latency (Little's law).
@@ -68,7 +73,8 @@ class Throttle:
     # _answers, _refused: answers and refusals since the phase began
     # _ends: the end of the last pause; _until: when the next call may begin in one
     # _refuses_since: when the first pause began of the last ones without an accepted call between them
-    # _accepted: answers since `_measured`, the end of the last pause
+    # _accepted, _rejected: answers and refusals since `_measured`, the end of the last pause; _worked: the seconds from
+    # then until calls paused again
     # _latency: mean seconds of accepted calls
     # _takes_few: calls in flight are bounded, until calls are free again
     # _pace: calls per second at `since`; 0: a slow start, of few calls in flight and one more for each answer
@@ -76,9 +82,9 @@ class Throttle:
     def __init__(self, now: float) -> None:
         self._phase = Phase.FREE
         self.since = self._measured = self._refuses_since = now
-        self._accepted = self._in_vain = 0
+        self._accepted = self._rejected = self._in_vain = 0
         self._until = self._ends = self._next = self._pace = self._background = 0.0
-        self._paused = self._latency = 0.0
+        self._paused = self._latency = self._worked = 0.0
         self._enter(Phase.FREE, now)
 
     @property
@@ -140,13 +146,15 @@ class Throttle:
             self._answers += calls
         elif self._is_probing:
             # Measured up to the end of the pause: after it there may have been no call to probe with.
-            seconds = max(SHORTEST, self._ends - self._measured)
+            few = self._rejected <= FEW_REFUSED * self._accepted
+            seconds = max(SHORTEST, self._worked if few else self._ends - self._measured)
             self._pace = self._accepted / seconds if self._accepted >= FEW else 0.0
-            self._measured, self._accepted = now, 0
+            self._measured, self._accepted, self._rejected = now, 0, 0
             self._enter(Phase.PACED, now)
 
     def refused(self, until: float, began: float, now: float) -> None:
         """A call that began then was refused, and may be made again at `until`."""
+        self._rejected += 1
         if began < self.since:
             return
         if self._phase is Phase.PAUSED:
@@ -158,7 +166,7 @@ class Throttle:
         self._refused += 1
         free = self.is_free(now)
         in_vain = self._in_vain + 1 if not free and self._pace_at(now) < GROWN * self._pace else 0
-        if self._is_refusing(free):
+        if self._is_refusing(free, until - now):
             self._in_vain = in_vain
             # The median of their waits, not the longest: one server of many may be wrong.
             self.pause(statistics.median_high(one.until for one in list(self._refusals)[-ENOUGH:]), now)
@@ -167,6 +175,8 @@ class Throttle:
 
     def pause(self, until: float, now: float) -> None:
         """All calls wait until then, for a reason that this task or another has seen."""
+        if self._phase is not Phase.PAUSED:
+            self._worked = now - self._measured
         self._until = self._ends = max(until, self.until, now)  # the longer wait of two tasks counts
         self._enter(Phase.PAUSED, now)
 
@@ -184,13 +194,14 @@ class Throttle:
         """The pace now: it grows as CUBIC's window, slowly near what was accepted, and fast beyond."""
         return self._pace * (1.0 + ((now - self.since) / self._growth) ** 3)
 
-    def _is_refusing(self, free: bool) -> bool:
+    def _is_refusing(self, free: bool, wait: float) -> bool:
         """Whether the service refuses half of the last calls or more, and not by chance."""
-        if len(self._refused_of(2 * ENOUGH)) < ENOUGH:
+        enough = ENOUGH if free or wait < LONG else ENOUGH // 2
+        if len(self._refused_of(2 * enough)) < enough:
             return False
         for count, refusal in enumerate(reversed(self._refusals), 1):
             calls, before = self._calls_since(refusal, count), refusal.answers + refusal.refusals
-            if count < ENOUGH or 2 * count < calls:
+            if count < enough or 2 * count < calls:
                 continue
             seen = refusal.refusals / before if free and before >= KNOWN else 0.0
             background = max(self._background, seen)
