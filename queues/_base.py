@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._elements import ELEMENT_TYPES, Row, StreamElement, StreamRecord
-from ._entries import Entry, Memory, Output
+from ._entries import Entry, Memory, Output, RecordEntry
 
 __all__ = ("StreamElementQueue",)
 
@@ -31,16 +31,19 @@ class StreamElementQueue(ABC):
     # line: a deque or dict of the entries inside, in arrival order; the same one as long as the queue lives
     # most: how many entries may be inside now: capacity, or fewer while they hold much memory; there may be more inside
     # memory: counts what each row that is put from now on holds; None: the rows are not counted one by one
+    # entry_class: of the entries of records; an operator has one that knows more of its rows
 
     line: Any
     most: int
     memory: Memory | None
+    entry_class: type[RecordEntry]
 
     def __init__(self, capacity: int) -> None:
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
             raise ValueError(f"capacity must be a whole number of at least 1, not {capacity!r}")
         self._capacity = self.most = capacity
         self.memory = None
+        self.entry_class = RecordEntry
 
     @property
     def capacity(self) -> int:
@@ -50,7 +53,8 @@ class StreamElementQueue(ABC):
     @property
     def places(self) -> int:
         """How many entries may be put now."""
-        return max(0, self.most - len(self.line))
+        places = self.most - len(self.line)
+        return max(0, places)
 
     def try_put(self, element: StreamElement) -> Entry | None:
         """Put an element at the end of the line.
@@ -64,7 +68,7 @@ class StreamElementQueue(ABC):
         return self.put_record(element) if isinstance(element, StreamRecord) else self.put_marker(element)
 
     @abstractmethod
-    def put_record(self, record: Row) -> Entry:
+    def put_record(self, record: Row) -> Any:
         """Put a record, or a plain tuple of the same; only when there is a place for it."""
 
     @abstractmethod

@@ -82,12 +82,13 @@ class RecordEntry(Entry):
     # The queue makes it by `new_entry`, and sets all but the results.
     #
     # is_done: _results are there and will not change
+    # record: that was put, or a plain tuple of the same
     # _finished: where it lines up when it is complete
     # _memory: counts what the row and its results hold, by now _held bytes; None: nothing is counted
     # An attribute and not a property, and no futures: an entry is made for each row that has to wait.
 
-    __slots__ = ("_finished", "_held", "_memory", "_record", "_results")
-    _record: Row
+    __slots__ = ("_finished", "_held", "_memory", "_results", "record")
+    record: Any
     _results: Sequence[Any]
     _finished: deque[Entry] | None
     _memory: Memory | None
@@ -95,8 +96,8 @@ class RecordEntry(Entry):
 
     @property
     def element(self) -> StreamElement:
-        record = self._record
-        return StreamRecord._make(record) if type(record) is tuple else record  # type: ignore[return-value]
+        record = self.record
+        return StreamRecord._make(record) if type(record) is tuple else record
 
     def complete(self, results: Sequence[Any]) -> None:
         if self.is_done:
@@ -114,7 +115,7 @@ class RecordEntry(Entry):
     def emit(self, output: Output) -> None:
         if self._memory is not None:
             self._memory.release(self._held)
-        _, timestamp, origin = self._record
+        _, timestamp, origin = self.record
         results, self._results = self._results, ()  # a timer may have the entry for long
         for result in results:
             output.collect(new_record(StreamRecord, (result, timestamp, origin)))

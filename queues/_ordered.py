@@ -30,9 +30,9 @@ class OrderedStreamElementQueue(StreamElementQueue):
         super().__init__(capacity)
         self.line: deque[Entry] = deque()  # nothing in it was emitted
 
-    def put_record(self, record: Row) -> Entry:
-        entry = new_entry(RecordEntry)
-        entry._record = record
+    def put_record(self, record: Row) -> Any:
+        entry = new_entry(self.entry_class)
+        entry.record = record
         entry._finished = None
         entry.is_done = False
         entry._memory = memory = self.memory
@@ -65,7 +65,7 @@ class OrderedStreamElementQueue(StreamElementQueue):
                 entry.is_done = True
                 if entry._memory is not None:
                     entry._memory.release(entry._held)
-                collect(entry._record, result)
+                collect(entry.record, result)
             else:
                 entry.complete((result,))
             if line and line[0].is_done:

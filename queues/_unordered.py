@@ -49,9 +49,9 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         self._segments = deque([self._first])
         self._closed = 0  # entries of all segments but the last
 
-    def put_record(self, record: Row) -> Entry:
-        entry = new_entry(RecordEntry)
-        entry._record = record
+    def put_record(self, record: Row) -> Any:
+        entry = new_entry(self.entry_class)
+        entry.record = record
         entry._finished = self._last.finished
         entry.is_done = False
         entry._memory = memory = self.memory
@@ -104,7 +104,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
                     self._remove(entry)
                 if entry._memory is not None:
                     entry._memory.release(entry._held)
-                collect(entry._record, result)
+                collect(entry.record, result)
             if self._first.finished:
                 emit()
 

@@ -13,7 +13,6 @@ import pytest
 
 from asyncudf import AsyncFunction, AsyncTimeoutError, AsyncUDFError, ResultFuture, RetryStrategy
 from asyncudf._calls.timers import Deadlines
-from asyncudf.queues import OrderedStreamElementQueue, StreamRecord
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 from tests.kit.clocks import HandClock
 from tests.kit.functions import FIXED, Flaky, hangs
@@ -317,7 +316,7 @@ def test_rounding_cannot_make_the_timer_of_the_deadlines_spin() -> None:
 
     loop, expired = Loop(), []  # type: ignore[var-annotated]
     deadlines: Deadlines[str] = Deadlines(loop, loop.time, 0.2, expired.append)  # type: ignore[arg-type]
-    deadlines.start(OrderedStreamElementQueue(1).put_record(StreamRecord(1)), "row", loop.time())
+    deadlines.start("row", loop.time())
     when, fire = loop.timers.pop()
     loop.now = math.nextafter(when, 0)
     fire()

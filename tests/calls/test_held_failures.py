@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AdaptiveCapacity, CircuitBreaker, OptionError, RetryStrategy, async_pandas_udf
+from asyncudf._calls.row import NO_TROUBLE, Row
 from asyncudf._limits.service_health import ServiceHealth
 from asyncudf.testing import MemoryStore, run_rows
 from tests.kit.errors import task_fails
@@ -195,10 +196,11 @@ def test_a_failure_counts_when_the_coordinator_has_answered_for_the_attempts_aft
     health = ServiceHealth(SimpleNamespace(name="weather", counters=SimpleNamespace(clock=lambda: 0.0)), options, None)  # type: ignore[arg-type]
     shared: Any = SimpleNamespace(open_since=None, is_in_doubt=lambda: False)
     health.share(shared)
-    held, call = health.held, SimpleNamespace(is_held=False)
+    held, call = health.held, Row()
     assert held is not None
+    call.trouble = NO_TROUBLE
     health.attempts = 1
-    assert held.hold(call, [ConnectionError()])  # type: ignore[arg-type]
+    assert held.hold(call, [ConnectionError()])
     for _ in range(2):
         shared.replied()
     health.attempts = 11

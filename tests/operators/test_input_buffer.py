@@ -6,7 +6,7 @@ import gc
 import itertools
 from typing import Any
 
-from asyncudf._operators.intake import InputBuffer
+from asyncudf._operators.input import InputBuffer
 from asyncudf.queues import LatencyMarker, StreamRecord
 
 

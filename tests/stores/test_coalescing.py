@@ -79,7 +79,7 @@ class FlightsAsLists(RuleBasedStateMachine):
         """One of each key leads, and the others wait."""
         for key, calls in self.model.items():
             assert [self.flights.leads(key, call) for call in calls] == [True] + [False] * (len(calls) - 1)
-        assert len(self.flights) == sum(len(calls) - 1 for calls in self.model.values())
+        assert self.flights.following == sum(len(calls) - 1 for calls in self.model.values())
 
 
 FlightsAsLists.TestCase.settings = settings(max_examples=examples(2))
@@ -112,7 +112,7 @@ def test_rows_with_deadlines_and_attempts(rows: list[tuple[float, bytes, list[tu
         loop.close()
     assert sorted(told) == list(range(len(rows)))  # each row once
     assert max(running.values(), default=0) <= 1
-    assert len(flights) == 0
+    assert flights.following == 0
     for row, (outcome, caller) in told.items():
         assert outcome == "result" or caller in (row, None), "a row has another's failure"
         if caller is None:

@@ -20,7 +20,6 @@ from .._functions.parameters import BY_POSITION, bound, parameters_of
 from .._functions.signature import FunctionKind, FunctionSpec
 from .._policies.options import Options
 from .._policies.rate_limit import RateLimit
-from .call import Call
 
 __all__ = (
     "BatchCodec",
@@ -272,16 +271,12 @@ class Costs:
         has_own = any(callable(limit.cost) for limit in limits)
         self.of_each = None if has_own else [limit.cost_of(()) for limit in limits]
 
-    def of(self, call: Call) -> Sequence[float]:
-        """The costs of one attempt: a number counts once, a function for each row of a micro-batch.
+    def of(self, values: Sequence[Any]) -> Sequence[float]:
+        """The costs of one attempt of a call of these rows: a number counts once, a function for each row.
 
         Raises:
             BaseException: what a cost function of the user's raises.
         """
-        return self.of_rows([record.value for record in call.records]) if self.of_each is None else self.of_each
-
-    def of_rows(self, values: Sequence[Any]) -> Sequence[float]:
-        """The costs of one attempt of a call of these rows, as `of` has them."""
         return [
             sum(limit.cost_of(copied(_arguments(value))) for value in values)
             if callable(limit.cost)

@@ -27,8 +27,8 @@ from .._functions.side_outputs import DEAD_LETTERS, SideRecord
 from .._metrics.counters import TaskCounters
 from .._policies.options import OnError, Options
 from .._text.safe import type_name
-from .call import Call
 from .invokers import Invoker
+from .row import Call
 
 __all__ = (
     "CallCounts",
@@ -150,13 +150,13 @@ class CallCounts:
         self._counters.totals.throttled += 1
 
     def attempt_timed_out(self, call: Call) -> None:
-        self._counters.totals.timeouts += not call.done
+        self._counters.totals.timeouts += not call.is_over
 
     def timed_out(self, call: Call, answers: Sequence[Results | BaseException]) -> None:
         """A call is late; these are the answers for its rows."""
         self._counters.totals.timeouts += 1
         error = next((answer for answer in answers if isinstance(answer, BaseException)), None)
-        if call.parked is not None:  # no attempt runs
+        if call.trouble.parked is not None:  # no attempt runs
             self.unparks(call)
         elif error is not None:
             self.error(error)
@@ -173,7 +173,7 @@ class CallCounts:
 
     def parks(self, call: Call) -> None:
         """No attempt of the call runs from now on."""
-        call.parked = self._counters.clock()
+        call.own_trouble().parked = self._counters.clock()
 
     def begins_again(self, call: Call) -> None:
         """An attempt of a parked call begins."""
@@ -183,16 +183,16 @@ class CallCounts:
 
     def unparks(self, call: Call) -> None:
         """The time until now was not the service's, however long the call has waited for another attempt."""
-        if call.parked is not None:
+        if (trouble := call.trouble).parked is not None:
             # Its time may have begun anew meanwhile, after an outage: only time since then is in a latency.
-            call.idle += self._counters.clock() - max(call.parked, call.started)
-            call.parked = None
+            trouble.idle += self._counters.clock() - max(trouble.parked, call.started)
+            trouble.parked = None
 
     def ended(self, call: Call, completed: Sequence[Results], now: float) -> None:
         """A call has all its results."""
         rows, counters = len(completed), self._counters
         counters.latencies.append(now - call.started)
-        counters.totals.waited += call.idle
+        counters.totals.waited += call.trouble.idle
         counters.more_rows += rows - 1
         counters.more_results += sum(map(_count_results, completed)) - rows
 
@@ -201,19 +201,14 @@ class CallCounts:
         self._counters.totals.rows += len(completed)
         self._counters.totals.results += sum(map(_count_results, completed))
 
-    def count_open(self, calls: Iterable[Call], first_attempts: Iterable[float]) -> None:
-        """Bring up to date how long the open calls have taken.
-
-        Args:
-            calls: those that have a `Call`.
-            first_attempts: when each of the others began.
-        """
-        now = self._counters.clock()
-        seconds = sum(now - began for began in first_attempts)
+    def count_open(self, calls: Iterable[Call]) -> None:
+        """Bring up to date how long the open calls have taken."""
+        now, seconds = self._counters.clock(), 0.0
         for call in calls:
             if call.attempt:
-                end = now if call.parked is None else max(call.parked, call.started)
-                seconds += end - call.started - call.idle
+                trouble = call.trouble
+                end = now if trouble.parked is None else max(trouble.parked, call.started)
+                seconds += end - call.started - trouble.idle
         self._counters.totals.open_seconds = seconds
 
     def abandon(self, calls: Sequence[Call]) -> None:
@@ -241,11 +236,11 @@ class CallCounts:
     def _abandon(self, calls: Sequence[Call]) -> None:
         for call in calls:
             self.unparks(call)
-            call.done = True  # it is counted, and its deadline must not count it again
+            call.is_over = True  # it is counted, and its deadline must not count it again
         begun = [call for call in calls if call.attempt]
         now = self._counters.clock()
         self._counters.abandon(len(begun), sum(now - call.started for call in begun))
-        self._counters.totals.waited += sum(call.idle for call in begun)
+        self._counters.totals.waited += sum(call.trouble.idle for call in begun)
 
 
 def _count_results(results: Results) -> int:

@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any, Protocol
 
-from asyncudf.queues import Entry
-
 from .._errors.exceptions import FatalError
 from .._functions.context import CURRENT_CALL, CallState
 from .._loop import shutdown
@@ -67,21 +65,20 @@ class CallSlot:
     # is cheap: a copy shares its variables with the original until one of the two is changed.
 
     __slots__ = (
-        "abandoned", "admitted", "attempt", "began", "call", "clean", "context", "counts_for_breaker", "entry",
-        "is_cancelled", "is_suspended", "state", "task", "ticket",
+        "abandoned", "began", "call", "clean", "context", "counts_for_breaker", "has_asked", "is_cancelled",
+        "is_suspended", "record", "state", "task", "ticket",
     )  # fmt: skip
 
     def __init__(self, context: contextvars.Context) -> None:
         self.context = context  # in which its calls run
         self.state = CallState()
-        self.call: Any = None  # the call whose attempt runs here undecided
-        self.entry: Entry | None = None  # of the row of a first attempt that has no Call yet
-        self.attempt = 0  # number of the attempt
-        self.began = 0.0  # when the attempt began, if it has a Call
-        self.admitted: float | None = None  # when the limits admitted the attempt, until its end is reported to them
+        self.record: Any = None  # of a row that is called before it has its place in the queue
+        self.call: Any = None  # whose attempt runs here, and is not decided
+        self.began = 0.0  # when the attempt began
+        self.has_asked = False  # whether the limits let the attempt begin, and are told when it ends
         self.ticket = 0  # number that the circuit breaker gave the attempt
         self.counts_for_breaker = True  # whether a failure says something about the service
-        self.is_suspended = False  # whether the call on the fast path has suspended
+        self.is_suspended = False  # whether the coroutine of the attempt has suspended
         self.is_cancelled = False  # whether the task was cancelled, which may have been taken back
         self.abandoned = False  # another slot has its turn; its results no longer count
         self.task: asyncio.Task[None]
@@ -135,7 +132,7 @@ class SlotOperator(Protocol):
     counters: TaskCounters
 
     async def work(self, slot: CallSlot, /) -> None:
-        """The life of a slot; it calls `SlotPool.release` before it waits for a call."""
+        """The life of a slot; `SlotPool.release` is called before it waits for a call."""
 
     def has_work(self) -> bool:  # whether a slot would find something to do
         ...
@@ -143,8 +140,8 @@ class SlotOperator(Protocol):
     def why_idle(self) -> State:  # what free slots wait for, where there is nothing to do
         ...
 
-    def slots_are_taken(self) -> None:
-        """A call begins in the last slot."""
+    def pump_soon(self) -> None:
+        """A call has begun in the last slot: take in what needs no slot."""
 
     def fail(self, error: BaseException) -> None:
         """The task must end with this error."""
@@ -205,8 +202,7 @@ class SlotPool:
     @property
     def oldest(self) -> float:
         """When the oldest undecided attempt began; inf without any."""
-        first = [slot.state.started for slot in self.at_work if slot.entry is not None]
-        return min([*first, *(slot.began for slot in self.at_work if slot.call is not None)], default=math.inf)
+        return min((slot.began for slot in self.at_work if slot.call is not None), default=math.inf)
 
     @property
     def at_work(self) -> list[CallSlot]:
@@ -264,7 +260,7 @@ class SlotPool:
         if self._active < self.capacity:
             self.wake()
         elif self._has_uncalled:
-            self._operator.slots_are_taken()
+            self._operator.pump_soon()
 
     def _leave(self, slot: CallSlot) -> None:
         """The slot has ended; another may start."""

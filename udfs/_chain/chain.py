@@ -13,7 +13,7 @@ from typing import Protocol
 from asyncudf.queues import LatencyMarker, StreamRecord
 
 from .._operators.async_wait import AsyncWaitOperator
-from .._operators.intake import InputElement
+from .._operators.input import InputElement
 from .._operators.memory import InputBatch, TaskBatches
 from .._operators.operator import BufferedOperator, ChainedOperator, Operator, SourceOperator
 from .._operators.outputs import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
@@ -16,30 +15,14 @@ from .service_health import ServiceHealth
 __all__ = ("Admission",)
 
 
-class _FirstCall:
-    """Stands for every row that was never called, where all attempts cost the same."""
-
-    is_excused = is_held = False
-
-    def __init__(self, costs: Sequence[float]) -> None:
-        self.costs = costs
-
-
 class Admission:
-    """The gates of one function in one task.
-
-    Args:
-        costs: of each attempt, in permits of each rate limit; None if each call has costs of its own.
-    """
+    """The gates of one function in one task."""
 
     # No call waits here. One that may not begin is the next of `Calls.ready`, and one slot, the leader of the pool,
     # waits until `wake`: so calls begin in their order, whichever slot asks for the next one.
     #
     # is_open: no gate has to be asked before an attempt begins
     # closed_by: the gate that has turned a call away; no other call asks until `wake`
-    # first_call: stands for every row that was never called; None if each call has costs of its own
-    # may_begin_row: a row that was never called may ask without a `Call`; not if each has costs of its own, and not
-    # while refusals alone hold calls back
     # failed: how many attempts have ended with an error
     # _others: attempts that were not refused and ended with an error, or with a result that is not good enough
     # _answers: the answers to calls that did not have to ask, when they were last counted
@@ -50,7 +33,6 @@ class Admission:
         operator: LimitedOperator,
         pool: Pool,
         health: ServiceHealth,
-        costs: Sequence[float] | None,
     ) -> None:
         self._operator = operator
         self._pool = pool
@@ -60,7 +42,6 @@ class Admission:
         self._account = counters.account
         self._clock = counters.clock
         self._health = health
-        self.first_call: Any = None if costs is None else _FirstCall(costs)
         self._answers = self._others = self.failed = 0
         self.closed_by: Gate | None = None
         self._since = 0.0
@@ -76,30 +57,24 @@ class Admission:
         self._limit_seconds.update(dict.fromkeys((limit for gate in gates for limit in gate.limits), 0.0))
         self._has_limits = bool(gates) or self._health.has_limits
         self.is_open = not self._has_limits
-        self._look()
 
-    def _look(self) -> None:
-        has_costs = self.first_call is not None
-        self.may_begin_row = self.closed_by is None and has_costs and (self.is_open or self._has_limits)
-
-    def try_begin(self, slot: Slot, call: PendingCall) -> float | None:
-        """Begin an attempt of a call in this slot; returns when it began, or None if it may not begin before `wake`."""
+    def try_begin(self, slot: Slot, call: PendingCall) -> bool:
+        """Begin an attempt of a call in this slot; False if it may not begin before `wake`."""
+        slot.began = now = self._clock()
         self._pool.lead(slot)  # its last attempt is over, and no longer counts as in flight
-        now = self._clock()
         for gate in self._gates:
             if (wait := gate.wait(call, now)) != 0.0:
                 self._close(gate, wait, now)
-                return None
-        slot.admitted = now
+                return False
+        slot.has_asked = True
         for began in self._on_begin:
             began(slot, call, now)
         if not self._has_limits and self._health.throttle.is_free(now):
             self.is_open, self._answers = True, self._answered
-            self._look()
-        return now
+        return True
 
     def _close(self, gate: Gate, seconds: float | None, now: float) -> None:
-        self.closed_by, self._since, self.may_begin_row = gate, now, False
+        self.closed_by, self._since = gate, now
         self._account.enter(gate.state)
         if seconds is not None:
             self._timer = asyncio.get_running_loop().call_later(max(seconds, ROUNDING), self.wake)
@@ -125,7 +100,6 @@ class Admission:
         if (gate := self.closed_by) is None:
             return
         self.closed_by = None
-        self._look()
         self._account.enter(State.CALLS_BUSY)  # until it turns out that another gate is closed
         waited = self._clock() - self._since
         if gate is self._gates[0]:  # the refusals
@@ -141,26 +115,25 @@ class Admission:
         """How many attempts were not refused, of those that need not be reported."""
         return self._counters.calls_answered + self._others
 
-    def ended(self, slot: Slot, error: BaseException | None) -> None:
+    def ended(self, slot: Slot, error: BaseException | None, now: float) -> None:
         """An attempt is over. One that did not have to ask need not be reported, unless it has ended with an error."""
         self.failed += error is not None
-        now = self._clock()
-        if slot.admitted is None:
+        if not slot.has_asked:
             if self.is_open:
                 self._ended_unasked(slot, error, now)
             return
-        outcome = self._health.outcome_of(error)
+        outcome = CallOutcome.ANSWERED if error is None else self._health.outcome_of(error)
         for ended in self._on_end:
             ended(slot, outcome, error, now)
-        slot.admitted = None
+        slot.has_asked = False
         self._health.attempts += slot.counts_for_breaker
-        self.slot_is_free()
+        if self.closed_by is not None:
+            self.slot_is_free()
 
     def _ended_unasked(self, slot: Slot, error: BaseException | None, now: float) -> None:
         if self._health.refusal_of(error) is not None:
             answers, self._answers = self._answered - self._answers, self._answered
             self.is_open = self._health.refused(slot, error, max(0, answers), now)
-            self._look()
         else:
             self._others += 1
             if self._health.is_refused and self._health.outcome_of(error) is CallOutcome.ANSWERED:

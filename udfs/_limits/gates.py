@@ -28,11 +28,11 @@ __all__ = (
 )
 
 
-class PendingCall(Protocol):
-    """A call whose next attempt is to begin.
+class Trouble(Protocol):
+    """What is known of a call beside its attempt.
 
     Attributes:
-        costs: of the attempt, in permits of each rate limit.
+        costs: of an attempt, in permits of each rate limit; None if all calls cost the same.
         is_excused: it has failed during an outage; later failures are no evidence of another.
         is_held: it has failed, and is one of the `HeldFailures`.
     """
@@ -42,16 +42,26 @@ class PendingCall(Protocol):
     is_held: bool
 
 
+class PendingCall(Protocol):
+    """A call whose next attempt is to begin."""
+
+    @property
+    def trouble(self) -> Trouble: ...
+    def own_trouble(self) -> Trouble: ...
+
+
 class Slot(Protocol):
     """The slot in which an attempt runs.
 
     Attributes:
-        admitted: when the attempt began, until its end is reported; None if it did not have to ask.
+        began: when the attempt began.
+        has_asked: whether the limits let it begin, until its end is reported.
         ticket: from the circuit breaker.
         counts_for_breaker: whether a failure of the attempt is evidence against the service.
     """
 
-    admitted: float | None
+    began: float
+    has_asked: bool
     ticket: int
     counts_for_breaker: bool
 
@@ -144,10 +154,9 @@ class AdaptiveGate(Gate):
         return 0.0 if self._pool.in_flight < self._policy.limit else None
 
     def ended(self, slot: Slot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
-        assert slot.admitted is not None
         # The worker cannot take more calls, as a service that throttles: with fewer in flight fewer files are open.
         outcome = CallOutcome.THROTTLED if error is not None and is_out_of_files(error) else outcome_of(error)
-        self._policy.ended(outcome, now - slot.admitted, self._pool.in_flight, self._clock())
+        self._policy.ended(outcome, now - slot.began, self._pool.in_flight, self._clock())
         self._pool.resize(self._policy.limit)
 
 
@@ -216,6 +225,7 @@ class PermitGate(Gate):
 
     Args:
         limits: each limit as people are shown it.
+        costs: of each attempt, in permits of each limit; None if each call has costs of its own.
         own: the permits of the task's own limits, each with its place in `rate_limit`.
         shared: the places of the limits of the job, and their permits.
     """
@@ -225,24 +235,26 @@ class PermitGate(Gate):
     def __init__(
         self,
         limits: Sequence[str],
+        costs: Sequence[float] | None,
         own: Sequence[tuple[int, Permits]],
         shared: tuple[Sequence[int], SharedPermits] | None,
     ) -> None:
         self.limits = limits
-        self._own = own
+        self._costs = costs
+        self._own, self._places = [permits for _, permits in own], [place for place, _ in own]
         self._shared = shared
 
     def wait(self, call: PendingCall, now: float) -> float | None:
-        costs = call.costs
+        costs = call.trouble.costs if self._costs is None else self._costs
         assert costs is not None
-        own, own_costs = [permits for _, permits in self._own], [costs[place] for place, _ in self._own]
+        own, own_costs = self._own, [costs[place] for place in self._places]
         if self._shared is None:
             wait = take(own, own_costs, now)
         else:
             dues = (permits.due(cost, now) or now for permits, cost in zip(own, own_costs, strict=True))
             wait = max(dues, default=now) - now
         if wait != 0.0:
-            self._turns_away(tightest(own, own_costs, now), [place for place, _ in self._own])
+            self._turns_away(tightest(own, own_costs, now), self._places)
         elif self._shared is not None:
             places, shared = self._shared
             shared_costs = [costs[place] for place in places]

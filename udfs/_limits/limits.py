@@ -59,7 +59,8 @@ class Limits:
         self._identity = identity
         self._shared_clock = shared_clock or operator.counters.clock
         self.health = ServiceHealth(operator, options, pool)
-        self.admission = Admission(operator, pool, self.health, costs)
+        self.admission = Admission(operator, pool, self.health)
+        self._costs = costs
         self.failures = None if options.max_failures is None else FailureBudget(operator, options)
 
     @contextlib.asynccontextmanager
@@ -100,6 +101,7 @@ class Limits:
             gates.append(
                 PermitGate(
                     [*map(limit_label, options.rate_limit)],
+                    self._costs,
                     [(place, _bucket_of(limit)) for place, limit in enumerate(options.rate_limit)],
                     None,
                 )
@@ -139,7 +141,7 @@ class Limits:
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
             own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
             shared = (places, running(SharedPermits(link, names.rates(limits)))) if places else None
-            gates.append(PermitGate([*map(limit_label, limits)], own, shared))
+            gates.append(PermitGate([*map(limit_label, limits)], self._costs, own, shared))
         if (failures := self.failures) is not None:
             failures.tally = running(SharedFailures(link, query, identity.part, failures.budget, failures.spent))
         return gates

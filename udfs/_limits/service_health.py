@@ -58,17 +58,17 @@ class RefusalGate(Gate):
                 return None
             if until > now + APART and until > self.throttle.until + APART:
                 self.throttle.pause(until, now)
-        return self.throttle.wait(self._pool.in_flight, now)
+        return 0.0 if self.throttle.is_free(now) else self.throttle.wait(self._pool.in_flight, now)
 
     def began(self, slot: Slot, call: PendingCall, now: float) -> None:
         self.throttle.began(now)
 
     def ended(self, slot: Slot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
         # A call that did not have to ask has begun while calls were free.
-        began = now if slot.admitted is None else slot.admitted
+        began = slot.began if slot.has_asked else now
         if outcome is CallOutcome.NOTHING:
             self.throttle.gave_up(began)
-        elif (refusal := self.refusal_of(error)) is None:
+        elif error is None or (refusal := self.refusal_of(error)) is None:
             self.throttle.answered(1, began, now)
             if outcome is CallOutcome.ANSWERED:
                 self.accepted(now)
@@ -163,7 +163,7 @@ class BreakerGate(Gate):
 
     def began(self, slot: Slot, call: PendingCall, now: float) -> None:
         is_open = self.breaker.open_since is not None
-        slot.counts_for_breaker = is_open or not call.is_excused
+        slot.counts_for_breaker = is_open or not call.trouble.is_excused
         ticket = self.breaker.admit(now)
         assert ticket is not None
         slot.ticket = ticket
@@ -294,7 +294,7 @@ class HeldFailures:
         is_down = any(health.outcome_of(error) is CallOutcome.DOWN for error in errors)
         if not is_down or any(map(is_no_rows_fault, errors)):
             return False
-        call.is_held = True
+        call.own_trouble().is_held = True
         self._held.append(_Held(call, outcomes, health.attempts))
         return True
 
@@ -312,7 +312,7 @@ class HeldFailures:
         """
         while self._held and self._has_failed(self._held[0], is_last):
             held = self._held.popleft()
-            held.call.is_held = False
+            held.call.own_trouble().is_held = False
             yield held.call, held.outcomes
 
     def _has_failed(self, held: _Held, is_last: bool) -> bool:

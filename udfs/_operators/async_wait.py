@@ -1,4 +1,4 @@
-"""AsyncWaitOperator: admits rows, runs their calls, emits results in the promised order."""
+"""AsyncWaitOperator: takes rows in, runs their calls, emits results in the promised order."""
 
 from __future__ import annotations
 
@@ -6,34 +6,44 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import islice
 from typing import Any
 
-from asyncudf.queues import Entry, StreamElement
+from asyncudf.queues import StreamElement, StreamRecord
 
-from .._calls.call import Call, RowSharing
 from .._calls.calls import Calls
 from .._calls.invokers import BatchCodec, Costs, Invoker, invoker_of
 from .._calls.resources import closing, opened
-from .._calls.slots import CallSlot, SlotPool
+from .._calls.row import NO_TROUBLE, Call, Row
+from .._calls.slots import CallSlot, SlotPool, notify_on_suspend
 from .._coordination.config import TaskIdentity
 from .._errors.exceptions import FatalError
+from .._functions.async_function import Results
 from .._functions.context import FAIL_TASK, RuntimeContext
 from .._functions.signature import FunctionSpec, batch_rows
 from .._limits.limits import Limits
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
 from .._policies.options import OnNullInput, Options
-from .._stored.rows import NullAnswers, plain
+from .._stored.rows import CachedRows, CacheMiss, NullAnswers, plain
 from .._stored.sharing import StoreSharing
 from .._stored.stored_results import StoredResults
-from .fast_path import FastPath
-from .intake import Intake, MicroBatch
+from .emitter import Emitter, queue_of
 from .memory import QueueMemory, RowSizes, TaskBatches
+from .micro_batch import MicroBatch
 from .operator import BufferedOperator, ChainedOperator
 from .outputs import Output
-from .queues import Emitter, queue_of
 
 __all__ = ("AsyncWaitOperator",)
+
+
+# Rows that leave before timers and the mailbox get their turn. More than calls that return at once can add before the
+# next turn, or a long queue would never shrink.
+AT_ONCE = 10_000
+TOGETHER = 200  # rows that need no call and are emitted together
+ROWS = (tuple, StreamRecord, CacheMiss)
+BURST = 200  # rows that are taken together
+PASSES = 20  # such bursts, if calls return or fail at once, before the event loop gets its turn
 
 
 class AsyncWaitOperator(BufferedOperator, ChainedOperator):
@@ -59,16 +69,21 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # The order of wrapping: store( deadline( retry( breaker( limits( slot( attempt_timeout( function ))))))). A row
     # asks the store before it has a deadline, and its result is written after the deadline has been stopped.
     #
-    # A row goes through _inlet, _input, _intake, _queue, _calls (most rows by _fast_path), _emitter, in this order.
+    # A row is in one place: in the input, which may prepare it (`_inlet`); or in the queue, where it waits for its call
+    # (`_batch`, `Calls.ready`), is called in a slot, or follows the call of an equal row; or it has left. In the queue
+    # it holds a place and, in order, all rows behind it: so rows wait in the input, and a slot takes one when its call
+    # can begin. `_take` is the only place where elements leave the input, but for `_burst`.
     #
-    # Rows come by `feed` or `process`, slots ask for them, calls end: each such event first changes the state where it
-    # belongs (input, queue, entry), and then calls `_pool.wake` or `push`. These two look at the state alone: they may
-    # be called at any time, in any order, and once too often does no harm.
+    # Rows come, calls end, the output has room: each such event first changes the state where it belongs, and then
+    # calls `pump`, which looks at the state alone. `work` is the life of a slot, which makes the calls.
     #
     # len(_queue) <= queue_size; calls in progress that count <= capacity
     # _finished is set once: by the first error, or when the input has ended and the queue is empty
-    # _is_admitting, _will_admit: `admit_without_slot` is at work, or will be in the next turn of the loop
-    # _will_emit: rows may leave, and will in the next turn of the loop
+    # _is_taking: an element is on its way from the input to its place, and none may pass it
+    # _is_pumping: rows leave; _will_pump: `pump` is called in the next turn of the loop
+    # _may_leave: how many elements may leave before that turn
+    # _records, _results: rows that were done at once, in their order, none of them in the queue. Only one slot fills
+    # them, until its call suspends; _times: when each was done; the first of them began at _since
 
     def __init__(
         self,
@@ -104,8 +119,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._memory = QueueMemory(self._queue, limit, options.open_calls * rows, sizes, batches)
             batches.watch(self._memory.update, self._memory_is_free)
         self._emitter = Emitter(self._queue, output)
-        has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
-        self._pool = SlotPool(self, options.slots, has_uncalled=has_uncalled)
+        self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
+        self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
         costs = Costs(options.rate_limit or (), spec)
         self._limits = Limits(self, options, self._pool, costs.of_each, identity=identity, shared_clock=shared_clock)
         self._health, self._admission = self._limits.health, self._limits.admission
@@ -113,7 +128,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self, spec, options, self._pool, self._limits, costs, validate=validate, may_edit=may_edit,
             partition=context.partition, rng=rng,
         )  # fmt: skip
-        self._sharing = RowSharing()
+        self._sharing: StoreSharing | None = None
         if stored is not None:
             self._sharing = sharing = StoreSharing(
                 self, stored, options, self._calls, self._queue, self._input, request_batch,
@@ -123,12 +138,16 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._calls.share(sharing)
         if options.on_null_input is OnNullInput.NULL:
             self._inlet = NullAnswers(self._inlet, validate)
-        batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake)
-        self._intake = Intake(self, self._input, self._queue, batch, self._sharing, has_uncalled=has_uncalled)
-        self._fast_path: FastPath | None = None  # once the function is open, if it is for the fast path
+        self._batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake) if rows > 1 else None
         self._wanted_rows = max(options.slots, rows)
-        self._has_uncalled = has_uncalled
-        self._is_admitting = self._will_admit = self._will_emit = False
+        self._is_taking = self._is_pumping = self._will_pump = False
+        self._may_leave = AT_ONCE
+        self._can_burst = False
+        self._limits_attempts = options.attempt_timeout is not None
+        self._records: list[Any] = []
+        self._results: list[Any] = []
+        self._times: list[float] = []
+        self._since = 0.0
 
     @property
     def available(self) -> int:
@@ -143,10 +162,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     process_marker = process
 
     def look_at_input(self) -> None:
-        self._wake()
-        self.admit_without_slot()
-        if self._input.has_ended:
-            self.finish_if_drained()
+        self.pump()
 
     def _memory_is_free(self) -> None:
         """There may be places again, for a row or for cached rows."""
@@ -160,7 +176,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         Raises:
             AsyncUDFError: a row failed under `on_error="raise"`, or the function could not be opened or closed.
         """
-        async with self._sharing.running():
+        async with contextlib.nullcontext() if self._sharing is None else self._sharing.running():
             async with contextlib.AsyncExitStack() as stack:
                 resources = await stack.enter_async_context(opened(self._spec, self._context))
                 stack.callback(self._calls.close)
@@ -175,19 +191,22 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def _open(self, invoker: Invoker) -> None:
         """The function is open: calls can begin."""
         self._calls.use(invoker)
-        if self._calls.function is not None:
-            complete: Callable[[Entry, Any], object] = self._complete
-            if self._output.leaves_chain:
-                # No code runs there that could complete a row, or see the variables of a call.
-                complete = self._queue.completing(self._output, self._emit_plainly)
-            self._fast_path = FastPath(
-                self, self._finished, self._calls, self._intake, self._emitter, self._memory, complete
-            )
+        complete: Callable[[Any, Any], object] = self._complete
+        if self._sharing is not None:
+            complete = self._sharing.keep
+        elif self._output.leaves_chain:
+            # No code runs there that could complete a row, or see the variables of a call.
+            complete = self._queue.completing(self._output, self.pump)
+        self._returned = self._calls.returning(complete)
+        self._can_burst = not (
+            self._calls.function is None or self._calls.looks_at_results or self._sharing is not None
+        )
         FAIL_TASK.set(self._may_fail)
         self._pool.open()
         self._request_batch()
         self._pool.wake()
-        self._sharing.open()
+        if self._sharing is not None:
+            self._sharing.open()
 
     def _may_fail(self) -> Callable[[str], None]:
         """The value of FAIL_TASK."""
@@ -207,7 +226,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     async def _end_calls(self, exc_type: type[BaseException] | None, *_: object) -> None:
         self._calls.abandon()
-        await self._sharing.end()
+        if self._sharing is not None:
+            await self._sharing.end()
         self._calls.abandon()  # calls that have begun meanwhile
         await self._pool.close(patient=exc_type is None)
 
@@ -215,45 +235,167 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._calls.counts.ends_task(error)
         super().fail(error)
 
+    # The state changes.
+
+    def pump(self) -> None:
+        """Something has changed: emit what may leave, take in what needs no slot, and start a slot if there is work."""
+        # A call of it inside itself, by code further down that completes another row, returns at once: the outer one
+        # goes on with what has changed, and no row overtakes the one that is leaving.
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            self._emit_and_take()
+        except BaseException as error:  # called from timers too, where an exception would only be logged
+            self.fail(error)
+        finally:
+            self._is_pumping = False
+        self._finish_if_drained()
+        self._pool.wake()
+        if self._health.held is not None and self._pool.is_idle:  # no slot ends and decides about these
+            self.loop.call_soon(self.health_changed, context=self._own_context.copy())
+
+    def pump_soon(self) -> None:
+        """The same in the next turn of the event loop, once for all that ask for it."""
+        if not self._will_pump:
+            self._will_pump = True
+            self.loop.call_soon(self._pump_now, context=self._own_context.copy())
+
+    def _pump_now(self) -> None:
+        self._will_pump, self._may_leave = False, AT_ONCE
+        if not self.has_finished:
+            self.pump()
+
+    def _emit_and_take(self) -> None:
+        while True:
+            if not self._is_taking and self._must_take_without_slot():
+                self._take(may_call=False)
+            if not (emitted := self._emitter.emit(self._may_leave)):
+                break
+            self._may_leave -= emitted
+        if self._may_leave <= 0:
+            self.pump_soon()
+        self._held_back = self._queue.has_completed_elements() and self._output.available <= 0
+
+    def _must_take_without_slot(self) -> bool:
+        """Whether no slot comes soon that would take in elements which need none."""
+        # All slots may be held by coroutines that run on after their rows are done.
+        if not (self._pool.is_full or self._admission.closed_by is not None):
+            return False
+        # Without rows that need no call there are only markers, and one behind rows has time until they have left.
+        return self._queue.places > 0 if self._has_uncalled else self._queue.is_empty()
+
+    def _finish_if_drained(self) -> None:
+        if self._input.is_drained and self._queue.is_empty() and not self._finished.done():
+            self._finished.set_result(None)
+
     # Rows enter.
 
+    def _take(self, *, may_call: bool) -> Row | None:
+        """Take elements out of the input, each into its place, up to the first row that is to be called.
+
+        Returns:
+            That row; without `may_call` it stays in the input.
+        """
+        queue, source, sharing, line = self._queue, self._input, self._sharing, self._queue.line
+        has_others = False
+        self._is_taking = True
+        try:
+            while len(line) < queue.most:
+                element: Any = source.take() if may_call else source.take_unless(self._has_to_call)
+                if element is None:
+                    return None
+                if type(element) in ROWS:
+                    row: Row = queue.put_record(element)
+                    row.open()
+                    if sharing is None or sharing.needs_call(row):
+                        return row
+                else:
+                    self._place(element)
+                has_others = True
+            return None
+        finally:
+            self._is_taking = False
+            if has_others:
+                self.pump()
+
+    def _place(self, element: Any) -> None:
+        """Give an element that is no single row its place in the queue."""
+        if type(element) is not CachedRows:
+            self._queue.put_marker(element)
+            return
+        while len(element) and (places := self._queue.places) > 0:
+            records, results = element.take(min(places, TOGETHER))
+            self.counters.totals.rows += len(records)
+            self.counters.totals.results += len(records)
+            self._leave(records, results)
+        if len(element):
+            self._input.put_back(element)  # type: ignore[arg-type]
+
+    def _has_to_call(self, element: Any) -> bool:
+        """Whether an element that is next in line is a row to call."""
+        if self._sharing is not None:
+            return self._sharing.has_to_call(element)
+        return type(element) in ROWS
+
+    def _leave(self, records: list[Any], results: list[Any]) -> None:
+        """Emit rows that have one result each, or give them their places; both lists are empty then."""
+        was_pumping, self._is_pumping = self._is_pumping, True
+        try:
+            self._emitter.leave(records, results)
+        except BaseException as error:  # a call that has just begun must not fail with it
+            self.fail(error)
+        finally:
+            self._is_pumping = was_pumping
+        if self._queue.has_completed_elements():
+            self.pump()
+
+    def _next_row(self) -> Row | None:
+        """The next row to call; all elements before it have their places."""
+        while not self._is_taking and (self._sharing is None or self._sharing.takes_more):
+            row = self._take(may_call=True)
+            if row is not None or not self._input.may_have_more or not self._queue.places:
+                return row
+        return None
+
+    def _next_call(self) -> Call | None:
+        """The next call: of a row whose back-off is over, as it has waited longest, or of rows that come now."""
+        # A dead service is tried with a new row, if there is one: rows that have failed may be the cause.
+        is_new = (
+            self._health.held is not None
+            and self._health.is_broken
+            and not self._calls.has_new
+            and self._may_form_call()
+        )
+        call = self._calls.next_ready() if self._calls.ready and not is_new else None
+        while call is None:
+            batch = self._batch
+            call = self._next_row() if batch is None else batch.gather(self._next_row, self._is_starved)
+            if call is None:
+                self._finish_if_drained()
+                return self._calls.next_ready()
+            if self._sharing is not None and self._sharing.claims(call):
+                call = None
+        return call
+
+    def _may_form_call(self) -> bool:
+        """Whether a slot would probably find rows for a call; sure only after one was taken."""
+        if self._sharing is not None and not self._sharing.takes_more:
+            return False
+        if self._input.may_have_more and self._queue.places > 0:
+            return True
+        return bool(self._batch) and (self._batch.is_ready or self._is_starved())  # type: ignore[union-attr]
+
+    def _is_starved(self) -> bool:
+        return self._input.has_ended or not self._queue.places  # a full queue waits for the rows of the batch
+
     def has_rows(self) -> bool:
-        return self._intake.has_call or self._sharing.is_waiting
+        return self._may_form_call() or (self._sharing is not None and self._sharing.is_waiting)
 
     def has_work(self) -> bool:
         if self._finished.done():
             return False
-        return self._calls.has_ready or self._intake.has_call
-
-    def slots_are_taken(self) -> None:
-        """A call begins in the last slot, or a limit holds calls back: the next element may need neither."""
-        if not self._will_admit and (self._pool.is_full or self._admission.closed_by is not None):
-            self._will_admit = True
-            self.loop.call_soon(self._admit_soon, context=self._own_context.copy())
-
-    def _admit_soon(self) -> None:
-        self._will_admit = False
-        self.admit_without_slot()
-
-    def admit_without_slot(self) -> None:
-        """Admit elements that need no slot (markers, rows that need no call) while no slot is free."""
-        if self._is_admitting:  # an element may leave at once, and the emission comes here again
-            return
-        if self._emitter.is_going_on:  # the row that is leaving has completed another one, and must not be passed
-            self.slots_are_taken()
-            return
-        self._is_admitting = True
-        try:
-            while (self._pool.is_full or self._admission.closed_by is not None) and self._intake.may_admit_without_slot:
-                if not self._intake.admit_without_slot():
-                    self.finish_if_drained()
-                    break
-        finally:
-            self._is_admitting = False
-
-    def finish_if_drained(self) -> None:
-        if self._intake.is_drained and not self._finished.done():
-            self._finished.set_result(None)
+        return bool(self._calls.ready) or self._may_form_call()
 
     def snapshot_state(self) -> list[StreamElement]:
         """The elements not yet emitted, in order: first the queue, then what was fed and not admitted.
@@ -271,48 +413,20 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     async def work(self, slot: CallSlot) -> None:
         """The life of one call slot: one call after another, until there is no call or the slot is dirty."""
-        # All in one coroutine: each coroutine between a call and its task costs something whenever the call goes on.
-        #
-        # In this order: a row whose back-off is over, as it has waited longest; then the fast path, which takes rows
-        # itself; then calls that it cannot run (a plain def, a micro-batch, 0..n results, `retry_if_result`).
         try:
             slot.capture_baseline()
-            clock, pause, fast_path = self._calls.clock, self._calls.pause, self._fast_path
-            end = clock() + pause
             while not (self._finished.done() or slot.is_dirty()):
                 if self._admission.closed_by is not None:
                     if self._pool.is_led_by_another(slot):
                         break
                     await self._admission.opened()
                     continue
-                # A dead service is tried with a new row, if there is one: rows that have failed may be the cause.
-                is_broken = not self._admission.is_open and self._health.is_broken
-                is_new = is_broken and self._intake.has_call and not self._calls.has_new
-                call = None if is_new else self._calls.next_ready()
-                is_fast = self._admission.may_begin_row and not is_broken and (call is None or call.is_first)
-                if fast_path is not None and is_fast:
-                    try:
-                        has_more = await fast_path.run(slot, call)
-                    finally:
-                        fast_path.flush()
-                    if has_more and not slot.is_dirty():
-                        await asyncio.sleep(0)
-                    elif not self._calls.has_ready:
-                        break
-                    continue
-                if call is None:
-                    if not (rows := self._intake.rows_of_a_call()):
-                        self.finish_if_drained()
-                        break
-                    call = self._calls.open(*zip(*rows, strict=True))
-                    if not self._sharing.may_begin(call):
-                        continue
-                if self._calls.begin(slot, call):
-                    await self._run_call(slot, call)
-                # Calls that return at once: let timers and the mailbox have their turn.
-                if clock() > end and not slot.is_dirty():
-                    await asyncio.sleep(0)
-                    end = clock() + pause
+                calls = self._burst if self._may_burst() else self._call_each
+                if await notify_on_suspend(calls(slot), slot, self._suspended):
+                    if not slot.is_dirty():
+                        await asyncio.sleep(0)  # let timers and the mailbox have their turn
+                elif self._admission.closed_by is None and not self._calls.ready:
+                    break
         except BaseException as error:  # the source or the output failed, not a row
             if slot.abandoned or (issubclass(type(error), asyncio.CancelledError) and slot.task.cancelling()):
                 raise  # the pool has cancelled the slot, or other code has, between two calls
@@ -321,28 +435,212 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._pool.retire(slot)
             self._admission.slot_is_free()
             self._calls.evaluate_held()
-            self.finish_if_drained()
+            self._finish_if_drained()
 
-    async def _run_call(self, slot: CallSlot, call: Call) -> None:
-        running = self._calls.invoke(slot, call)
+    async def _call_each(self, slot: CallSlot) -> bool:
+        """Make one call after another, as the limits let them begin.
+
+        Returns:
+            Whether there may be more, after a pause; else there is no call, or a limit holds it back.
+        """
+        calls, returned, is_direct = self._calls, self._returned, self._calls.function is not None
+        end = 0.0  # when the event loop gets its turn; 0: it has just had it
+        while self._admission.closed_by is None and (call := self._next_call()) is not None:
+            if not calls.begin(slot, call):
+                continue
+            result = None  # or the last result would live on through this call
+            try:
+                result = await calls.attempt(slot, call)
+            except BaseException as error:  # every error of the user's code has its policy
+                calls.coroutine_ended(slot, call, None, error)
+                if not self._admission.is_open:  # limits have to know of other failures before the next call
+                    slot.is_suspended = False
+                    return True
+            else:
+                if is_direct:
+                    returned(slot, call, result)  # type: ignore[arg-type]
+                else:
+                    calls.coroutine_ended(slot, call, result, None)
+            if slot.is_suspended:
+                end, slot.is_suspended = 0.0, False
+            elif not end:
+                end = calls.clock() + calls.pause
+            elif calls.clock() > end:
+                return True
+            if slot.is_dirty() or self._finished.done() or (self._can_burst and self._may_burst()):
+                return True
+        return False
+
+    def _suspended(self, slot: CallSlot) -> None:
+        """The call in a slot waits: another slot may take rows."""
+        if slot.record is not None:
+            self._put(slot)
         self._pool.release(slot)
-        results = error = None
+
+    # Calls that nothing holds back, of a function of one row and one result.
+
+    def _may_burst(self) -> bool:
+        return self._can_burst and self._admission.is_open and not (self._calls.ready or self._finished.done())
+
+    async def _burst(self, slot: CallSlot) -> bool:
+        """Call the function for one row after another; a row gets a place in the queue only if its call suspends.
+
+        Returns:
+            Whether there may be more rows, after a pause.
+        """
+        # A function that has its answer at hand must cost little more than calling it: no place and no deadline is made
+        # before it is known that the row needs one. If its call suspends, `_suspended` makes them, as of when it began.
+        #
+        # After each row the loop checks what a single row may change: time, memory, traces in the context. A `break`
+        # goes on with a new burst, before which everything is checked; a `return` gives the slot back. To await costs a
+        # third of driving each call by hand, which ends with an exception that has to be caught.
+        calls, source, queue, memory, times = self._calls, self._input, self._queue, self._memory, self._times
+        function, returned, clock, asks, is_over = (
+            calls.function,
+            self._returned,
+            calls.clock,
+            calls.asks,
+            self._finished.done,
+        )
+        validate, limit, pause, admission = calls.validate, calls.limit, calls.pause, self._admission
+        note_record, note_result, note_time = self._records.append, self._results.append, times.append
+        size, spare = None if memory is None else memory.size_of_result, 0.0
+        takes_all, line, ready = not self._emitter.is_bounded, queue.line, calls.ready
+        state, context, clean = slot.state, slot.context, slot.clean
+        end = 0.0  # when the event loop gets its turn; 0: it has just had it
         try:
-            results = await running
-        except BaseException as raised:  # every error of the user's code has its policy
-            error = raised
-        if not slot.abandoned:
-            self._calls.ended(slot, call, results, error)
+            for _ in range(PASSES):
+                self._flush()  # or its places would be given twice
+                if not self._may_burst() or slot.is_dirty():
+                    return True
+                if not (count := min(self._emitter.places, BURST)):
+                    return False
+                if size is not None:
+                    spare = memory.spare  # type: ignore[union-attr]
+                taken, has_waited, started = None, False, clock()
+                if not times:
+                    self._since = started
+                if not end:
+                    end = started + pause
+                elif started > end:
+                    return True
+                rows = source.current
+                for taken in islice(rows, count):
+                    if type(taken) not in ROWS:
+                        self._flush()
+                        self._take_in(taken)
+                        break
+                    slot.record, slot.began = taken, started
+                    if asks:
+                        state, clean = slot.begin_attempt(taken), slot.clean
+                        state.started = started
+                    result = value = None  # or the last result would live on through this call
+                    try:
+                        result = await function(*taken[0])  # type: ignore[misc, index]
+                    except BaseException as error:  # every error of the user's code has its policy
+                        if slot.is_suspended:
+                            end, slot.is_suspended = 0.0, False
+                        self._end(slot, None, error)
+                        break
+                    if slot.is_suspended:
+                        slot.is_suspended = False
+                        if slot.call is not None:  # no name for it here, where it would live on through the next call
+                            returned(slot, slot.call, result)
+                        self._since = started = clock()
+                        end, has_waited = started + pause, True
+                        if not (takes_all and admission.is_open and len(line) <= queue.most - BURST) or (
+                            source.current is not rows or ready or is_over()
+                        ):
+                            break
+                    else:
+                        if asks and state.side:  # it needs a place for its side records
+                            self._end(slot, [(result,)], None)
+                            break
+                        try:
+                            value = result if validate is None else validate(result)
+                        except BaseException as error:
+                            self._end(slot, None, error)
+                            break
+                        # The clock is read once per row: the end of this call is the start of the next.
+                        if (now := clock()) > end and now - started > limit:
+                            self._end(slot, [(result,)], None)
+                            break
+                        started = now
+                        note_record(taken)
+                        note_result(value)
+                        note_time(now)
+                        if size is not None:
+                            spare -= size(value)
+                            if spare <= 0:
+                                return True
+                        if now > end:
+                            return True
+                    try:
+                        if context != clean or slot.is_cancelled:  # `is_dirty` asks more than can have happened here
+                            break
+                    except BaseException:  # variables that cannot be compared
+                        break
+                else:
+                    if taken is None:
+                        if not source.refill():
+                            self._finish_if_drained()
+                            return False
+                    elif not has_waited:
+                        return True
+            return True
+        finally:
+            slot.record = None
+            self._flush()
+
+    def _flush(self) -> None:
+        """Emit the rows that were done at once, or give them their places in the queue."""
+        if self._records:
+            self.counters.done_at_once(self._since, self._times)
+            self._times.clear()
+            self._leave(self._records, self._results)
+
+    def _take_in(self, element: Any) -> None:
+        """Give an element that a burst has taken, and that is no row, its place."""
+        self._is_taking = True
+        try:
+            self._place(element)
+        finally:
+            self._is_taking = False
+        self.pump()
+
+    def _put(self, slot: CallSlot) -> None:
+        """Give the row whose first attempt runs in a slot its place in the queue, and start its deadline."""
+        if self._records:
+            self._flush()
+        row: Row = self._queue.put_record(slot.record)
+        slot.call, slot.record = row, None
+        row.attempt, row.slot, row.trouble = 1, slot, NO_TROUBLE
+        row.is_fresh = row.is_over = False
+        row.started = slot.began
+        slot.state.deadline = row.deadline = self._calls.watch(row, slot.began)
+        if self._limits_attempts:
+            self._calls.attempts.start(row, slot.began)
+
+    def _end(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None) -> None:
+        """A call of a burst is over, and its result cannot simply be passed on."""
+        if slot.record is not None:  # an error, or a late result, needs what a row in the queue knows
+            self._put(slot)
+        if slot.call is not None:
+            self._calls.coroutine_ended(slot, slot.call, results, error)
 
     def wanted_calls(self) -> int:
         """How many calls would be in flight if limits allowed it."""
         rows = min(self._input.known_rows, self._queue.places)
         return min(self._pool.capacity, self._pool.in_flight + len(self._calls.ready) + rows)
 
+    @property
+    def _followers(self) -> int:
+        return 0 if self._sharing is None else self._sharing.followers
+
     def calls_wait(self) -> None:
         """A limit holds all calls back."""
         if self._has_uncalled:
-            self.slots_are_taken()
+            self.pump_soon()
 
     def health_changed(self) -> None:
         """More is known of the service, or of the calls that are to come."""
@@ -352,68 +650,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def waiting_has_changed(self) -> None:
         """The rows of calls that wait hold more memory than others."""
         if self._memory is not None:
-            self._memory.hold_calls(self._calls.backing_off + self._sharing.followers)
+            self._memory.hold_calls(self._calls.backing_off + self._followers)
 
-    # Results leave.
-
-    def push(self) -> None:
-        """Emit everything that may leave, and let a slot start on what there is place for then."""
-        self._emit()
-        self._wake()
-
-    def _wake(self) -> None:
-        self._pool.wake()
-        if self._health.held is not None and self._pool.is_idle:  # no slot ends and decides about these
-            self.loop.call_soon(self.health_changed, context=self._own_context.copy())
-
-    def emit_done(self, records: list[Any], results: list[Any]) -> None:
-        """Emit rows that have one result each, or give them their places; both lists are empty then."""
-        try:
-            self._emitter.emit_done(records, results)
-        except BaseException as error:  # a call that has just begun must not fail with it
-            self.fail(error)
-        if self._queue.has_completed_elements():
-            self.push()
-
-    def emit_cached(self, records: list[Any], results: list[Any]) -> None:
-        """Emit rows that need no call."""
-        self.counters.totals.rows += len(records)
-        self.counters.totals.results += len(records)
-        self.emit_done(records, results)
-
-    def _complete(self, entry: Entry, result: Any) -> None:
-        entry.complete((result,))
-        self._emit()
-
-    def _emit_plainly(self) -> None:
-        if not self._will_emit and self._emitter.emit_plainly():
-            self._emit_soon()
-
-    def _emit(self) -> None:
-        # An operator further down has completed a row: the emission takes it. Or there is more to come already.
-        if self._emitter.is_going_on or self._will_emit:
-            return
-        try:
-            has_more = self._emitter.emit()
-            self._held_back = has_more and self._output.available <= 0
-            if has_more and not self._held_back:
-                self._emit_soon()
-        except BaseException as error:  # called from timers too, where an exception would only be logged
-            self.fail(error)
-        if self._has_uncalled or self._emitter.is_bounded:
-            self.admit_without_slot()
-        if not self._input.may_have_more:
-            self.finish_if_drained()
-
-    def _emit_soon(self) -> None:
-        """Let the event loop have its turn, and emit more."""
-        self._will_emit = True
-        self.loop.call_soon(self._emit_more, context=self._own_context.copy())
-
-    def _emit_more(self) -> None:
-        self._will_emit = False
-        if not self.has_finished:
-            self.push()
+    def _complete(self, row: Row, result: Any) -> None:
+        row.complete((result,))
+        self.pump()
 
     # Figures.
 
@@ -421,7 +662,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """What a free slot waits for."""
         if self._held_back or (self._memory is not None and self._memory.waits_for_spark):
             return State.OUTPUT
-        if self._sharing.is_waiting:
+        if self._sharing is not None and self._sharing.is_waiting:
             return State.STORE
         if self._queue.places <= 0:
             return State.HEAD_OF_LINE
@@ -442,12 +683,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         totals.in_flight_peak = max(totals.in_flight_peak, self._pool.most)
         if totals.calls:  # no slot waits for a call that fails at once
             totals.in_flight_peak = max(totals.in_flight_peak, 1)
-        if self._sharing.keeps_results and not (totals.in_flight_peak or self.counters.calls_answered):
+        if self._sharing is not None and not (totals.in_flight_peak or self.counters.calls_answered):
             # Slots were taken to see which rows have a call, and none had.
             self.counters.account.move(State.CALLS_BUSY, State.STORE)
         if self._memory is not None:
             self.waiting_has_changed()
             self._memory.look()
             totals.bytes_peak = self._memory.peak
-        follows = self._sharing.followers > 0 and not self._pool.is_full
+        follows = self._followers > 0 and not self._pool.is_full
         self.counters.look(*self.in_progress, was_blocked=was_blocked, follows=follows)

@@ -12,7 +12,7 @@ from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkSta
 
 from .._errors.records import as_exception
 from .._stored.rows import Inlet
-from .intake import InputBuffer, InputElement
+from .input import InputBuffer, InputElement
 from .outputs import Downstream, Output
 
 __all__ = (
@@ -117,8 +117,8 @@ class BufferedOperator(Operator):
         """An element can be taken from the input, or the input has ended."""
 
     @abstractmethod
-    def push(self) -> None:
-        """Emit what may leave."""
+    def pump(self) -> None:
+        """Something has changed: let go on what can. May be called at any time, and any number of times."""
 
     async def run(self) -> None:
         """Open, run and close an operator that is not part of a chain."""
@@ -150,7 +150,7 @@ class BufferedOperator(Operator):
         """The output can take more again."""
         if self._held_back:
             self._held_back = False
-            self.loop.call_soon(self.push, context=self._own_context.copy())  # not in that of a later row
+            self.loop.call_soon(self.pump, context=self._own_context.copy())  # not in that of a later row
 
     def fail(self, error: BaseException) -> None:
         """End the chain with an error."""
@@ -200,13 +200,13 @@ class SourceOperator(BufferedOperator):
     # In bursts: to yield to the loop after each row would cost a turn of the loop per row, and without a yield no timer
     # would fire while a whole batch is pushed.
     #
-    # _goes_on: the next burst is scheduled, and `push` starts no other
+    # _goes_on: the next burst is scheduled, and `pump` starts no other
     _goes_on = False
 
     def look_at_input(self) -> None:
-        self.push()
+        self.pump()
 
-    def push(self) -> None:
+    def pump(self) -> None:
         if not self._goes_on:
             self._push_burst()
 

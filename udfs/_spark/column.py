@@ -17,7 +17,7 @@ from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._functions.signature import FunctionSpec
 from .._loop.bridge import Bridge, pipe
-from .._operators.intake import InputElement
+from .._operators.input import InputElement
 from .._operators.memory import BatchToken, InputBatch
 from .._policies.options import Options
 from .._text.safe import safe_repr

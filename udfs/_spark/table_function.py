@@ -23,7 +23,7 @@ from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._functions.signature import FunctionSpec, refuse_dead_letters
 from .._loop.bridge import Bridge
-from .._operators.intake import InputElement
+from .._operators.input import InputElement
 from .._operators.memory import BatchToken, InputBatch
 from .._policies.options import Options
 from .._text.safe import type_name

@@ -32,7 +32,7 @@ from .._functions.side_outputs import SideTypes
 from .._loop.bridge import Bridge, Reader
 from .._loop.event_loops import new_event_loop
 from .._metrics.time_account import SparkThread
-from .._operators.intake import InputElement
+from .._operators.input import InputElement
 from .._operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
 from .monitoring.task_report import TaskReport, TaskReportSpec
 

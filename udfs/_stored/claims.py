@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Protocol
 
-from asyncudf.queues import Entry
-
-from .._calls.call import Call
 from .._calls.calls import Calls
+from .._calls.row import Batch, Call, Row
 from .._loop.shutdown import end_tasks
 from .._policies.options import Options
-from .rows import CacheMiss, misses_of
 from .stored_results import Found, StoredResults, StoreOperator
 
 __all__ = ("Claims",)
@@ -31,7 +28,7 @@ PATIENCE = 180.0  # seconds that a row without a timeout waits for the call of a
 class Claimant(Protocol):
     """Gets the decisions about calls."""
 
-    def found(self, row: CacheMiss, entry: Entry, found: Found, /) -> None:
+    def found(self, row: Row, found: Found, /) -> None:
         """The store has a result by now for a row that was to be called."""
 
 
@@ -68,7 +65,7 @@ class Claims:
         self._patience = PATIENCE if options.timeout is None else options.timeout
         self._is_limited = bool(options.rate_limit) or options.job_capacity is not None
         self._undecided: list[Call] = []
-        self._held: dict[bytes, tuple[Call, float]] = {}
+        self._held: dict[bytes, tuple[Row, float]] = {}
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = SHORTEST
@@ -84,20 +81,25 @@ class Claims:
     @property
     def takes_more(self) -> bool:
         """Whether another call should be formed: it begins soon, or there is a free slot for it."""
+        if not (self._undecided or self._ready):
+            return True
         # Where limits hold calls back, a free slot does not say that a call begins soon: its lookup would be old by
         # then, or its lease would keep other tasks from the call all that time.
         formed, pool = len(self._undecided) + len(self._ready), self._pool
         return formed < self._ahead or (not self._is_limited and formed < pool.capacity - pool.in_flight)
 
-    def needs(self, first: CacheMiss) -> bool:
-        """Whether the call with this first row has to be claimed: there are leases, or it was looked up long ago."""
-        return self._stored.leases is not None or first.looked_up + MOMENT < self._clock()
+    def claim(self, call: Call) -> bool:
+        """Decide soon about a call that has to be claimed: there are leases, or it was looked up long ago.
 
-    def add(self, call: Call) -> None:
-        """Decide about a call soon."""
+        Returns:
+            Whether it has to be.
+        """
+        if self._stored.leases is None and call.rows[0].record.looked_up + MOMENT >= self._clock():
+            return False
         self._undecided.append(call)
         if self._task is None:
             self._start()
+        return True
 
     async def close(self) -> None:
         """Decide about no more calls. Leases end with the store, when the last results are written."""
@@ -116,12 +118,12 @@ class Claims:
             while self._undecided:
                 calls, self._undecided = self._undecided, []
                 (last, before), (now, begun) = self._last, (self._clock(), self._claimed - len(self._ready))
-                await self._look_up([call for call in calls if self._lease(call, now)])
+                await self._look_up([left for call in calls if (left := self._leased(call, now)) is not None])
                 seconds = MOMENT + self._clock() - now if self._is_limited else AHEAD
                 soon = math.ceil(seconds * (begun - before) / max(now - last, 1e-6))
                 self._ahead = max(1, min(soon, 2 * self._ahead, self._pool.capacity))
                 self._last, self._claimed = (now, begun), self._claimed + len(calls)
-                self._operator.push()
+                self._operator.pump()
             self._task = None
             self._watch()
         except asyncio.CancelledError:
@@ -129,41 +131,33 @@ class Claims:
         except BaseException as error:  # no code awaits this task
             self._operator.fail(error)
 
-    def _lease(self, call: Call, now: float) -> bool:
-        """Lease the keys of a call and take out rows whose key another task has; returns whether any row is left."""
-        leases = self._stored.leases
-        if leases is None:
-            return True
-        lost = set()
-        for record, entry in zip(call.records, call.entries, strict=True):
-            key: bytes = record.key  # type: ignore[attr-defined]
+    def _leased(self, call: Call, now: float) -> Call | None:
+        """Lease the keys of a call; returns what is left of it without rows whose key another task has."""
+        if (leases := self._stored.leases) is None:
+            return call
+        lost: set[Row] = set()
+        for row in call.rows:
+            key: bytes = row.record.key
             end = self._held.pop(key)[1] if key in self._held else now + self._patience
             if not leases.take(key) and end > now:
-                self._held[key] = Call((record,), (entry,), now), end
-                lost.add(entry)
-        return not lost or self._without(call, lost)
-
-    def _without(self, call: Call, lost: set[Entry]) -> bool:
-        """Take rows out of a call; returns whether any is left."""
-        rows = [(record, entry) for record, entry in misses_of(call) if entry not in lost]
-        call.done = not rows
-        call.records, call.entries = zip(*rows, strict=True) if rows else ((), ())
-        return not call.done
+                self._held[key] = row, end
+                lost.add(row)
+        return _without(call, lost)
 
     async def _look_up(self, calls: Sequence[Call]) -> None:
-        keys: list[bytes] = [record.key for call in calls for record in call.records]  # type: ignore[attr-defined]
+        keys: list[bytes] = [row.record.key for call in calls for row in call.rows]
         found: list[Found] = []
         while len(found) < len(keys):
             found += await self._stored.look_up(keys[len(found) : len(found) + self._stored.rows_at_once])
         answers = iter(found)
         for call in calls:
             lost = set()
-            for record, entry, answer in zip(call.records, call.entries, answers, strict=False):
+            for row, answer in zip(call.rows, answers, strict=False):
                 if answer is not None:
-                    self._claimant.found(record, entry, answer)  # type: ignore[arg-type]
-                    lost.add(entry)
-            if not lost or self._without(call, lost):
-                self._ready.append(call)
+                    self._claimant.found(row, answer)
+                    lost.add(row)
+            if (left := _without(call, lost)) is not None:
+                self._ready.append(left)
 
     def _watch(self) -> None:
         if self._held and self._timer is None and not self._is_closed:
@@ -175,9 +169,9 @@ class Claims:
         leases, now = self._stored.leases, self._clock()
         before = len(self._undecided)
         for key in [*islice(self._held, TRIED_AT_ONCE)]:
-            call, end = self._held[key]
+            row, end = self._held[key]
             if end <= now or leases is None or leases.take(key):
-                self._undecided.append(call)  # which looks for `end` once more
+                self._undecided.append(row)  # which looks for `end` once more
             else:  # behind the keys that were not tried
                 self._held[key] = self._held.pop(key)
         self._pause = SHORTEST if len(self._undecided) > before else min(2 * self._pause, LONGEST)
@@ -185,3 +179,11 @@ class Claims:
             self._start()
         else:
             self._watch()
+
+
+def _without(call: Call, lost: set[Row]) -> Call | None:
+    """What is left of a call without these rows of it."""
+    if not lost:
+        return call
+    left = [row for row in call.rows if row not in lost]
+    return Batch(left) if left else None

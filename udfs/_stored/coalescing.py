@@ -19,6 +19,9 @@ class SingleFlight(Generic[Call]):
     When it ends without results (it failed, came to its deadline, was cancelled or abandoned), the call that has
     followed longest leads, with its own attempts and the rest of its own deadline. No failure is passed on.
 
+    Attributes:
+        following: how many calls follow.
+
     >>> flights = SingleFlight[str]()
     >>> flights.join(b"oslo", "row 1"), flights.join(b"oslo", "row 2"), flights.join(b"oslo", "row 3")
     (True, False, False)
@@ -37,6 +40,7 @@ class SingleFlight(Generic[Call]):
     def __init__(self) -> None:
         self._leaders: dict[bytes, Call] = {}
         self._followers: dict[bytes, OrderedDict[Call, None]] = {}
+        self.following = 0
 
     def join(self, key: bytes, call: Call) -> bool:
         """Add a call: True if it leads and has to be made, False if it follows the call that leads."""
@@ -44,6 +48,7 @@ class SingleFlight(Generic[Call]):
             self._leaders[key] = call
             return True
         self._followers.setdefault(key, OrderedDict())[call] = None
+        self.following += 1
         return False
 
     def is_flying(self, key: bytes) -> bool:
@@ -60,21 +65,25 @@ class SingleFlight(Generic[Call]):
             self.leave(key, call)
             return ()
         del self._leaders[key]
-        return [*self._followers.pop(key)] if key in self._followers else ()
+        if key not in self._followers:
+            return ()
+        followers = [*self._followers.pop(key)]
+        self.following -= len(followers)
+        return followers
 
     def leave(self, key: bytes, call: Call) -> Call | None:
         """End a call without results: returns the call that leads now and has to be made, if there is one."""
         followers = self._followers.get(key)
         if not self.leads(key, call):
-            if followers is not None:
-                followers.pop(call, None)
-                self._drop_empty(key, followers)
+            if followers is not None and call in followers:
+                del followers[call]
+                self._left(key, followers)
             return None
         if followers is None:
             del self._leaders[key]
             return None
         heir, _ = followers.popitem(last=False)
-        self._drop_empty(key, followers)
+        self._left(key, followers)
         self._leaders[key] = heir
         return heir
 
@@ -82,11 +91,9 @@ class SingleFlight(Generic[Call]):
         """Whether this call leads."""
         return key in self._leaders and self._leaders[key] == call
 
-    def __len__(self) -> int:
-        """How many calls follow."""
-        return sum(map(len, self._followers.values()))
-
-    def _drop_empty(self, key: bytes, followers: OrderedDict[Call, None]) -> None:
+    def _left(self, key: bytes, followers: OrderedDict[Call, None]) -> None:
+        """A call follows no longer."""
+        self.following -= 1
         if not followers:
             del self._followers[key]
 

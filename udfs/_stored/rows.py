@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from asyncudf.queues import Entry, StreamElement, StreamRecord
+from asyncudf.queues import StreamElement, StreamRecord
 
-from .._calls.call import Call
 from .stored_results import Found
 
-__all__ = ("KEYED", "CacheMiss", "CachedRows", "Inlet", "NullAnswers", "misses_of", "plain")
+__all__ = ("KEYED", "CacheMiss", "CachedRows", "Inlet", "NullAnswers", "plain")
 
 KEYED = 320  # bytes by which a `CacheMiss` is larger than a record, with its key
 
@@ -61,11 +60,6 @@ class CachedRows:
     def rows(self) -> Sequence[Any]:
         """The rows that were not taken."""
         return self._rows[self._start :]
-
-
-def misses_of(call: Call) -> Iterator[tuple[CacheMiss, Entry]]:
-    """The rows of a call that is made with a store, and their entries."""
-    return zip(call.records, call.entries, strict=True)  # type: ignore[arg-type]
 
 
 def plain(elements: Sequence[Any]) -> list[StreamElement]:

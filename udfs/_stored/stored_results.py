@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from .._calls.call import CallingOperator
+from .._calls.interfaces import CallingOperator
 from .._calls.resources import opening
 from .._errors.exceptions import AsyncUDFError
 from .._errors.http import status_of
@@ -316,7 +316,7 @@ class StoreWriter:
                 return
             for *_, then in batch:
                 then()
-            self._operator.push()
+            self._operator.pump()
         except asyncio.CancelledError:
             raise
         except BaseException as error:

@@ -19,7 +19,7 @@ from .._chain.plan import ChainPlan
 from .._chain.sinks import OutputSink, SideOutputValidators
 from .._errors.exceptions import OptionError
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
-from .._operators.intake import InputElement
+from .._operators.input import InputElement
 from .._operators.outputs import Output
 from .._policies.options import CallOptions, OutputMode
 from .._spark.planner import plan_function_offline

@@ -77,7 +77,7 @@ class _CostTask:
                 if options.on_null_input is OnNullInput.NULL and None in values:
                     continue
                 try:
-                    own = costs.of_rows((row,))
+                    own = costs.of((row,))
                 except BaseException as error:  # code of the user's
                     failed, said = failed + 1, said or error_text(error, options.redact)
                     if is_fatal(error):

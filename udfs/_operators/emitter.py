@@ -12,15 +12,12 @@ from asyncudf.queues import (
     UnorderedStreamElementQueue,
 )
 
+from .._calls.row import Row
 from .._policies.options import Options, OutputMode
 from .outputs import UNLIMITED, Output
 
 __all__ = ("Emitter", "queue_of")
 
-
-# Rows that leave before timers and the mailbox get their turn. More than calls that return at once can add before the
-# next turn, or a long queue would never shrink.
-AT_ONCE = 10_000
 
 _QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
     OutputMode.ORDERED: OrderedStreamElementQueue,
@@ -30,30 +27,29 @@ _QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
 
 def queue_of(options: Options) -> StreamElementQueue:
     """The queue of an operator."""
-    return _QUEUES[options.output_mode](options.queue_rows)
+    queue = _QUEUES[options.output_mode](options.queue_rows)
+    queue.entry_class = Row
+    return queue
 
 
 class Emitter:
     """Lets results leave the queue while the output can take more, one row after the other.
 
-    Operators further down do not see the context variables of the call that caused the emission. If they complete
-    another row of this operator, that row leaves after the rows that are leaving.
+    Operators further down do not see the context variables of the call that caused the emission.
 
     Attributes:
         is_bounded: whether the output can take only so many rows.
-        is_going_on: whether a row is leaving at this moment.
     """
 
     # A row that leaves runs the operators further down right here, on the stack of the code that has completed the row.
-    # If they complete another row of this operator, that row must not overtake the row that is leaving: so callers look
-    # at `is_going_on` first, and the outer loop takes the other row in its turn.
+    # If they complete another row of this operator it must not overtake the row that is leaving: so only the operator's
+    # `pump` emits, and while it does so it lets nothing else leave.
 
     def __init__(self, queue: StreamElementQueue, output: Output) -> None:
         self._queue = queue
         self._output = output
         self.is_bounded = output.available < UNLIMITED
         self._context = contextvars.copy_context()
-        self.is_going_on = False
 
     @property
     def places(self) -> int:
@@ -63,44 +59,37 @@ class Emitter:
             return min(places, available)
         return places
 
-    def emit(self) -> bool:
-        """Emit what may leave, at most `AT_ONCE` rows; returns whether there is more, which may wait for the output."""
-        self.is_going_on = True
-        try:
-            return self._context.run(self._emit_while_there_is_room)
-        finally:
-            self.is_going_on = False
+    def emit(self, most: int) -> int:
+        """Emit what may leave, at most so many elements; returns how many."""
+        if not self._queue.has_completed_elements():
+            return 0
+        if self._output.leaves_chain:  # no code runs there that sees the variables of a call
+            return self._queue.emit_completed_elements(self._output, most)
+        return self._context.run(self._emit_while_there_is_room, most)
 
-    def emit_plainly(self) -> bool:
-        """The same, where an output takes everything and no code runs behind it that could complete another row."""
-        return self._queue.emit_completed_elements(self._output, AT_ONCE) == AT_ONCE
+    def _emit_while_there_is_room(self, most: int) -> int:
+        if not self.is_bounded:
+            return self._queue.emit_completed_elements(self._output, most)
+        emitted = 0  # one by one: each may become many on its way
+        while emitted < most and self._output.available > 0 and self._queue.emit_completed_elements(self._output, 1):
+            emitted += 1
+        return emitted
 
-    def emit_done(self, records: list[Any], results: list[Any]) -> None:
+    def leave(self, records: list[Any], results: list[Any]) -> None:
         """Emit rows that have one result each, if they may leave; the others take their places in the queue.
 
         Both lists are empty afterwards.
         """
-        self.is_going_on = True
         try:
             if self._queue.may_pass():  # nothing before them waits: they need not be put
                 self._context.run(self._leave, records, results)
         finally:
-            self.is_going_on = False
             if records:
                 try:
                     self._queue.put_completed(records, results)
                 finally:
                     records.clear()
                     results.clear()
-
-    def _emit_while_there_is_room(self) -> bool:
-        if not self.is_bounded:
-            self._queue.emit_completed_elements(self._output, AT_ONCE)
-        else:  # one by one: each may become many on its way
-            for _ in range(AT_ONCE):
-                if self._output.available <= 0 or not self._queue.emit_completed_elements(self._output, 1):
-                    break
-        return self._queue.has_completed_elements()
 
     def _leave(self, records: list[Any], results: list[Any]) -> None:
         count = 0

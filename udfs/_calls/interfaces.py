@@ -1,0 +1,61 @@
+"""What calls ask of their operator, and of what shares them between rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from .._functions.async_function import Results
+from .._metrics.counters import TaskCounters
+from .row import Call
+
+__all__ = ("CallingOperator", "RowSharing")
+
+
+class CallingOperator(Protocol):
+    """The operator whose rows are called.
+
+    Attributes:
+        name: of its function.
+        counters: of its calls; their clock is the operator's.
+    """
+
+    name: str
+    loop: asyncio.AbstractEventLoop
+    counters: TaskCounters
+
+    def has_rows(self) -> bool:  # whether a free slot would find a row that was never called, now or after a lookup
+        ...
+
+    def pump(self) -> None:
+        """Something has changed: emit what may leave, take in what needs no call, start a slot if there is work."""
+
+    def waiting_has_changed(self) -> None:
+        """More or fewer calls are in back-off, or follow the call of an equal row."""
+
+    def fail(self, error: BaseException) -> None:
+        """The task must end with this error."""
+
+
+class RowSharing(Protocol):
+    """Which rows share a call, and where results are kept, if there is a store."""
+
+    def begins(self, call: Call, now: float, /) -> None:
+        """The first attempt of a call begins, or the first after its time was renewed."""
+
+    def renewed(self, call: Call, /) -> Iterable[Call]:
+        """The time of a call begins anew with its next attempt: the calls that share this time."""
+        ...
+
+    def leaves(self, call: Call, /) -> None:
+        """What the call ends with is not for other rows."""
+
+    def complete(
+        self, call: Call, completed: Sequence[Results], outcomes: Sequence[Results | BaseException], /
+    ) -> None:
+        """The rows of a call have these results.
+
+        Args:
+            outcomes: the same, with the error of each row that has failed.
+        """

@@ -1,0 +1,120 @@
+"""A row on the way to its results: its place in the queue and its call are one object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from asyncudf.queues import StreamRecord
+from asyncudf.queues._entries import RecordEntry
+
+from .slots import CallSlot
+
+__all__ = ("NO_TROUBLE", "Batch", "Call", "Row", "element_of")
+
+
+class Trouble:
+    """What has kept a call from its results: errors, refusals, waits. Most calls have none, and share `NO_TROUBLE`."""
+
+    # uncounted: attempts that retries do not count, as the service was too busy, or dead
+    # waited: seconds of back-off so far
+    # parked: when the last attempt ended; None while an attempt runs
+    # idle: seconds since the call has started in which no attempt ran
+    # pauses: for how long all calls had been paused by `parked`
+    # refused: when its first refusal came
+    # costs: of one attempt, in permits of each rate limit, where each call has costs of its own
+    # is_held: it has failed, and waits among the `HeldFailures`
+    # is_excused: an outage has excused its failures; later ones do not show another
+    # running_on: slots whose coroutine runs on though a ResultFuture has ended its attempt
+
+    __slots__ = (
+        "costs", "idle", "is_excused", "is_held", "parked", "pauses", "refused", "running_on", "uncounted", "waited",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.costs: Sequence[float] | None = None
+        self.is_held = self.is_excused = False
+        self.parked: float | None = None
+        self.refused: float | None = None
+        self.running_on: Sequence[CallSlot] = ()
+        self.uncounted = 0
+        self.idle = self.pauses = self.waited = 0.0
+
+
+NO_TROUBLE = Trouble()  # is never written to
+
+
+_SLOTS = ("attempt", "deadline", "is_fresh", "is_over", "slot", "started", "trouble")
+
+
+class Call:
+    """A row, or the rows of one micro-batch, on the way to their results."""
+
+    # attempt: how many attempts have begun
+    # slot: that an attempt runs in which is not decided
+    # is_over: the results are decided; they may still have to be stored
+    # is_fresh: its time and its deadline start with its next attempt
+    # started: when its time has started
+
+    __slots__ = _SLOTS[:0]  # Python takes no second base class with slots of its own: the classes below have them
+    attempt: int
+    deadline: float | None
+    is_fresh: bool
+    is_over: bool
+    slot: CallSlot | None
+    started: float
+    trouble: Trouble
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        raise NotImplementedError
+
+    @property
+    def values(self) -> list[Any]:
+        """The arguments of each of its rows."""
+        return [row.record[0] for row in self.rows]
+
+    def open(self) -> None:
+        """It had no attempt."""
+        self.attempt, self.started, self.deadline, self.slot = 0, 0.0, None, None
+        self.is_fresh, self.is_over, self.trouble = True, False, NO_TROUBLE
+
+    def own_trouble(self) -> Trouble:
+        """Its trouble, to be written to."""
+        if self.trouble is NO_TROUBLE:
+            self.trouble = Trouble()
+        return self.trouble
+
+    def elapsed(self, now: float) -> float:
+        """Seconds since its time has started."""
+        return 0.0 if self.is_fresh and not self.attempt else now - self.started
+
+
+class Row(RecordEntry, Call):
+    """A row in the queue of an operator."""
+
+    __slots__ = _SLOTS
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        return (self,)
+
+
+class Batch(Call):
+    """The rows of one call of a vectorized function."""
+
+    __slots__ = ("_rows", *_SLOTS)
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self.open()
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        return self._rows
+
+
+def element_of(call: Call) -> StreamRecord:
+    """What the context of a call shows: its row, or one with the arguments of all its rows."""
+    rows = call.rows
+    return rows[0].element if len(rows) == 1 else StreamRecord(tuple(call.values))  # type: ignore[return-value]
