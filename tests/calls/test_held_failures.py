@@ -13,7 +13,8 @@ import pytest
 
 from asyncudf import AdaptiveCapacity, CircuitBreaker, OptionError, RetryStrategy, async_pandas_udf
 from asyncudf._calls.row import NO_TROUBLE, Row
-from asyncudf._limits.service_health import ServiceHealth
+from asyncudf._calls.service import Service as ServiceOfTask
+from asyncudf._metrics.counters import TaskCounters
 from asyncudf.testing import MemoryStore, run_rows
 from tests.kit.errors import task_fails
 from tests.kit.limited import Service, now
@@ -193,17 +194,18 @@ def test_a_failure_counts_when_the_coordinator_has_answered_for_the_attempts_aft
         return x
 
     options = async_pandas_udf(weather, breaker=BREAKER, on_error="null").options
-    health = ServiceHealth(SimpleNamespace(name="weather", counters=SimpleNamespace(clock=lambda: 0.0)), options, None)  # type: ignore[arg-type]
+    operator: Any = SimpleNamespace(name="weather", counters=TaskCounters(lambda: 0.0))
+    service = ServiceOfTask(operator, options, SimpleNamespace(), None)  # type: ignore[arg-type]
     shared: Any = SimpleNamespace(open_since=None, is_in_doubt=lambda: False)
-    health.share(shared)
-    held, call = health.held, Row()
+    service.share(shared)
+    held, call = service.held, Row()
     assert held is not None
     call.trouble = NO_TROUBLE
-    health.attempts = 1
+    service.attempts = 1
     assert held.hold(call, [ConnectionError()])
     for _ in range(2):
         shared.replied()
-    health.attempts = 11
+    service.attempts = 11
     assert not list(held.failed())
     shared.replied()
     assert not list(held.failed()), "this reply may have been on its way"

@@ -12,10 +12,10 @@ from typing import Any
 from unittest import mock
 
 from asyncudf import AsyncUDF, async_pandas_udf
+from asyncudf._calls import service
 from asyncudf._chain.chain import Chain
 from asyncudf._chain.environment import TaskEnvironment
 from asyncudf._coordination.config import CoordinatorConfig
-from asyncudf._limits import limits
 from asyncudf._metrics.run_metrics import RunMetrics
 from asyncudf._spark.planner import plan_function_offline
 from asyncudf.testing import VirtualClockLoop, _rows, _stream
@@ -129,7 +129,7 @@ def run_tasks(
         assert server is not None
         return OnGivenTime(server, space=space)
 
-    with mock.patch.object(limits, "Coordinator", connection):
+    with mock.patch.object(service, "Coordinator", connection):
         ended = loop.run_until_complete(together())
     loop.close()
     return [engine.output if error is None else error for engine, error in zip(engines, ended, strict=True)]

@@ -37,7 +37,6 @@ LAYERS = [
     ["_operators"],
     ["_stored"],
     ["_calls"],
-    ["_limits"],
     ["_loop", "_arrow"],
     ["_functions"],
     ["_coordination"],
@@ -52,7 +51,6 @@ NEVER = {
     ("_operators", "_arrow"),
     ("_stored", "_arrow"),
     ("_calls", "_arrow"),
-    ("_limits", "_arrow"),
 }  # the engine handles rows without Arrow
 
 # The packages, or single modules, that may import a library.

@@ -4,7 +4,7 @@ The order of wrapping, outermost first, with the code that does it:
 
     deadline(               start_deadline, _expire     covers all attempts and back-offs
       retry(                _decide, _back_off          a call in back-off holds no slot
-        breaker( limits(    Admission                   a call that may not begin is the next of those that are ready
+        breaker( limits(    Service                     a call that may not begin is the next of those that are ready
           slot(             SlotPool                    one slot, one attempt
             attempt_timeout(  attempt, _attempt_expired
               function)))))   Invoker.invoke
@@ -26,13 +26,13 @@ from .._errors.task_faults import is_of_another_loop
 from .._functions.async_function import Results
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
-from .._limits.limits import Limits
 from .._policies.options import Options
 from .._policies.retry import EndedAttempt
 from .interfaces import CallingOperator, RowSharing
 from .invokers import Costs, Invoker, copied, with_own_arguments
 from .outcomes import CallCounts, ErrorPolicy, ResultChecker, Validate
 from .row import NO_TROUBLE, Call, Row, element_of
+from .service import Service
 from .slots import CallSlot, SlotPool
 from .timers import ROUNDING, Deadlines
 
@@ -70,7 +70,7 @@ class Calls:
         spec: FunctionSpec,
         options: Options,
         pool: SlotPool,
-        limits: Limits,
+        service: Service,
         costs: Costs,
         *,
         validate: Validate | None,
@@ -82,8 +82,8 @@ class Calls:
         self._operator = operator
         self._options = options
         self.pool = pool
-        self._costs, self._failures = costs, limits.failures
-        self._health, self.admission = limits.health, limits.admission
+        self._costs = costs
+        self.service = service
         self._rng = rng
         self._loop = operator.loop
         self.clock = counters.clock
@@ -150,7 +150,7 @@ class Calls:
 
     def begin(self, slot: CallSlot, call: Call) -> bool:
         """Begin an attempt of a call, if the limits allow it now; if not, the call is the next of the ready calls."""
-        if self.admission.is_open:
+        if self.service.is_open:
             slot.began = self.clock()
             return True
         if self._costs.of_each is None and call.trouble.costs is None:
@@ -160,7 +160,7 @@ class Calls:
                 self.counts.error(error)
                 self.conclude(call, [error] * len(call.rows))
                 return False
-        if not self.admission.try_begin(slot, call):
+        if not self.service.try_begin(slot, call):
             self.ready.appendleft(call)
             return False
         return True
@@ -220,7 +220,7 @@ class Calls:
         # never changes is looked up once.
         clock, validate, latencies = self.clock, self.validate, self._latencies
         watched, attempts = self.deadlines.line, self.attempts.line
-        admission, health = self.admission, self._health
+        service = self.service
         is_plain = not self.looks_at_results
 
         def returned(slot: CallSlot, row: Row, result: Any) -> None:
@@ -241,8 +241,8 @@ class Calls:
                 return
             slot.call = row.slot = None
             if slot.has_asked:
-                admission.ended(slot, None, now)
-                if health.held is not None:
+                service.ended(slot, None, now)
+                if service.held is not None:
                     self.evaluate_held()
             row.is_over = True
             latencies.append(now - row.started)
@@ -288,8 +288,8 @@ class Calls:
 
     def _report_end(self, slot: CallSlot, error: BaseException | None) -> None:
         """Report the end of an attempt to the limits."""
-        self.admission.ended(slot, error, self.clock())
-        if self._health.held is not None:
+        self.service.ended(slot, error, self.clock())
+        if self.service.held is not None:
             self.evaluate_held()
 
     def _outcome(
@@ -338,19 +338,19 @@ class Calls:
             if (code := used_up_quota(failure)) is not None:
                 self.conclude(call, [self._policy.used_up(failure, code)] * len(call.rows))
                 return
-            refusal = self._health.refusal_of(failure)
+            refusal = self.service.refusal_of(failure)
             if refusal is not None:
                 self._take_refusal(call, outcomes, refusal)
                 return
         else:
-            self.admission.unsatisfied(now)
+            self.service.unsatisfied(now)
         try:
             delay = self._next_delay(call, failure, results)
         except BaseException as own:  # a predicate of the retry strategy failed
             outcomes, delay = [own] * len(call.rows), None
         if delay is not None:
             call.own_trouble().waited += delay
-            if self._health.is_broken:
+            if self.service.is_broken:
                 self._renew(call)
             self._back_off(call, delay)
         else:
@@ -402,11 +402,11 @@ class Calls:
     def _park(self, call: Call) -> None:
         """No attempt of the call is under way."""
         self.counts.parks(call)
-        call.own_trouble().pauses = self._health.throttle.paused_seconds(self.clock())
+        call.own_trouble().pauses = self.service.paused_seconds()
 
     def _give_back(self, call: Call) -> None:
         """Move the deadline of a call by the time that it has spent in pauses of all calls."""
-        pauses, trouble = self._health.throttle.paused_seconds(self.clock()), call.own_trouble()
+        pauses, trouble = self.service.paused_seconds(), call.own_trouble()
         spent, trouble.pauses = pauses - trouble.pauses, pauses
         if call.deadline is not None:
             call.deadline += spent
@@ -425,7 +425,7 @@ class Calls:
             cause: the error of a call whose outcomes were made by `on_timeout`.
             may_hold: whether the call may be held until it is known whether its service is dead.
         """
-        if may_hold and self._health.held is not None and self._health.held.hold(call, outcomes, cause):
+        if may_hold and self.service.held is not None and self.service.held.hold(call, outcomes, cause):
             if not call.trouble.running_on:
                 self.deadlines.stop(call)
             self._park(call)
@@ -448,8 +448,8 @@ class Calls:
                 completed.append(outcome)
         if failed and call.attempt:
             self.counts.call_failed()
-        if self._failures is not None:
-            self._failures.note(failed, len(call.rows))
+        if self.service.failures is not None:
+            self.service.failures.note(failed, len(call.rows))
         self._complete(call, completed, outcomes, self.clock())
 
     def _complete(
@@ -487,7 +487,7 @@ class Calls:
         self.attempts.stop(call)
         if not (call.is_over or call.trouble.is_held or self._waits_for_breaker(call)):
             self._time_out(call)
-        self.admission.wake()  # it may have been the next, and the one behind it may cost less
+        self.service.wake()  # it may have been the next, and the one behind it may cost less
         self.pool.wake()
 
     def _expire_late(self, call: Call) -> None:
@@ -513,7 +513,7 @@ class Calls:
 
     def _waits_for_breaker(self, call: Call) -> bool:
         """Let all time of a call begin anew if it is late because its service is dead; returns whether that is so."""
-        if not self._health.is_broken or (call.attempt and call.trouble.parked is None):
+        if not self.service.is_broken or (call.attempt and call.trouble.parked is None):
             return False
         self._renew(call)
         return True
@@ -540,15 +540,15 @@ class Calls:
 
     def evaluate_held(self) -> None:
         """Decide about held calls: an attempt has ended, the breaker has opened or closed, or nothing more comes."""
-        held = self._health.held
+        held = self.service.held
         if held is None:
             return
         for call in held.excused():  # they are tried as if they had had no attempt
             self._renew(call)
             self._retry(call)
         self._fail_held(held.failed())
-        if self._health.is_broken is not self._was_broken:
-            self._was_broken = self._health.is_broken
+        if self.service.is_broken is not self._was_broken:
+            self._was_broken = self.service.is_broken
             for call in [*self._backing_off, *self.ready]:
                 if not (call.is_over or call.slot is not None):  # it has waited for the service to come back
                     self._renew(call)
@@ -581,7 +581,7 @@ class Calls:
     def _open_calls(self) -> list[Call]:
         """The calls that are not over."""
         at_work = (slot.call for slot in self.pool.at_work if slot.call is not None)
-        known = {*at_work, *self._backing_off, *self.ready, *(self._health.held or ())}
+        known = {*at_work, *self._backing_off, *self.ready, *(self.service.held or ())}
         return [call for call in known if not call.is_over]
 
     def close(self) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from .._functions.async_function import Results
 from .._metrics.counters import TaskCounters
+from .._metrics.time_account import State
 from .row import Call
 
 __all__ = ("CallingOperator", "RowSharing")
@@ -25,17 +26,38 @@ class CallingOperator(Protocol):
     loop: asyncio.AbstractEventLoop
     counters: TaskCounters
 
-    def has_rows(self) -> bool:  # whether a free slot would find a row that was never called, now or after a lookup
-        ...
+    async def work(self, slot: Any, /) -> None:
+        """The life of a `CallSlot`; it calls `SlotPool.release` before it waits for a call."""
 
     def pump(self) -> None:
         """Something has changed: emit what may leave, take in what needs no call, start a slot if there is work."""
 
-    def waiting_has_changed(self) -> None:
-        """More or fewer calls are in back-off, or follow the call of an equal row."""
+    def pump_soon(self) -> None:
+        """The same in the next turn of the event loop."""
 
     def fail(self, error: BaseException) -> None:
         """The task must end with this error."""
+
+    def has_work(self) -> bool:  # whether a slot would find something to do
+        ...
+
+    def has_rows(self) -> bool:  # whether a free slot would find a row that was never called, now or after a lookup
+        ...
+
+    def why_idle(self) -> State:  # what free slots wait for, where there is nothing to do
+        ...
+
+    def wanted_calls(self) -> int:  # how many calls would be in flight if limits allowed them
+        ...
+
+    def calls_wait(self) -> None:
+        """A limit holds all calls back."""
+
+    def waiting_has_changed(self) -> None:
+        """More or fewer calls are in back-off, or follow the call of an equal row."""
+
+    def health_changed(self) -> None:
+        """More is known of the service, or of the calls that are to come."""
 
 
 class RowSharing(Protocol):

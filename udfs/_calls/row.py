@@ -8,8 +8,6 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 from asyncudf.queues._entries import RecordEntry
 
-from .slots import CallSlot
-
 __all__ = ("NO_TROUBLE", "Batch", "Call", "Row", "element_of")
 
 
@@ -36,7 +34,7 @@ class Trouble:
         self.is_held = self.is_excused = False
         self.parked: float | None = None
         self.refused: float | None = None
-        self.running_on: Sequence[CallSlot] = ()
+        self.running_on: Sequence[Any] = ()
         self.uncounted = 0
         self.idle = self.pauses = self.waited = 0.0
 
@@ -61,7 +59,7 @@ class Call:
     deadline: float | None
     is_fresh: bool
     is_over: bool
-    slot: CallSlot | None
+    slot: Any
     started: float
     trouble: Trouble
 

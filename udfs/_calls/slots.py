@@ -12,15 +12,16 @@ import decimal
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from .._errors.exceptions import FatalError
 from .._functions.context import CURRENT_CALL, CallState
 from .._loop import shutdown
 from .._loop.shutdown import driving, end_tasks
 from .._loop.threads import MOST_HUNG
-from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
+from .interfaces import CallingOperator
+from .row import Call
 
 __all__ = ("CallSlot", "SlotPool", "notify_on_suspend")
 
@@ -73,7 +74,7 @@ class CallSlot:
         self.context = context  # in which its calls run
         self.state = CallState()
         self.record: Any = None  # of a row that is called before it has its place in the queue
-        self.call: Any = None  # whose attempt runs here, and is not decided
+        self.call: Call | None = None  # whose attempt runs here, and is not decided
         self.began = 0.0  # when the attempt began
         self.has_asked = False  # whether the limits let the attempt begin, and are told when it ends
         self.ticket = 0  # number that the circuit breaker gave the attempt
@@ -119,34 +120,6 @@ class _SlotTask(asyncio.Task[None]):
         return super().cancel(msg)
 
 
-class SlotOperator(Protocol):
-    """The operator whose calls the slots run.
-
-    Attributes:
-        name: of its function.
-        counters: their account of time gets what free slots wait for.
-    """
-
-    name: str
-    loop: asyncio.AbstractEventLoop
-    counters: TaskCounters
-
-    async def work(self, slot: CallSlot, /) -> None:
-        """The life of a slot; `SlotPool.release` is called before it waits for a call."""
-
-    def has_work(self) -> bool:  # whether a slot would find something to do
-        ...
-
-    def why_idle(self) -> State:  # what free slots wait for, where there is nothing to do
-        ...
-
-    def pump_soon(self) -> None:
-        """A call has begun in the last slot: take in what needs no slot."""
-
-    def fail(self, error: BaseException) -> None:
-        """The task must end with this error."""
-
-
 class SlotPool:
     """At most `capacity` slots that count; abandoned slots live on beside them until they end.
 
@@ -167,7 +140,7 @@ class SlotPool:
     # _context: None before open() and after close(), when no slot may start
     # most: calls that were in flight together
 
-    def __init__(self, operator: SlotOperator, capacity: int, *, has_uncalled: bool) -> None:
+    def __init__(self, operator: CallingOperator, capacity: int, *, has_uncalled: bool) -> None:
         self._operator = operator
         self._has_work = operator.has_work
         self._account = operator.counters.account

@@ -15,13 +15,13 @@ from .._calls.calls import Calls
 from .._calls.invokers import BatchCodec, Costs, Invoker, invoker_of
 from .._calls.resources import closing, opened
 from .._calls.row import NO_TROUBLE, Call, Row
+from .._calls.service import Service
 from .._calls.slots import CallSlot, SlotPool, notify_on_suspend
 from .._coordination.config import TaskIdentity
 from .._errors.exceptions import FatalError
 from .._functions.async_function import Results
 from .._functions.context import FAIL_TASK, RuntimeContext
 from .._functions.signature import FunctionSpec, batch_rows
-from .._limits.limits import Limits
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
 from .._policies.options import OnNullInput, Options
@@ -122,10 +122,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
         costs = Costs(options.rate_limit or (), spec)
-        self._limits = Limits(self, options, self._pool, costs.of_each, identity=identity, shared_clock=shared_clock)
-        self._health, self._admission = self._limits.health, self._limits.admission
+        self._service = Service(self, options, self._pool, costs.of_each, identity=identity, shared_clock=shared_clock)
         self._calls = Calls(
-            self, spec, options, self._pool, self._limits, costs, validate=validate, may_edit=may_edit,
+            self, spec, options, self._pool, self._service, costs, validate=validate, may_edit=may_edit,
             partition=context.partition, rng=rng,
         )  # fmt: skip
         self._sharing: StoreSharing | None = None
@@ -180,7 +179,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             async with contextlib.AsyncExitStack() as stack:
                 resources = await stack.enter_async_context(opened(self._spec, self._context))
                 stack.callback(self._calls.close)
-                await stack.enter_async_context(self._limits.running())
+                await stack.enter_async_context(self._service.running())
                 stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
                 self._open(invoker_of(self._spec, self._options, resources, self._context, self._codec))
                 with self._owning_its_end():
@@ -210,10 +209,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _may_fail(self) -> Callable[[str], None]:
         """The value of FAIL_TASK."""
-        failed = self._admission.failed
+        failed = self._service.failed
 
         def fail(mistake: str) -> None:
-            if failed != self._admission.failed:
+            if failed != self._service.failed:
                 return
             error = FatalError(f"{self.name} {mistake}")
             if asyncio._get_running_loop() is self.loop:
@@ -252,7 +251,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._is_pumping = False
         self._finish_if_drained()
         self._pool.wake()
-        if self._health.held is not None and self._pool.is_idle:  # no slot ends and decides about these
+        if self._service.held is not None and self._pool.is_idle:  # no slot ends and decides about these
             self.loop.call_soon(self.health_changed, context=self._own_context.copy())
 
     def pump_soon(self) -> None:
@@ -280,7 +279,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def _must_take_without_slot(self) -> bool:
         """Whether no slot comes soon that would take in elements which need none."""
         # All slots may be held by coroutines that run on after their rows are done.
-        if not (self._pool.is_full or self._admission.closed_by is not None):
+        if not (self._pool.is_full or self._service.closed_by is not None):
             return False
         # Without rows that need no call there are only markers, and one behind rows has time until they have left.
         return self._queue.places > 0 if self._has_uncalled else self._queue.is_empty()
@@ -362,8 +361,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """The next call: of a row whose back-off is over, as it has waited longest, or of rows that come now."""
         # A dead service is tried with a new row, if there is one: rows that have failed may be the cause.
         is_new = (
-            self._health.held is not None
-            and self._health.is_broken
+            self._service.held is not None
+            and self._service.is_broken
             and not self._calls.has_new
             and self._may_form_call()
         )
@@ -416,16 +415,16 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         try:
             slot.capture_baseline()
             while not (self._finished.done() or slot.is_dirty()):
-                if self._admission.closed_by is not None:
+                if self._service.closed_by is not None:
                     if self._pool.is_led_by_another(slot):
                         break
-                    await self._admission.opened()
+                    await self._service.opened()
                     continue
                 calls = self._burst if self._may_burst() else self._call_each
                 if await notify_on_suspend(calls(slot), slot, self._suspended):
                     if not slot.is_dirty():
                         await asyncio.sleep(0)  # let timers and the mailbox have their turn
-                elif self._admission.closed_by is None and not self._calls.ready:
+                elif self._service.closed_by is None and not self._calls.ready:
                     break
         except BaseException as error:  # the source or the output failed, not a row
             if slot.abandoned or (issubclass(type(error), asyncio.CancelledError) and slot.task.cancelling()):
@@ -433,7 +432,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self.fail(error)
         finally:
             self._pool.retire(slot)
-            self._admission.slot_is_free()
+            self._service.slot_is_free()
             self._calls.evaluate_held()
             self._finish_if_drained()
 
@@ -445,7 +444,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """
         calls, returned, is_direct = self._calls, self._returned, self._calls.function is not None
         end = 0.0  # when the event loop gets its turn; 0: it has just had it
-        while self._admission.closed_by is None and (call := self._next_call()) is not None:
+        while self._service.closed_by is None and (call := self._next_call()) is not None:
             if not calls.begin(slot, call):
                 continue
             result = None  # or the last result would live on through this call
@@ -453,7 +452,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 result = await calls.attempt(slot, call)
             except BaseException as error:  # every error of the user's code has its policy
                 calls.coroutine_ended(slot, call, None, error)
-                if not self._admission.is_open:  # limits have to know of other failures before the next call
+                if not self._service.is_open:  # limits have to know of other failures before the next call
                     slot.is_suspended = False
                     return True
             else:
@@ -480,7 +479,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # Calls that nothing holds back, of a function of one row and one result.
 
     def _may_burst(self) -> bool:
-        return self._can_burst and self._admission.is_open and not (self._calls.ready or self._finished.done())
+        return self._can_burst and self._service.is_open and not (self._calls.ready or self._finished.done())
 
     async def _burst(self, slot: CallSlot) -> bool:
         """Call the function for one row after another; a row gets a place in the queue only if its call suspends.
@@ -502,7 +501,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             calls.asks,
             self._finished.done,
         )
-        validate, limit, pause, admission = calls.validate, calls.limit, calls.pause, self._admission
+        validate, limit, pause, service = calls.validate, calls.limit, calls.pause, self._service
         note_record, note_result, note_time = self._records.append, self._results.append, times.append
         size, spare = None if memory is None else memory.size_of_result, 0.0
         takes_all, line, ready = not self._emitter.is_bounded, queue.line, calls.ready
@@ -545,10 +544,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     if slot.is_suspended:
                         slot.is_suspended = False
                         if slot.call is not None:  # no name for it here, where it would live on through the next call
-                            returned(slot, slot.call, result)
+                            returned(slot, slot.call, result)  # type: ignore[arg-type]
                         self._since = started = clock()
                         end, has_waited = started + pause, True
-                        if not (takes_all and admission.is_open and len(line) <= queue.most - BURST) or (
+                        if not (takes_all and service.is_open and len(line) <= queue.most - BURST) or (
                             source.current is not rows or ready or is_over()
                         ):
                             break

@@ -3,102 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from .._coordination.permits import SharedPermits
 from .._errors.exceptions import FatalError
 from .._errors.task_faults import is_out_of_files
-from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import CapacityPolicy
 from .._policies.rate_limit import Permits, take, tightest
+from .row import Call
+from .slots import CallSlot, SlotPool
 
 __all__ = (
     "AdaptiveGate",
     "CallBudget",
     "Gate",
-    "LimitedOperator",
-    "PendingCall",
     "PermitGate",
-    "Pool",
     "ShareGate",
-    "Slot",
     "SpendGate",
 )
-
-
-class Trouble(Protocol):
-    """What is known of a call beside its attempt.
-
-    Attributes:
-        costs: of an attempt, in permits of each rate limit; None if all calls cost the same.
-        is_excused: it has failed during an outage; later failures are no evidence of another.
-        is_held: it has failed, and is one of the `HeldFailures`.
-    """
-
-    costs: Sequence[float] | None
-    is_excused: bool
-    is_held: bool
-
-
-class PendingCall(Protocol):
-    """A call whose next attempt is to begin."""
-
-    @property
-    def trouble(self) -> Trouble: ...
-    def own_trouble(self) -> Trouble: ...
-
-
-class Slot(Protocol):
-    """The slot in which an attempt runs.
-
-    Attributes:
-        began: when the attempt began.
-        has_asked: whether the limits let it begin, until its end is reported.
-        ticket: from the circuit breaker.
-        counts_for_breaker: whether a failure of the attempt is evidence against the service.
-    """
-
-    began: float
-    has_asked: bool
-    ticket: int
-    counts_for_breaker: bool
-
-
-class LimitedOperator(Protocol):
-    """The operator whose calls are limited.
-
-    Attributes:
-        name: of its function.
-        counters: of its calls; their clock is the operator's.
-    """
-
-    name: str
-    counters: TaskCounters
-
-    def wanted_calls(self) -> int:  # how many calls would be in flight if limits allowed them
-        ...
-
-    def calls_wait(self) -> None:
-        """A limit holds all calls back."""
-
-    def health_changed(self) -> None:
-        """The coordinator has said what the tasks of the job know of the service."""
-
-    def fail(self, error: BaseException) -> None:
-        """The task must end with this error."""
-
-
-class Pool(Protocol):
-    """The slots of a function."""
-
-    @property
-    def oldest(self) -> float: ...
-    @property
-    def in_flight(self) -> int: ...
-    def lead(self, slot: Any) -> None: ...
-    def resize(self, capacity: int) -> None: ...
 
 
 class Gate:
@@ -116,7 +40,7 @@ class Gate:
     limits: Sequence[str] = ()
     limit = ""
 
-    def wait(self, call: PendingCall, now: float) -> float | None:
+    def wait(self, call: Call, now: float) -> float | None:
         """0.0 if an attempt may begin now; else the seconds after which to ask again, None if the task is woken then.
 
         Raises:
@@ -124,10 +48,10 @@ class Gate:
         """
         return 0.0
 
-    def began(self, slot: Slot, call: PendingCall, now: float) -> None:
+    def began(self, slot: CallSlot, call: Call, now: float) -> None:
         """An attempt of the call begins in this slot."""
 
-    def ended(self, slot: Slot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
+    def ended(self, slot: CallSlot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
         """The attempt is over; called once for each that began."""
 
 
@@ -144,16 +68,16 @@ class AdaptiveGate(Gate):
 
     state = State.CALLS_BUSY
 
-    def __init__(self, policy: CapacityPolicy, pool: Pool, clock: Callable[[], float]) -> None:
+    def __init__(self, policy: CapacityPolicy, pool: SlotPool, clock: Callable[[], float]) -> None:
         self._policy = policy
         self._pool = pool
         self._clock = clock
         pool.resize(policy.limit)
 
-    def wait(self, call: PendingCall, now: float) -> float | None:
+    def wait(self, call: Call, now: float) -> float | None:
         return 0.0 if self._pool.in_flight < self._policy.limit else None
 
-    def ended(self, slot: Slot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
+    def ended(self, slot: CallSlot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
         # The worker cannot take more calls, as a service that throttles: with fewer in flight fewer files are open.
         outcome = CallOutcome.THROTTLED if error is not None and is_out_of_files(error) else outcome_of(error)
         self._policy.ended(outcome, now - slot.began, self._pool.in_flight, self._clock())
@@ -171,12 +95,12 @@ class ShareGate(Gate):
     limits = ("job_capacity",)
     limit = "job_capacity"
 
-    def __init__(self, pool: Pool, limit: Callable[[], int], poke: Callable[[], None]) -> None:
+    def __init__(self, pool: SlotPool, limit: Callable[[], int], poke: Callable[[], None]) -> None:
         self._pool = pool
         self._limit = limit
         self._poke = poke
 
-    def wait(self, call: PendingCall, now: float) -> float | None:
+    def wait(self, call: Call, now: float) -> float | None:
         if self._pool.in_flight < self._limit():
             return 0.0
         self._poke()
@@ -202,7 +126,7 @@ class SpendGate(Gate):
         self._function = function
         self._has_store = has_store
 
-    def wait(self, call: PendingCall, now: float) -> float | None:
+    def wait(self, call: Call, now: float) -> float | None:
         if self._budget.has_call():
             return 0.0
         if self._budget.is_spent():
@@ -216,7 +140,7 @@ class SpendGate(Gate):
             raise error
         return None
 
-    def began(self, slot: Slot, call: PendingCall, now: float) -> None:
+    def began(self, slot: CallSlot, call: Call, now: float) -> None:
         self._budget.use()
 
 
@@ -244,7 +168,7 @@ class PermitGate(Gate):
         self._own, self._places = [permits for _, permits in own], [place for place, _ in own]
         self._shared = shared
 
-    def wait(self, call: PendingCall, now: float) -> float | None:
+    def wait(self, call: Call, now: float) -> float | None:
         costs = call.trouble.costs if self._costs is None else self._costs
         assert costs is not None
         own, own_costs = self._own, [costs[place] for place in self._places]

@@ -1,0 +1,165 @@
+"""The circuit breaker, and the failed calls that wait until it shows whether their service is dead."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from .._coordination.health import SharedHealth
+from .._errors.exceptions import FatalError
+from .._errors.records import is_no_rows_fault
+from .._metrics.time_account import State
+from .._policies.call_outcome import CallOutcome
+from .._policies.circuit_breaker import Breaker, CircuitBreaker
+from .._policies.rate_limit import ROUNDING
+from .gates import Gate
+from .row import Call
+from .slots import CallSlot
+
+__all__ = ("BreakerGate", "HeldFailures")
+
+
+class BreakerGate(Gate):
+    """The circuit breaker.
+
+    Args:
+        text_of: the text of an error, for the message of the error that ends the task.
+    """
+
+    # breaker: of the task, or of the job if the task has a coordinator
+    # _last, _last_outcome: the last failure, for that message
+    # _probe: the ticket of the last call that probed the service
+
+    state = State.BREAKER
+
+    def __init__(self, options: CircuitBreaker, function: str, text_of: Callable[[BaseException], str]) -> None:
+        self.breaker: Breaker | SharedHealth = Breaker(options)
+        _, self._max_open = options.times
+        self._function = function
+        self._text_of = text_of
+        self._last: str | None = None
+        self._last_outcome: CallOutcome | None = None
+        self._probe: int | None = None
+
+    def wait(self, call: Call, now: float) -> float | None:
+        if self.breaker.has_given_up(now):  # first, for there may always be one more call to probe with
+            error = FatalError(self._given_up())
+            error.option = "breaker"
+            raise error
+        wait = self.breaker.wait(now)
+        if wait == 0.0:
+            return wait
+        assert self.breaker.open_since is not None
+        if wait is None:
+            self.breaker.admit(now)  # it admits no call, but learns that there is one to probe with
+        end = max(ROUNDING, self.breaker.open_since + self._max_open - now)  # not 0.0, which lets a call begin
+        return end if wait is None else min(wait, end)
+
+    def _given_up(self) -> str:
+        if self._last_outcome is CallOutcome.NOTHING:
+            return (
+                f"the circuit breaker of {self._function} has been open for {self._max_open:g} s, its max_open, and no "
+                f"call has shown that the service is back: the last that tried it ended with {self._last}, which says "
+                "nothing about a service. No row was given up for it: mend the function if the error is its own, and "
+                "run the job again"
+            )
+        last = "" if self._last is None else f"; the last call that tried it ended with {self._last}"
+        return (
+            f"the service of {self._function} has given no answer for {self._max_open:g} s, the max_open of its "
+            f"circuit breaker{last}. No row was given up for it: run the job again when the service is back"
+        )
+
+    def began(self, slot: CallSlot, call: Call, now: float) -> None:
+        is_open = self.breaker.open_since is not None
+        slot.counts_for_breaker = is_open or not call.trouble.is_excused
+        ticket = self.breaker.admit(now)
+        assert ticket is not None
+        slot.ticket = ticket
+        if is_open:
+            self._probe = ticket
+
+    def ended(self, slot: CallSlot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
+        if outcome is CallOutcome.DOWN and not slot.counts_for_breaker:
+            outcome = CallOutcome.NOTHING
+        if error is not None and (outcome is CallOutcome.DOWN or slot.ticket == self._probe):
+            self._last, self._last_outcome = self._text_of(error), outcome
+        self.breaker.ended(slot.ticket, outcome, now)
+
+
+class Service(Protocol):
+    """What a task knows of its service.
+
+    Attributes:
+        attempts: how many have ended, of those that count for the breaker.
+    """
+
+    attempts: int
+
+    @property
+    def answered(self) -> int: ...  # of how many attempts it is known whether they have opened the breaker
+    @property
+    def is_broken(self) -> bool: ...
+    @property
+    def is_in_doubt(self) -> bool: ...
+    def outcome_of(self, error: BaseException | None, /) -> CallOutcome: ...
+
+
+@dataclasses.dataclass
+class _Held:
+    call: Call
+    outcomes: Sequence[Any]
+    attempts: int  # that had ended by then
+
+
+class HeldFailures:
+    """Calls that failed as if the service were dead; they wait until the circuit breaker shows whether it is.
+
+    Args:
+        window: how many more attempts must end before a call has failed for good.
+    """
+
+    # The breaker opens because of failures among the last `window` attempts. A call whose failure is no longer among
+    # them has failed by itself.
+
+    def __init__(self, window: int, service: Service) -> None:
+        self._window = window
+        self._service = service
+        self._held: deque[_Held] = deque()  # in the order in which they failed
+
+    def __iter__(self) -> Iterator[Call]:
+        return (held.call for held in self._held)
+
+    def hold(self, call: Call, outcomes: Sequence[Any], cause: BaseException | None = None) -> bool:
+        """Hold a failed call if the service may be dead; `cause`: its error, if the outcomes have none."""
+        errors = [outcome for outcome in (*outcomes, cause) if isinstance(outcome, BaseException)]
+        service = self._service
+        is_down = any(service.outcome_of(error) is CallOutcome.DOWN for error in errors)
+        if not is_down or any(map(is_no_rows_fault, errors)):
+            return False
+        call.own_trouble().is_held = True
+        self._held.append(_Held(call, outcomes, service.attempts))
+        return True
+
+    def excused(self) -> Iterator[Call]:
+        """Release all calls if the breaker has opened: they are to be called again."""
+        if self._service.is_broken:
+            held, self._held = self._held, deque()
+            yield from (one.call for one in held)
+
+    def failed(self, *, is_last: bool = False) -> Iterator[tuple[Call, Sequence[Any]]]:
+        """Release the calls that have failed for good, with their outcomes.
+
+        Args:
+            is_last: no attempt is in flight whose end could open the breaker.
+        """
+        while self._held and self._has_failed(self._held[0], is_last):
+            held = self._held.popleft()
+            held.call.own_trouble().is_held = False
+            yield held.call, held.outcomes
+
+    def _has_failed(self, held: _Held, is_last: bool) -> bool:
+        if is_last:
+            return held.attempts <= self._service.answered
+        return held.attempts + self._window <= self._service.answered and not self._service.is_in_doubt

@@ -1,0 +1,364 @@
+"""What a function's task knows of the service that it calls, and everything that may say "not now" to an attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from .._coordination.budgets import SharedFailures, SharedSpending
+from .._coordination.client import Coordinator
+from .._coordination.config import TaskIdentity
+from .._coordination.health import SharedHealth
+from .._coordination.periodic import PeriodicTask, TaskLink
+from .._coordination.permits import SharedPermits
+from .._coordination.share import CapacityShare
+from .._errors.exceptions import FatalError
+from .._errors.records import error_text
+from .._metrics.time_account import State
+from .._policies.call_outcome import CallOutcome, outcome_of
+from .._policies.capacity import AdaptiveCapacity, CapacityPolicy
+from .._policies.options import Options
+from .._policies.rate_limit import ROUNDING, Bucket, RateLimit, Scope, limit_label
+from .breaker import BreakerGate, HeldFailures
+from .failures import FailureBudget
+from .gates import AdaptiveGate, CallBudget, Gate, PermitGate, ShareGate, SpendGate
+from .interfaces import CallingOperator
+from .refusals import RefusalGate
+from .row import Call
+from .slots import CallSlot, SlotPool
+
+__all__ = ("Service",)
+
+
+Shared = TypeVar("Shared", bound=PeriodicTask)
+
+
+class Service:
+    """The service behind one function, as one task knows it: its limits, its refusals, its circuit breaker.
+
+    An attempt asks it by `try_begin`, and its end is told by `ended`. Then it asks each of its gates.
+
+    Args:
+        costs: of each attempt, in permits of each rate limit; None if each call has costs of its own.
+        identity: this task among those of the job; None: this task is the whole job.
+        shared_clock: seconds, of a clock that all tasks share to within a tenth of a second; the task's if left out.
+
+    Attributes:
+        is_open: no gate has to be asked before an attempt begins.
+        closed_by: the gate that has turned a call away; no other call asks until `wake`.
+        held: failed calls that may be excused; None: there is no breaker.
+        failures: the budget of `max_failures`; None: there is none.
+        failed: how many attempts have ended with an error.
+        attempts: how many have ended, of those that count for the breaker.
+    """
+
+    # No call waits here. One that may not begin is the next of `Calls.ready`, and one slot, the leader of the pool,
+    # waits until `wake`: so calls begin in their order, whichever slot asks for the next one.
+    #
+    # _others: attempts that were not refused and ended with an error, or with a result that is not good enough
+    # _answers: the answers to calls that did not have to ask, when they were last counted
+    # _since: when `closed_by` turned the call away
+    # _reported, _replied: `attempts` at the last reply of the coordinator, and at the one before
+
+    def __init__(
+        self,
+        operator: CallingOperator,
+        options: Options,
+        pool: SlotPool,
+        costs: Sequence[float] | None,
+        *,
+        identity: TaskIdentity | None = None,
+        shared_clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._operator = operator
+        self._options = options
+        self._pool = pool
+        self._costs = costs
+        self._identity = identity
+        self._counters = operator.counters
+        self._clock = operator.counters.clock
+        self._shared_clock = shared_clock or self._clock
+        self.closed_by: Gate | None = None
+        self.failed = self.attempts = self._reported = self._replied = 0
+        self._answers = self._others = 0
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._woken: asyncio.Future[None] | None = None
+        self.failures = None if options.max_failures is None else FailureBudget(operator, options)
+        self._refusals = RefusalGate(operator, options, pool)
+        self.refusal_of = self._refusals.refusal_of
+        self.held: HeldFailures | None = None
+        self._breaker: BreakerGate | None = None
+        if options.breaker is not None:
+            self.held = HeldFailures(options.breaker.window, self)
+            self._breaker = BreakerGate(options.breaker, operator.name, partial(error_text, redact=options.redact))
+        self._use(())
+
+    # Its gates.
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """While the block runs, attempts meet the limits.
+
+        Raises:
+            FatalError: at the end, when all rows are done and too many have failed.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            if self._identity is None:
+                gates = self._own_gates()
+            else:
+                config = self._identity.config
+                coordinator = Coordinator(config.url, config.namespace, clock=self._operator.counters.clock)
+                await stack.enter_async_context(coordinator)
+                gates = self._shared_gates(self._identity, coordinator, stack)
+            adaptive: list[Gate] = []
+            if isinstance(self._options.capacity, AdaptiveCapacity):
+                adaptive.append(AdaptiveGate(CapacityPolicy(self._options.capacity), self._pool, self._shared_clock))
+            self._use([*adaptive, *gates])
+            yield
+            if self.failures is not None:
+                self.failures.finish()
+        if self.failures is not None and self.failures.error is not None:
+            raise self.failures.error
+
+    # Both give the gates in the order in which they are asked. PermitGate is the last: its `wait` takes permits.
+
+    def _own_gates(self) -> list[Gate]:
+        """The gates of a task that is the whole job."""
+        options, gates = self._options, list[Gate]()
+        if (total := options.job_capacity) is not None:
+            gates.append(ShareGate(self._pool, lambda: total, lambda: None))
+        if options.max_calls is not None:
+            gates.append(self._spend_gate(_TaskSpending(options.max_calls), options.max_calls))
+        if options.rate_limit:
+            gates.append(
+                PermitGate(
+                    [*map(limit_label, options.rate_limit)],
+                    self._costs,
+                    [(place, _bucket_of(limit)) for place, limit in enumerate(options.rate_limit)],
+                    None,
+                )
+            )
+        return gates
+
+    def _spend_gate(self, budget: CallBudget, most: int) -> SpendGate:
+        return SpendGate(budget, most, self._operator.name, has_store=self._options.store is not None)
+
+    def _shared_gates(
+        self, identity: TaskIdentity, coordinator: Coordinator, stack: contextlib.AsyncExitStack
+    ) -> list[Gate]:
+        """The gates of a task that shares its limits with others."""
+
+        def running(shared: Shared) -> Shared:
+            stack.push_async_callback(shared.close)
+            return shared
+
+        operator, options, gates = self._operator, self._options, list[Gate]()
+        query, names, wake = identity.query, identity.config, self.wake
+        link = TaskLink(coordinator, identity.task, wake, operator.fail)
+
+        def health_changed() -> None:
+            operator.health_changed()
+            wake()
+
+        # The breaker is of one query: the next one tries a service that this one has given up.
+        news = dataclasses.replace(link, wake=health_changed)
+        self.share(running(SharedHealth(news, query, options.breaker)))
+        if (total := options.job_capacity) is not None:
+            demand = lambda: (self._pool.in_flight, operator.wanted_calls())  # noqa: E731
+            share = running(CapacityShare(link, names.share(total), total, demand))
+            gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
+        if (most := options.max_calls) is not None:
+            gates.append(self._spend_gate(running(SharedSpending(link, query, most)), most))
+        if limits := options.rate_limit:
+            places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
+            own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
+            shared = (places, running(SharedPermits(link, names.rates(limits)))) if places else None
+            gates.append(PermitGate([*map(limit_label, limits)], self._costs, own, shared))
+        if (failures := self.failures) is not None:
+            failures.tally = running(SharedFailures(link, query, identity.part, failures.budget, failures.spent))
+        return gates
+
+    def share(self, shared: SharedHealth) -> None:
+        """From now on the tasks of the job share what they know of the service."""
+        self._refusals.share(shared)
+        shared.replied = self._note_reply
+        if self._breaker is not None:
+            self._breaker.breaker = shared
+
+    def _use(self, gates: Sequence[Gate]) -> None:
+        """From now on attempts ask these gates too, in this order."""
+        self._gates = [self._refusals, *([] if self._breaker is None else [self._breaker]), *gates]
+        self._on_begin = [gate.began for gate in self._gates if type(gate).began is not Gate.began]
+        self._on_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
+        limits = [limit for gate in gates for limit in gate.limits]
+        self._counters.totals.limit_seconds.update(dict.fromkeys(limits, 0.0))
+        self._has_limits = bool(gates) or self._breaker is not None or self._refusals.shared is not None
+        self.is_open = not self._has_limits
+
+    # An attempt begins and ends.
+
+    def try_begin(self, slot: CallSlot, call: Call) -> bool:
+        """Begin an attempt of a call in this slot; False if it may not begin before `wake`."""
+        slot.began = now = self._clock()
+        self._pool.lead(slot)  # its last attempt is over, and no longer counts as in flight
+        for gate in self._gates:
+            if (wait := gate.wait(call, now)) != 0.0:
+                self._close(gate, wait, now)
+                return False
+        slot.has_asked = True
+        for began in self._on_begin:
+            began(slot, call, now)
+        if not self._has_limits and self._refusals.throttle.is_free(now):
+            self.is_open, self._answers = True, self._answered
+        return True
+
+    def _close(self, gate: Gate, seconds: float | None, now: float) -> None:
+        self.closed_by, self._since = gate, now
+        self._counters.account.enter(gate.state)
+        if seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(seconds, ROUNDING), self.wake)
+        self._operator.calls_wait()
+
+    async def opened(self) -> None:
+        """Wait until calls may ask again; for one slot at a time."""
+        self._woken = asyncio.get_running_loop().create_future()
+        try:
+            await self._woken
+        finally:
+            self._woken = None
+            self._open()
+
+    def wake(self) -> None:
+        """Let the next call ask again; may be called at any time, any number of times."""
+        if self._woken is None:
+            self._open()
+        elif not self._woken.done():
+            self._woken.set_result(None)
+
+    def _open(self) -> None:
+        if (gate := self.closed_by) is None:
+            return
+        self.closed_by = None
+        self._counters.account.enter(State.CALLS_BUSY)  # until it turns out that another gate is closed
+        waited = self._clock() - self._since
+        if gate is self._gates[0]:  # the refusals
+            self._counters.totals.refused_seconds += waited
+        elif gate.limits:
+            self._counters.totals.limit_seconds[gate.limit] += waited
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def _answered(self) -> int:
+        """How many attempts were not refused, of those that need not be reported."""
+        return self._counters.calls_answered + self._others
+
+    def ended(self, slot: CallSlot, error: BaseException | None, now: float) -> None:
+        """An attempt is over. One that did not have to ask need not be reported, unless it has ended with an error."""
+        self.failed += error is not None
+        if not slot.has_asked:
+            if self.is_open:
+                self._ended_unasked(slot, error, now)
+            return
+        outcome = CallOutcome.ANSWERED if error is None else self.outcome_of(error)
+        for ended in self._on_end:
+            ended(slot, outcome, error, now)
+        slot.has_asked = False
+        self.attempts += slot.counts_for_breaker
+        if self.closed_by is not None:
+            self.slot_is_free()
+
+    def _ended_unasked(self, slot: CallSlot, error: BaseException | None, now: float) -> None:
+        if self.refusal_of(error) is not None:
+            answers, self._answers = self._answered - self._answers, self._answered
+            self._refusals.throttle.answered(max(0, answers), now, now)
+            self._refusals.ended(slot, CallOutcome.THROTTLED, error, now)
+            self.is_open = self._refusals.throttle.is_free(now)
+        else:
+            self._others += 1
+            if self._refusals.for_good.is_counting and self.outcome_of(error) is CallOutcome.ANSWERED:
+                self._refusals.accepted(now)
+
+    def unsatisfied(self, now: float) -> None:
+        """An attempt has a result that is not good enough; it was not refused."""
+        self._others += 1
+        self._refusals.accepted(now)
+
+    def slot_is_free(self) -> None:
+        """A call has left its slot: a gate that counts calls in flight, or learns from their ends, may have opened."""
+        if self.closed_by is not None and self.closed_by.follows_calls:
+            self.wake()
+
+    # What is known of it.
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the circuit breaker is open."""
+        return self._breaker is not None and self._breaker.breaker.open_since is not None
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the service may be dead though the breaker is closed."""
+        return self._breaker is not None and self._breaker.breaker.is_in_doubt()
+
+    def _note_reply(self) -> None:
+        self._replied, self._reported = self._reported, self.attempts
+
+    @property
+    def answered(self) -> int:
+        """Of how many attempts it is known whether they have opened the breaker; the coordinator has to say it."""
+        return self.attempts if self._refusals.shared is None else self._replied
+
+    def paused_seconds(self) -> float:
+        """For how long all calls have been paused so far."""
+        return self._refusals.throttle.paused_seconds(self._clock())
+
+    def outcome_of(self, error: BaseException | None) -> CallOutcome:
+        """The outcome of an attempt that ended with this error; never raises."""
+        breaker = self._options.breaker
+        if breaker is None or breaker.failure_on is None:
+            return outcome_of(error)
+        try:
+            return breaker.outcome_of(error)
+        except BaseException as own:  # code of the user's
+            fatal = FatalError(
+                f"failure_on of the circuit breaker of {self._operator.name} must say of any exception whether the "
+                f"service has failed, and raised {error_text(own, self._options.redact)}"
+            )
+            fatal.__cause__ = own
+            self._operator.fail(fatal)
+            return CallOutcome.NOTHING
+
+
+# The functions of one event loop share a limit of one name.
+_buckets: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Bucket]] = weakref.WeakKeyDictionary()
+
+
+def _bucket_of(limit: RateLimit) -> Bucket:
+    if limit.name is None:
+        return Bucket(limit)
+    named = _buckets.setdefault(asyncio.get_running_loop(), {})
+    return named.setdefault((limit.name, limit.permits, limit.period, limit.saved), Bucket(limit))
+
+
+class _TaskSpending:
+    """`max_calls` of a task that is the whole job."""
+
+    def __init__(self, total: int) -> None:
+        self._left = total
+
+    def has_call(self) -> bool:
+        return self._left > 0
+
+    def is_spent(self) -> bool:
+        return self._left <= 0
+
+    def use(self) -> None:
+        self._left -= 1
