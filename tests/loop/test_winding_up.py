@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf import AsyncUDFError
+from asyncudf import AsyncUDFError, FatalError, RetryStrategy, http
 from asyncudf.testing import run_rows
 from tests.kit.bridges import batch, start
 
@@ -210,7 +210,31 @@ def test_a_call_whose_thread_cannot_be_started_fails_and_the_end_is_clean(none_o
     with pytest.raises(AsyncUDFError, match=r"squared failed in attempt 1.*RuntimeError: can't start new thread"):
         results(start(squared, resources={"loop_of": used}), 1)
     assert used[0].is_closed()
-    assert results(start(square, on_error="null"), 1, 2) == [None, None]
+
+
+async def in_a_thread(x: int) -> int:
+    return await asyncio.to_thread(square, x)
+
+
+@pytest.mark.parametrize("function", [square, in_a_thread], ids=["def", "to_thread"])
+@pytest.mark.parametrize("policy", ["raise", "null", "capture"])
+def test_a_thread_that_cannot_be_started_is_no_rows_fault(none_of: set[str], policy: str, function: Any) -> None:
+    """With on_error="null" healthy rows were NULL."""
+    none_of.add("asyncudf-call")
+    way_out = r"^\w+ failed in attempt 1, .*: lower capacity=30, or raise the limit \(of the container: pids;"
+    with pytest.raises(FatalError, match=way_out):
+        results(start(function, on_error=policy, returnType="bigint", capacity=30), 1, 2)
+
+
+def test_such_a_call_is_tried_again_as_long_as_attempts_are_left(none_of: set[str]) -> None:
+    none_of.add("asyncudf-call")
+
+    def again(error: BaseException) -> bool:
+        none_of.clear()
+        return http.is_retryable(error)
+
+    retry = RetryStrategy.fixed_delay(attempts=2, delay=0, retry_on=again)
+    assert results(start(square, retry=retry, capacity=1), 3) == [9]
 
 
 def test_a_call_waits_for_another_thread_where_its_own_cannot_be_started(none_of: set[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from .._coordination.permits import SharedPermits
 from .._errors.exceptions import FatalError
-from .._errors.task_faults import is_out_of_files
+from .._errors.task_faults import is_at_a_limit
 from .._metrics.time_account import State
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import CapacityPolicy
@@ -78,8 +78,8 @@ class AdaptiveGate(Gate):
         return 0.0 if self._pool.in_flight < self._policy.limit else None
 
     def ended(self, slot: CallSlot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
-        # The worker cannot take more calls, as a service that throttles: with fewer in flight fewer files are open.
-        outcome = CallOutcome.THROTTLED if error is not None and is_out_of_files(error) else outcome_of(error)
+        # The worker cannot take more calls, as a service that throttles: fewer in flight need fewer files and threads.
+        outcome = CallOutcome.THROTTLED if error is not None and is_at_a_limit(error) else outcome_of(error)
         self._policy.ended(outcome, now - slot.began, self._pool.in_flight, self._clock())
         self._pool.resize(self._policy.limit)
 

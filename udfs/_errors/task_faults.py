@@ -1,4 +1,4 @@
-"""Errors that are no row's fault: what belongs to another event loop, and too many open files."""
+"""Errors that are no row's fault: what belongs to another event loop, and too many open files or threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from .traces import frames_of, is_raised_alone, replaced
 
-__all__ = ("is_of_another_loop", "is_out_of_files", "way_out")
+__all__ = ("is_at_a_limit", "is_of_another_loop", "way_out")
 
 
 # asyncio's task throws these in where a future of another loop is awaited, in the user's own code. The second one is of
@@ -43,11 +43,16 @@ def way_out(error: BaseException, capacity: int | None = None) -> str:
             "A client, lock or future of another event loop was used, and each task has a loop of its own: make it per "
             "task, with resources= or in AsyncFunction.open"
         )
-    if is_out_of_files(error):
-        calls, asked = ("capacity", "") if capacity is None else (f"capacity={capacity}", f" --capacity {capacity}")
+    calls, asked = ("capacity", "") if capacity is None else (f"capacity={capacity}", f" --capacity {capacity}")
+    if _is_out_of_files(error):
         return (
             f"The worker may open no more files{_limit()}, and each call in flight that uses HTTP holds a socket: "
             f"lower {calls}, or raise the limit; python -m asyncudf doctor{asked} checks a machine"
+        )
+    if _is_out_of_threads(error):
+        return (
+            "The worker may start no more threads, and each call in flight of a plain def or of asyncio.to_thread runs "
+            f"in one: lower {calls}, or raise the limit (of the container: pids; of the user: ulimit -u)"
         )
     return ""
 
@@ -60,9 +65,20 @@ def is_of_another_loop(error: BaseException) -> bool:
     return any(map(_is_of_another_loop, _suspects(error)))
 
 
-def is_out_of_files(error: BaseException) -> bool:
-    """Whether the process, or the machine, has as many open files as it may have; also in an error of a client."""
-    return any(map(_is_out_of_files, _suspects(error)))
+def is_at_a_limit(error: BaseException) -> bool:
+    """Whether the process, or the machine, has as many open files or threads as it may have.
+
+    Also in an error of a client. With fewer calls in flight there are fewer of both.
+    """
+    return _is_out_of_files(error) or _is_out_of_threads(error)
+
+
+def _is_out_of_files(error: BaseException) -> bool:
+    return any(map(_is_of_files, _suspects(error)))
+
+
+def _is_out_of_threads(error: BaseException) -> bool:
+    return any(map(_is_of_threads, _suspects(error)))
 
 
 def _suspects(error: BaseException) -> Sequence[BaseException]:
@@ -114,13 +130,17 @@ def _loop_of(owner: Any) -> Any:
         return None
 
 
-def _is_out_of_files(error: Any) -> bool:
+def _is_of_files(error: Any) -> bool:
     try:
         # issubclass of the type: isinstance would run code of a user's class.
         is_of_the_system = issubclass(type(error), OSError)
         return is_of_the_system and (error.errno in _OF_FILES or _SEVERAL.match(str(error)) is not None)
     except BaseException:  # a user's class may raise anything
         return False
+
+
+def _is_of_threads(error: BaseException) -> bool:
+    return type(error) is RuntimeError and _text(error) == "can't start new thread"
 
 
 def _limit() -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from .._errors.exceptions import AsyncUDFError
 from .._errors.http import refusal_of, retry_after, status_of, used_up_quota
 from .._errors.records import is_fatal
-from .._errors.task_faults import is_out_of_files
+from .._errors.task_faults import is_at_a_limit
 from .._errors.traces import is_group, leaves, related
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._text.safe import one_line, printable, type_name
@@ -136,4 +136,4 @@ def is_retryable(error: BaseException) -> bool:
     names = {type_name(one) for one in related(error)}
     if _WRONG_SERVER in names:
         return False
-    return _BROKEN in names or outcome_of(error) is CallOutcome.DOWN or is_out_of_files(error)
+    return _BROKEN in names or outcome_of(error) is CallOutcome.DOWN or is_at_a_limit(error)
