@@ -77,7 +77,7 @@ class _Scalar(Invoker):
 
 
 class _Direct(_Scalar):
-    """An `async def`: it returns the coroutine itself, so the fast path may call it."""
+    """An `async def`: it returns the coroutine itself, so it may be called without an invoker."""
 
     def __init__(self, name: str, on_timeout: Any, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         super().__init__(name, on_timeout, function)

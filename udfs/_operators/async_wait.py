@@ -106,7 +106,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         request_batch: Callable[[], None] = lambda: None,
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
-        # Each part is made of parts made before it. Whatever a part asks of the operator, such as `push`, it asks when
+        # Each part is made of parts made before it. Whatever a part asks of the operator, such as `pump`, it asks when
         # rows flow, and by then all parts are there.
         super().__init__(output, loop, request_batch, fail)
         self.name, self._spec, self._options, self._context, self._codec = spec.name, spec, options, context, codec
@@ -397,7 +397,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return bool(self._calls.ready) or self._may_form_call()
 
     def snapshot_state(self) -> list[StreamElement]:
-        """The elements not yet emitted, in order: first the queue, then what was fed and not admitted.
+        """The elements not yet emitted, in order: first the queue, then what was fed and not taken.
 
         After `restore_state` each row is called anew: emission is exactly once, calls are at least once, as in Flink.
         """
@@ -493,16 +493,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         # After each row the loop checks what a single row may change: time, memory, traces in the context. A `break`
         # goes on with a new burst, before which everything is checked; a `return` gives the slot back. To await costs a
         # third of driving each call by hand, which ends with an exception that has to be caught.
-        calls, source, queue, memory, times = self._calls, self._input, self._queue, self._memory, self._times
-        function, returned, clock, asks, is_over = (
-            calls.function,
-            self._returned,
-            calls.clock,
-            calls.asks,
-            self._finished.done,
-        )
-        validate, limit, pause, service = calls.validate, calls.limit, calls.pause, self._service
-        note_record, note_result, note_time = self._records.append, self._results.append, times.append
+        calls, service, source, queue, memory = self._calls, self._service, self._input, self._queue, self._memory
+        function, returned, clock, validate = calls.function, self._returned, calls.clock, calls.validate
+        asks, limit, pause, is_over = calls.asks, calls.limit, calls.pause, self._finished.done
+        note_record, note_result, note_time = self._records.append, self._results.append, self._times.append
         size, spare = None if memory is None else memory.size_of_result, 0.0
         takes_all, line, ready = not self._emitter.is_bounded, queue.line, calls.ready
         state, context, clean = slot.state, slot.context, slot.clean
@@ -517,7 +511,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 if size is not None:
                     spare = memory.spare  # type: ignore[union-attr]
                 taken, has_waited, started = None, False, clock()
-                if not times:
+                if not self._times:
                     self._since = started
                 if not end:
                     end = started + pause
@@ -552,27 +546,20 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                         ):
                             break
                     else:
-                        if asks and state.side:  # it needs a place for its side records
-                            self._end(slot, [(result,)], None)
-                            break
+                        is_all = not (asks and state.side)
                         try:
                             value = result if validate is None else validate(result)
-                        except BaseException as error:
-                            self._end(slot, None, error)
-                            break
+                        except BaseException:  # a type mismatch: checked again where errors are counted
+                            is_all = False
                         # The clock is read once per row: the end of this call is the start of the next.
-                        if (now := clock()) > end and now - started > limit:
+                        if (now := clock()) - started > limit or not is_all:
                             self._end(slot, [(result,)], None)
                             break
                         started = now
                         note_record(taken)
                         note_result(value)
                         note_time(now)
-                        if size is not None:
-                            spare -= size(value)
-                            if spare <= 0:
-                                return True
-                        if now > end:
+                        if now > end or (size is not None and (spare := spare - size(value)) <= 0):
                             return True
                     try:
                         if context != clean or slot.is_cancelled:  # `is_dirty` asks more than can have happened here

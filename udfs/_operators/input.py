@@ -32,7 +32,7 @@ class InputBuffer:
         request_batch: asks for one more batch.
     """
 
-    # Batches stay iterators, and `current` is open to the fast path, so that taking a row costs one step of a C
+    # Batches stay iterators, and `current` is open to `_burst`, so that taking a row costs one step of a C
     # iterator and no call. A chain puts rows one by one: all of them share one iterator that reads from `_line`.
     # Asking for the next batch when the last one begins, not when it ends, lets Spark read while calls go on.
     #
