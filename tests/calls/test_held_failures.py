@@ -125,6 +125,22 @@ def test_what_a_row_of_an_outage_gets_in_the_end_is_kept() -> None:
     assert run_rows(hangs, range(500), max_calls=1, **options) == list(range(500))
 
 
+def test_so_is_what_a_row_gets_that_had_waited_for_the_call_of_an_equal_one() -> None:
+    """It had no call in the outage; the result of its first was paid for, and left out of the store."""
+    answered = []
+
+    async def hangs(x: int) -> int:
+        await asyncio.sleep(1000.0 if now() < 20 else 1.0)
+        answered.append(x)
+        return x
+
+    store = SlowStore()
+    options: dict[str, Any] = {"store": store, "version": "1", "capacity": 1, "timeout": 3.0}
+    breaker = CircuitBreaker(window=5, open_for=2)
+    assert run_rows(hangs, [0, 0, 1, 2, 3, 4], breaker=breaker, **options) == [0, 0, 1, 2, 3, 4]
+    assert sum(store.sizes("put")) == len(answered)
+
+
 def test_no_row_of_an_outage_is_called_twice_at_once() -> None:
     """Three rows that had followed the call of an equal one were: each was twice among the calls that could begin."""
     running: list[int] = []

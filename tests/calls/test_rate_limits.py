@@ -204,6 +204,17 @@ class TestCosts:
         with pytest.raises(AsyncUDFError, match=r"at_once failed without a call, .* for the input \(1,\)"):
             run_rows(at_once, [0, 1, 2], rate_limit=RateLimit(1, cost=cost))
 
+    def test_once_one_has_failed_the_job_asks_for_no_other(self) -> None:
+        asked = []
+
+        def cost(x: int) -> float:
+            asked.append(x)
+            raise ValueError
+
+        with pytest.raises(AsyncUDFError, match="at_once failed without a call"):
+            run_rows(at_once, range(100), rate_limit=RateLimit(1, cost=cost))
+        assert asked == [0]
+
     @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
     def test_one_that_wants_to_end_the_process_ends_the_job(self, error: BaseException) -> None:
         def cost(x: int) -> float:

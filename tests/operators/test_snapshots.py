@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncudf.queues import StreamRecord, Watermark
+from asyncudf.queues import StreamElement, StreamRecord, Watermark
 from asyncudf.testing import ManualFunction, OperatorHarness
 
 
@@ -51,3 +51,17 @@ class TestSnapshot:
             harness.complete("a", "A")
             harness.complete("restored", "R")
             assert function.calls == ["a", "restored", "new"]
+
+    def test_it_holds_the_rows_that_a_call_finds_when_it_takes_one(self) -> None:
+        """Rows that were done at once and had not left, and the row of the call, were in neither queue nor input."""
+        states: list[list[StreamElement]] = []
+
+        async def looks(letter: str) -> str:
+            if letter == "c":
+                states.append(harness.snapshot())
+            return letter
+
+        with OperatorHarness(looks) as harness:
+            harness.put(*"abcd")
+            assert states == [[StreamRecord((letter,)) for letter in "abcd"]]
+            assert harness.output == [*"abcd"]

@@ -401,7 +401,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
         After `restore_state` each row is called anew: emission is exactly once, calls are at least once, as in Flink.
         """
-        return plain(self._queue.values() + self._inlet.values())
+        called = [slot.record for slot in self._pool.at_work if slot.record is not None]
+        return plain([*self._queue.values(), *self._records, *called, *self._inlet.values()])
 
     def restore_state(self, elements: Sequence[StreamElement]) -> None:
         """Replay a snapshot before any new input; it may hold more elements than the queue."""
@@ -445,21 +446,20 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         calls, returned, is_direct = self._calls, self._returned, self._calls.function is not None
         end = 0.0  # when the event loop gets its turn; 0: it has just had it
         while self._service.closed_by is None and (call := self._next_call()) is not None:
-            if not calls.begin(slot, call):
-                continue
             result = None  # or the last result would live on through this call
-            try:
-                result = await calls.attempt(slot, call)
-            except BaseException as error:  # every error of the user's code has its policy
-                calls.coroutine_ended(slot, call, None, error)
-                if not self._service.is_open:  # limits have to know of other failures before the next call
-                    slot.is_suspended = False
-                    return True
-            else:
-                if is_direct:
-                    returned(slot, call, result)  # type: ignore[arg-type]
+            if calls.begin(slot, call):
+                try:
+                    result = await calls.attempt(slot, call)
+                except BaseException as error:  # every error of the user's code has its policy
+                    calls.coroutine_ended(slot, call, None, error)
+                    if not self._service.is_open:  # limits have to know of other failures before the next call
+                        slot.is_suspended = False
+                        return True
                 else:
-                    calls.coroutine_ended(slot, call, result, None)
+                    if is_direct:
+                        returned(slot, call, result)  # type: ignore[arg-type]
+                    else:
+                        calls.coroutine_ended(slot, call, result, None)
             if slot.is_suspended:
                 end, slot.is_suspended = 0.0, False
             elif not end:

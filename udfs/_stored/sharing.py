@@ -14,7 +14,7 @@ from asyncudf.queues import StreamElementQueue
 from .._calls.calls import Calls
 from .._calls.invokers import copied
 from .._calls.resources import closing
-from .._calls.row import Call, Row
+from .._calls.row import NO_TROUBLE, Call, Row
 from .._functions.async_function import Results
 from .._policies.options import Options
 from .._policies.retry import is_lasting
@@ -186,7 +186,7 @@ class StoreSharing:
             key: bytes | None = row.record.key
             if key is None:
                 continue
-            if call.attempt > 1:
+            if call.trouble is not NO_TROUBLE:
                 if not self._flights.is_flying(key):
                     self._flights.join(key, row)  # again: it was late, and an outage has excused it
                 if not self._flights.leads(key, row):
