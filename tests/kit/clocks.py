@@ -1,10 +1,12 @@
-"""A clock for tests that need real threads."""
+"""Clocks for tests that need real threads, or time that passes at each look at the clock."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
+
+from asyncudf.testing import VirtualClockLoop
 
 
 class HandClock(asyncio.SelectorEventLoop):
@@ -28,3 +30,11 @@ class HandClock(asyncio.SelectorEventLoop):
 
     def _pass(self, seconds: float) -> None:
         self.now += seconds
+
+
+class TickingClock(VirtualClockLoop):
+    """Each look at the clock takes a millisecond: what two looks find may have ended between them."""
+
+    def time(self) -> float:
+        self.block(0.001)
+        return super().time()

@@ -14,6 +14,8 @@ import pytest
 from asyncudf import AdaptiveCapacity, AsyncUDFError, async_pandas_udf
 from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_rows
 
+from ..kit.clocks import TickingClock
+from ..kit.engines import Engine
 from ..kit.stores import Counting, SlowStore
 
 
@@ -148,6 +150,22 @@ class TestResultsThatAreWritten:
                 store.advance(100)
             assert harness.output == ["A", "B", "C", "A"]
         assert weather.calls == {"a": 2, "b": 1, "c": 1}
+
+    def test_one_that_ends_while_a_row_is_taken_for_it_leaves_no_row_without_a_call(self) -> None:
+        """The row had a place in the queue and no call: the job waited for ever."""
+
+        async def brief(x: int) -> int:
+            await asyncio.sleep(0.05)
+            return x
+
+        for milliseconds in range(50, 100):
+            store = SlowStore()
+            store.ttl = milliseconds / 1000
+            engine = Engine(brief, loop=TickingClock(), store=store, version="1", capacity=1)
+            engine.feed([0, 1, 2, 0])
+            engine.end()
+            engine.run()
+            assert engine.output == [0, 1, 2, 0]
 
 
 class TestKeys:

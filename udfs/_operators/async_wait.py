@@ -268,7 +268,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def _emit_and_take(self) -> None:
         while True:
             if not self._is_taking and self._must_take_without_slot():
-                self._take(may_call=False)
+                row = self._take(may_call=False)
+                if row is not None:  # the result that had landed for it has just ended
+                    self._calls.ready.append(row)
             if not (emitted := self._emitter.emit(self._may_leave)):
                 break
             self._may_leave -= emitted
@@ -294,7 +296,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """Take elements out of the input, each into its place, up to the first row that is to be called.
 
         Returns:
-            That row; without `may_call` it stays in the input.
+            That row; without `may_call` it stays in the input if it was known to be one.
         """
         queue, source, sharing, line = self._queue, self._input, self._sharing, self._queue.line
         has_others = False
