@@ -45,6 +45,10 @@ class Memory(Protocol):
         """Count the results of a row in the queue; returns their bytes."""
         ...
 
+    def note_result(self, result: Any, /) -> None:
+        """Learn from the result of a row that leaves at once."""
+        ...
+
     def release(self, held: int, /) -> None: ...
 
 

@@ -64,6 +64,7 @@ class OrderedStreamElementQueue(StreamElementQueue):
                 line.popleft()
                 entry.is_done = True
                 if entry._memory is not None:
+                    entry._memory.note_result(result)
                     entry._memory.release(entry._held)
                 collect(entry.record, result)
             else:

@@ -103,6 +103,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
                 else:
                     self._remove(entry)
                 if entry._memory is not None:
+                    entry._memory.note_result(result)
                     entry._memory.release(entry._held)
                 collect(entry.record, result)
             if self._first.finished:

@@ -286,6 +286,41 @@ class TestCallsThatWait:
         assert LIMIT / 1_800 <= queued[0] <= LIMIT / 1_400
         assert len(engine.output) == 300
 
+    @SUSPENDS
+    def test_rows_in_back_off_count_with_the_results_that_they_will_have(self, suspends: bool) -> None:
+        """As many rows as fit without results were in back-off when the service failed, and all had results later:
+        568 MB of them with a bound of 64."""
+        failed, is_down = set[int](), set[int]()
+
+        async def page(n: int) -> str:
+            if suspends:
+                await asyncio.sleep(0.001)
+            if n >= 100 and n not in failed:
+                failed.add(n)
+                if asyncio.get_running_loop().time() < 60:
+                    is_down.add(n)
+                raise ConnectionError(n)
+            return "x" * 2_000
+
+        retry = RetryStrategy.fixed_delay(attempts=2, delay=60)
+        assert len(run_rows(page, range(300), capacity=2, retry=retry, max_buffered_bytes=LIMIT)) == 300
+        assert LIMIT / 4_500 <= len(is_down) <= LIMIT / 3_000
+
+    def test_rows_that_wait_for_an_equal_one_count_with_the_result_that_they_will_have(self) -> None:
+        async def page(n: int) -> str:
+            await asyncio.sleep(60)
+            return "x" * 2_000
+
+        options: dict[str, Any] = {"capacity": 1, "store": MemoryStore(), "version": "1"}
+        engine, queued = Engine(page, max_buffered_bytes=LIMIT, **options), list[int]()
+        engine.feed([0] + [1] * 300)
+        engine.end()
+        engine.loop.call_at(119.0, engine.look)
+        engine.loop.call_at(119.0, lambda: queued.append(engine.counted["page"]["metrics"]["queued_peak"]))
+        engine.run()
+        assert LIMIT / 4_500 <= queued[0] <= LIMIT / 3_000
+        assert len(engine.output) == 301
+
 
 @pytest.mark.parametrize("kind", ["at once", "later", "many at once", "0..n"])
 def test_no_call_begins_while_spark_does_not_take_results(kind: str) -> None:

@@ -249,6 +249,9 @@ class TestContract:
             def hold_row(self, record: Any) -> int:
                 return self._hold(1)
 
+            def note_result(self, result: Any) -> None:
+                """No result is held back for the memory of others."""
+
             def hold_results(self, results: Any) -> int:
                 return self._hold(10 * len(results))
 

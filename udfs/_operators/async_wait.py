@@ -585,6 +585,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if self._records:
             self.counters.done_at_once(self._since, self._times)
             self._times.clear()
+            if self._memory is not None:
+                self._memory.note_result(self._results[-1])
             self._leave(self._records, self._results)
 
     def _take_in(self, element: Any) -> None:

@@ -163,9 +163,13 @@ class QueueMemory:
     # rows would leave slots without a call, and a batch without its rows. But it lets in none while results of so many
     # bytes wait for Spark: each row that leaves would make a place for the next one.
     #
+    # Rows whose call waits may be many times as many as calls in progress, and all get results at about the same time:
+    # when a service is back, or the call of all equal rows is over. So each counts with the mean size of a result.
+    #
     # bytes: rows in the queue * their place, _held, and the batches
     # queue.most follows _held and the batches at once, so that asking for places costs nothing
-    # _held: what entries hold beside their places, and calls that wait; _calls: how many such calls there are
+    # _held: what entries hold beside their places, and calls that wait; _of_calls: the latter alone
+    # _results, _rows: bytes of results that were weighed so far, and of how many rows
 
     def __init__(
         self, queue: StreamElementQueue, limit: int, least: int, sizes: RowSizes, batches: TaskBatches
@@ -175,7 +179,7 @@ class QueueMemory:
         self._least = min(least, queue.capacity)
         self._place, self._size_of_row, self.size_of_result = sizes.place, sizes.row, sizes.result
         self._batches = batches
-        self._held = self._calls = 0
+        self._held = self._of_calls = self._results = self._rows = 0
         self.peak = 0
         if sizes.row is not None or sizes.result is not None:
             queue.memory = self
@@ -208,17 +212,25 @@ class QueueMemory:
     def hold_row(self, record: Any) -> int:
         return 0 if self._size_of_row is None else self._hold(self._size_of_row(record))
 
+    def note_result(self, result: Any) -> None:
+        """Learn from the result of a row that leaves at once."""
+        if self.size_of_result is not None:
+            self._results += self.size_of_result(result)
+            self._rows += 1
+
     def hold_results(self, results: Sequence[Any]) -> int:
         if self.size_of_result is None:
             return 0
         held = self._hold(sum(map(self.size_of_result, results)))
+        self._results += held
+        self._rows += 1
         self.look()
         return held
 
     def hold_calls(self, count: int) -> None:
         """So many calls wait now."""
-        self._hold(CALL * (count - self._calls))
-        self._calls = count
+        held = count * (CALL + self._results // max(1, self._rows))
+        self._of_calls += self._hold(held - self._of_calls)
 
     def release(self, held: int) -> None:
         self._hold(-held)
