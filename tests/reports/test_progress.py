@@ -37,9 +37,9 @@ class TestRows:
         assert (told.rows, told.expected, told.is_estimated, told.share) == (3_000, 8_000, True, 0.375)
 
     def test_before_a_task_has_ended_nothing_is_expected(self) -> None:
-        """The share is that of the tasks then."""
+        """A share of 0% would say that nothing is done."""
         told = progress(figures(1_000, tasks={"running": 1}, running=running(1_000)), 0, 8)
-        assert (told.expected, told.is_estimated, told.share, told.left) == (None, False, 0.0, None)
+        assert (told.expected, told.is_estimated, told.share, told.left) == (None, False, None, None)
 
     def test_where_spark_tells_no_number_of_tasks_nothing_is_expected(self) -> None:
         told = progress(figures(1_000, tasks={"succeeded": 2}), 2, None)

@@ -45,7 +45,8 @@ class CircuitBreaker:
 
     Args:
         failure_rate: share of the last calls whose failure opens the breaker, if it is not chance.
-        window: how many last calls count; fewer never open it, and as many failures in a row always do.
+        window: how many last calls count; fewer never open it, and as many failures in a row always do, which chance
+            gives a window of less than 10 too, if the service fails often.
         open_for: seconds until a call probes a service that is dead, and again after each probe that fails. It is dead
             when 18 of 20 calls have failed, or more of many; before, the next call probes it at once.
         max_open: seconds after which the task fails, with one error for all its rows, if no call has succeeded.

@@ -47,7 +47,7 @@ class Progress:
     Attributes:
         expected: rows in the end; None if not known yet.
         is_estimated: whether that is an estimate.
-        share: of the work that is done, from 0 to 1; None if not known.
+        share: of the work that is done, from 0 to 1; None if not known, as before a task has ended.
         rate: rows in a second, lately, or of a run that is over in the mean; None if not known yet.
         in_flight: calls, now.
         errors, retries: of all attempts, also in tasks that failed.
@@ -158,7 +158,7 @@ def _expected(function: Mapping[str, Any], snapshot: Snapshot) -> tuple[int, int
 def _share(rows: int, expected: int | None, done: int, total: int | None) -> float | None:
     if expected:
         return min(1.0, rows / expected)
-    return min(1.0, done / total) if total else None
+    return min(1.0, done / total) if total and done else None  # not 0: nobody knows how long the first tasks are
 
 
 def printable(text: str, encoding: str) -> str:
