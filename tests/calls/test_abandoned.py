@@ -10,8 +10,17 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from asyncudf import AdaptiveCapacity, AsyncFunction, CircuitBreaker, FatalError, ResultFuture, RetryStrategy
+from asyncudf import (
+    AdaptiveCapacity,
+    AsyncFunction,
+    AsyncUDFError,
+    CircuitBreaker,
+    FatalError,
+    ResultFuture,
+    RetryStrategy,
+)
 from asyncudf.testing import run_rows
+from tests.kit.engines import Engine
 
 
 class Alive:
@@ -142,3 +151,24 @@ def test_those_that_obey_are_no_matter_however_many_time_out_at_once() -> None:
 
     assert run_rows(obeys, range(3000), capacity=100, timeout=1, on_error="null") == [None] * 3000
     assert run_rows(obeys, range(100), capacity=1, timeout=0.001, on_error="null") == [None] * 100
+
+
+@pytest.mark.parametrize("ends", ["fails", "is cancelled"])
+def test_one_that_goes_on_after_the_end_of_the_task_has_no_row_any_more(ends: str) -> None:
+    """It was counted as given up and as done, and its result left behind the error of the task."""
+
+    async def swallows(x: int) -> int:
+        if x == 1 and ends == "fails":
+            raise ValueError
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        return x
+
+    engine = Engine(swallows, capacity=3)
+    engine.feed([0, 1])
+    with pytest.raises(AsyncUDFError) if ends == "fails" else contextlib.nullcontext():
+        engine.run(until=None if ends == "fails" else 1.0)
+    assert engine.output == []
+    (function,) = engine.counted.values()
+    counts = {name: function["metrics"][name] for name in ("calls", "abandoned", "rows")}
+    assert counts == {"calls": 2, "abandoned": 2, "rows": 0}

@@ -575,8 +575,10 @@ class Calls:
         self.counts.count_open(self._open_calls())
 
     def abandon(self) -> None:
-        """The operator ends, and its open calls are given up."""
+        """The operator ends, and its open calls are given up: one that catches its cancellation has no row any more."""
         self.counts.abandon(self._open_calls())
+        for slot in self.pool.at_work:
+            slot.call = None
 
     def _open_calls(self) -> list[Call]:
         """The calls that are not over."""
