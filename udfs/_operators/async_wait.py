@@ -548,13 +548,16 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                         ):
                             break
                     else:
-                        is_all = not (asks and state.side)
+                        if asks and state.side:  # it needs a place for its side records
+                            self._end(slot, [(result,)], None)
+                            break
                         try:
                             value = result if validate is None else validate(result)
-                        except BaseException:  # a type mismatch: checked again where errors are counted
-                            is_all = False
+                        except BaseException as error:  # to check it again would run code of the user's again
+                            self._end(slot, None, error)
+                            break
                         # The clock is read once per row: the end of this call is the start of the next.
-                        if (now := clock()) - started > limit or not is_all:
+                        if (now := clock()) - started > limit:
                             self._end(slot, [(result,)], None)
                             break
                         started = now
