@@ -214,7 +214,7 @@ def test_a_failure_counts_when_the_coordinator_has_answered_for_the_attempts_aft
     service = ServiceOfTask(operator, options, SimpleNamespace(), None)  # type: ignore[arg-type]
     shared: Any = SimpleNamespace(open_since=None, is_in_doubt=lambda: False)
     service.share(shared)
-    held, call = service.held, Row()
+    held, call = service.held_failures, Row()
     assert held is not None
     call.trouble = NO_TROUBLE
     service.attempts = 1

@@ -8,6 +8,7 @@ import pytest
 
 from asyncudf import AsyncStream, OptionError, RetryStrategy, async_pandas_udf
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from tests.kit.engines import Engine
 from tests.kit.errors import task_fails
 from tests.kit.limited import Service, ThrottledError
 from tests.kit.stores import SlowStore
@@ -99,3 +100,16 @@ def test_each_operator_of_a_chain_has_its_own() -> None:
 def test_it_is_a_number_of_calls(value: Any) -> None:
     with pytest.raises(OptionError, match="max_calls must be"):
         run_rows(Service(), [1], max_calls=value)
+
+
+def test_a_call_that_may_not_be_tried_again_is_counted() -> None:
+    """It was in no place when the job ended: two attempts of no call."""
+    retry = RetryStrategy.fixed_delay(5, 1.0)
+    engine = Engine(Service(0.0, down=(0, 10)), max_calls=3, capacity=1, retry=retry)
+    engine.feed([1])
+    engine.end()
+    with task_fails("has made the 3 calls"):
+        engine.run()
+    engine.look()
+    metrics = engine.counted["Service"]["metrics"]
+    assert (metrics["calls"], metrics["attempts"], metrics["abandoned"]) == (1, 3, 1)

@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from asyncudf import http
+from asyncudf import RetryStrategy, http
 from asyncudf.testing import run_rows
+from tests.kit.limited import ThrottledError, now
 from tests.kit.refusing_services import SERVICES, run_with_asyncudf
 
 
@@ -68,3 +69,22 @@ def test_a_service_that_takes_few_calls_at_once_is_not_asked_for_more(
     assert sorted(run_rows(call, range(1500), capacity=100, output_mode="unordered")) == [*range(1500)]
     assert 100 * busy / at_once / end >= at_least
     assert 100 * refused / calls <= most
+
+
+def test_an_answer_that_the_retry_strategy_looks_at_counts_once() -> None:
+    """It counted twice, so refusals looked half as frequent, and calls did not pause for them."""
+
+    def times(retry: RetryStrategy | None) -> list[float]:
+        began: list[float] = []
+
+        async def service(x: int) -> int:
+            began.append(now())
+            await asyncio.sleep(0.01)
+            if len(began) % 9 < 5 and now() < 20:
+                raise ThrottledError(2)
+            return x
+
+        run_rows(service, range(1_000), capacity=5, output_mode="unordered", retry=retry)
+        return began
+
+    assert times(RetryStrategy.fixed_delay(3, 1.0, retry_if_result=lambda result: False)) == times(None)

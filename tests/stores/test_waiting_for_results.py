@@ -16,6 +16,7 @@ from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_r
 
 from ..kit.clocks import TickingClock
 from ..kit.engines import Engine
+from ..kit.limited import ThrottledError, now
 from ..kit.stores import Counting, SlowStore
 
 
@@ -46,6 +47,18 @@ class TestDeadlines:
             harness.end()
             harness.advance(10)
             assert harness.output == ["A", "A", "B", "C"]
+
+    def test_a_follower_gets_back_what_all_calls_were_paused(self) -> None:
+        """As the call that it waits for does: it was late while that one had its result."""
+
+        async def service(x: int) -> int:
+            await asyncio.sleep(0.01)
+            if now() < 9:
+                raise ThrottledError(3)
+            return x
+
+        rows = [*range(30), 0]
+        assert run_rows(service, rows, capacity=50, timeout=5, on_error="null", store=MemoryStore()) == rows
 
 
 class TestBatchesOfVectorizedFunctions:

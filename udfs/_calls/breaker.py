@@ -88,7 +88,7 @@ class BreakerGate(Gate):
         self.breaker.ended(slot.ticket, outcome, now)
 
 
-class Service(Protocol):
+class JudgedService(Protocol):
     """What a task knows of its service.
 
     Attributes:
@@ -98,7 +98,7 @@ class Service(Protocol):
     attempts: int
 
     @property
-    def answered(self) -> int: ...  # of how many attempts it is known whether they have opened the breaker
+    def judged(self) -> int: ...  # of how many attempts it is known whether they have opened the breaker
     @property
     def is_broken(self) -> bool: ...
     @property
@@ -123,7 +123,7 @@ class HeldFailures:
     # The breaker opens because of failures among the last `window` attempts. A call whose failure is no longer among
     # them has failed by itself.
 
-    def __init__(self, window: int, service: Service) -> None:
+    def __init__(self, window: int, service: JudgedService) -> None:
         self._window = window
         self._service = service
         self._held: deque[_Held] = deque()  # in the order in which they failed
@@ -161,5 +161,5 @@ class HeldFailures:
 
     def _has_failed(self, held: _Held, is_last: bool) -> bool:
         if is_last:
-            return held.attempts <= self._service.answered
-        return held.attempts + self._window <= self._service.answered and not self._service.is_in_doubt
+            return held.attempts <= self._service.judged
+        return held.attempts + self._window <= self._service.judged and not self._service.is_in_doubt

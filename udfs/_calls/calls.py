@@ -58,11 +58,13 @@ class Calls:
         pause: seconds of calls that return at once, after which a slot yields to the event loop.
     """
 
-    # A call that is not over is in one place: at work in a slot, in back-off (a timer of the loop), in `ready`, or held
-    # until it is known whether its service is dead.
+    # A call that is not over, and that was not left to the sharing of rows, is at work in a slot, in back-off (a timer
+    # of the loop), in `ready`, or held until it is known whether its service is dead. One in `ready` may be there
+    # twice, or held meanwhile, if an outage has renewed it: `next_ready` looks.
     #
     # An attempt may end by its coroutine, its ResultFuture, its own limit or the row's deadline, or by several of them.
-    # All end in `_end`, where the first takes the call away from its slot, so that later ones find none.
+    # The first counts: each of `returned`, `_end` and `_abandon_slots` takes the call away from its slot, so that later
+    # ones find none.
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class Calls:
         self.deadlines: Deadlines[Call] = Deadlines(
             self._loop, self.clock, options.timeout, partial(self._due, self._expire)
         )
-        self.attempts: Deadlines[Call] = Deadlines(
+        self.attempt_deadlines: Deadlines[Call] = Deadlines(
             self._loop, self.clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
         )
         self._limits_attempts = options.attempt_timeout is not None
@@ -149,8 +151,11 @@ class Calls:
         return None
 
     def begin(self, slot: CallSlot, call: Call) -> bool:
-        """Begin an attempt of a call, if the limits allow it now; if not, the call is the next of the ready calls."""
-        if self.service.is_open:
+        """Begin an attempt of a call, if the limits allow it now; if not, the call is the next of the ready calls.
+
+        A call whose costs cannot be told has failed.
+        """
+        if self.service.is_free:
             slot.began = self.clock()
             return True
         if self._costs.of_each is None and call.trouble.costs is None:
@@ -160,10 +165,13 @@ class Calls:
                 self.counts.error(error)
                 self.conclude(call, [error] * len(call.rows))
                 return False
-        if not self.service.try_begin(slot, call):
-            self.ready.appendleft(call)
-            return False
-        return True
+        may_begin = False
+        try:
+            may_begin = self.service.try_begin(slot, call)
+        finally:
+            if not may_begin:
+                self.ready.appendleft(call)
+        return may_begin
 
     def attempt(self, slot: CallSlot, call: Call) -> Awaitable[Any]:
         """The next attempt of a call, which has begun in this slot, for the slot to await."""
@@ -177,6 +185,7 @@ class Calls:
             if is_fresh:
                 self.start_deadline(call, now)
             else:  # its deadline runs already
+                self._give_back(call)
                 call.started = now
             if self._sharing is not None:
                 self._sharing.begins(call, now)
@@ -184,29 +193,24 @@ class Calls:
             state = slot.begin_attempt(element_of(call), number)
             state.started, state.deadline, state.is_batch = now, call.deadline, len(call.rows) > 1
         if self._limits_attempts:
-            self.attempts.start(call, now)
+            self.attempt_deadlines.start(call, now)
         if self.function is not None:
             return self.function(*call.record[0])  # type: ignore[attr-defined]
         values = call.values
         deliver = partial(self._delivered, slot, call, number)
         return self._invoker.invoke(copied(values) if self._copies else values, deliver)
 
+    def follow(self, call: Call, now: float) -> None:
+        """Start the deadline of a call that shares the call of another one."""
+        self.start_deadline(call, now)
+        call.own_trouble().pauses = self.service.paused_seconds()
+
     def start_deadline(self, call: Call, now: float) -> None:
         """Start the time and the deadline of a call."""
         call.started, call.is_fresh = now, False
         if call.trouble is not NO_TROUBLE:
             call.trouble.idle = 0.0
-        call.deadline = self.watch(call, now)
-
-    def watch(self, call: Call, began: float) -> float | None:
-        """Start the deadline of a call whose time began then; returns it."""
-        if (timeout := self._options.timeout) is None:
-            return None
-        deadlines = self.deadlines  # as its `start`, which would be one more step for each row
-        deadlines.line[call] = when = began + timeout
-        if deadlines.timer is None:
-            deadlines.watch_for(when)
-        return when
+        call.deadline = self.deadlines.start(call, now)
 
     # Its attempt ends.
 
@@ -218,36 +222,36 @@ class Calls:
         """
         # Most attempts end here: the first of their rows, in time, and their result is all that there is to it. What
         # never changes is looked up once.
-        clock, validate, latencies = self.clock, self.validate, self._latencies
-        watched, attempts = self.deadlines.line, self.attempts.line
-        service = self.service
-        is_plain = not self.looks_at_results
+        clock, validate, latencies, service, asks = self.clock, self.validate, self._latencies, self.service, self.asks
+        watched, attempts, looks_at_results = self.deadlines.line, self.attempt_deadlines.line, self.looks_at_results
 
         def returned(slot: CallSlot, row: Row, result: Any) -> None:
             now, deadline = clock(), row.deadline
-            is_late = deadline is not None and now - ROUNDING > deadline
-            if is_late or not is_plain or row.trouble is not NO_TROUBLE or slot.call is not row or slot.state.side:
+            if (
+                row.trouble is not NO_TROUBLE
+                or (deadline is not None and now - ROUNDING > deadline)
+                or (attempts and now - ROUNDING > attempts.get(row, now))
+                or (asks and slot.state.side)
+                or looks_at_results
+            ):
                 self.coroutine_ended(slot, row, [(result,)], None)
                 return
-            if attempts:
-                if now - ROUNDING > attempts.get(row, now):
-                    self.coroutine_ended(slot, row, [(result,)], None)
-                    return
-                attempts.pop(row, None)
             try:
                 value = result if validate is None else validate(result)
             except BaseException:  # a type mismatch: checked again where errors are counted
                 self.coroutine_ended(slot, row, [(result,)], None)
                 return
             slot.call = row.slot = None
+            row.is_over = True
             if slot.has_asked:
                 service.ended(slot, None, now)
-                if service.held is not None:
+                if service.held_failures is not None:
                     self.evaluate_held()
-            row.is_over = True
             latencies.append(now - row.started)
             if deadline is not None:
                 del watched[row]
+            if attempts:
+                attempts.pop(row, None)
             try:
                 complete(row, value)
             except BaseException as error:  # the output's; raised here, a StopIteration would become a RuntimeError
@@ -289,7 +293,7 @@ class Calls:
     def _report_end(self, slot: CallSlot, error: BaseException | None) -> None:
         """Report the end of an attempt to the limits."""
         self.service.ended(slot, error, self.clock())
-        if self.service.held is not None:
+        if self.service.held_failures is not None:
             self.evaluate_held()
 
     def _outcome(
@@ -305,7 +309,7 @@ class Calls:
         if call.deadline is not None and now > call.deadline:
             self._expire(call)  # the loop was too busy to notice it in time
             return
-        if self._limits_attempts and now > (self.attempts.stop(call) or now):
+        if self._limits_attempts and now > (self.attempt_deadlines.stop(call) or now):
             self._attempt_expired(call)
             return
         if call.is_over:
@@ -342,13 +346,13 @@ class Calls:
             if refusal is not None:
                 self._take_refusal(call, outcomes, refusal)
                 return
-        else:
-            self.service.unsatisfied(now)
         try:
             delay = self._next_delay(call, failure, results)
         except BaseException as own:  # a predicate of the retry strategy failed
             outcomes, delay = [own] * len(call.rows), None
         if delay is not None:
+            if failure is None:
+                self.service.unsatisfied(now)
             call.own_trouble().waited += delay
             if self.service.is_broken:
                 self._renew(call)
@@ -425,7 +429,11 @@ class Calls:
             cause: the error of a call whose outcomes were made by `on_timeout`.
             may_hold: whether the call may be held until it is known whether its service is dead.
         """
-        if may_hold and self.service.held is not None and self.service.held.hold(call, outcomes, cause):
+        if (
+            may_hold
+            and self.service.held_failures is not None
+            and self.service.held_failures.hold(call, outcomes, cause)
+        ):
             if not call.trouble.running_on:
                 self.deadlines.stop(call)
             self._park(call)
@@ -478,14 +486,14 @@ class Calls:
 
     def _expire(self, call: Call) -> None:
         """The deadline of a call has come: its rows are done, whatever still runs for them."""
-        if call.trouble.parked is not None:
+        if call.is_waiting:
             self._give_back(call)
         if not (call.is_over or call.deadline is None or self._is_late(call)):  # the deadline was moved
             self._loop.call_later(call.deadline - self.clock(), self._expire_late, call)
             return
         self._abandon_slots(call)
-        self.attempts.stop(call)
-        if not (call.is_over or call.trouble.is_held or self._waits_for_breaker(call)):
+        self.attempt_deadlines.stop(call)
+        if not (call.is_over or call.trouble.is_held or self._renewed_by_outage(call)):
             self._time_out(call)
         self.service.wake()  # it may have been the next, and the one behind it may cost less
         self.pool.wake()
@@ -501,7 +509,7 @@ class Calls:
             self._expire(call)
             return
         self._abandon_slots(call)
-        self.attempts.stop(call)
+        self.attempt_deadlines.stop(call)
         self.counts.attempt_timed_out(call)
         limit = self._options.attempt_timeout
         self._outcome(call, None, AsyncTimeoutError(f"attempt {call.attempt} gave no result within {limit:g} s"))
@@ -511,9 +519,9 @@ class Calls:
         """Whether the deadline has come, though its timer may not have fired."""
         return call.deadline is not None and self.clock() + ROUNDING >= call.deadline
 
-    def _waits_for_breaker(self, call: Call) -> bool:
+    def _renewed_by_outage(self, call: Call) -> bool:
         """Let all time of a call begin anew if it is late because its service is dead; returns whether that is so."""
-        if not self.service.is_broken or (call.attempt and call.trouble.parked is None):
+        if not (self.service.is_broken and call.is_waiting):
             return False
         self._renew(call)
         return True
@@ -523,24 +531,24 @@ class Calls:
             self._sharing.leaves(call)  # the answer of `on_timeout` is for this row alone
         error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
         answers = [self._checker.late(self._invoker, call, row.element, error) for row in call.rows]  # type: ignore[arg-type]
-        is_at_work = call.trouble.parked is None
+        is_at_work = call.trouble.parked is None  # or the call that it follows
         self.counts.timed_out(call, answers)
         # A call that waits for its turn says nothing about the service.
         self.conclude(call, answers, error, may_hold=is_at_work)
 
     def _abandon_slots(self, call: Call) -> None:
-        slots = [*call.trouble.running_on, *([] if call.slot is None else [call.slot])]
+        for slot in call.trouble.running_on:  # their attempts have ended before
+            self.pool.abandon(slot)
         if call.trouble.running_on:
             call.trouble.running_on = ()
-        call.slot = None
-        for slot in slots:
-            slot.call = None
+        if (slot := call.slot) is not None:
+            slot.call = call.slot = None
             self.pool.abandon(slot)
             self._report_end(slot, _NO_ANSWER)
 
     def evaluate_held(self) -> None:
         """Decide about held calls: an attempt has ended, the breaker has opened or closed, or nothing more comes."""
-        held = self.service.held
+        held = self.service.held_failures
         if held is None:
             return
         for call in held.excused():  # they are tried as if they had had no attempt
@@ -583,13 +591,13 @@ class Calls:
     def _open_calls(self) -> list[Call]:
         """The calls that are not over."""
         at_work = (slot.call for slot in self.pool.at_work if slot.call is not None)
-        known = {*at_work, *self._backing_off, *self.ready, *(self.service.held or ())}
+        known = {*at_work, *self._backing_off, *self.ready, *(self.service.held_failures or ())}
         return [call for call in known if not call.is_over]
 
     def close(self) -> None:
         """Stop all timers."""
         self.deadlines.close()
-        self.attempts.close()
+        self.attempt_deadlines.close()
 
 
 def _is_too_late(call: Call, when: float) -> bool:

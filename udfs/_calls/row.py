@@ -12,13 +12,16 @@ __all__ = ("NO_TROUBLE", "Batch", "Call", "Row", "element_of")
 
 
 class Trouble:
-    """What has kept a call from its results: errors, refusals, waits. Most calls have none, and share `NO_TROUBLE`."""
+    """What has kept a call from its results: errors, refusals, waits. Most calls have none, and share `NO_TROUBLE`.
+
+    It has also what else few calls need.
+    """
 
     # uncounted: attempts that retries do not count, as the service was too busy, or dead
-    # waited: seconds of back-off so far
-    # parked: when the last attempt ended; None while an attempt runs
+    # waited: seconds of back-off after attempts that have failed, so far
+    # parked: when the last attempt ended; None while an attempt runs, and before the first
     # idle: seconds since the call has started in which no attempt ran
-    # pauses: for how long all calls had been paused by `parked`
+    # pauses: for how long all calls had been paused by `parked`, or when the deadline of a follower started
     # refused: when its first refusal came
     # costs: of one attempt, in permits of each rate limit, where each call has costs of its own
     # is_held: it has failed, and waits among the `HeldFailures`
@@ -49,6 +52,7 @@ class Call:
     """A row, or the rows of one micro-batch, on the way to their results."""
 
     # attempt: how many attempts have begun
+    # deadline: None before it starts, and without a timeout; of a row in a micro-batch these are those of the `Batch`
     # slot: that an attempt runs in which is not decided
     # is_over: the results are decided; they may still have to be stored
     # is_fresh: its time and its deadline start with its next attempt
@@ -73,7 +77,7 @@ class Call:
         return [row.record[0] for row in self.rows]
 
     def open(self) -> None:
-        """It had no attempt."""
+        """Begin as a call that had no attempt."""
         self.attempt, self.started, self.deadline, self.slot = 0, 0.0, None, None
         self.is_fresh, self.is_over, self.trouble = True, False, NO_TROUBLE
 
@@ -82,6 +86,11 @@ class Call:
         if self.trouble is NO_TROUBLE:
             self.trouble = Trouble()
         return self.trouble
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no attempt of it is under way: there was none, or the last one has ended."""
+        return not self.attempt or self.trouble.parked is not None
 
     def elapsed(self, now: float) -> float:
         """Seconds since its time has started."""

@@ -49,9 +49,9 @@ class Service:
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second; the task's if left out.
 
     Attributes:
-        is_open: no gate has to be asked before an attempt begins.
+        is_free: no gate has to be asked before an attempt begins.
         closed_by: the gate that has turned a call away; no other call asks until `wake`.
-        held: failed calls that may be excused; None: there is no breaker.
+        held_failures: failed calls that may be excused; None: there is no breaker.
         failures: the budget of `max_failures`; None: there is none.
         failed: how many attempts have ended with an error.
         attempts: how many have ended, of those that count for the breaker.
@@ -61,7 +61,7 @@ class Service:
     # waits until `wake`: so calls begin in their order, whichever slot asks for the next one.
     #
     # _others: attempts that were not refused and ended with an error, or with a result that is not good enough
-    # _answers: the answers to calls that did not have to ask, when they were last counted
+    # _not_refused_before: the answers to calls that did not have to ask, when they were last counted
     # _since: when `closed_by` turned the call away
     # _reported, _replied: `attempts` at the last reply of the coordinator, and at the one before
 
@@ -85,17 +85,17 @@ class Service:
         self._shared_clock = shared_clock or self._clock
         self.closed_by: Gate | None = None
         self.failed = self.attempts = self._reported = self._replied = 0
-        self._answers = self._others = 0
+        self._not_refused_before = self._others = 0
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._woken: asyncio.Future[None] | None = None
         self.failures = None if options.max_failures is None else FailureBudget(operator, options)
         self._refusals = RefusalGate(operator, options, pool)
         self.refusal_of = self._refusals.refusal_of
-        self.held: HeldFailures | None = None
+        self.held_failures: HeldFailures | None = None
         self._breaker: BreakerGate | None = None
         if options.breaker is not None:
-            self.held = HeldFailures(options.breaker.window, self)
+            self.held_failures = HeldFailures(options.breaker.window, self)
             self._breaker = BreakerGate(options.breaker, operator.name, partial(error_text, redact=options.redact))
         self._use(())
 
@@ -192,14 +192,14 @@ class Service:
             self._breaker.breaker = shared
 
     def _use(self, gates: Sequence[Gate]) -> None:
-        """From now on attempts ask these gates too, in this order."""
+        """From now on attempts ask these gates, after refusals and breaker, in this order."""
         self._gates = [self._refusals, *([] if self._breaker is None else [self._breaker]), *gates]
         self._on_begin = [gate.began for gate in self._gates if type(gate).began is not Gate.began]
         self._on_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
         limits = [limit for gate in gates for limit in gate.limits]
         self._counters.totals.limit_seconds.update(dict.fromkeys(limits, 0.0))
         self._has_limits = bool(gates) or self._breaker is not None or self._refusals.shared is not None
-        self.is_open = not self._has_limits
+        self.is_free = not self._has_limits
 
     # An attempt begins and ends.
 
@@ -215,7 +215,7 @@ class Service:
         for began in self._on_begin:
             began(slot, call, now)
         if not self._has_limits and self._refusals.throttle.is_free(now):
-            self.is_open, self._answers = True, self._answered
+            self.is_free, self._not_refused_before = True, self._not_refused
         return True
 
     def _close(self, gate: Gate, seconds: float | None, now: float) -> None:
@@ -225,7 +225,7 @@ class Service:
             self._timer = asyncio.get_running_loop().call_later(max(seconds, ROUNDING), self.wake)
         self._operator.calls_wait()
 
-    async def opened(self) -> None:
+    async def reopened(self) -> None:
         """Wait until calls may ask again; for one slot at a time."""
         self._woken = asyncio.get_running_loop().create_future()
         try:
@@ -247,7 +247,7 @@ class Service:
         self.closed_by = None
         self._counters.account.enter(State.CALLS_BUSY)  # until it turns out that another gate is closed
         waited = self._clock() - self._since
-        if gate is self._gates[0]:  # the refusals
+        if gate is self._refusals:
             self._counters.totals.refused_seconds += waited
         elif gate.limits:
             self._counters.totals.limit_seconds[gate.limit] += waited
@@ -256,15 +256,15 @@ class Service:
             self._timer = None
 
     @property
-    def _answered(self) -> int:
-        """How many attempts were not refused, of those that need not be reported."""
+    def _not_refused(self) -> int:
+        """How many attempts were not refused, as far as they are counted."""
         return self._counters.calls_answered + self._others
 
     def ended(self, slot: CallSlot, error: BaseException | None, now: float) -> None:
         """An attempt is over. One that did not have to ask need not be reported, unless it has ended with an error."""
         self.failed += error is not None
         if not slot.has_asked:
-            if self.is_open:
+            if self.is_free:
                 self._ended_unasked(slot, error, now)
             return
         outcome = CallOutcome.ANSWERED if error is None else self.outcome_of(error)
@@ -277,10 +277,10 @@ class Service:
 
     def _ended_unasked(self, slot: CallSlot, error: BaseException | None, now: float) -> None:
         if self.refusal_of(error) is not None:
-            answers, self._answers = self._answered - self._answers, self._answered
+            answers, self._not_refused_before = self._not_refused - self._not_refused_before, self._not_refused
             self._refusals.throttle.answered(max(0, answers), now, now)
             self._refusals.ended(slot, CallOutcome.THROTTLED, error, now)
-            self.is_open = self._refusals.throttle.is_free(now)
+            self.is_free = self._refusals.throttle.is_free(now)
         else:
             self._others += 1
             if self._refusals.for_good.is_counting and self.outcome_of(error) is CallOutcome.ANSWERED:
@@ -312,7 +312,7 @@ class Service:
         self._replied, self._reported = self._reported, self.attempts
 
     @property
-    def answered(self) -> int:
+    def judged(self) -> int:
         """Of how many attempts it is known whether they have opened the breaker; the coordinator has to say it."""
         return self.attempts if self._refusals.shared is None else self._replied
 

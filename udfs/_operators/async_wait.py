@@ -43,7 +43,7 @@ AT_ONCE = 10_000
 TOGETHER = 200  # rows that need no call and are emitted together
 ROWS = (tuple, StreamRecord, CacheMiss)
 BURST = 200  # rows that are taken together
-PASSES = 20  # such bursts, if calls return or fail at once, before the event loop gets its turn
+PASSES = 20  # such bursts, if calls fail at once or wait each, before the event loop gets its turn for sure
 
 
 class AsyncWaitOperator(BufferedOperator, ChainedOperator):
@@ -69,10 +69,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # The order of wrapping: store( deadline( retry( breaker( limits( slot( attempt_timeout( function ))))))). A row
     # asks the store before it has a deadline, and its result is written after the deadline has been stopped.
     #
-    # A row is in one place: in the input, which may prepare it (`_inlet`); or in the queue, where it waits for its call
-    # (`_batch`, `Calls.ready`), is called in a slot, or follows the call of an equal row; or it has left. In the queue
-    # it holds a place and, in order, all rows behind it: so rows wait in the input, and a slot takes one when its call
-    # can begin. `_take` is the only place where elements leave the input, but for `_burst`.
+    # A row is in one place: in the input, which may prepare it (`_inlet`); in the queue; or it has left. In the queue
+    # it waits for its call (`_batch`, `Claims`, `Calls.ready`, back-off, held), is called in a slot, follows the call
+    # of an equal row, or waits until its result is written. There it holds a place and, in order, all rows behind it:
+    # so rows wait in the input, and a slot takes one when its call can begin. `_take` is the only place where elements
+    # leave the input, but for `_burst`, whose row is in its slot (`record`) or in `_records` until it needs a place.
     #
     # Rows come, calls end, the output has room: each such event first changes the state where it belongs, and then
     # calls `pump`, which looks at the state alone. `work` is the life of a slot, which makes the calls.
@@ -142,7 +143,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._is_taking = self._is_pumping = self._will_pump = False
         self._may_leave = AT_ONCE
         self._can_burst = False
-        self._limits_attempts = options.attempt_timeout is not None
         self._records: list[Any] = []
         self._results: list[Any] = []
         self._times: list[float] = []
@@ -196,7 +196,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         elif self._output.leaves_chain:
             # No code runs there that could complete a row, or see the variables of a call.
             complete = self._queue.completing(self._output, self.pump)
-        self._returned = self._calls.returning(complete)
+        self._returned, self._placed = self._calls.returning(complete), self._placing()
         self._can_burst = not (
             self._calls.function is None or self._calls.looks_at_results or self._sharing is not None
         )
@@ -251,7 +251,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._is_pumping = False
         self._finish_if_drained()
         self._pool.wake()
-        if self._service.held is not None and self._pool.is_idle:  # no slot ends and decides about these
+        if self._service.held_failures is not None and self._pool.is_idle:  # no slot ends and decides about these
             self.loop.call_soon(self.health_changed, context=self._own_context.copy())
 
     def pump_soon(self) -> None:
@@ -363,7 +363,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """The next call: of a row whose back-off is over, as it has waited longest, or of rows that come now."""
         # A dead service is tried with a new row, if there is one: rows that have failed may be the cause.
         is_new = (
-            self._service.held is not None
+            self._service.held_failures is not None
             and self._service.is_broken
             and not self._calls.has_new
             and self._may_form_call()
@@ -421,10 +421,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 if self._service.closed_by is not None:
                     if self._pool.is_led_by_another(slot):
                         break
-                    await self._service.opened()
+                    await self._service.reopened()
                     continue
                 calls = self._burst if self._may_burst() else self._call_each
-                if await notify_on_suspend(calls(slot), slot, self._suspended):
+                if await notify_on_suspend(calls(slot), slot, self._placed):
                     if not slot.is_dirty():
                         await asyncio.sleep(0)  # let timers and the mailbox have their turn
                 elif self._service.closed_by is None and not self._calls.ready:
@@ -454,11 +454,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     result = await calls.attempt(slot, call)
                 except BaseException as error:  # every error of the user's code has its policy
                     calls.coroutine_ended(slot, call, None, error)
-                    if not self._service.is_open:  # limits have to know of other failures before the next call
+                    if not self._service.is_free:  # limits have to know of other failures before the next call
                         slot.is_suspended = False
                         return True
                 else:
-                    if is_direct:
+                    if is_direct and slot.call is call:
                         returned(slot, call, result)  # type: ignore[arg-type]
                     else:
                         calls.coroutine_ended(slot, call, result, None)
@@ -472,16 +472,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 return True
         return False
 
-    def _suspended(self, slot: CallSlot) -> None:
-        """The call in a slot waits: another slot may take rows."""
-        if slot.record is not None:
-            self._put(slot)
-        self._pool.release(slot)
-
     # Calls that nothing holds back, of a function of one row and one result.
 
     def _may_burst(self) -> bool:
-        return self._can_burst and self._service.is_open and not (self._calls.ready or self._finished.done())
+        return self._can_burst and self._service.is_free and not (self._calls.ready or self._finished.done())
 
     async def _burst(self, slot: CallSlot) -> bool:
         """Call the function for one row after another; a row gets a place in the queue only if its call suspends.
@@ -490,11 +484,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             Whether there may be more rows, after a pause.
         """
         # A function that has its answer at hand must cost little more than calling it: no place and no deadline is made
-        # before it is known that the row needs one. If its call suspends, `_suspended` makes them, as of when it began.
+        # before it is known that the row needs one. If its call suspends, `_placed` makes them, as of when it began.
         #
         # After each row the loop checks what a single row may change: time, memory, traces in the context. A `break`
-        # goes on with a new burst, before which everything is checked; a `return` gives the slot back. To await costs a
-        # third of driving each call by hand, which ends with an exception that has to be caught.
+        # goes on with the next pass, before which everything is checked; a `return` goes back to `work`. To await costs
+        # a third of driving each call by hand, which ends with an exception that has to be caught.
         calls, service, source, queue, memory = self._calls, self._service, self._input, self._queue, self._memory
         function, returned, clock, validate = calls.function, self._returned, calls.clock, calls.validate
         asks, limit, pause, is_over = calls.asks, calls.limit, calls.pause, self._finished.done
@@ -513,8 +507,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 if size is not None:
                     spare = memory.spare  # type: ignore[union-attr]
                 taken, has_waited, started = None, False, clock()
-                if not self._times:
-                    self._since = started
+                self._since = started
                 if not end:
                     end = started + pause
                 elif started > end:
@@ -535,7 +528,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     except BaseException as error:  # every error of the user's code has its policy
                         if slot.is_suspended:
                             end, slot.is_suspended = 0.0, False
-                        self._end(slot, None, error)
+                        self._burst_ended(slot, None, error)
                         break
                     if slot.is_suspended:
                         slot.is_suspended = False
@@ -543,22 +536,22 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                             returned(slot, slot.call, result)  # type: ignore[arg-type]
                         self._since = started = clock()
                         end, has_waited = started + pause, True
-                        if not (takes_all and service.is_open and len(line) <= queue.most - BURST) or (
+                        if not (takes_all and service.is_free and len(line) <= queue.most - BURST) or (
                             source.current is not rows or ready or is_over()
                         ):
                             break
                     else:
                         if asks and state.side:  # it needs a place for its side records
-                            self._end(slot, [(result,)], None)
+                            self._burst_ended(slot, [(result,)], None)
                             break
                         try:
                             value = result if validate is None else validate(result)
                         except BaseException as error:  # to check it again would run code of the user's again
-                            self._end(slot, None, error)
+                            self._burst_ended(slot, None, error)
                             break
                         # The clock is read once per row: the end of this call is the start of the next.
                         if (now := clock()) - started > limit:
-                            self._end(slot, [(result,)], None)
+                            self._burst_ended(slot, [(result,)], None)
                             break
                         started = now
                         note_record(taken)
@@ -601,23 +594,40 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._is_taking = False
         self.pump()
 
-    def _put(self, slot: CallSlot) -> None:
-        """Give the row whose first attempt runs in a slot its place in the queue, and start its deadline."""
-        if self._records:
-            self._flush()
-        row: Row = self._queue.put_record(slot.record)
-        slot.call, slot.record = row, None
-        row.attempt, row.slot, row.trouble = 1, slot, NO_TROUBLE
-        row.is_fresh = row.is_over = False
-        row.started = slot.began
-        slot.state.deadline = row.deadline = self._calls.watch(row, slot.began)
-        if self._limits_attempts:
-            self._calls.attempts.start(row, slot.began)
+    def _placing(self) -> Callable[[CallSlot], None]:
+        """Makes a function that is called when the call in a slot suspends.
 
-    def _end(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None) -> None:
+        A row of a burst gets its place in the queue, and its deadlines start as of when its call began.
+        """
+        # What never changes is looked up once: this is done for each row that has to wait.
+        records, flush, put_record, release = self._records, self._flush, self._queue.put_record, self._pool.release
+        timeout, deadlines = self._options.timeout, self._calls.deadlines
+        attempts = self._calls.attempt_deadlines if self._options.attempt_timeout is not None else None
+        watched = deadlines.line
+
+        def placed(slot: CallSlot) -> None:
+            if slot.record is not None:
+                if records:
+                    flush()
+                slot.call = row = put_record(slot.record)
+                slot.record = row.deadline = None
+                row.attempt, row.slot, row.trouble = 1, slot, NO_TROUBLE
+                row.is_fresh = row.is_over = False
+                row.started = began = slot.began
+                if timeout is not None:
+                    watched[row] = slot.state.deadline = row.deadline = deadline = began + timeout
+                    if deadlines.timer is None:
+                        deadlines.watch_for(deadline)
+                if attempts is not None:
+                    attempts.start(row, began)
+            if slot.is_suspended:
+                release(slot)
+
+        return placed
+
+    def _burst_ended(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None) -> None:
         """A call of a burst is over, and its result cannot simply be passed on."""
-        if slot.record is not None:  # an error, or a late result, needs what a row in the queue knows
-            self._put(slot)
+        self._placed(slot)  # an error, or a late result, needs what a row in the queue knows
         if slot.call is not None:
             self._calls.coroutine_ended(slot, slot.call, results, error)
 

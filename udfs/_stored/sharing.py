@@ -151,7 +151,7 @@ class StoreSharing:
         else:
             self._operator.waiting_has_changed()
             if key in self._called:
-                self._calls.start_deadline(row, self._clock())
+                self._calls.follow(row, self._clock())
         return False
 
     def _fresh(self, landed: tuple[list[Any] | StoredFailure, float] | None) -> Found:
@@ -195,7 +195,7 @@ class StoreSharing:
                 self._called[key] = now
             for follower in self._flights.followers(key) if self._flights.following else ():
                 if follower.is_fresh:
-                    self._calls.start_deadline(follower, now)
+                    self._calls.follow(follower, now)
 
     def renewed(self, call: Call) -> Iterator[Call]:
         """The time of a call begins anew with its next attempt: the calls that share this time."""
