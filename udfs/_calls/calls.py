@@ -210,7 +210,11 @@ class Calls:
         call.started, call.is_fresh = now, False
         if call.trouble is not NO_TROUBLE:
             call.trouble.idle = 0.0
-        call.deadline = self.deadlines.start(call, now)
+        if (timeout := self._options.timeout) is not None:  # as `Deadlines.start`, once for each call
+            deadlines = self.deadlines
+            deadlines.line[call] = call.deadline = now + timeout
+            if deadlines.timer is None:
+                deadlines.watch_for(now + timeout)
 
     # Its attempt ends.
 

@@ -353,7 +353,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _next_row(self) -> Row | None:
         """The next row to call; all elements before it have their places."""
-        while not self._is_taking and (self._sharing is None or self._sharing.takes_more):
+        while not self._is_taking and (self._sharing is None or self._sharing.claims.takes_more):
             row = self._take(may_call=True)
             if row is not None or not self._input.may_have_more or not self._queue.places:
                 return row
@@ -375,13 +375,13 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             if call is None:
                 self._finish_if_drained()
                 return self._calls.next_ready()
-            if self._sharing is not None and self._sharing.claims(call):
+            if self._sharing is not None and self._sharing.claims.claim(call):
                 call = None
         return call
 
     def _may_form_call(self) -> bool:
         """Whether a slot would probably find rows for a call; sure only after one was taken."""
-        if self._sharing is not None and not self._sharing.takes_more:
+        if self._sharing is not None and not self._sharing.claims.takes_more:
             return False
         if self._input.may_have_more and self._queue.places > 0:
             return True

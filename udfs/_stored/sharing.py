@@ -38,7 +38,7 @@ class StoreSharing:
 
     Attributes:
         inlet: takes rows, and looks them up.
-        claims: whether a call that was just formed waits for a claim; then it will be among the calls that are ready.
+        claims: the last look before a call.
     """
 
     # A row that enters the queue is done at once if the call of an equal row has landed since the row was looked up. If
@@ -74,8 +74,7 @@ class StoreSharing:
         self._called: dict[bytes, float] = {}
         self._landed = LandedResults[tuple[list[Any] | StoredFailure, float]]()  # with when it is too old
         self._writer = StoreWriter(operator, stored, lambda: pool.in_flight <= 1 or queue.places <= 0)
-        self._claims = Claims(operator, self, stored, calls, options)
-        self.claims = self._claims.claim
+        self.claims = Claims(operator, self, stored, calls, options)
         self.inlet = LookupAhead(operator, stored, self._landed, buffer, request_batch, is_single=is_single)
         buffer.request_from(self.inlet.go_on)
 
@@ -97,7 +96,7 @@ class StoreSharing:
         """The operator ends: results are for no row any more."""
         self._writer.end()
         await self.inlet.close()
-        await self._claims.close()
+        await self.claims.close()
 
     async def _close_in_own_task(self, *error: object) -> None:
         # In a task that is not to be cut short the time limits of the store would not hold.
@@ -112,7 +111,7 @@ class StoreSharing:
     @property
     def is_waiting(self) -> bool:
         """Whether free slots have to wait for the store."""
-        if (self._writer.is_writing or self._claims.is_waiting) and not self._pool.in_flight:
+        if (self._writer.is_writing or self.claims.is_waiting) and not self._pool.in_flight:
             return True
         return self.inlet.is_behind
 
@@ -122,11 +121,6 @@ class StoreSharing:
         return self._flights.following
 
     # Before the call.
-
-    @property
-    def takes_more(self) -> bool:
-        """Whether another call should be formed."""
-        return self._claims.takes_more
 
     def has_to_call(self, element: Any) -> bool:
         """Whether an element that is next in line is a row that would have a call of its own."""
