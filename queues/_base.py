@@ -9,8 +9,6 @@ from typing import Any
 from ._elements import ELEMENT_TYPES, Row, StreamElement, StreamRecord
 from ._entries import Entry, Memory, Output, RecordEntry
 
-__all__ = ("StreamElementQueue",)
-
 
 class StreamElementQueue(ABC):
     """Elements in arrival order until they may leave.

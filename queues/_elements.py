@@ -5,17 +5,6 @@ from __future__ import annotations
 import enum
 from typing import Any, ClassVar, Final, NamedTuple
 
-__all__ = (
-    "ELEMENT_TYPES",
-    "LatencyMarker",
-    "Row",
-    "StreamElement",
-    "StreamRecord",
-    "Watermark",
-    "WatermarkStatus",
-    "new_record",
-)
-
 new_record = tuple.__new__  # half the cost of calling a NamedTuple, which counts once per row
 
 

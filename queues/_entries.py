@@ -16,8 +16,6 @@ from ._elements import (
     new_record,
 )
 
-__all__ = ("Entry", "MarkerEntry", "Memory", "Output", "RecordEntry", "collecting", "new_entry")
-
 new_entry = object.__new__  # costs less than a class with an `__init__`, which counts once per row
 
 

@@ -10,8 +10,6 @@ from ._base import StreamElementQueue
 from ._elements import Row, StreamElement
 from ._entries import Entry, MarkerEntry, Output, RecordEntry, collecting, new_entry
 
-__all__ = ("OrderedStreamElementQueue",)
-
 
 class OrderedStreamElementQueue(StreamElementQueue):
     """Emits elements in the order they were put. A finished row waits for every row before it.

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
 
-__all__ = ("publish",)
-
 
 def publish(package: str, public: Iterable[Any]) -> None:
     """Set `package` as the module of classes and functions.

@@ -10,8 +10,6 @@ from ._base import StreamElementQueue
 from ._elements import Row, StreamElement
 from ._entries import Entry, MarkerEntry, Output, RecordEntry, collecting, new_entry
 
-__all__ = ("UnorderedStreamElementQueue",)
-
 
 class _Segment:
     """The rows between two markers, or one marker alone."""

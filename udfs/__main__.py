@@ -16,8 +16,6 @@ from ._doctor.packages import PACKAGE, version_of
 from ._doctor.probes import Examination, examine
 from ._text.safe import safe_repr
 
-__all__ = ("main",)
-
 DIGITS = 9  # of a number of calls or tasks: a longer one is a typing error
 
 

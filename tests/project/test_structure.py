@@ -206,11 +206,6 @@ def test_the_other_folder_is_imported_by_its_full_name() -> None:
     require_none(violations, "A relative import inside a folder; `from asyncudf.queues import ...` in udfs/.")
 
 
-def exported(module: str) -> tuple[str, ...]:
-    names = getattr(importlib.import_module(module), "__all__", ())
-    return names if type(names) is tuple else ()
-
-
 def test_a_private_package_says_what_it_owns_and_exports_nothing() -> None:
     """The names of such a package are imported from its modules."""
     violations = []
@@ -224,12 +219,15 @@ def test_a_private_package_says_what_it_owns_and_exports_nothing() -> None:
     require_none(violations, "Leave only a docstring in the __init__.py of a private package: what the package owns.")
 
 
-def test_all_is_a_sorted_tuple_of_names_that_exist() -> None:
-    """Constants first, then classes and functions."""
+def test_all_is_of_public_modules_a_sorted_tuple_of_names_that_exist() -> None:
+    """Constants first, then classes and functions. A private module has none, but for the one with Spark's names."""
     violations = []
     for module in FILES:
         found = importlib.import_module(module)
         names = getattr(found, "__all__", ())
+        is_public = found in PUBLIC or module == "asyncudf._spark._compat"
+        if is_public != hasattr(found, "__all__"):
+            violations.append(f"{module} has no __all__" if is_public else f"{module} is private and has an __all__")
         if type(names) is not tuple or list(names) != sorted(names, key=lambda name: (not name.isupper(), name)):
             violations.append(f"{module}.__all__ is not a sorted tuple, constants first")
         violations += [
@@ -248,20 +246,25 @@ def imported_by_tests_and_benchmarks() -> Iterator[tuple[str, str]]:
                 yield from ((module, name) for name in re.findall(r"\w+", names))
 
 
-def test_all_is_what_other_modules_import() -> None:
-    """`__all__` has each name that another module imports, and no name that nothing imports."""
+def test_each_class_and_function_is_used_and_none_with_an_underscore_elsewhere() -> None:
+    """In its own module, or in one that imports it."""
     imported = {(found.source, found.name) for module in FILES for found in imports(module)}
-    in_tests = set(imported_by_tests_and_benchmarks())
-    violations = [
-        f"{source}.__all__ lacks {name}, which another module imports"
-        for source, name in imported
-        if name and source in FILES and name not in exported(source)
-    ]
+    known = imported | set(imported_by_tests_and_benchmarks())
+    of_modules = {node.attr for module in FILES for node in ast.walk(parsed(module)) if isinstance(node, ast.Attribute)}
+    violations = []
     for module in FILES:
-        if not is_package(module):
-            unused = [name for name in exported(module) if (module, name) not in imported | in_tests]
-            violations += [f"{module}.__all__ has {name}, which nothing imports" for name in unused]
-    require_none(violations, "Add these names to `__all__`, or take them out of it.")
+        used = {node.id for node in ast.walk(parsed(module)) if isinstance(node, ast.Name)}
+        for node in parsed(module).body:
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                is_public = any(node.name in package.__all__ for package in PUBLIC)
+                if not (is_public or (module, node.name) in known or node.name in used | of_modules):
+                    violations.append(f"{module}.{node.name} is used nowhere")
+    violations += [
+        f"{source}.{name} is private, and another module imports it"
+        for source, name in imported
+        if re.match("_[^_]", name) and source in FILES and f"{source}.{name}" not in FILES
+    ]
+    require_none(violations, "Remove what is not used; take the underscore away from what others import.")
 
 
 def test_every_public_name_is_documented_and_names_the_package_it_is_imported_from() -> None:

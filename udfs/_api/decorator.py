@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import DataType
 
-__all__ = ("AsyncUDF", "async_pandas_udf", "udf_of")
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -21,8 +21,6 @@ from .stream import AsyncStream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ("dry_run",)
-
 
 def dry_run(
     df: DataFrame | AsyncStream,

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-__all__ = ("LookupTable",)
-
-
 HOW = ("left", "inner")
 
 

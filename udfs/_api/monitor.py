@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     from .._reports.progress import Snapshot
 
-__all__ = ("Run", "monitor")
-
-
 REFRESH = 0.5  # seconds between two updates of the progress display
 REFRESH_LOGS = 5.0  # the same where each update needs a query
 IDLE = 100  # the display waits at least so many times the processor time of its last update: 1% of a core

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ("AsyncStream", "ordered_wait", "unordered_wait")
-
-
 Rows = Callable[[dict[str, Any]], Any]
 
 

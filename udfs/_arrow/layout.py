@@ -17,9 +17,6 @@ from .results import ResultArrays
 from .rows import fields_of, reader, source_columns
 from .sizes import fixed_size, size_estimate
 
-__all__ = ("ColumnGroup", "Projection", "RowLayout", "WatermarkColumnGroup")
-
-
 RECORD = 112  # bytes of a record and of its place in the origin of the next one
 
 Getter = Callable[[StreamRecord], Any]

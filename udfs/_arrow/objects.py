@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-__all__ = ("ObjectForm", "ObjectType", "has_objects", "seen_type", "stored_type")
-
 
 class ObjectForm(Protocol):
     """How the values of a type look in Arrow. It can be pickled, and compares by content."""

@@ -11,8 +11,6 @@ from .._errors.exceptions import ResultError
 from .._errors.records import ERROR_FIELDS
 from .objects import stored_type
 
-__all__ = ("ResultArrays", "capture_type", "error_type")
-
 
 class ResultArrays:
     """Builds Arrow arrays of results.

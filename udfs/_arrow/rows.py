@@ -16,23 +16,6 @@ from .._text.safe import type_name
 from .objects import ObjectType, has_objects
 from .sizes import size_as_objects
 
-__all__ = (
-    "SourceRows",
-    "as_key",
-    "as_normalized",
-    "fields_of",
-    "normalized",
-    "read_back",
-    "reader",
-    "records_of",
-    "rows_of",
-    "source_columns",
-    "values_of",
-    "warm_up",
-    "watermark_marks",
-)
-
-
 # An executor that got this package as a zip was asked by no installer.
 if int(pa.__version__.partition(".")[0]) < 15:
     raise ImportError(f"asyncudf needs pyarrow>=15, and {pa.__file__} is {pa.__version__}", name="pyarrow")

@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from .._functions.side_outputs import SideRecord
 
-__all__ = ("estimated_size", "fixed_size", "size_as_objects", "size_estimate", "size_of_dict")
-
 NUMBER = 32  # bytes
 OTHER = 104  # of a moment, a day, a decimal: the largest of them
 TEXT = 57  # of a string or bytes without a character

@@ -14,9 +14,6 @@ from .._stores.values import ResultCodec, StoredFailure
 from .objects import ObjectType
 from .rows import fields_of
 
-__all__ = ("StoredResultCodec", "type_text")
-
-
 Check = Callable[[Any], Any]
 
 # The types that the codec alone checks as strictly as a validator; values of all other types are checked by both.

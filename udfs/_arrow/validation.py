@@ -18,9 +18,6 @@ from .._policies.options import ExtraFields
 from .objects import ObjectType, stored_type
 from .rows import fields_of
 
-__all__ = ("validator",)
-
-
 Fit = Callable[[Any], Any]
 
 NO_ROW = "a row is a mapping of the columns; give one, or leave the row out: with filter, flat_map or without output()"

@@ -18,8 +18,6 @@ from .objects import has_objects, seen_type, stored_type
 from .rows import fields_of, normalized, read_back
 from .validation import validator
 
-__all__ = ("VectorCodec",)
-
 
 class VectorCodec:
     """Turns the rows of a micro-batch into the vectors that a function takes, and its result into values.

@@ -18,8 +18,6 @@ from .gates import Gate
 from .row import Call
 from .slots import CallSlot
 
-__all__ = ("BreakerGate", "HeldFailures")
-
 
 class BreakerGate(Gate):
     """The circuit breaker.

@@ -36,9 +36,6 @@ from .service import Service
 from .slots import CallSlot, SlotPool
 from .timers import ROUNDING, Deadlines
 
-__all__ = ("Calls",)
-
-
 PAUSE = 0.01  # seconds
 MOST_REFUSED = 3600.0  # seconds for which refusals keep a row that has no deadline
 _NO_ANSWER = AsyncTimeoutError("no answer")  # reported to the gates for attempts that were given up

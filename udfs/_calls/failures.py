@@ -13,8 +13,6 @@ from .._policies.options import Options
 from .._text.safe import type_name
 from .interfaces import CallingOperator
 
-__all__ = ("FailureBudget",)
-
 
 class Tally(Protocol):
     """Adds up the failed rows of all tasks."""

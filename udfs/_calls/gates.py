@@ -15,15 +15,6 @@ from .._policies.rate_limit import Permits, take, tightest
 from .row import Call
 from .slots import CallSlot, SlotPool
 
-__all__ = (
-    "AdaptiveGate",
-    "CallBudget",
-    "Gate",
-    "PermitGate",
-    "ShareGate",
-    "SpendGate",
-)
-
 
 class Gate:
     """One limit; every method is called on the event loop.

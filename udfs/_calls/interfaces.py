@@ -11,8 +11,6 @@ from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
 from .row import Call
 
-__all__ = ("CallingOperator", "RowSharing")
-
 
 class CallingOperator(Protocol):
     """The operator whose rows are called.

@@ -21,15 +21,6 @@ from .._functions.signature import FunctionKind, FunctionSpec
 from .._policies.options import Options
 from .._policies.rate_limit import RateLimit
 
-__all__ = (
-    "BatchCodec",
-    "Costs",
-    "Invoker",
-    "copied",
-    "invoker_of",
-    "with_own_arguments",
-)
-
 
 class BatchCodec(Protocol):
     """Turns the rows of a micro-batch into vectors, and a vector of results into values."""

@@ -30,14 +30,6 @@ from .._text.safe import type_name
 from .invokers import Invoker
 from .row import Call
 
-__all__ = (
-    "CallCounts",
-    "ErrorPolicy",
-    "ResultChecker",
-    "Validate",
-)
-
-
 Validate = Callable[[Any], Any]
 LONGEST_CAUSE = 150  # characters
 # A note and not part of the message, which ends with the user's own.

@@ -18,9 +18,6 @@ from .interfaces import CallingOperator
 from .row import Call
 from .slots import CallSlot, SlotPool
 
-__all__ = ("RefusalGate",)
-
-
 APART = 0.1  # seconds by which the clocks of two tasks may differ
 NEWS = 5.0  # seconds after which a task knows at the latest that calls of another were accepted
 

@@ -18,9 +18,6 @@ from .._loop.limited import within
 from .._loop.shutdown import discard
 from .._text.safe import safe_repr
 
-__all__ = ("closing", "opened", "opening")
-
-
 OPEN_LIMIT = 600.0  # seconds; a client that is not open by then is taken for dead
 CLOSE_LIMIT = 30.0  # seconds; a server that has gone away must not hold up a finished task for long
 

@@ -8,8 +8,6 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 from asyncudf.queues._entries import RecordEntry
 
-__all__ = ("NO_TROUBLE", "Batch", "Call", "Row", "element_of")
-
 
 class Trouble:
     """What has kept a call from its results: errors, refusals, waits. Most calls have none, and share `NO_TROUBLE`.

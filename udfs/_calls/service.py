@@ -32,9 +32,6 @@ from .refusals import RefusalGate
 from .row import Call
 from .slots import CallSlot, SlotPool
 
-__all__ = ("Service",)
-
-
 Shared = TypeVar("Shared", bound=PeriodicTask)
 
 

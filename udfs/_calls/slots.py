@@ -23,8 +23,6 @@ from .._metrics.time_account import State
 from .interfaces import CallingOperator
 from .row import Call
 
-__all__ = ("CallSlot", "SlotPool", "notify_on_suspend")
-
 
 def notify_on_suspend(
     running: Coroutine[Any, Any, bool], slot: CallSlot, suspended: Callable[[CallSlot], None]

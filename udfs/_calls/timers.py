@@ -7,9 +7,6 @@ import contextvars
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-__all__ = ("ROUNDING", "Deadlines")
-
-
 Call = TypeVar("Call", bound=Hashable)
 ROUNDING = 1e-9  # seconds
 

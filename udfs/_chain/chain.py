@@ -29,8 +29,6 @@ from .environment import TaskEnvironment
 from .plan import ChainPlan, StreamNode
 from .sampler import Sampler
 
-__all__ = ("Chain", "Sinks")
-
 
 class Sinks(Protocol):
     """Where the rows leave a chain."""

@@ -18,8 +18,6 @@ from .._stored.stored_results import StoredResults
 from .._stores.base import in_folder, of_task
 from .function_plan import FunctionPlan
 
-__all__ = ("TaskEnvironment",)
-
 
 def _raise(error: BaseException) -> None:
     raise error

@@ -37,16 +37,6 @@ from .._stored.rows import KEYED
 from .environment import TaskEnvironment
 from .function_plan import FunctionPlan
 
-__all__ = (
-    "AssignFactory",
-    "FilterFactory",
-    "OperatorFactory",
-    "ProcessFactory",
-    "UnionFactory",
-    "WaitFactory",
-    "WatermarkColumnFactory",
-)
-
 
 class OperatorFactory(ABC):
     """Travels to the executors, and makes one operator there."""

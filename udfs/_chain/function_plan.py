@@ -22,8 +22,6 @@ from .._functions.signature import FunctionSpec, batch_rows
 from .._policies.options import ExtraFields, OnError, Options
 from .._stores.keys import ResultKeys
 
-__all__ = ("FunctionPlan",)
-
 
 @dataclasses.dataclass(frozen=True)
 class FunctionPlan:

@@ -12,8 +12,6 @@ from .._policies.options import EventLoop
 from .factories import AssignFactory, OperatorFactory, WaitFactory
 from .function_plan import FunctionPlan
 
-__all__ = ("ChainPlan", "StreamNode")
-
 
 @dataclasses.dataclass(frozen=True)
 class ChainPlan:

@@ -9,9 +9,6 @@ from collections.abc import Callable, Sequence
 from .._operators.async_wait import AsyncWaitOperator
 from .environment import TaskEnvironment
 
-__all__ = ("Sampler",)
-
-
 INTERVAL = 0.1  # seconds between two samples, at first
 LONGEST = 1.0  # seconds between two samples of a task that runs for long
 LATE = 0.025  # seconds; code that blocks the loop has delayed a sample that comes later

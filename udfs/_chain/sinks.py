@@ -21,17 +21,6 @@ from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTa
 from .._operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, Output, RecordWriterOutput
 from .plan import StreamNode
 
-__all__ = (
-    "ArrowSinks",
-    "OutputSink",
-    "ResultPlan",
-    "SideOutputValidators",
-    "are_ambiguous",
-    "encoders_of",
-    "without_rows",
-)
-
-
 UNDECLARED_ROWS = 1000  # rows of a side output that is not declared, packed into one value
 ERROR_GROUP = ColumnGroup.of("dead letters", pa.struct([("error", error_type(LETTER_FIELDS))]), "error")
 

@@ -15,8 +15,6 @@ from .._policies.watermarks import WatermarkGenerator
 from .factories import AssignFactory, WaitFactory
 from .plan import ChainPlan
 
-__all__ = ("SourceReader",)
-
 
 class SourceReader:
     """Makes the elements of each batch of a task: what the chain's first operator sees of its rows."""

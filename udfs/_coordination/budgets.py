@@ -8,9 +8,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from .._policies.error_budget import ErrorBudget, Failures
 from .periodic import KEEP_QUERY, PACE, PeriodicTask, TaskLink
 
-__all__ = ("SPEND", "SharedFailures", "SharedSpending")
-
-
 BEAT, SOON = 0.5, 0.1  # seconds between two questions; SOON where a task waits for calls that another holds
 REFRESH = 60.0  # seconds after which a task with nothing to report asks anyway, so that the counts stay
 LONGEST = 200  # characters of an example: each micro-batch of a stream leaves some on the server for a while

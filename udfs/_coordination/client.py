@@ -14,9 +14,6 @@ from .._errors.exceptions import FatalError, OptionError
 from .._text.safe import safe_repr
 from .._text.urls import without_secrets
 
-__all__ = ("DRIFT", "GOODBYE", "LEASE", "Coordinator", "ServerTime")
-
-
 PATIENCE = 30.0  # seconds that a coordinator may be away
 GOODBYE = 1.0  # seconds for the last message of a task
 LEASE = 4.0  # seconds that an answer holds: a killed task is forgotten within 5

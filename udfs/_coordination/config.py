@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from .._policies.rate_limit import RateLimit, Scope
 
-__all__ = ("CoordinatorConfig", "TaskIdentity")
-
 
 @dataclasses.dataclass(frozen=True)
 class CoordinatorConfig:

@@ -9,9 +9,6 @@ from .._policies.call_outcome import CallOutcome
 from .._policies.circuit_breaker import BEFORE, BY_CHANCE, DOUBTED, KNOWN, LEAST_SHARE, MORE, RARE, CircuitBreaker
 from .periodic import KEEP_QUERY, PACE, PeriodicTask, TaskLink
 
-__all__ = ("HEALTH", "SharedHealth")
-
-
 BEAT = 0.25  # seconds between two exchanges
 LEASE = 4.0  # seconds after which another task may probe, if the prober has not reported
 PROBE = -1  # the ticket of a probe

@@ -9,9 +9,6 @@ from typing import Any
 
 from .client import GOODBYE, Coordinator
 
-__all__ = ("KEEP_QUERY", "NOW", "PACE", "RUN", "PeriodicTask", "TaskLink")
-
-
 GAP = 0.02  # seconds between two questions: every row may be a reason for one
 
 # Redis keeps numbers as texts: 17 digits bring back the same one. The first argument is the time; only tests give it.

@@ -10,9 +10,6 @@ from .._policies.rate_limit import BlockSize, LeasedPermits, RateLimit, nap_of, 
 from .client import LEASE, Coordinator
 from .periodic import NOW, RUN, PeriodicTask, TaskLink
 
-__all__ = ("GRANT", "OPEN", "SharedPermits", "open_limits")
-
-
 IDLE = 3600.0  # seconds: without a call that needs permits nothing is asked
 UNUSED = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back
 TRIPS = 2.0  # round trips that permits should last for

@@ -13,9 +13,6 @@ from typing import IO
 
 from .._errors.exceptions import OptionError
 
-__all__ = ("OTHER_WAYS", "CoordinatorServer")
-
-
 READY = 5.0  # seconds until a server that was started answers
 TRIES = 3  # ports, each of which another process may take before the server does
 MEMORY = "64mb"

@@ -8,9 +8,6 @@ from collections.abc import Awaitable, Callable
 from .client import LEASE, Coordinator
 from .periodic import PACE, RUN, PeriodicTask, TaskLink
 
-__all__ = ("PREPARE", "SHARE", "CapacityShare", "prepare_shares")
-
-
 BEAT, SOON = 0.5, 0.1  # seconds between two questions; SOON where the share has to shrink, or is too small
 MARGIN = 0.9  # of the lease: it ends here before it ends on the server
 RENEWED = 0.6  # of the lease: it is renewed by then

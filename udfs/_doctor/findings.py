@@ -10,8 +10,6 @@ from typing import Literal
 
 from .._text.safe import printable
 
-__all__ = ("Finding", "as_text", "clear", "exit_status", "export", "one_line")
-
 ON_WINDOWS = sys.platform == "win32"
 LONGEST = 220  # characters of another program's message, so that the next line of the report stays in sight
 

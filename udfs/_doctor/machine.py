@@ -16,20 +16,6 @@ from pathlib import Path
 
 from .findings import Finding, clear, export
 
-__all__ = (
-    "Folder",
-    "Host",
-    "check_folder",
-    "check_host",
-    "check_open_files",
-    "check_ports",
-    "check_worker_files",
-    "open_file_limits",
-    "port_count",
-    "read_folders",
-    "read_hosts",
-)
-
 OWN_FILES = 64  # open in a worker besides its calls: libraries, pipes, its connections to Spark
 LITTLE = 1024**3  # bytes that a shuffle soon fills
 TOO_LITTLE = 64 * 1024**2

@@ -20,21 +20,6 @@ from .findings import Finding, clear
 if TYPE_CHECKING:  # imported late: without `packaging` the doctor says so, and looks at everything else
     from packaging.requirements import Requirement
 
-__all__ = (
-    "PACKAGE",
-    "as_line",
-    "check_package",
-    "check_packages",
-    "check_remote",
-    "check_spark_home",
-    "fits",
-    "packages_needed",
-    "required_of",
-    "spark_folder",
-    "spark_in",
-    "version_of",
-)
-
 PACKAGE = "asyncudf"
 CONNECT_CLIENTS = ("databricks-connect", "pyspark-client")  # each is a pyspark without Java
 WHY = {"pandas": "PySpark does not fully support pandas 3"}  # an upper bound that people ask about

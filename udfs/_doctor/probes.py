@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from . import machine, packages, programs
 from .findings import Finding, one_line
 
-__all__ = ("Examination", "examine", "guarded")
-
 
 @dataclass(frozen=True)
 class Examination:

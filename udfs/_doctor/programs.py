@@ -22,24 +22,6 @@ from .._text.safe import printable
 from .findings import Finding, clear, export, one_line
 from .packages import as_line, packages_needed
 
-__all__ = (
-    "Java",
-    "JavaSettings",
-    "Python",
-    "TinyJob",
-    "WorkerPython",
-    "check_driver_python",
-    "check_java",
-    "check_job",
-    "check_python",
-    "install_line",
-    "java_settings",
-    "python_settings",
-    "run_job",
-    "start_java",
-    "start_python",
-)
-
 KEPT = 20_000  # characters, the last that a program printed
 LAST_WORDS = 1.0  # seconds for the output of a program that has ended
 JAVA_LIMIT = 30.0  # seconds

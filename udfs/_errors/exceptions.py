@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ("AsyncTimeoutError", "AsyncUDFError", "FatalError", "FunctionError", "OptionError", "ResultError")
-
 
 class AsyncUDFError(Exception):
     """The root of all errors of this library.

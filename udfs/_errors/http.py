@@ -16,19 +16,6 @@ from typing import Any
 
 from .traces import is_group, leaves, related
 
-__all__ = (
-    "USED_UP",
-    "Refusal",
-    "error_code",
-    "is_of_a_broken_message",
-    "limit_headers",
-    "refusal_of",
-    "retry_after",
-    "status_of",
-    "used_up_quota",
-)
-
-
 # Clients are read by the names of attributes, not by their classes: none has to be imported, and unknown ones work too.
 
 TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN = 429, 503, 403

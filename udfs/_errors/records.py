@@ -13,22 +13,6 @@ from .http import status_of
 from .task_faults import way_out
 from .traces import is_group, leaves
 
-__all__ = (
-    "ERROR_FIELDS",
-    "LETTER_FIELDS",
-    "Redact",
-    "as_exception",
-    "error_message",
-    "error_record",
-    "error_text",
-    "is_fatal",
-    "is_no_rows_fault",
-    "only_types",
-    "shown_input",
-    "task_error",
-)
-
-
 # The record of an error under `on_error="capture"`, and that of a dead letter: names and types, in their order.
 ERROR_FIELDS = {"type": "string", "message": "string", "attempts": "integer", "elapsed": "double", "status": "integer"}
 LETTER_FIELDS = {**ERROR_FIELDS, "function": "string", "partition": "integer"}

@@ -12,9 +12,6 @@ from typing import Any
 
 from .traces import frames_of, is_raised_alone, replaced
 
-__all__ = ("is_at_a_limit", "is_of_another_loop", "way_out")
-
-
 # asyncio's task throws these in where a future of another loop is awaited, in the user's own code. The second one is of
 # a future that was awaited in vain before.
 _THROWN = re.compile(r"Task <.*> got Future <.*> attached to a different loop|await wasn't used with future", re.DOTALL)

@@ -14,9 +14,6 @@ from typing import Any
 from .._text.safe import printable, type_name
 from .exceptions import AsyncUDFError
 
-__all__ = ("frames_of", "is_group", "is_raised_alone", "leaves", "matches", "related", "replaced", "trace_of")
-
-
 # Read from the base classes: a user's class may have an attribute of that name that raises, or is no exception.
 _cause: Any = vars(BaseException)["__cause__"].__get__
 _context: Any = vars(BaseException)["__context__"].__get__

@@ -11,9 +11,6 @@ from typing import Any
 from .._text.safe import safe_repr, safe_str, type_name
 from .exceptions import ResultError
 
-__all__ = ("TypeMismatchError", "check_awaited", "fields_mismatch", "mismatch_error", "result_error", "uncheckable")
-
-
 SHOWN_FIELDS = 8
 CONTAINERS = (dict, list, tuple)
 PLAIN = (int, str, float, bool, bytes, types.NoneType)

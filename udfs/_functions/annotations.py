@@ -21,8 +21,6 @@ from typing import Any
 from .._errors.exceptions import FunctionError
 from .context import RuntimeContext
 
-__all__ = ("UnknownTypeError", "Vector", "from_annotation", "function_hints", "vector_of", "vectors_of", "without_none")
-
 
 class _Unimported:
     """Stands for a package that only the type checker imports: its classes are known by their names."""

@@ -12,9 +12,6 @@ from .._errors.exceptions import AsyncTimeoutError
 from .._errors.type_mismatch import check_awaited, result_error
 from .context import RuntimeContext
 
-__all__ = ("AsyncFunction", "Deliver", "ResultFuture", "Results")
-
-
 Results = Sequence[Any]
 Deliver = Callable[[Results | None, BaseException | None], None]
 

@@ -12,9 +12,6 @@ from .._errors.exceptions import AsyncUDFError, FatalError
 from .._stores.keys import ResultKeys
 from .side_outputs import OutputTag, SideRecord, SideTypes, check_own_tag
 
-__all__ = ("CURRENT_CALL", "FAIL_TASK", "CallState", "RuntimeContext")
-
-
 NO_RECORD = StreamRecord(())
 
 

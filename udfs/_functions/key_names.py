@@ -14,9 +14,6 @@ from .._stores.keys import canonical
 from .async_function import AsyncFunction
 from .parameters import signature_of
 
-__all__ = ("check_key_name", "defaults_of", "key_name")
-
-
 logger = logging.getLogger("asyncudf")
 
 

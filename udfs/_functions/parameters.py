@@ -13,17 +13,6 @@ from typing import Any
 
 from .._policies.checks import is_async_def
 
-__all__ = (
-    "BY_POSITION",
-    "behind_decorators",
-    "bound",
-    "called",
-    "is_coroutine_function",
-    "parameters_of",
-    "signature_of",
-)
-
-
 BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 

@@ -15,18 +15,6 @@ from .._text.safe import safe_repr
 from .parameters import called, is_coroutine_function
 from .side_outputs import OutputTag, SideTypes, check_own_tag
 
-__all__ = (
-    "Collector",
-    "FlatMapFunction",
-    "MapFunction",
-    "ProcessContext",
-    "ProcessFunction",
-    "WatermarkGauge",
-    "checked_result",
-    "plain_function",
-    "process_function",
-)
-
 
 class Collector(ABC):
     """Takes the rows that a `ProcessFunction` makes; inside the library it takes records."""

@@ -10,8 +10,6 @@ from .._errors.exceptions import OptionError
 from .._errors.records import LETTER_FIELDS
 from .._text.safe import safe_repr
 
-__all__ = ("ANY_TAG", "DEAD_LETTERS", "LATENCIES", "OutputTag", "SideRecord", "SideTypes", "check_own_tag")
-
 
 @dataclasses.dataclass(frozen=True)
 class OutputTag:

@@ -27,9 +27,6 @@ from .async_function import AsyncFunction
 from .context import RuntimeContext
 from .parameters import BY_POSITION, behind_decorators, called, is_coroutine_function, parameters_of
 
-__all__ = ("FunctionKind", "FunctionSpec", "batch_rows", "read_function", "refuse_dead_letters")
-
-
 EXAMPLE = "async def f(city: str) -> str: ..."
 
 

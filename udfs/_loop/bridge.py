@@ -20,9 +20,6 @@ from .collector import collecting_by_time
 from .event_loops import run_to_end
 from .watchdog import watched
 
-__all__ = ("Bridge", "Reader", "pipe")
-
-
 In = TypeVar("In")
 In_contra = TypeVar("In_contra", contravariant=True)
 Out = TypeVar("Out")

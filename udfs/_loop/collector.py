@@ -8,9 +8,6 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ("collecting_by_time",)
-
-
 OFTEN = 0.02  # seconds between two looks at least
 SHARE = 40  # times as long as a collection takes, which the thread has to work until the next one
 MANY = 100_000  # new objects, after which Python itself collects: while code blocks the loop, nobody looks

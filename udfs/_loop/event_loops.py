@@ -15,8 +15,6 @@ from . import shutdown
 from .shutdown import discard, end_tasks
 from .threads import CallThreads
 
-__all__ = ("new_event_loop", "run_to_end")
-
 ROUNDS = 3  # tasks that end may start new ones, or cancel the clean-up
 
 

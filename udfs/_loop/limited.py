@@ -16,9 +16,6 @@ from typing import Any, TypeVar
 from . import shutdown
 from .shutdown import driving, forget, pauses
 
-__all__ = ("within",)
-
-
 Value = TypeVar("Value")
 
 # What runs in the task: timers and callbacks that it makes have a copy, so that a cancellation tells where it is from.

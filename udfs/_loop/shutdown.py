@@ -11,9 +11,6 @@ import weakref
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-__all__ = ("GRACE", "discard", "driving", "end_tasks", "forget", "pauses")
-
-
 Driver = TypeVar("Driver", bound=Awaitable[Any])
 
 

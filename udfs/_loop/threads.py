@@ -13,9 +13,6 @@ from typing import Any
 
 from .._errors.exceptions import FatalError
 
-__all__ = ("MOST_HUNG", "CallThreads")
-
-
 SPARE = 32  # threads for asyncio.to_thread in an async def, and for looking up names
 MOST_HUNG = 10  # hung threads, and coroutines, for each call at a time
 

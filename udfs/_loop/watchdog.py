@@ -17,9 +17,6 @@ from types import FrameType
 
 from .._text.safe import printable
 
-__all__ = ("BlockedTime", "watched")
-
-
 INTERVAL = 0.25  # seconds between two checks
 LIMIT = 1.0  # seconds that a turn of the loop may take
 MOMENT = 0.005  # seconds; code that stays at one place for so long waits, and does not compute

@@ -10,9 +10,6 @@ from .function_metrics import FunctionMetrics
 from .latency_sketch import LatencySketch
 from .time_account import SparkThread, TimeAccount
 
-__all__ = ("Point", "TaskCounters", "Timeline")
-
-
 POINTS = 120  # at most; then each two become one
 QUICK = 2e-5  # seconds; calls that return sooner, in the mean, are counted as equal
 

@@ -11,9 +11,6 @@ from typing import Any
 from .function_metrics import OTHERS, FunctionMetrics
 from .latency_sketch import LatencySketch
 
-__all__ = ("Exporter",)
-
-
 # Names and units as the semantic conventions want them: a plural for what is counted, braces around what is no unit.
 COUNTERS = {
     "rows": ("row", "Rows taken from the input."),

@@ -9,9 +9,6 @@ from typing import Any
 from .latency_sketch import LatencySketch
 from .time_account import State
 
-__all__ = ("OTHERS", "FunctionMetrics")
-
-
 ERROR_TYPES = 50  # that are counted apart; a program may make a class for each error
 OTHERS = "others"
 EXAMPLE = 500  # characters of a message

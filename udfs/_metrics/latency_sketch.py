@@ -7,9 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ("LatencySketch",)
-
-
 ERROR = 0.01  # relative, of each quantile
 _RATIO = (1 + ERROR) / (1 - ERROR)  # between the bounds of a bucket, as in DDSketch (Masson, Rim, Lee, 2019)
 _PER_LOG = 1 / math.log(_RATIO)

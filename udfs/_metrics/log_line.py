@@ -6,9 +6,6 @@ from .._text.figures import number, rate, seconds, share, things
 from .._text.safe import one_line, which_errors
 from .function_metrics import FunctionMetrics
 
-__all__ = ("task_line",)
-
-
 LEAST = 0.05  # share of the time that is worth a word
 COUNTED = {
     "retries": ("retry", "retries"),

@@ -10,9 +10,6 @@ from typing import Any, NamedTuple
 from .function_metrics import FunctionMetrics
 from .latency_sketch import LatencySketch
 
-__all__ = ("COUNTS", "RunMetrics", "TaskAttempt")
-
-
 DETAILED = 200  # tasks of a function that are shown one by one
 UNSURE = 1000  # tasks that are lost, or unproven; beyond these the first ones stay as they are
 COUNTS = (

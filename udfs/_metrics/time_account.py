@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
-__all__ = ("SparkThread", "State", "TimeAccount")
-
 
 class State(enum.Enum):
     """What an operator's time goes to; the value is the name that users see."""

@@ -34,9 +34,6 @@ from .micro_batch import MicroBatch
 from .operator import BufferedOperator, ChainedOperator
 from .outputs import Output
 
-__all__ = ("AsyncWaitOperator",)
-
-
 # Rows that leave before timers and the mailbox get their turn. More than calls that return at once can add before the
 # next turn, or a long queue would never shrink.
 AT_ONCE = 10_000

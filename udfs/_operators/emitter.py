@@ -16,9 +16,6 @@ from .._calls.row import Row
 from .._policies.options import Options, OutputMode
 from .outputs import UNLIMITED, Output
 
-__all__ = ("Emitter", "queue_of")
-
-
 _QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
     OutputMode.ORDERED: OrderedStreamElementQueue,
     OutputMode.UNORDERED: UnorderedStreamElementQueue,

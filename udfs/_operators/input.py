@@ -10,9 +10,6 @@ from typing import Any
 
 from asyncudf.queues import StreamElement, StreamRecord
 
-__all__ = ("InputBuffer", "InputElement")
-
-
 MANY = 10_000  # elements, if the number is not known
 
 

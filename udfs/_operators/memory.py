@@ -11,11 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from asyncudf.queues import StreamElementQueue
-
-__all__ = ("PLACE", "BatchToken", "InputBatch", "QueueMemory", "RowSizes", "TaskBatches")
 
 PLACE = 384  # bytes of a row in a queue: its entry, its record, and the tuples of its arguments, origin and results
 CALL = 900  # bytes of a row whose call waits for its next attempt, or for that of an equal row: the call, its timer
@@ -37,18 +35,12 @@ class RowSizes:
     result: Callable[[Any], int] | None = None
 
 
-class Token(Protocol):
-    """Lives as long as a row of its batch.
+class BatchToken:
+    """Lives as long as a row of its batch: for rows that lead to no object of their batch that could.
 
     Attributes:
         grow: called with the bytes that the batch has more than at first.
     """
-
-    grow: Callable[[int], None]
-
-
-class BatchToken:
-    """A token for rows that lead to no object of their batch."""
 
     __slots__ = ("__weakref__", "grow")
     grow: Callable[[int], None]

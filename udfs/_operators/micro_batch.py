@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 
 from .._calls.row import Batch, Row
 
-__all__ = ("MicroBatch",)
-
 
 class MicroBatch:
     """The rows of a vectorized function's next call: gathers rows until the batch is full or has waited long enough.

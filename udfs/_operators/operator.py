@@ -15,16 +15,6 @@ from .._stored.rows import Inlet
 from .input import InputBuffer, InputElement
 from .outputs import Downstream, Output
 
-__all__ = (
-    "BufferedOperator",
-    "ChainedOperator",
-    "Marker",
-    "Operator",
-    "SourceOperator",
-    "emit_marker",
-)
-
-
 Marker = Watermark | WatermarkStatus | LatencyMarker
 
 

@@ -15,23 +15,6 @@ from .._calls.invokers import copied
 from .._functions.process_function import Collector, WatermarkGauge
 from .._functions.side_outputs import OutputTag, SideRecord
 
-__all__ = (
-    "OUTPUT_BYTES",
-    "OUTPUT_LINGER",
-    "UNLIMITED",
-    "BroadcastingOutput",
-    "ChainingOutput",
-    "CopyingBroadcastingOutput",
-    "CopyingChainingOutput",
-    "Downstream",
-    "Output",
-    "RecordWriterOutput",
-    "ReportingOutput",
-    "SplittingOutput",
-    "TimestampedCollector",
-)
-
-
 UNLIMITED = sys.maxsize  # rows that an output at the end of a chain can take
 
 

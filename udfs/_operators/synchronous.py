@@ -18,14 +18,6 @@ from .._policies.watermarks import WatermarkGenerator
 from .operator import ChainedOperator, Marker, emit_marker
 from .outputs import Output, TimestampedCollector
 
-__all__ = (
-    "FilterOperator",
-    "ProcessOperator",
-    "UnionOperator",
-    "WatermarkColumnOperator",
-    "WatermarkOperator",
-)
-
 
 class SynchronousOperator(ChainedOperator):
     """Passes everything on; a subclass changes what becomes of rows or markers."""

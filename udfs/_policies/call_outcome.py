@@ -15,9 +15,6 @@ from .._errors.http import is_of_a_broken_message, refusal_of, status_of
 from .._errors.task_faults import way_out
 from .._errors.traces import is_group, leaves, related
 
-__all__ = ("CallOutcome", "is_unlikely", "outcome_of")
-
-
 # An OSError is of the network by its class or its number; others are of files and data, such as gzip's and Pillow's.
 _OF_THE_NETWORK = (ConnectionError, TimeoutError, socket.gaierror, socket.herror, ssl.SSLError)
 _NUMBERS = {

@@ -10,9 +10,6 @@ from .._errors.exceptions import OptionError
 from .call_outcome import CallOutcome, is_unlikely
 from .checks import positive_int
 
-__all__ = ("AdaptiveCapacity", "CapacityPolicy")
-
-
 ROUND = 100  # calls, at least, whose latencies are compared: the mean of fewer says little
 FAST_ROUND = 10  # the same while the capacity doubles, which changes more than chance does
 SLOW, FAST_SLOW, FAST_NEAR = 1.5, 2.0, 1.2  # times the best latency

@@ -19,30 +19,6 @@ from .._stores.base import ResultStore, check_attributes
 from .._text.safe import safe_repr
 from .._text.urls import SecretUrl
 
-__all__ = (
-    "Seconds",
-    "amount",
-    "anything",
-    "choice",
-    "discard",
-    "flag",
-    "instance",
-    "is_async_def",
-    "is_number",
-    "is_plain",
-    "optional",
-    "positive_int",
-    "redaction",
-    "result_store",
-    "seconds",
-    "server_url",
-    "share",
-    "span",
-    "text",
-    "unknown_name",
-)
-
-
 Seconds = float | timedelta
 
 

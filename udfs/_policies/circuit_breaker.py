@@ -17,8 +17,6 @@ from .._text.safe import safe_repr, type_name
 from .call_outcome import CallOutcome, is_unlikely, outcome_of
 from .checks import discard, is_plain, positive_int, seconds, share
 
-__all__ = ("BEFORE", "BY_CHANCE", "DOUBTED", "KNOWN", "LEAST_SHARE", "MORE", "RARE", "Breaker", "CircuitBreaker")
-
 # Chance explains a tenth of failures, or twice the share that failed before, and at most two thirds of `failure_rate`.
 # A service is dead if chance gives its failures once in a million times: a job makes many calls.
 LEAST_SHARE, MORE, BY_CHANCE = 0.1, 2.0, 2 / 3

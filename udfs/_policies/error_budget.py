@@ -11,9 +11,6 @@ from .._errors.exceptions import OptionError
 from .._text.safe import safe_repr
 from .checks import is_number
 
-__all__ = ("EXAMPLES", "ErrorBudget", "Failures")
-
-
 FIRST_ROWS = 100  # fewer rows say nothing about a share
 EXAMPLES = 3
 TYPES = 5  # error types that the message names

@@ -33,19 +33,6 @@ from .error_budget import ErrorBudget
 from .rate_limit import RateLimit, Scope, limit_label
 from .retry import MAX_RETRY_AFTER, BaseRetrying, RetryStrategy
 
-__all__ = (
-    "DEFAULT_BATCH_SIZE",
-    "CallOptions",
-    "EventLoop",
-    "ExtraFields",
-    "FunctionOptions",
-    "OnError",
-    "OnNullInput",
-    "OnStoreError",
-    "Options",
-    "OutputMode",
-)
-
 # Seconds for which a service may refuse all calls: a quota is often one of a minute, however short a timeout is.
 SHORTEST_PATIENCE, LONGEST_PATIENCE = 120.0, 600.0
 QUEUE_ROWS_PER_CALL = 100  # where neither rows nor bytes are bounded by the user

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Generic, Literal, TypeVar
 
-__all__ = ("Bounds", "Reason", "RowCosts", "expected_seconds")
-
 N = TypeVar("N", int, float)
 
 Reason = Literal[

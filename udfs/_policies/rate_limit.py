@@ -14,21 +14,6 @@ from .._errors.exceptions import FatalError, OptionError
 from .._text.safe import safe_repr, type_name
 from .checks import amount, choice, discard, is_number, is_plain, seconds, unknown_name
 
-__all__ = (
-    "ROUNDING",
-    "BlockSize",
-    "Bucket",
-    "LeasedPermits",
-    "Permits",
-    "RateLimit",
-    "Scope",
-    "limit_label",
-    "nap_of",
-    "take",
-    "tightest",
-)
-
-
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 SAVED = 0.02  # of the permits: the default burst
 LEEWAY = 0.02  # of the period: how late a permit may be used, beside what the burst allows

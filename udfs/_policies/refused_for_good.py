@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ("RefusedForGood",)
-
 
 class RefusedForGood:
     """Whether calls are refused, and none was accepted for `patience` seconds.

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import tenacity
-from tenacity import BaseRetrying
+from tenacity import BaseRetrying as BaseRetrying  # for others: tenacity is imported here alone
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
@@ -21,9 +21,6 @@ from .._errors.traces import leaves, matches
 from .._text.safe import safe_repr
 from .call_outcome import CallOutcome, outcome_of
 from .checks import flag, is_number, is_plain, span
-
-__all__ = ("MAX_RETRY_AFTER", "BaseRetrying", "EndedAttempt", "RetryStrategy", "is_lasting")
-
 
 MAX_RETRY_AFTER = 300.0  # seconds; a server with a wrong clock must not stall a job
 _RETRYING = tenacity.Retrying()  # tenacity's call states need an owner

@@ -10,9 +10,6 @@ from typing import NamedTuple
 
 from .call_outcome import is_unlikely
 
-__all__ = ("Throttle",)
-
-
 ENOUGH = 10  # refusals among the last 2 * ENOUGH answers are evidence of a limit for all calls
 FEW, LAST = 5, 100  # refusals among the last answers that correct a pace, without a pause
 STEADY = 1.0  # seconds between two corrections, at least

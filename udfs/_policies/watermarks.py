@@ -15,9 +15,6 @@ from .._errors.exceptions import OptionError
 from .._text.safe import safe_repr
 from .checks import positive_int, seconds
 
-__all__ = ("WatermarkGenerator", "WatermarkSource", "WatermarkStrategy")
-
-
 DEFAULT_INTERVAL = 1000
 _UNITS = {"microsecond": 1, "millisecond": 1_000, "second": 1_000_000, "minute": 60_000_000, "hour": 3_600_000_000}
 _UNITS["day"] = 24 * _UNITS["hour"]

@@ -7,9 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-__all__ = ("TICK_SPACE", "curves_of", "histogram_of", "segments_of")
-
-
 BUCKET = math.log(1.01 / 0.99)  # of the sketch; bars of whole buckets, or they would beat against each other
 LEAST = 1e-8  # seconds; what took no time has no logarithm
 BARS = 48

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ("Display", "TerminalDisplay", "progress_display")
-
-
 WRONG = (Exception, SystemExit)  # what a display may raise; an interrupt is the user's
 REDRAWN = 0.1  # seconds between two pictures in a terminal, at least
 UPDATED = 0.5  # and in a notebook, where each goes through the browser

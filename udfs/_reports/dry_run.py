@@ -10,8 +10,6 @@ from .._policies.planned_calls import Bounds, Reason, RowCosts
 from .._text.figures import NOTHING, count, number, seconds, things
 from .._text.safe import one_line
 
-__all__ = ("DryRun", "Mention", "scaled")
-
 WIDTH = 100
 
 WHY: dict[Reason, str] = {

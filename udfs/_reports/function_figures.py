@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 
 from .._metrics.time_account import State
 
-__all__ = ("FunctionFigures", "rounded_up", "seconds_of", "throughput_of")
-
-
 COUNTED = ("succeeded", "stopped", "running")  # the figures of tasks that failed or were lost stand apart
 GENERATIONS = 5  # calls in each slot, from which on the first and the last are few
 CLEARLY_SHORTER = 0.75  # of half of the calls' time

@@ -11,9 +11,6 @@ from typing import Any
 from .._text.figures import noun, things
 from .._text.safe import which_errors
 
-__all__ = ("Progress", "ProgressTracker", "Snapshot", "details", "heading", "line", "printable", "tasks")
-
-
 NOW = 5.0  # seconds; rows/s are those of the last few
 LATELY = 30.0  # seconds; the time left is estimated from these, as it would jump about with the others
 

@@ -12,9 +12,6 @@ from .._text.figures import count, number, seconds, share, things
 from .._text.safe import one_line
 from .function_figures import FunctionFigures, rounded_up
 
-__all__ = ("Diagnosis", "at_most", "diagnosis", "mostly")
-
-
 MUCH = 0.5  # of the calls' time, of a state, of a processor
 MANY = 0.2  # of the attempts, of the rows
 FEW_SLOTS = 8  # a service may take no more, and the user may know

@@ -18,9 +18,6 @@ from .._text.safe import printable
 from .charts import curves_of, histogram_of, segments_of
 from .function_figures import throughput_of
 
-__all__ = ("run_report",)
-
-
 CURVES = 12  # tasks whose course is drawn
 LABELLED = 24  # tasks that have a line of their own in the account of time
 LONGEST_TEXT = 1000  # characters of a message or an option

@@ -12,9 +12,6 @@ from .._text.safe import named_error, one_line, printable
 from .function_figures import FunctionFigures
 from .verdict import verdict
 
-__all__ = ("summary",)
-
-
 WIDTH = 100
 MUCH_MEMORY = 2**20  # bytes; less is not named
 NAMED = 0.03  # of the time; states that took less are left out

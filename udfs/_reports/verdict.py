@@ -13,9 +13,6 @@ from .._text.safe import one_line
 from .function_figures import FunctionFigures, seconds_of
 from .rules import Diagnosis, at_most, diagnosis, mostly
 
-__all__ = ("verdict",)
-
-
 FEW_CALLS = 50
 SHORT = 1.0  # seconds
 LONG = 10  # times the longest call: few calls tell as much then

@@ -29,8 +29,6 @@ from .planner import plan_function
 from .types import active_session
 from .worker import ErrorReporting, start_function
 
-__all__ = ("ColumnTask", "column")
-
 _ITSELF = "to call the function itself, as in a unit test: await f.__wrapped__(...)"
 MONTHS = 21  # pyarrow's number of their type, all that it says of an array of them
 MIN_BATCH_ROWS = 1000  # results in a batch, also where Spark's input batches are smaller

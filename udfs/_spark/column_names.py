@@ -15,8 +15,6 @@ from .._policies.checks import unknown_name
 from .._text.safe import safe_repr
 from .types import active_session
 
-__all__ = ("column_names", "column_position")
-
 
 def column_position(column: str, names: Sequence[str]) -> int:
     """The position of the column of that name, which may be in `backticks`.

@@ -35,9 +35,6 @@ from ._compat import active_context, setting
 if TYPE_CHECKING:  # a client of Spark Connect alone has none
     from pyspark import SparkContext
 
-__all__ = ("coordinator_config", "coordinator_url", "driver_host", "without_coordinator")
-
-
 PREPARE_TIMEOUT = 2.0  # seconds; preparing only makes the first calls begin sooner
 POLL_INTERVAL = 1.0  # seconds between two checks whether the application has ended
 LOCAL = "127.0.0.1"

@@ -26,9 +26,6 @@ from .worker import ErrorReporting
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ("ResultRef", "StreamSource", "read_together", "result_plan")
-
-
 STREAMING = (
     "several results of a streaming DataFrame cannot be kept, and side outputs are such; use "
     "writeStream.foreachBatch(f) with AsyncStream(batch) inside f"

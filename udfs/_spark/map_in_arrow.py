@@ -23,8 +23,6 @@ from .pickling import with_import_help
 from .types import arrow_type, side_output_type, timestamp_type
 from .worker import ErrorReporting, start_bridge
 
-__all__ = ("ChainTask", "Evaluation", "plan_evaluation")
-
 
 @dataclasses.dataclass(frozen=True)
 class ChainTask:

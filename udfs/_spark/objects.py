@@ -20,8 +20,6 @@ from .._functions.parameters import behind_decorators
 from .._functions.signature import FunctionSpec
 from ._compat import SPATIAL, TimeType, VariantType, inside, to_arrow
 
-__all__ = ("of_batch", "user_defined_parameters", "user_defined_type", "with_objects")
-
 
 @dataclasses.dataclass(frozen=True)
 class VariantForm:

@@ -14,9 +14,6 @@ from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import FunctionError
 from .._version import VERSION
 
-__all__ = ("check_function_picklable", "check_picklable", "with_import_help")
-
-
 _dumps: Callable[[Any], bytes] = cloudpickle.dumps
 
 

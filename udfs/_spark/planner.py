@@ -44,20 +44,6 @@ from .schemas import (
 )
 from .types import arrow_type, parsed, parsed_offline
 
-__all__ = (
-    "assign_node",
-    "filter_node",
-    "plan_function",
-    "plan_function_offline",
-    "process_node",
-    "result_keys",
-    "result_type",
-    "rows_node",
-    "source_node",
-    "union_node",
-    "wait_node",
-)
-
 
 def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[FunctionPlan, spark.DataType]:
     """The plan that travels to the executors, and the Spark type of a result as Spark gets it.

@@ -17,20 +17,6 @@ from ._compat import inside
 from .column_names import column_position
 from .types import arrow_type, parsed
 
-__all__ = (
-    "arguments",
-    "arrow_type_or_none",
-    "as_nullable",
-    "check_columns",
-    "check_names",
-    "check_source",
-    "check_structs",
-    "joined_schema",
-    "result_fields",
-    "rows_type",
-    "watermark_position",
-)
-
 
 def check_source(schema: spark.StructType, what: str) -> None:
     """Raises FunctionError for rows that no chain can read, whichever columns its functions read."""

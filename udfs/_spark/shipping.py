@@ -22,8 +22,6 @@ from pyspark.sql import functions as sf
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._text.safe import safe_repr
 
-__all__ = ("ship",)
-
 LIBRARY = "asyncudf"
 OURS = (LIBRARY, f"{LIBRARY}.queues")  # an editable installation has them in two folders
 _ENVIRONMENT = "bring it with an environment: --archives environment.tar.gz#environment, or install it there"

@@ -35,9 +35,6 @@ from .schemas import arguments, check_columns, check_structs, joined_schema, res
 from .types import arrow_type
 from .worker import ErrorReporting, start_function
 
-__all__ = ("TableTask", "register_table_function", "table_arguments")
-
-
 TABLE_ROWS = 1000  # rows come one by one; fed this many together
 
 

@@ -18,8 +18,6 @@ from .._text.safe import safe_repr
 from ._compat import TimeType, VariantType, from_ddl, inside, setting, to_arrow
 from .objects import with_objects
 
-__all__ = ("active_session", "arrow_type", "parsed", "parsed_offline", "side_output_type", "timestamp_type", "to_json")
-
 
 def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:
     """Arrow's type for one of Spark's, with an `ObjectType` where Arrow does not say all of it.

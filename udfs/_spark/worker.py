@@ -36,9 +36,6 @@ from .._operators.input import InputElement
 from .._operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
 from .monitoring.task_report import TaskReport, TaskReportSpec
 
-__all__ = ("ErrorReporting", "flusher", "start_bridge", "start_function")
-
-
 Emit = Callable[[Any], None]
 
 # Linux reports that the other end is closed while ours is open. Other systems report it to a writer.

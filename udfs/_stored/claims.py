@@ -15,9 +15,6 @@ from .._loop.shutdown import end_tasks
 from .._policies.options import Options
 from .stored_results import Found, StoredResults, StoreOperator
 
-__all__ = ("Claims",)
-
-
 MOMENT = 0.2  # seconds after which a lookup is old: where limits hold calls back, so many are claimed as begin in it
 AHEAD = 0.02  # seconds: as many are claimed beyond the free slots as begin in this time
 SHORTEST, LONGEST = 0.002, 0.05  # seconds between two looks whether leases of others have ended

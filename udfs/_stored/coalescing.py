@@ -6,9 +6,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-__all__ = ("LandedResults", "SingleFlight")
-
-
 Call = TypeVar("Call", bound=Hashable)
 
 

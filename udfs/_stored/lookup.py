@@ -16,9 +16,6 @@ from .coalescing import LandedResults
 from .rows import CachedRows, CacheMiss
 from .stored_results import KEYS_AT_ONCE, Found, StoredResults, StoreOperator
 
-__all__ = ("LookedUpInput", "LookupAhead")
-
-
 Key = bytes | BaseException
 
 

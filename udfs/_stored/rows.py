@@ -9,8 +9,6 @@ from asyncudf.queues import StreamElement, StreamRecord
 
 from .stored_results import Found
 
-__all__ = ("KEYED", "CacheMiss", "CachedRows", "Inlet", "NullAnswers", "plain")
-
 KEYED = 320  # bytes by which a `CacheMiss` is larger than a record, with its key
 
 

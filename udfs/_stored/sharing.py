@@ -25,8 +25,6 @@ from .lookup import LookedUpInput, LookupAhead
 from .rows import CacheMiss
 from .stored_results import Found, StoredResults, StoreOperator, StoreWriter
 
-__all__ = ("StoreSharing",)
-
 
 class StoreSharing:
     """Shares calls between equal rows that the store has no result for, and keeps their results.

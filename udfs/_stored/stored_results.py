@@ -22,9 +22,6 @@ from .._stores.leases import Leases
 from .._stores.values import StoredFailure
 from .._text.safe import safe_str, type_name
 
-__all__ = ("KEYS_AT_ONCE", "Found", "StoreOperator", "StoreWriter", "StoredResults")
-
-
 KEYS_AT_ONCE = 500  # between two such steps the event loop gets its turn
 ROWS_AT_ONCE = 10_000  # at most, that are looked up together
 BYTES_AT_ONCE = 16 * 2**20  # about so many of results

@@ -21,9 +21,6 @@ from .lmdb_files import NOT_ON_WINDOWS
 from .local import LARGEST, SMALLEST, LocalFolder
 from .redis import RedisServer, checked_url
 
-__all__ = ("Key", "ResultStore", "check_attributes", "in_folder", "need", "of_task", "store_label")
-
-
 Key = Callable[..., Any]
 Seconds = float | timedelta
 

@@ -17,9 +17,6 @@ from typing import Any
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._text.safe import type_name
 
-__all__ = ("KEY_BYTES", "ResultKeys", "canonical")
-
-
 Arguments = Sequence[Any] | Mapping[str, Any]
 
 KEY_BYTES = 16

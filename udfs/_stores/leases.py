@@ -14,9 +14,6 @@ from .lmdb_files import regular_file
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ("FILES", "FileLeases", "Leases", "leases_in")
-
-
 FILES = 16  # for ten thousand leases at once
 
 

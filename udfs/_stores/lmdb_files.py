@@ -22,9 +22,6 @@ from .._errors.exceptions import AsyncUDFError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ("HEADER", "NOT_ON_WINDOWS", "LmdbFile", "RotatingFiles", "own_folder", "regular_file")
-
-
 NOT_ON_WINDOWS = "a store in files needs Linux or macOS: Windows deletes no file that is open; use ResultStore.redis"
 
 READERS = 1000  # at once, in all processes of the host

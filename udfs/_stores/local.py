@@ -12,9 +12,6 @@ from functools import partial
 from .leases import FileLeases, leases_in
 from .lmdb_files import HEADER, LmdbFile, RotatingFiles, own_folder
 
-__all__ = ("LARGEST", "SMALLEST", "LocalFolder")
-
-
 SMALLEST = 16 * 2**20
 LARGEST = 16 * 2**40  # half the addresses that a process has
 READ_AT_ONCE = 256  # keys: between two such steps others have their turn on the loop

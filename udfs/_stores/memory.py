@@ -11,9 +11,6 @@ from typing import Any
 from .._errors.exceptions import OptionError
 from .base import Key, ResultStore
 
-__all__ = ("MemoryStore", "staying_here")
-
-
 _stays_here: ContextVar[bool] = ContextVar("asyncudf_stays_here", default=False)
 
 

@@ -15,9 +15,6 @@ from .._text.safe import safe_repr
 from .._text.urls import without_secrets
 from .keys import KEY_BYTES
 
-__all__ = ("RedisServer", "checked_url")
-
-
 SCHEMES = ("redis", "rediss", "unix")
 SCANNED_AT_ONCE = 1000
 IDLE = 30.0  # seconds of silence after which a NAT or a load balancer may have dropped a connection without a sign

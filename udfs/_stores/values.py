@@ -13,9 +13,6 @@ from typing import Annotated, Any
 
 from .._errors.exceptions import OptionError
 
-__all__ = ("ResultCodec", "StoredFailure", "sealed")
-
-
 # 8 bytes of BLAKE2b of the key and all that follows: two bytes, the version of the format and what is in it; when it
 # was written (8 bytes, milliseconds since the epoch); the content. The checksum covers the key, so that the result of
 # another key, which a bug has put there, is not taken.

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from math import isfinite
 
-__all__ = ("NOTHING", "bytes_", "count", "noun", "number", "rate", "seconds", "share", "things")
-
-
 NOTHING = "—"  # for an unknown figure
 _SMALL = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
 _LARGE = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))

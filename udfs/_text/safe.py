@@ -8,18 +8,6 @@ from typing import Any
 
 from .urls import without_secrets
 
-__all__ = (
-    "named_error",
-    "one_line",
-    "printable",
-    "safe_repr",
-    "safe_str",
-    "shortened",
-    "type_name",
-    "which_errors",
-)
-
-
 LENGTH = 80
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ("SecretUrl", "without_secrets")
-
-
 # A URL from its slashes on, or a path alone, as in urllib3's "with url: /v1?key=...", to the first character that none
 # of them may hold. JSON may write a slash as `\/`. Nothing in it can match in two ways, so the time is linear.
 _URL = re.compile(r"(:\\*/\\*/|(?<![^\s\"'`(\[{<>=,:|])\\*/(?:\\*/)?)([^\s\"<>]*)")

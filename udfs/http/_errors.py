@@ -12,16 +12,6 @@ from .._errors.traces import is_group, leaves, related
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._text.safe import one_line, printable, type_name
 
-__all__ = (
-    "HTTPStatusError",
-    "PermanentError",
-    "RetryableError",
-    "ThrottledError",
-    "error_class",
-    "is_retryable",
-)
-
-
 TOO_MANY_REQUESTS = 429
 RETRYABLE = (408, 425)  # request timeout, too early
 NOT_RETRYABLE = (501, 505)  # not implemented, HTTP version not supported: the next call gets the same

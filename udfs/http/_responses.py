@@ -19,9 +19,6 @@ from ._errors import PermanentError, ThrottledError, error_class
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ("raise_for_status",)
-
-
 BODY_BYTES = 16 * 1024  # to read: a response that is read to its end leaves its connection to the next call
 BODY_SECONDS = 2.0  # to wait for the body: a slow server must not hold the slot
 SECRET_NAME = re.compile(r"auth|cookie|key|token|secret|password|signature|session", re.IGNORECASE)

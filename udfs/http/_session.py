@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     import aiohttp
     import yarl
 
-__all__ = ("SessionFactory", "session")
-
-
 logger = logging.getLogger("asyncudf")
 
 Given = Callable[[], Any]  # plain or async

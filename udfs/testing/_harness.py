@@ -16,8 +16,6 @@ from .._policies.options import FunctionOptions
 from ._loops import VirtualClockLoop, is_loop_running
 from ._rows import ListOutput, chain_of, elements_of
 
-__all__ = ("ManualFunction", "OperatorHarness")
-
 
 class ManualFunction:
     """An async function whose calls wait until the test completes them.

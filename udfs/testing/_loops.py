@@ -17,9 +17,6 @@ from .._loop import shutdown
 from .._loop.event_loops import run_to_end
 from .._text.safe import safe_repr
 
-__all__ = ("VirtualClockLoop", "is_loop_running", "new_loop", "run_apart")
-
-
 ROUNDING = 1e-9  # seconds
 INTERRUPTIBLE = 0.5  # seconds after which KeyboardInterrupt is raised at the latest
 

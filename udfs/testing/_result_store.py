@@ -15,9 +15,6 @@ from .._stores.base import ResultStore
 from .._stores.keys import KEY_BYTES
 from ._loops import run_apart
 
-__all__ = ("check_result_store",)
-
-
 LIFE = 0.2  # seconds: the ttl of values that end during a test
 PATIENCE = 10.0  # seconds for each operation of a store
 

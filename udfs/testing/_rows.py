@@ -26,9 +26,6 @@ from .._spark.planner import plan_function_offline
 from .._spark.types import side_output_type
 from ._loops import new_loop, run_apart
 
-__all__ = ("ListOutput", "chain_of", "elements_of", "run_rows")
-
-
 ELEMENTS = (StreamRecord, Watermark, WatermarkStatus, LatencyMarker)
 
 

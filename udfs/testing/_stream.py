@@ -27,8 +27,6 @@ from .._stores.memory import staying_here
 from .._text.safe import safe_repr
 from ._loops import new_loop, run_apart
 
-__all__ = ("run_stream",)
-
 
 def run_stream(
     build: Callable[[AsyncStream], AsyncStream | Mapping[str, AsyncStream]],

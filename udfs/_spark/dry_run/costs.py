@@ -18,9 +18,6 @@ from ..._policies.planned_calls import RowCosts
 from ..._text.safe import one_line
 from ..pickling import with_import_help
 
-__all__ = ("costs_of",)
-
-
 SUMS = pa.schema(
     {
         "permits": pa.list_(pa.float64()),

@@ -20,8 +20,6 @@ from ..column import ColumnTask
 from ..map_in_arrow import ChainTask
 from ..table_function import TableTask, table_arguments
 
-__all__ = ("ALL", "ANY", "HIDDEN", "OURS", "SOME", "PlannedFunction", "functions_of")
-
 OURS = b"asyncudf._spark."  # the module of a pickled task of ours
 ALL, SOME, ANY = Bounds(1, 1), Bounds(0, 1), Bounds[int](0, None)  # rows that come out for each row that goes in
 

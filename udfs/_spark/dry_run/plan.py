@@ -18,9 +18,6 @@ from .._compat import column_of, frame_of
 from .costs import costs_of
 from .functions import ALL, ANY, HIDDEN, OURS, SOME, PlannedFunction, functions_of
 
-__all__ = ("CallSite", "Counting", "QueryPlan")
-
-
 Counting = Literal["exact", "approximate", "estimate"]
 
 # The nodes that read their children once and to the end. SAME give a row for each row, FEWER at most one, OTHERS any

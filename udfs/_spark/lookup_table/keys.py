@@ -15,27 +15,6 @@ from ..._policies.checks import unknown_name
 from ..._text.safe import safe_repr
 from .._compat import VariantType, setting
 
-__all__ = (
-    "CALLED_AT",
-    "COLUMNS",
-    "ERROR",
-    "FUNCTION",
-    "KEY",
-    "RESULT",
-    "VERSION",
-    "WAVE",
-    "arguments_of",
-    "called_rows",
-    "check_ends",
-    "free_name",
-    "is_case_sensitive",
-    "key_batches",
-    "key_of",
-    "keys_of",
-    "quoted",
-)
-
-
 # The arguments are one struct: so their names do not clash with those of other columns, and NULL equals NULL in them.
 KEY, RESULT, ERROR, CALLED_AT = "arguments", "result", "error", "called_at"
 FUNCTION, VERSION, WAVE = "function", "version", "wave"

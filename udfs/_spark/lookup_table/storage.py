@@ -18,9 +18,6 @@ from ..._text.safe import safe_repr
 from .._compat import condition_of
 from .keys import WAVE, is_case_sensitive, quoted
 
-__all__ = ("TableStorage", "storage_of")
-
-
 FILE_FORMATS = ("parquet", "orc", "avro")  # folders of files, without transactions
 NOT_FORMATS = ("binaryfile", "csv", "json", "text", "xml")  # do not keep the types of columns
 # Spark writes to a path literally, but reads it as a pattern. Escaping `*` would forbid colons in the path.

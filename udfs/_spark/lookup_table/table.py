@@ -33,9 +33,6 @@ from .keys import (
 )
 from .storage import TableStorage, storage_of
 
-__all__ = ("lookup_table",)
-
-
 SUCCEEDED_AT = "succeeded_at"  # a column of `_newest`
 MAX_TTL = 1e10  # seconds: no row is older than 300 years, and Spark has no longer interval
 

@@ -23,9 +23,6 @@ from ..coordinators import driver_host
 from .live import Address, LiveServer
 from .task_report import METRICS_LOGGER, REGISTRY, SESSION_CONF, THREAD_PROPERTY, MonitorRequest
 
-__all__ = ("JobWatch", "run_frame")
-
-
 WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"
 
 LISTENER_TIMEOUT = 1000  # milliseconds

@@ -15,9 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-__all__ = ("Address", "LiveReporter", "LiveServer")
-
-
 Address = tuple[str, int]
 
 NONCE_BYTES = 32  # the driver sends a nonce first, and in another byte the seconds between two messages

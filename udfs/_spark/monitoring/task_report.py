@@ -28,16 +28,6 @@ from .live import Address, LiveReporter
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = (
-    "METRICS_LOGGER",
-    "REGISTRY",
-    "SESSION_CONF",
-    "THREAD_PROPERTY",
-    "MonitorRequest",
-    "TaskReport",
-    "TaskReportSpec",
-)
-
 
 # The `MonitorRequest` of a job: a property of the thread that runs it, else of its session.
 THREAD_PROPERTY = "asyncudf.monitor"
