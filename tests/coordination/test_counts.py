@@ -154,7 +154,7 @@ def test_what_a_service_has_said_is_kept_for_as_long_as_it_holds(server: Server)
 def test_counts_are_not_forgotten_while_their_tasks_work(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that have nothing new to tell tell that they are there."""
     monkeypatch.setattr("asyncudf._coordination.budgets.REFRESH", 0.0)
-    monkeypatch.setattr("asyncudf._coordination.budgets.BEAT", 0.01)
+    monkeypatch.setattr("asyncudf._coordination.budgets.REPORT_EVERY", 0.01)
     monkeypatch.setattr("asyncudf._coordination.budgets.REFRESH", 0.01)
 
     async def job() -> None:

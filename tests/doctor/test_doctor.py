@@ -353,7 +353,7 @@ def test_a_name_that_nobody_answers_for(monkeypatch):
         raise OSError(-3, "Temporary failure in name resolution")
 
     monkeypatch.setattr("socket.getaddrinfo", unanswered)
-    monkeypatch.setattr(machine, "LIMIT", 0.01)
+    monkeypatch.setattr(machine, "NAME_LIMIT", 0.01)
     assert read_hosts({})[0].problem == "not resolved in 0.01 s"
     answer.set()
 

@@ -25,7 +25,7 @@ from asyncudf._arrow.rows import records_of
 from asyncudf._coordination.config import CoordinatorConfig
 from asyncudf._loop import watchdog
 from asyncudf._loop.bridge import Bridge
-from asyncudf._loop.watchdog import INTERVAL, LIMIT, BlockedTime
+from asyncudf._loop.watchdog import INTERVAL, TURN_LIMIT, BlockedTime
 from asyncudf._spark.evaluations import StreamSource
 from asyncudf._spark.planner import rows_node
 from asyncudf._spark.types import parsed
@@ -64,16 +64,16 @@ def test_a_loop_that_comes_round_in_time_is_not_blocked() -> None:
     assert (any(told), total) == (False, 0.0)
 
 
-@pytest.mark.parametrize("halt", [3 * INTERVAL, LIMIT, 3600.0])
+@pytest.mark.parametrize("halt", [3 * INTERVAL, TURN_LIMIT, 3600.0])
 def test_a_halt_of_the_process_is_no_blocked_loop(halt: float) -> None:
     """SIGSTOP, a laptop that sleeps, a machine without a free core: then the looks come late too."""
     told, total = looks(*[(INTERVAL, True), (halt, True), (INTERVAL, True), (INTERVAL, False)] * 5, *[(halt, True)] * 9)
     assert (any(told), total) == (False, 0.0)
 
 
-@pytest.mark.parametrize("after", [3 * INTERVAL, LIMIT, 10.0])
+@pytest.mark.parametrize("after", [3 * INTERVAL, TURN_LIMIT, 10.0])
 def test_a_loop_that_lets_no_other_thread_look_is_blocked_for_as_long_as_it_works(after: float) -> None:
-    assert looks(*[(after, True)] * 3, works=True) == ([after > LIMIT, True, True], 3 * after)
+    assert looks(*[(after, True)] * 3, works=True) == ([after > TURN_LIMIT, True, True], 3 * after)
     assert looks(*[(after, False)] * 3, works=True) == ([False] * 3, 0.0)
 
 
@@ -110,7 +110,7 @@ class Warnings(logging.Handler):
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
     monkeypatch.setattr(watchdog, "INTERVAL", 0.02)
-    monkeypatch.setattr(watchdog, "LIMIT", 0.1)
+    monkeypatch.setattr(watchdog, "TURN_LIMIT", 0.1)
     handler = Warnings()
     watchdog.logger.addHandler(handler)
     # The collector would block the loop for longer than this limit, with what all the other tests have left to look at.
@@ -210,7 +210,7 @@ def test_many_calls_that_each_let_no_other_thread_run_for_a_moment_are_told(
 ) -> None:
     """The looks come in time, and always between two calls."""
     monkeypatch.setattr(watchdog, "INTERVAL", 0.5)
-    monkeypatch.setattr(watchdog, "MOMENT", 0.001)
+    monkeypatch.setattr(watchdog, "WAITS_AFTER", 0.001)
 
     async def weather(x: int) -> int:
         if not warnings.there.is_set():
@@ -350,7 +350,7 @@ def test_loops_that_wait_or_work_in_small_steps_are_not_told(
     run(waits, [1])
     run(in_a_thread, [1])
     # A busy machine may halt the loop's thread in a call, and not the one that looks.
-    monkeypatch.setattr(watchdog, "LIMIT", 1.0)
+    monkeypatch.setattr(watchdog, "TURN_LIMIT", 1.0)
     run(instant, list(range(300_000)))
     assert warnings.texts == []
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 REFRESH = 0.5  # seconds between two updates of the progress display
 REFRESH_LOGS = 5.0  # the same where each update needs a query
-IDLE = 100  # the display waits at least so many times the processor time of its last update: 1% of a core
+IDLE_FACTOR = 100  # the display waits at least so many times the processor time of its last update: 1% of a core
 GRACE = 1.0  # seconds for tasks to report how they were stopped
 
 
@@ -218,7 +218,7 @@ class _Progress(threading.Thread):
                     logs_due = time.monotonic() + REFRESH_LOGS
                 began = time.thread_time()
                 self._display.show(self._run._snapshot())
-                wait = max(REFRESH, IDLE * (time.thread_time() - began))
+                wait = max(REFRESH, IDLE_FACTOR * (time.thread_time() - began))
 
     def end(self) -> None:
         """Show the final state."""

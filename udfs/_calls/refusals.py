@@ -18,8 +18,8 @@ from .interfaces import CallingOperator
 from .row import Call
 from .slots import CallSlot, SlotPool
 
-APART = 0.1  # seconds by which the clocks of two tasks may differ
-NEWS = 5.0  # seconds after which a task knows at the latest that calls of another were accepted
+CLOCKS_APART = 0.1  # seconds by which the clocks of two tasks may differ
+NEWS_WITHIN = 5.0  # seconds after which a task knows at the latest that calls of another were accepted
 
 
 class RefusalGate(Gate):
@@ -43,13 +43,13 @@ class RefusalGate(Gate):
     def share(self, shared: SharedHealth) -> None:
         """From now on the tasks of the job share what they know."""
         self.shared = shared
-        self.for_good = RefusedForGood(self._options.patience + NEWS)
+        self.for_good = RefusedForGood(self._options.patience + NEWS_WITHIN)
 
     def wait(self, call: Call, now: float) -> float | None:
         if self.shared is not None:
             if (until := self.shared.paused_until) is None:
                 return None
-            if until > now + APART and until > self.throttle.until + APART:
+            if until > now + CLOCKS_APART and until > self.throttle.until + CLOCKS_APART:
                 self.throttle.pause(until, now)
         return 0.0 if self.throttle.is_free(now) else self.throttle.wait(self._pool.in_flight, now)
 

@@ -10,7 +10,7 @@ from .._operators.async_wait import AsyncWaitOperator
 from .environment import TaskEnvironment
 
 INTERVAL = 0.1  # seconds between two samples, at first
-LONGEST = 1.0  # seconds between two samples of a task that runs for long
+LONGEST_SAMPLE = 1.0  # seconds between two samples of a task that runs for long
 LATE = 0.025  # seconds; code that blocks the loop has delayed a sample that comes later
 
 
@@ -34,7 +34,7 @@ class Sampler:
         # On the virtual clock it is no event: where nothing else can happen it is a deadlock all the same.
         self._call_at: Callable[..., asyncio.TimerHandle] = getattr(loop, "call_beside", loop.call_at)
         is_virtual = hasattr(loop, "call_beside")  # then time that does not pass may be long, and nobody waits in it
-        self._longest = math.inf if is_virtual else LONGEST
+        self._longest = math.inf if is_virtual else LONGEST_SAMPLE
         self._without_processor: Callable[[], float] = (lambda: 0.0) if is_virtual else seconds_without_processor
         self._began = self._due = self._clock()
         self._timer: asyncio.TimerHandle | None = None

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from .._policies.error_budget import ErrorBudget, Failures
-from .periodic import KEEP_QUERY, PACE, PeriodicTask, TaskLink
+from .periodic import KEEP_QUERY, PACE_SCRIPT, PeriodicTask, TaskLink
 
-BEAT, SOON = 0.5, 0.1  # seconds between two questions; SOON where a task waits for calls that another holds
+REPORT_EVERY = 0.5  # seconds between two questions
+HURRY_EVERY = 0.1  # the same where a task waits for calls that another holds
 REFRESH = 60.0  # seconds after which a task with nothing to report asks anyway, so that the counts stay
-LONGEST = 200  # characters of an example: each micro-batch of a stream leaves some on the server for a while
-MOST = 64  # calls that are asked for at once
+EXAMPLE_CHARACTERS = 200  # characters of an example: each micro-batch of a stream leaves some on the server for a while
+CALLS_AT_ONCE = 64  # calls that are asked for at once
 LEASE = 60.0  # seconds after which a task that is silent is gone, and has perhaps made the calls that it held
-GAP = 0.001
+QUESTION_GAP = 0.001  # seconds between two questions of a task that uses up its calls
 KEEP_CALLS = 3_600_000  # milliseconds that counts of calls outlive their last use; they are money, so they stay
 
 
@@ -24,7 +25,7 @@ KEEP_CALLS = 3_600_000  # milliseconds that counts of calls outlive their last u
 # time, part, number of counts, name and count of each, examples.
 # Answers how far the coordinator is behind, the counts, and the examples.
 TALLY = (
-    PACE
+    PACE_SCRIPT
     + f"""
 local reported, ends = cjson.decode(redis.call('HGET', KEYS[3], ARGV[2]) or '{{}}'), 3 + 2 * tonumber(ARGV[3])
 for i = 4, ends, 2 do
@@ -54,7 +55,7 @@ return {{behind(), redis.call('HGETALL', KEYS[1]), redis.call('LRANGE', KEYS[2],
 # Answers how far the coordinator is behind, how many calls the task gets, whether all are made, whether others wait for
 # calls that this task holds.
 SPEND = (
-    PACE
+    PACE_SCRIPT
     + f"""
 local key, leases, me, total = KEYS[1], KEYS[2], 't:' .. ARGV[2], tonumber(ARGV[3])
 local number, made, held, want = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -164,11 +165,13 @@ class SharedFailures(PeriodicTask):
             job = _failures(*answer)
             if self._budget.is_spent(job):
                 self._spent(job)
-        return BEAT
+        return REPORT_EVERY
 
 
 def _shortened(example: str) -> str:
-    return example if len(example) <= LONGEST else f"{example[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return (
+        example if len(example) <= EXAMPLE_CHARACTERS else f"{example[: EXAMPLE_CHARACTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
+    )
 
 
 def _failures(counts: list[str], examples: list[str]) -> Failures:
@@ -197,7 +200,7 @@ class SharedSpending(PeriodicTask):
     # _number: of the last question; 0: there was none
 
     def __init__(self, link: TaskLink, name: str, total: int) -> None:
-        super().__init__(link, [link.key("calls", name), link.key("holders", name)], gap=GAP)
+        super().__init__(link, [link.key("calls", name), link.key("holders", name)], gap=QUESTION_GAP)
         self._total = total
         self._made = self._held = self._number = 0
         self._block = 1
@@ -234,16 +237,16 @@ class SharedSpending(PeriodicTask):
         self._held += got
         self._is_awaited, self._is_spent = bool(is_awaited), bool(is_spent)
         if got:
-            self._block = min(MOST, 2 * self._block)
+            self._block = min(CALLS_AT_ONCE, 2 * self._block)
         if want:
             self._link.wake()
         if self._is_awaited and self._held:
             self._is_wanted = False  # the call that asked may need none by now; else it asks again
             self._link.wake()
-            return SOON
+            return HURRY_EVERY
         if self._is_wanted and not self._held:
-            return SOON
-        return BEAT if self._held else REFRESH
+            return HURRY_EVERY
+        return REPORT_EVERY if self._held else REFRESH
 
     async def _question(self, want: int) -> tuple[int, int, int]:
         self._number += 1

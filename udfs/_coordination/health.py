@@ -6,10 +6,19 @@ import math
 from collections.abc import Awaitable, Callable
 
 from .._policies.call_outcome import CallOutcome
-from .._policies.circuit_breaker import BEFORE, BY_CHANCE, DOUBTED, KNOWN, LEAST_SHARE, MORE, RARE, CircuitBreaker
-from .periodic import KEEP_QUERY, PACE, PeriodicTask, TaskLink
+from .._policies.circuit_breaker import (
+    BY_CHANCE,
+    CALLS_BEFORE,
+    DOUBTED,
+    LEAST_SHARE,
+    MORE,
+    RARE_BY_CHANCE,
+    WINDOWS_KEPT,
+    CircuitBreaker,
+)
+from .periodic import KEEP_QUERY, PACE_SCRIPT, PeriodicTask, TaskLink
 
-BEAT = 0.25  # seconds between two exchanges
+EXCHANGE_EVERY = 0.25  # seconds between two exchanges
 LEASE = 4.0  # seconds after which another task may probe, if the prober has not reported
 PROBE = -1  # the ticket of a probe
 ENDS = ("s", "f", "n")  # of a probe
@@ -26,7 +35,7 @@ LETTERS = {CallOutcome.ANSWERED: "s", CallOutcome.DOWN: "f"}
 # begin, whether this task may make it, until when calls pause, when a call was accepted, whether more calls fail than
 # chance explains.
 HEALTH = (
-    PACE
+    PACE_SCRIPT
     + f"""
 local key, me, window, rate = KEYS[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local most = {BY_CHANCE!r} * rate  -- the share of failures that a live service may have by chance
@@ -42,17 +51,17 @@ local function exceeds_chance(counts_before)  -- as CircuitBreaker has it
     if string.sub(is.seen, -calls, -calls) == 'f' then failures = failures + 1 else in_a_row = false end
     if in_a_row and calls >= window then return true end
     local found, known, share = failures / calls, #is.seen - calls, most
-    if counts_before and known >= {BEFORE} then
+    if counts_before and known >= {CALLS_BEFORE} then
       share = math.min(most, math.max({LEAST_SHARE}, {MORE} * (total - failures) / known))
     end
     if (calls % half == 0 or (counts_before and in_a_row)) and found > share then
       local rest = found < 1 and (1 - found) * math.log((1 - found) / (1 - share)) or 0
-      if calls * (found * math.log(found / share) + rest) >= {RARE!r} then return true end
+      if calls * (found * math.log(found / share) + rest) >= {RARE_BY_CHANCE!r} then return true end
     end
   end
   return false
 end
-local function note(outcomes) is.seen = string.sub(is.seen .. outcomes, -{KNOWN} * window) end
+local function note(outcomes) is.seen = string.sub(is.seen .. outcomes, -{WINDOWS_KEPT} * window) end
 local function try_later() is.probe_at = text(now + (exceeds_chance(false) and open_for or 0)) end
 if is.since == '' then
   if outcomes ~= '' and ARGV[7] == is.ticket then
@@ -210,8 +219,8 @@ class SharedHealth(PeriodicTask):
             raise
         self._update(answer, sent)
         if self.open_since is None or self._is_prober:
-            return BEAT
-        return min(BEAT, max(0.01, self._probe_at - self._clock()))
+            return EXCHANGE_EVERY
+        return min(EXCHANGE_EVERY, max(0.01, self._probe_at - self._clock()))
 
     def _update(self, answer: list[str], sent: float) -> None:
         said, ticket, since, probe_at, is_prober, pause, accepted, in_doubt = answer

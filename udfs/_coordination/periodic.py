@@ -9,10 +9,10 @@ from typing import Any
 
 from .client import GOODBYE, Coordinator
 
-GAP = 0.02  # seconds between two questions: every row may be a reason for one
+QUESTION_GAP = 0.02  # seconds between two questions: every row may be a reason for one
 
 # Redis keeps numbers as texts: 17 digits bring back the same one. The first argument is the time; only tests give it.
-NOW = """
+NOW_SCRIPT = """
 local now = tonumber(ARGV[1])
 if not now then
   local time = redis.call('TIME')
@@ -29,8 +29,8 @@ local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
 
 # How far the coordinator is behind the periodic questions of all tasks: each question takes the next place on a time
 # line. So there are at most RATE questions in a second, and the tasks need not be counted.
-PACE = (
-    NOW
+PACE_SCRIPT = (
+    NOW_SCRIPT
     + """
 local RATE, LONGEST = 2000, 4  -- questions in a second; seconds
 local function behind()
@@ -83,7 +83,7 @@ class PeriodicTask:
     # _has_failed: `_exchange` has raised, so there is no coordinator to talk to
     # _is_busy: `_exchange` is under way
 
-    def __init__(self, link: TaskLink, keys: Sequence[str], *, gap: float = GAP, longest: float = 4.0) -> None:
+    def __init__(self, link: TaskLink, keys: Sequence[str], *, gap: float = QUESTION_GAP, longest: float = 4.0) -> None:
         self._link, self._coordinator = link, link.coordinator
         self._clock = link.coordinator.clock
         self._keys = [*keys, link.key("pace", "all")]
@@ -118,7 +118,7 @@ class PeriodicTask:
         self._reason.set()
 
     async def _ask(self, script: str, *arguments: object) -> list[Any]:
-        """Run a script that begins with `PACE`; returns the rest of its answer."""
+        """Run a script that begins with `PACE_SCRIPT`; returns the rest of its answer."""
         answer: list[Any]
         behind, *answer = await self._coordinator.run(script, self._keys, *arguments)
         self._behind = min(float(behind), self._longest)

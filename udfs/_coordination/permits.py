@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Sequence
 
 from .._policies.rate_limit import BlockSize, LeasedPermits, RateLimit, nap_of, take, tightest
 from .client import LEASE, Coordinator
-from .periodic import NOW, RUN, PeriodicTask, TaskLink
+from .periodic import NOW_SCRIPT, RUN, PeriodicTask, TaskLink
 
-IDLE = 3600.0  # seconds: without a call that needs permits nothing is asked
-UNUSED = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back
-TRIPS = 2.0  # round trips that permits should last for
+IDLE_FOR = 3600.0  # seconds: without a call that needs permits nothing is asked
+GIVEN_BACK_AFTER = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back
+ROUND_TRIPS = 2.0  # round trips that permits should last for
 RENEWED = LEASE / 2  # seconds before a call begins with permits whose lease would be over by then
 NEVER_USED = -1e8  # seconds: so long ago that any burst is saved up
 
@@ -25,7 +25,7 @@ NEVER_USED = -1e8  # seconds: so long ago that any burst is saved up
 # Where the server has no entry of a limit, or one from before its restart, what was granted is unknown. Then the
 # limit begins when all of that has run out, after a lease, in a new epoch, which tells tasks that theirs are void.
 _LINE = (
-    NOW
+    NOW_SCRIPT
     + RUN
     + """
 local CLOSE = 0.000002  -- seconds: the same time after some arithmetic
@@ -257,7 +257,7 @@ class SharedPermits(PeriodicTask):
     @property
     def _lead(self) -> float:
         """Seconds before the next permits are here, and a little more."""
-        return TRIPS * self._coordinator.trip + self._nap
+        return ROUND_TRIPS * self._coordinator.trip + self._nap
 
     def _look_again(self) -> None:
         self._timer = None
@@ -275,7 +275,7 @@ class SharedPermits(PeriodicTask):
             await self._lease(self._costs)
             self._costs = None
             self._link.wake()
-        return UNUSED if self._has_permits else IDLE
+        return GIVEN_BACK_AFTER if self._has_permits else IDLE_FOR
 
     @property
     def _has_permits(self) -> bool:

@@ -14,7 +14,7 @@ from typing import IO
 from .._errors.exceptions import OptionError
 
 READY = 5.0  # seconds until a server that was started answers
-TRIES = 3  # ports, each of which another process may take before the server does
+PORT_TRIES = 3  # ports, each of which another process may take before the server does
 MEMORY = "64mb"
 
 OTHER_WAYS = (
@@ -74,7 +74,7 @@ class CoordinatorServer:
         executable = _executable()
         self._owner = os.getpid()
         self.is_closed = False
-        for _ in range(TRIES):
+        for _ in range(PORT_TRIES):
             self._password = secrets.token_hex(32)  # a new one for each try: a server on a taken port has seen it
             self._address = (host, _free_port(host))
             self._watchdog = self._start(executable)

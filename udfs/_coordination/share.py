@@ -6,9 +6,10 @@ import math
 from collections.abc import Awaitable, Callable
 
 from .client import LEASE, Coordinator
-from .periodic import PACE, RUN, PeriodicTask, TaskLink
+from .periodic import PACE_SCRIPT, RUN, PeriodicTask, TaskLink
 
-BEAT, SOON = 0.5, 0.1  # seconds between two questions; SOON where the share has to shrink, or is too small
+EXCHANGE_EVERY = 0.5  # seconds between two questions
+HURRY_EVERY = 0.1  # the same where the share has to shrink, or is too small
 MARGIN = 0.9  # of the lease: it ends here before it ends on the server
 RENEWED = 0.6  # of the lease: it is renewed by then
 KEEP = 86_400_000  # milliseconds that the keys outlive their last use
@@ -40,7 +41,7 @@ end
 # Arguments: time, task, total, in flight, wanted (-1: the task leaves), lease.
 # Answers how far the coordinator is behind, and how many calls the task may have in flight.
 SHARE = (
-    PACE
+    PACE_SCRIPT
     + RUN
     + f"""
 local key, leases, me, total = KEYS[1], KEYS[2], 't:' .. ARGV[2], tonumber(ARGV[3])
@@ -180,5 +181,5 @@ class CapacityShare(PeriodicTask):
         in_flight, wanted = self._demand()
         if in_flight > self._share:  # others wait for these: the coordinator must learn soon that they have ended
             self._behind = 0.0
-            return SOON
-        return SOON if self._share < min(wanted, self._total) else BEAT
+            return HURRY_EVERY
+        return HURRY_EVERY if self._share < min(wanted, self._total) else EXCHANGE_EVERY

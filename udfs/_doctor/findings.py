@@ -11,7 +11,7 @@ from typing import Literal
 from .._text.safe import printable
 
 ON_WINDOWS = sys.platform == "win32"
-LONGEST = 220  # characters of another program's message, so that the next line of the report stays in sight
+MESSAGE_CHARACTERS = 220  # characters of another program's message, so that the next line of the report stays in sight
 
 
 @dataclass(frozen=True)
@@ -54,4 +54,4 @@ def clear(name: str, *, windows: bool = ON_WINDOWS) -> str:
 def one_line(text: str) -> str:
     """A message of another program, short, without line breaks, and without the secrets of its URLs."""
     line = " ".join(printable(text).split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+    return line if len(line) <= MESSAGE_CHARACTERS else line[: MESSAGE_CHARACTERS - 3] + "..."

@@ -20,7 +20,7 @@ OWN_FILES = 64  # open in a worker besides its calls: libraries, pipes, its conn
 LITTLE = 1024**3  # bytes that a shuffle soon fills
 TOO_LITTLE = 64 * 1024**2
 SLOW = 5.0  # seconds: Java asks for the name several times before a first job
-LIMIT = 15.0  # seconds to wait for a name
+NAME_LIMIT = 15.0  # seconds to wait for a name
 JAVA_OPTIONS, JAVA_FOLDER = "JDK_JAVA_OPTIONS", "-Djava.io.tmpdir="
 LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 HOST_NAME, ADDRESS = "SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP"
@@ -170,8 +170,8 @@ def _read_host(name: str, setting: str) -> Host:
     # In a thread, since nothing else can end a look-up.
     thread = threading.Thread(target=lambda: found.append(_resolved(name, setting, begin)), daemon=True)
     thread.start()
-    thread.join(LIMIT)
-    return found[0] if found else Host(name, setting, problem=f"not resolved in {LIMIT:g} s")
+    thread.join(NAME_LIMIT)
+    return found[0] if found else Host(name, setting, problem=f"not resolved in {NAME_LIMIT:g} s")
 
 
 def _resolved(name: str, setting: str, begin: float) -> Host:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 OFTEN = 0.02  # seconds between two looks at least
 SHARE = 40  # times as long as a collection takes, which the thread has to work until the next one
-MANY = 100_000  # new objects, after which Python itself collects: while code blocks the loop, nobody looks
+NEW_OBJECTS = 100_000  # new objects, after which Python itself collects: while code blocks the loop, nobody looks
 
 
 @contextlib.contextmanager
@@ -19,8 +19,8 @@ def collecting_by_time(
 ) -> Iterator[None]:
     """A block in which the loop, once it runs, collects if there are as many new objects as Python's threshold says.
 
-    Settings of the user's hold: what is disabled stays so, a threshold of 0 or of `MANY` too, and one that is set
-    meanwhile. At the end the thresholds are as before.
+    Settings of the user's hold: what is disabled stays so, a threshold of 0 or of `NEW_OBJECTS` too, and one that is
+    set meanwhile. At the end the thresholds are as before.
 
     Args:
         worked: the seconds for which the loop's thread has worked.
@@ -30,8 +30,8 @@ def collecting_by_time(
     # bounded instead, and so is the work that makes garbage until the next look: that of 20 ms, or more by as much as
     # there are objects in use. Always all generations: calls that wait have outlived the young ones.
     before = few, *others = gc.get_threshold()
-    own = (MANY, *others)
-    if not 0 < few < MANY:  # also the second chain in a worker
+    own = (NEW_OBJECTS, *others)
+    if not 0 < few < NEW_OBJECTS:  # also the second chain in a worker
         yield
         return
 

@@ -18,8 +18,8 @@ from types import FrameType
 from .._text.safe import printable
 
 INTERVAL = 0.25  # seconds between two checks
-LIMIT = 1.0  # seconds that a turn of the loop may take
-MOMENT = 0.005  # seconds; code that stays at one place for so long waits, and does not compute
+TURN_LIMIT = 1.0  # seconds that a turn of the loop may take
+WAITS_AFTER = 0.005  # seconds; code that stays at one place for so long waits, and does not compute
 OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 STANDARD = os.path.dirname(os.__file__) + os.sep
 LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark", "redis", "opentelemetry")  # asyncudf itself calls the last two
@@ -68,9 +68,9 @@ class BlockedTime:
             self._spell = 0.0
             return False
         before, self._spell = self._spell, self._spell + passed
-        if self._spell <= LIMIT:
+        if self._spell <= TURN_LIMIT:
             return False
-        self.total += passed if before > LIMIT else self._spell
+        self.total += passed if before > TURN_LIMIT else self._spell
         return True
 
 
@@ -85,7 +85,7 @@ def watched(loop: asyncio.AbstractEventLoop) -> Iterator[BlockedTime]:
     finally:
         watch.over.set()
         if watch.is_alive():
-            watch.join(timeout=LIMIT)
+            watch.join(timeout=TURN_LIMIT)
 
 
 class _Watch(threading.Thread):
@@ -136,8 +136,8 @@ class _Watch(threading.Thread):
         frame = self._frame()
         place = None if frame is None else frame.f_lasti
         worked = self._worked()
-        time.sleep(MOMENT)
-        if self._worked() - worked > 10 * MOMENT:  # it let no other thread run
+        time.sleep(WAITS_AFTER)
+        if self._worked() - worked > 10 * WAITS_AFTER:  # it let no other thread run
             return True
         return frame is not None and self._frame() is frame and frame.f_lasti == place
 
@@ -202,7 +202,7 @@ def _warn(name: str, stack: Stack, is_hogged: bool) -> None:
         "Synchronous code such as time.sleep or requests.get must not be called in an async def: await an asynchronous "
         "client, or declare a plain def, which runs in a thread. %s:\n%s",
         name,
-        LIMIT,
+        TURN_LIMIT,
         "It let no other thread run meanwhile; when it had, it was at" if is_hogged else "It is at",
         printable("".join(traceback.StackSummary.extract(stack).format())),
     )

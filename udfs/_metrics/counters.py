@@ -11,7 +11,7 @@ from .latency_sketch import LatencySketch
 from .time_account import SparkThread, TimeAccount
 
 POINTS = 120  # at most; then each two become one
-QUICK = 2e-5  # seconds; calls that return sooner, in the mean, are counted as equal
+EQUAL_BELOW = 2e-5  # seconds; calls that return sooner, in the mean, are counted as equal
 
 
 class TaskCounters:
@@ -75,7 +75,7 @@ class TaskCounters:
         self.totals.calls += count
         self.totals.attempts += count
         self.totals.results += count
-        if times[-1] - since < count * QUICK:
+        if times[-1] - since < count * EQUAL_BELOW:
             latency.add_equal(count, times[-1] - since)
         else:
             latency.add([end - start for start, end in pairwise([since, *times])])

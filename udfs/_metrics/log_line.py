@@ -6,7 +6,7 @@ from .._text.figures import number, rate, seconds, share, things
 from .._text.safe import one_line, which_errors
 from .function_metrics import FunctionMetrics
 
-LEAST = 0.05  # share of the time that is worth a word
+LEAST_SHARE = 0.05  # share of the time that is worth a word
 COUNTED = {
     "retries": ("retry", "retries"),
     "timeouts": ("timeout", ""),
@@ -39,6 +39,6 @@ def task_line(name: str, totals: FunctionMetrics) -> str:
     words += [
         f"{share(spent / totals.seconds)} {state.value}"
         for state, spent in sorted(totals.time.items(), key=lambda item: -item[1])
-        if spent > LEAST * totals.seconds
+        if spent > LEAST_SHARE * totals.seconds
     ]
     return ", ".join(words)

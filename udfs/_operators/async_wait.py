@@ -37,7 +37,7 @@ from .outputs import Output
 # Rows that leave before timers and the mailbox get their turn. More than calls that return at once can add before the
 # next turn, or a long queue would never shrink.
 AT_ONCE = 10_000
-TOGETHER = 200  # rows that need no call and are emitted together
+CACHED_TOGETHER = 200  # rows that need no call and are emitted together
 ROWS = (tuple, StreamRecord, CacheMiss)
 BURST = 200  # rows that are taken together
 PASSES = 20  # such bursts, if calls fail at once or wait each, before the event loop gets its turn for sure
@@ -323,7 +323,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._queue.put_marker(element)
             return
         while len(element) and (places := self._queue.places) > 0:
-            records, results = element.take(min(places, TOGETHER))
+            records, results = element.take(min(places, CACHED_TOGETHER))
             self.counters.totals.rows += len(records)
             self.counters.totals.results += len(records)
             self._leave(records, results)

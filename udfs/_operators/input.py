@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncudf.queues import StreamElement, StreamRecord
 
-MANY = 10_000  # elements, if the number is not known
+UNKNOWN_ROWS = 10_000  # elements, if the number is not known
 
 
 # Whole batches come as plain tuples of value, timestamp and origin: most rows never need to be records.
@@ -59,8 +59,8 @@ class InputBuffer:
     def known_rows(self) -> int:
         """About how many elements can be taken before more are fed."""
         if self._batches or not self.may_have_more:
-            return len(self._line) + MANY * bool(self._batches)
-        return operator.length_hint(self.current, MANY)
+            return len(self._line) + UNKNOWN_ROWS * bool(self._batches)
+        return operator.length_hint(self.current, UNKNOWN_ROWS)
 
     @property
     def has_batches(self) -> bool:

@@ -17,7 +17,8 @@ UP, DOWN, HALF = 1.05, 0.9, 0.5
 BELOW = 0.8  # of the limit where a service seems to be saturated: no call should wait there
 RESTART = 0.6  # of the limit, when a service has become faster
 FEW_DOWN, FEW_THROTTLED = 0.05, 0.02  # shares of a round that do not lower the limit
-MORE, RARE = 1.25, math.log(20)  # times the share that fails at any limit; chance gives more once in 20 rounds
+MORE_FAILURES = 1.25  # times the share that fails at any limit
+RARE_BY_CHANCE = math.log(20)  # chance gives more once in 20 rounds
 SMOOTH = 0.1  # of that share; the rest is what it was
 MEMORY = 1000  # calls that the best latency is a mean of
 HOLD = 3  # rounds
@@ -192,7 +193,7 @@ class CapacityPolicy:
     def _is_failing(self, ended: _Round) -> bool:
         """Whether more calls fail than would at half of the limit."""
         share = ended.down / ended.calls
-        if share <= FEW_DOWN or not is_unlikely(ended.down, ended.calls, MORE * self._fails, RARE):
+        if share <= FEW_DOWN or not is_unlikely(ended.down, ended.calls, MORE_FAILURES * self._fails, RARE_BY_CHANCE):
             self._fails += SMOOTH * (share - self._fails)
             self._failing_at = 0.0
             return False

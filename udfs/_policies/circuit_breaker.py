@@ -20,9 +20,9 @@ from .checks import discard, is_plain, positive_int, seconds, share
 # Chance explains a tenth of failures, or twice the share that failed before, and at most two thirds of `failure_rate`.
 # A service is dead if chance gives its failures once in a million times: a job makes many calls.
 LEAST_SHARE, MORE, BY_CHANCE = 0.1, 2.0, 2 / 3
-RARE = math.log(1e6)
-BEFORE = 100  # calls from which on it counts how many of them have failed
-KNOWN = 20  # windows that are remembered for that; enough to tell `failure_rate` from `BY_CHANCE` of it
+RARE_BY_CHANCE = math.log(1e6)
+CALLS_BEFORE = 100  # calls from which on it counts how many of them have failed
+WINDOWS_KEPT = 20  # windows that are remembered for that; enough to tell `failure_rate` from `BY_CHANCE` of it
 DOUBTED = 5  # windows of which each may show that more calls fail than chance explains
 
 FailureOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
@@ -120,9 +120,9 @@ class CircuitBreaker:
                 return True
             if calls % half == 0 or (before and in_a_row):
                 known, share = len(failed) - calls, self.by_chance
-                if before and known >= BEFORE:
+                if before and known >= CALLS_BEFORE:
                     share = min(share, max(LEAST_SHARE, MORE * (total - failures) / known))
-                if is_unlikely(failures, calls, share, RARE):
+                if is_unlikely(failures, calls, share, RARE_BY_CHANCE):
                     return True
         return False
 
@@ -166,7 +166,7 @@ class Breaker:
     def __init__(self, options: CircuitBreaker) -> None:
         self._options = options
         self._open_for, self._max_open = options.times
-        self._failed: deque[bool] = deque(maxlen=KNOWN * options.window)
+        self._failed: deque[bool] = deque(maxlen=WINDOWS_KEPT * options.window)
         self._ticket = 0
         self._is_probing = False
         self._probe_at = 0.0

@@ -19,8 +19,8 @@ SAVED = 0.02  # of the permits: the default burst
 LEEWAY = 0.02  # of the period: how late a permit may be used, beside what the burst allows
 LATE = 0.5  # seconds that a timer may come late, at most
 ROUNDING = 1e-6  # seconds: rounding of sums of times must not make a permit late
-LONGEST = 0.4  # seconds for which permits are leased at once
-MORE = 2  # calls
+LONGEST_BLOCK = 0.4  # seconds for which permits are leased at once
+MORE_CALLS = 2  # calls
 NAPS = 0.01, 0.02  # seconds: several calls begin together, because each wake-up of a task costs
 NAP_CALLS = 10  # of the whole job that begin together at a high rate, after a shorter nap
 WAKES_LATE = 0.01  # seconds that a task may wake late and still use its permits
@@ -348,7 +348,7 @@ class BlockSize:
     # wait has no more rows or no free slots, and would only let permits become stale.
 
     def __init__(self, limits: Sequence[RateLimit]) -> None:
-        self._ahead = min([LONGEST, *map(_patience, limits)])
+        self._ahead = min([LONGEST_BLOCK, *map(_patience, limits)])
         self._calls = 1
         self._begun = 0
         self._has_waited = False
@@ -371,9 +371,9 @@ class BlockSize:
     def next(self, now: float, least: float = 0.0) -> int:
         """The calls to ask permits for now: those of `least` seconds at least, for until then no other permits come."""
         if self._since is not None:
-            ahead = max(least, LONGEST if self._has_waited else self._ahead)
+            ahead = max(least, LONGEST_BLOCK if self._has_waited else self._ahead)
             found = math.ceil(self._begun / max(now - self._since, ROUNDING) * ahead)
-            self._calls = max(1, min(2 * self._calls, found + MORE * self._has_waited))
+            self._calls = max(1, min(2 * self._calls, found + MORE_CALLS * self._has_waited))
         self._since, self._begun, self._has_waited = now, 0, False
         return self._calls
 

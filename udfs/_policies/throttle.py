@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from .call_outcome import is_unlikely
 
-ENOUGH = 10  # refusals among the last 2 * ENOUGH answers are evidence of a limit for all calls
-FEW, LAST = 5, 100  # refusals among the last answers that correct a pace, without a pause
-STEADY = 1.0  # seconds between two corrections, at least
+ENOUGH_REFUSALS = 10  # refusals among the last 2 * ENOUGH_REFUSALS answers are evidence of a limit for all calls
+FEW_REFUSALS, LAST_ANSWERS = 5, 100  # refusals among the last answers that correct a pace, without a pause
+CORRECTION_GAP = 1.0  # seconds between two corrections, at least
 GROWTH, SLOWEST_GROWTH = 5.0, 20.0  # seconds in which a pace doubles: at first, and at most after corrections
 FREE_AFTER = 4.0  # times the growth, after which the pace is lifted
-# Such waits are those of a quota, of a minute for example. While calls are paced half of ENOUGH refusals show that it
+# Such waits are those of a quota, of a minute for example. While calls are paced half of ENOUGH_REFUSALS show that it
 # is used up: if more had to come, the pace would be lowered before, and the next quota used late.
 LONG = 8.0  # seconds
 GROWN, IN_VAIN = 1.05, 3  # so many corrections in a row, of paces that had grown less than this, have not helped
@@ -27,11 +27,11 @@ NEEDED = 1.25  # times the calls in flight that a pace needs by Little's law, fo
 NEWEST = 0.05  # the weight of the newest latency in their mean
 PATIENCE = 1.0  # seconds after which another call may probe: one that hangs must not stop all
 MOST_PAUSED = 300.0  # seconds by which pauses without an accepted call move deadlines, at most: rows must end
-SHORTEST = 1e-3  # seconds over which a pace is measured, at least
+SHORTEST_MEASURED = 1e-3  # seconds over which a pace is measured, at least
 # Chance explains a share of refusals of up to 5%, or a quarter more than were seen before. What exceeds that pauses all
 # calls if chance gives it once in a million answers, and corrects a pace if once in a thousand.
 LEAST_SHARE, MORE, KNOWN = 0.05, 1.25, 50
-RARE, VERY_RARE = math.log(1e3), math.log(1e6)
+RARE_BY_CHANCE, VERY_RARE_BY_CHANCE = math.log(1e3), math.log(1e6)
 
 
 class Phase(enum.Enum):
@@ -144,8 +144,8 @@ class Throttle:
         elif self._is_probing:
             # Measured up to the end of the pause: after it there may have been no call to probe with.
             few = self._rejected <= FEW_REFUSED * self._accepted
-            seconds = max(SHORTEST, self._worked if few else self._ends - self._measured)
-            self._pace = self._accepted / seconds if self._accepted >= FEW else 0.0
+            seconds = max(SHORTEST_MEASURED, self._worked if few else self._ends - self._measured)
+            self._pace = self._accepted / seconds if self._accepted >= FEW_REFUSALS else 0.0
             self._measured, self._accepted, self._rejected = now, 0, 0
             self._enter(Phase.PACED, now)
 
@@ -166,8 +166,8 @@ class Throttle:
         if self._is_refusing(free, until - now):
             self._in_vain = in_vain
             # The median of their waits, not the longest: one server of many may be wrong.
-            self.pause(statistics.median_high(one.until for one in list(self._refusals)[-ENOUGH:]), now)
-        elif not free and now - self.since >= STEADY and (self._pace or self._answers >= FEW):
+            self.pause(statistics.median_high(one.until for one in list(self._refusals)[-ENOUGH_REFUSALS:]), now)
+        elif not free and now - self.since >= CORRECTION_GAP and (self._pace or self._answers >= FEW_REFUSALS):
             self._correct(in_vain, now)
 
     def pause(self, until: float, now: float) -> None:
@@ -185,7 +185,7 @@ class Throttle:
         self._phase, self.since, self._next = phase, now, now
         self._is_probing = False
         self._answers = self._refused = 0
-        self._refusals: deque[_Refusal] = deque(maxlen=LAST)
+        self._refusals: deque[_Refusal] = deque(maxlen=LAST_ANSWERS)
 
     def _pace_at(self, now: float) -> float:
         """The pace now: it grows as CUBIC's window, slowly near what was accepted, and fast beyond."""
@@ -193,7 +193,7 @@ class Throttle:
 
     def _is_refusing(self, free: bool, wait: float) -> bool:
         """Whether the service refuses half of the last calls or more, and not by chance."""
-        enough = ENOUGH if free or wait < LONG else ENOUGH // 2
+        enough = ENOUGH_REFUSALS if free or wait < LONG else ENOUGH_REFUSALS // 2
         if len(self._refused_of(2 * enough)) < enough:
             return False
         for count, refusal in enumerate(reversed(self._refusals), 1):
@@ -202,15 +202,15 @@ class Throttle:
                 continue
             seen = refusal.refusals / before if free and before >= KNOWN else 0.0
             background = max(self._background, seen)
-            if is_unlikely(count, calls, max(LEAST_SHARE, MORE * background), VERY_RARE):
+            if is_unlikely(count, calls, max(LEAST_SHARE, MORE * background), VERY_RARE_BY_CHANCE):
                 self._background = background
                 return True
         return False
 
     def _correct(self, in_vain: int, now: float) -> None:
         """Lower the pace by the share refused, or lift it if that has not helped; give a crowded slow start a pace."""
-        refused, calls = len(self._refused_of(LAST)), min(LAST, self._answers + self._refused)
-        if refused < FEW or not is_unlikely(refused, calls, MORE * self._background, RARE):
+        refused, calls = len(self._refused_of(LAST_ANSWERS)), min(LAST_ANSWERS, self._answers + self._refused)
+        if refused < FEW_REFUSALS or not is_unlikely(refused, calls, MORE * self._background, RARE_BY_CHANCE):
             return
         if not self._pace and refused < CROWDED * calls:
             return

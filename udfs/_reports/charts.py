@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 BUCKET = math.log(1.01 / 0.99)  # of the sketch; bars of whole buckets, or they would beat against each other
-LEAST = 1e-8  # seconds; what took no time has no logarithm
+SHORTEST_SHOWN = 1e-8  # seconds; what took no time has no logarithm
 BARS = 48
 NARROWEST = 36  # buckets: a factor of two, so that equal calls are one slim bar, and not all there is
 POINTS = 48
@@ -86,7 +86,7 @@ def segments_of(parts: Mapping[str, float], whole: float) -> list[Segment]:
 
 def histogram_of(latency: Mapping[str, Any], quantiles: Sequence[str]) -> Histogram | None:
     """The figures of `latency`, and these quantiles of it; nothing without calls."""
-    buckets = [(math.floor(_log(max(seconds, LEAST))), count) for seconds, count in latency["histogram"]]
+    buckets = [(math.floor(_log(max(seconds, SHORTEST_SHOWN))), count) for seconds, count in latency["histogram"]]
     if not buckets:
         return None
     first, last = buckets[0][0], max(number for number, _ in buckets) + 1
@@ -114,7 +114,7 @@ def histogram_of(latency: Mapping[str, Any], quantiles: Sequence[str]) -> Histog
     def at(seconds: float) -> float:
         return min(100.0, max(0.0, (_log(seconds) - first) * width))
 
-    marks = [Mark(name, at(max(latency[name], LEAST)), latency[name]) for name in quantiles]
+    marks = [Mark(name, at(max(latency[name], SHORTEST_SHOWN)), latency[name]) for name in quantiles]
     shortest, longest = math.exp(first * BUCKET), math.exp(last * BUCKET)
     return Histogram(bars, [Mark("", at(time), time) for time in _ticks(shortest, longest)], marks, highest)
 

@@ -11,8 +11,8 @@ from typing import Any
 from .._text.figures import noun, things
 from .._text.safe import which_errors
 
-NOW = 5.0  # seconds; rows/s are those of the last few
-LATELY = 30.0  # seconds; the time left is estimated from these, as it would jump about with the others
+RATE_SECONDS = 5.0  # seconds; rows/s are those of the last few
+ESTIMATE_SECONDS = 30.0  # seconds; the time left is estimated from these, as it would jump about with the others
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,9 @@ class ProgressTracker:
             while len(samples) > 2:  # the first and the last are enough
                 del samples[1]
             return (mean := _rate(samples[0], samples[-1])), mean
-        while len(samples) > 2 and samples[1][0] <= now - LATELY:
+        while len(samples) > 2 and samples[1][0] <= now - ESTIMATE_SECONDS:
             samples.popleft()
-        since = next((sample for sample in reversed(samples) if sample[0] <= now - NOW), samples[0])
+        since = next((sample for sample in reversed(samples) if sample[0] <= now - RATE_SECONDS), samples[0])
         return _rate(since, samples[-1]), _rate(samples[0], samples[-1])
 
 

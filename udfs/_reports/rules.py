@@ -13,7 +13,7 @@ from .._text.safe import one_line
 from .function_figures import FunctionFigures, rounded_up
 
 MUCH = 0.5  # of the calls' time, of a state, of a processor
-MANY = 0.2  # of the attempts, of the rows
+MANY_SHARE = 0.2  # of the attempts, of the rows
 FEW_SLOTS = 8  # a service may take no more, and the user may know
 MANY_TIMEOUTS = 0.3  # of the calls' time
 SECOND = 0.2  # of the time: a second limit, which holds when the first is gone
@@ -21,7 +21,7 @@ BLOCKS = 0.15  # of the time: with calls in flight, whose latency the blocks bec
 NO_WAIT = 1e-3  # seconds; what takes less hardly waits for a service
 SLOW = 5  # times as long as half of the calls
 LITTLE = 0.1  # of the time: another change is looked for
-SOME = 0.01  # of the time
+SOME_SHARE = 0.01  # of the time
 ROOM = 10  # times as many rows as slots in a queue that hardly any slow call fills
 MOST_ROWS = 1_000_000  # in a queue that a user would want
 FEW_HITS = 0.05  # of the rows that a store is asked for
@@ -194,9 +194,9 @@ def _blocks(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 def _failures(f: FunctionFigures) -> Iterator[Diagnosis]:
     retried, failed = f.part("retries", of="attempts"), f.part("failures", of="rows")
-    if f.part("throttled", of="attempts") >= MANY:
+    if f.part("throttled", of="attempts") >= MANY_SHARE:
         yield Diagnosis(f"{_slots(f)}, but {_refused(f)}", _lower_limit(f), is_sure=False)
-    if retried >= MANY:
+    if retried >= MANY_SHARE:
         gain, retries = f.if_no_attempt_failed(), f"{share(retried)} of the attempts were retries{mostly(f.errors)}"
         yield Diagnosis(
             f"{_slots(f)}, and {retries}: what fails is the limit",
@@ -205,7 +205,7 @@ def _failures(f: FunctionFigures) -> Iterator[Diagnosis]:
             is_sure=False,  # failed attempts may take less time than others
         )
     yield from _unkept(f, _slots(f))
-    if failed >= MANY:
+    if failed >= MANY_SHARE:
         yield Diagnosis(
             f"{_slots(f)}, but {share(failed)} of the rows failed{mostly(f.errors)}: their calls were made in vain",
             "first look why they fail (run.metrics has examples): more capacity may make more calls fail",
@@ -333,7 +333,7 @@ def _head_of_line(f: FunctionFigures) -> Iterator[Diagnosis]:
 
 
 def _winding_down(f: FunctionFigures) -> Iterator[Diagnosis]:
-    opens_long = f.opening >= max(SOME, f.share(f.top) / 2)
+    opens_long = f.opening >= max(SOME_SHARE, f.share(f.top) / 2)
     half = f.latency("p50")
     is_slow = not _is_even(f) and half > 0 and not opens_long and f.waiting_beyond(half) >= MUCH * f.share(f.top)
     if is_slow:
@@ -466,7 +466,7 @@ def _limit(f: FunctionFigures) -> Iterator[Diagnosis]:
     given = _given_limits(f)
     if f.count("refused_seconds") >= MUCH * f.time[f.top] or (f.count("throttled") and not given):
         yield Diagnosis(f"calls were held back because {_refused(f)}", _lower_limit(f), is_sure=False)
-    if f.part("throttled", of="attempts") >= SOME:
+    if f.part("throttled", of="attempts") >= SOME_SHARE:
         allowed = _shown_limit(f, f.limit) if len(f.limits) > 1 and f.limit else " and ".join(f"{n}=" for n in given)
         yield Diagnosis(f"calls waited for {allowed}, and still {_refused(f)}", _lower_limit(f), is_sure=False)
     yield from _unkept(f, "calls waited for what you allow")

@@ -16,9 +16,9 @@ from .rules import Diagnosis, at_most, diagnosis, mostly
 FEW_CALLS = 50
 SHORT = 1.0  # seconds
 LONG = 10  # times the longest call: few calls tell as much then
-MOST = 0.6  # of the time: one state alone is the answer
+DOMINANT_SHARE = 0.6  # of the time: one state alone is the answer
 LITTLE = 0.35  # of the time: no state is
-CLOSE = 0.8  # of what cost most: is named too
+NEARLY_AS_MUCH = 0.8  # of what cost most: is named too
 IN_ALL = 0.5  # of the run's time: the function's own is named beside it
 
 Sureness = Literal["sure", "likely", "not clear"]
@@ -91,11 +91,11 @@ def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
         text += f"went to {f.top.value}, but "
     text += f"{found.seen}; {found.change}"
     second = f.ranking[1]
-    is_close = f.share(second) >= CLOSE * cost
+    is_close = f.share(second) >= NEARLY_AS_MUCH * cost
     sureness: Sureness = "likely"
     if cost < LITTLE:
         sureness = "not clear"
-    elif cost >= MOST and found.is_sure and not is_close:
+    elif cost >= DOMINANT_SHARE and found.is_sure and not is_close:
         sureness = "sure"
     if is_close:
         text += f"; {second.value} took {share(f.share(second))}"

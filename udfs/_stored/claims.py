@@ -15,9 +15,11 @@ from .._loop.shutdown import end_tasks
 from .._policies.options import Options
 from .stored_results import Found, StoredResults, StoreOperator
 
-MOMENT = 0.2  # seconds after which a lookup is old: where limits hold calls back, so many are claimed as begin in it
-AHEAD = 0.02  # seconds: as many are claimed beyond the free slots as begin in this time
-SHORTEST, LONGEST = 0.002, 0.05  # seconds between two looks whether leases of others have ended
+LOOKUP_AGE = (
+    0.2  # seconds after which a lookup is old: where limits hold calls back, so many are claimed as begin in it
+)
+CLAIMED_AHEAD = 0.02  # seconds: as many are claimed beyond the free slots as begin in this time
+SHORTEST_WAIT, LONGEST_WAIT = 0.002, 0.05  # seconds between two looks whether leases of others have ended
 TRIED_AT_ONCE = 100  # leases of others that one look tries to get
 PATIENCE = 180.0  # seconds that a row without a timeout waits for the call of another task
 
@@ -65,7 +67,7 @@ class Claims:
         self._held: dict[bytes, tuple[Row, float]] = {}
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._pause = SHORTEST
+        self._pause = SHORTEST_WAIT
         self._ahead, self._claimed, self._last = 1, 0, (0.0, 0)
         self._is_closed = False
         self._context = contextvars.copy_context()
@@ -91,7 +93,7 @@ class Claims:
         Returns:
             Whether it has to be.
         """
-        if self._stored.leases is None and call.rows[0].record.looked_up + MOMENT >= self._clock():
+        if self._stored.leases is None and call.rows[0].record.looked_up + LOOKUP_AGE >= self._clock():
             return False
         self._undecided.append(call)
         if self._task is None:
@@ -116,7 +118,7 @@ class Claims:
                 calls, self._undecided = self._undecided, []
                 (last, before), (now, begun) = self._last, (self._clock(), self._claimed - len(self._ready))
                 await self._look_up([left for call in calls if (left := self._leased(call, now)) is not None])
-                seconds = MOMENT + self._clock() - now if self._is_limited else AHEAD
+                seconds = LOOKUP_AGE + self._clock() - now if self._is_limited else CLAIMED_AHEAD
                 soon = math.ceil(seconds * (begun - before) / max(now - last, 1e-6))
                 self._ahead = max(1, min(soon, 2 * self._ahead, self._pool.capacity))
                 self._last, self._claimed = (now, begun), self._claimed + len(calls)
@@ -171,7 +173,7 @@ class Claims:
                 self._undecided.append(row)  # which looks for `end` once more
             else:  # behind the keys that were not tried
                 self._held[key] = self._held.pop(key)
-        self._pause = SHORTEST if len(self._undecided) > before else min(2 * self._pause, LONGEST)
+        self._pause = SHORTEST_WAIT if len(self._undecided) > before else min(2 * self._pause, LONGEST_WAIT)
         if self._undecided:
             self._start()
         else:

@@ -28,9 +28,9 @@ BYTES_AT_ONCE = 16 * 2**20  # about so many of results
 UNSEEN_ROWS = 1_000  # that are looked up together while no result's size is known
 FEW_ROWS = 100  # that are looked up together after a lookup that has failed; twice as many after each that has not
 STORE_CLOSE_LIMIT = 10.0  # seconds
-REST = 5.0  # seconds for which a store that has failed is not asked
+STORE_REST = 5.0  # seconds for which a store that has failed is not asked
 WRITTEN_TOGETHER = 100  # results
-LINGER = 0.05  # seconds that a result waits for others
+WRITE_LINGER = 0.05  # seconds that a result waits for others
 
 _ANSWERS = frozenset((bytes, type(None)))
 Found = list[Any] | StoredFailure | None
@@ -238,8 +238,10 @@ class StoredResults:
                 raise AsyncUDFError(
                     f"{safe_str(error)}; with on_store_error='call' the job goes on without it"
                 ) from error
-            self._rests_until = self._clock() + REST
-            self._warn("failed", f"{safe_str(error)}; calls go on without it, and it is asked again every {REST:g} s")
+            self._rests_until = self._clock() + STORE_REST
+            self._warn(
+                "failed", f"{safe_str(error)}; calls go on without it, and it is asked again every {STORE_REST:g} s"
+            )
             return None
 
     def _warn(self, kind: str, message: str) -> None:
@@ -294,7 +296,7 @@ class StoreWriter:
         if len(self._waiting) >= WRITTEN_TOGETHER or self._is_urgent():
             self._start()
         elif self._timer is None:
-            self._timer = self._operator.loop.call_later(LINGER, self._start, context=self._context)
+            self._timer = self._operator.loop.call_later(WRITE_LINGER, self._start, context=self._context)
 
     def _start(self) -> None:
         self._stop_timer()

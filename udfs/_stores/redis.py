@@ -17,10 +17,12 @@ from .keys import KEY_BYTES
 
 SCHEMES = ("redis", "rediss", "unix")
 SCANNED_AT_ONCE = 1000
-IDLE = 30.0  # seconds of silence after which a NAT or a load balancer may have dropped a connection without a sign
+SILENT_FOR = (
+    30.0  # seconds of silence after which a NAT or a load balancer may have dropped a connection without a sign
+)
 LEAVING = 0.1  # seconds to close such a connection: its other end may not answer
 COUNTING = 0.5  # seconds at most, for figures that nobody waits for
-LONGEST = 10**15  # milliseconds, 30,000 years: a server adds them to its clock, and both have to fit in 63 bits
+LONGEST_TTL = 10**15  # milliseconds, 30,000 years: a server adds them to its clock, and both have to fit in 63 bits
 ANY, FLAG, SECONDS = ".*", "(?i:true|false|yes|no|y|n|1|0|t|f)", r"(?=.*[1-9])\d*\.?\d+"
 OPTIONS: dict[str, tuple[str, str]] = {  # of a URL: what a value must be, as a pattern and in words
     "db": (r"\d{1,9}", "the number of a database"),
@@ -109,7 +111,7 @@ class RedisResults:
         if ttl is None:
             await self._ask(self._client.mset(names))
             return
-        ends = int(min(max(1, ttl * 1000), LONGEST))
+        ends = int(min(max(1, ttl * 1000), LONGEST_TTL))
         await self._ask_all([("SET", name, value, "PX", ends) for name, value in names.items()])
 
     async def close(self) -> None:
@@ -144,7 +146,7 @@ class RedisResults:
     async def _ask(self, answer: Awaitable[Any]) -> Any:
         self._answers = False  # until it has: it may fail, or be cancelled
         idle_since, self._asked_at = self._asked_at, asyncio.get_running_loop().time()
-        if self._asked_at > idle_since + IDLE:
+        if self._asked_at > idle_since + SILENT_FOR:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(LEAVING):
                     await self._client.connection_pool.disconnect(inuse_connections=False)
