@@ -11,7 +11,7 @@ from .._errors.task_faults import is_at_a_limit
 from .._metrics.time_account import State
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import CapacityPolicy
-from .._policies.rate_limit import Permits, take, tightest
+from .._policies.rate_limit import Permits, RateLimit, limit_label, take, tightest
 from .row import Call
 from .slots import CallSlot, SlotPool
 
@@ -139,7 +139,7 @@ class PermitGate(Gate):
     """`rate_limit`: `wait` takes the permits of an attempt that all other gates let begin.
 
     Args:
-        limits: each limit as people are shown it.
+        limits: all of them.
         costs: of each attempt, in permits of each limit; None if each call has costs of its own.
         own: the permits of the task's own limits, each with its place in `rate_limit`.
         shared: the places of the limits of the job, and their permits.
@@ -149,12 +149,13 @@ class PermitGate(Gate):
 
     def __init__(
         self,
-        limits: Sequence[str],
+        limits: Sequence[RateLimit],
         costs: Sequence[float] | None,
         own: Sequence[tuple[int, Permits]],
         shared: tuple[Sequence[int], SharedPermits] | None,
     ) -> None:
-        self.limits = limits
+        self.limits = [*map(limit_label, limits)]
+        self.limit = limit_label(max(limits, key=lambda limit: limit.interval))  # until it is known
         self._costs = costs
         self._own, self._places = [permits for _, permits in own], [place for place, _ in own]
         self._shared = shared
@@ -181,5 +182,5 @@ class PermitGate(Gate):
 
     def _turns_away(self, number: int | None, places: Sequence[int]) -> None:
         """Note which limit a call waits for; while permits are asked for it is the one that calls waited for before."""
-        if number is not None or not self.limit:
-            self.limit = self.limits[places[number or 0]]
+        if number is not None:
+            self.limit = self.limits[places[number]]

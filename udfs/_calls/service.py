@@ -23,7 +23,7 @@ from .._metrics.time_account import State
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import AdaptiveCapacity, CapacityPolicy
 from .._policies.options import Options
-from .._policies.rate_limit import ROUNDING, Bucket, RateLimit, Scope, limit_label
+from .._policies.rate_limit import ROUNDING, Bucket, RateLimit, Scope
 from .breaker import BreakerGate, HeldFailures
 from .failures import FailureBudget
 from .gates import AdaptiveGate, CallBudget, Gate, PermitGate, ShareGate, SpendGate
@@ -135,7 +135,7 @@ class Service:
         if options.rate_limit:
             gates.append(
                 PermitGate(
-                    [*map(limit_label, options.rate_limit)],
+                    options.rate_limit,
                     self._costs,
                     [(place, _bucket_of(limit)) for place, limit in enumerate(options.rate_limit)],
                     None,
@@ -176,7 +176,7 @@ class Service:
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
             own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
             shared = (places, running(SharedPermits(link, names.rates(limits)))) if places else None
-            gates.append(PermitGate([*map(limit_label, limits)], self._costs, own, shared))
+            gates.append(PermitGate(limits, self._costs, own, shared))
         if (failures := self.failures) is not None:
             failures.tally = running(SharedFailures(link, query, identity.part, failures.budget, failures.spent))
         return gates
