@@ -267,6 +267,7 @@ class TestWhatSparkRefusesTheTestKitRefuses:
     REFUSED = [
         ("char(4)", r"call is declared as char\(4\), which Spark takes from no Python function; declare string"),
         ("array<varchar(4)>", r"call is declared as array<varchar\(4\)>, which Spark takes .*; declare string"),
+        ("decimal(39,0)", r"call is declared as decimal\(39,0\), which Spark takes .*; declare another type"),
         ("interval year to month", r"interval year to month, which .*; declare int, the number of months"),
         ("strnig", r"'strnig' is no type that can be read without a Spark session; make one first, or correct it"),
         ("a int, b", r"'a int, b' is no type"),

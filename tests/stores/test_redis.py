@@ -241,7 +241,7 @@ def test_idle_connections_that_something_on_the_way_has_forgotten(
             assert await store.get_many([key(1)]) == [b"a"]
             assert way.connections == made, "it was just used"
             way.forget()
-            monkeypatch.setattr("asyncudf._stores.redis.IDLE", 0.0)  # stands for the silence
+            monkeypatch.setattr("asyncudf._stores.redis.SILENT_FOR", 0.0)  # stands for the silence
             async with asyncio.timeout(3):  # less than it would wait for an answer
                 found = await asyncio.gather(*(store.get_many([key(n)]) for n in range(3)))
             assert found == [[b"a"]] * 3

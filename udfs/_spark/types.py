@@ -27,7 +27,7 @@ def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:
     """
     try:
         return with_objects(to_arrow(declared), declared)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         way_out = next((text for kind, text in _INSTEAD if kind in map(type, inside(declared))), "declare another type")
         raise FunctionError(
             f"{who} is declared as {declared.simpleString()}, which Spark takes from no Python function; {way_out}"
