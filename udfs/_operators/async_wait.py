@@ -72,7 +72,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # so rows wait in the input, and a slot takes one when its call can begin. `_take` is the only place where elements
     # leave the input, but for `_burst`, whose row is in its slot (`record`) or in `_records` until it needs a place.
     #
-    # Rows come, calls end, the output has room: each such event first changes the state where it belongs, and then
+    # Rows come, calls end, the output can take more: each such event first changes the state where it belongs, and then
     # calls `pump`, which looks at the state alone. `work` is the life of a slot, which makes the calls.
     #
     # len(_queue) <= queue_size; calls in progress that count <= capacity
