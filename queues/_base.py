@@ -51,8 +51,7 @@ class StreamElementQueue(ABC):
     @property
     def places(self) -> int:
         """How many entries may be put now."""
-        places = self.most - len(self.line)
-        return max(0, places)
+        return max(0, self.most - len(self.line))
 
     def try_put(self, element: StreamElement) -> Entry | None:
         """Put an element at the end of the line.

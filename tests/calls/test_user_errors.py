@@ -174,7 +174,8 @@ def test_an_interrupt_in_a_check_fails_the_task_under_every_policy() -> None:
             run_rows(call, [1], returnType="bigint", on_error=policy)
 
 
-def test_a_mismatch_is_checked_once() -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_mismatch_is_checked_once(waits: bool) -> None:
     """Validating a result calls code of the user, so it is not done again for the message."""
     looks = []
 
@@ -184,6 +185,8 @@ def test_a_mismatch_is_checked_once() -> None:
             raise TypeError
 
     async def call(n: int) -> Any:
+        if waits:
+            await asyncio.sleep(1)
         return Looked()
 
     assert run_rows(call, [1], returnType="bigint", on_error="null") == [None]

@@ -239,8 +239,8 @@ class Calls:
                 return
             try:
                 value = result if validate is None else validate(result)
-            except BaseException:  # a type mismatch: checked again where errors are counted
-                self.coroutine_ended(slot, row, [(result,)], None)
+            except BaseException as error:  # to check it again would run code of the user's again
+                self.coroutine_ended(slot, row, None, error)
                 return
             slot.call = row.slot = None
             row.is_over = True
@@ -269,10 +269,10 @@ class Calls:
         if slot.call is call:
             self._end(call, slot, results, error)
             return
-        # A ResultFuture has ended the attempt before.
-        call.trouble.running_on = [one for one in call.trouble.running_on if one is not slot]
-        if call.is_over and not call.trouble.running_on:  # the deadline was for its coroutine
-            self.deadlines.stop(call)
+        if slot in call.trouble.running_on:  # a ResultFuture has ended the attempt before
+            call.trouble.running_on = [one for one in call.trouble.running_on if one is not slot]
+            if call.is_over and not call.trouble.running_on:  # the deadline was for its coroutine
+                self.deadlines.stop(call)
 
     def _delivered(
         self, slot: CallSlot, call: Call, attempt: int, results: Results | None, error: BaseException | None
