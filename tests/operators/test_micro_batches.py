@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -143,7 +144,9 @@ class TestVectorized:
         got = run_rows(swap, [{"a": 1, "b": "x"}, {"a": 2, "b": None}], batch_size=2)
         assert got == [{"a": "x", "b": 1}, {"a": None, "b": 2}]
 
-    @pytest.mark.parametrize(("answer", "said"), [([1], "returned list"), (pd.Series([1, 2]), "2 results for 1 rows")])
+    @pytest.mark.parametrize(
+        ("answer", "said"), [(np.array([1]), "returned ndarray"), (pd.Series([1, 2]), "2 results for 1 rows")]
+    )
     def test_a_wrong_answer_is_an_error_that_says_so(self, answer: Any, said: str) -> None:
         async def wrong(x: pd.Series) -> pd.Series:
             return answer

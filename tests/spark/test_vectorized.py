@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from asyncudf import async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import RetryStrategy, RuntimeContext, async_pandas_udf, ordered_wait, unordered_wait
 
 pytestmark = pytest.mark.spark
 
@@ -141,7 +141,7 @@ def test_a_dataframe_parameter_gets_the_named_columns_in_the_operator_form(numbe
 
 
 def test_an_answer_that_is_no_vector_of_the_rows_fails_their_batch_only(numbers):
-    answers = [lambda rows: rows[:-1], list, lambda rows: 5, lambda rows: None]  # a row too few, a list, ...
+    answers = [lambda rows: rows[:-1], tuple, lambda rows: 5, lambda rows: None]  # a row too few, a tuple, ...
 
     @async_pandas_udf("bigint", batch_size=5, on_error="capture")
     async def sloppy(id: pd.Series) -> pd.Series:
@@ -162,6 +162,18 @@ def test_one_value_that_does_not_fit_affects_its_row_only(numbers):
 
     found = [row[0] for row in numbers.select(one_too_large("id")).collect()]
     assert [r.value for r in found] == [None if i == 12 else i for i in range(25)]
+
+
+def test_a_list_answers_for_each_row_and_only_failed_rows_are_called_again(numbers):
+    @async_pandas_udf(batch_size=10, on_error="null", retry=RetryStrategy.fixed_delay(2, 0.01))
+    async def bulk(id: pd.Series, context: RuntimeContext) -> list[str | Exception]:
+        number = context.attempt_number
+        return [ValueError(i) if i == 3 or (i % 10 == 7 and number == 1) else f"{number}, {len(id)}" for i in id]
+
+    found = [row[0] for row in numbers.select(bulk("id")).collect()]
+    assert found[3] is None
+    assert {found[7], found[17]} <= {"2, 1", "2, 2", "2, 3"}, "without the rows that succeeded"
+    assert [answer for i, answer in enumerate(found) if i not in (3, 7, 17)] == ["1, 10"] * 17 + ["1, 5"] * 5
 
 
 def test_an_exception_fails_all_rows_of_its_call(numbers):

@@ -196,6 +196,11 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
             user part and their query in every message, with or without `redact`.
         batch_size: rows in a call of a vectorized function; 100 unless given.
         batch_linger: seconds after which a batch that is not full is called; at the end of the input unless given.
+        batch_weight: a plain function of a row's arguments that gives its weight, such as bytes or tokens.
+        max_batch_weight: what the rows of a call may weigh together; a row that is heavier has a call of its own.
+        split_failed: calls the halves of a batch whose call has failed as a whole, and their halves, until only the
+            rows because of which it fails are left: at most two calls for each halving and each such row. Attempts
+            that `retry` has left come first. Rows that have succeeded are never called again.
         resources: async context managers that each task opens once, on the loop of the calls: a function with the name
             of the parameter, or a dict from parameter names to functions or classes.
         deterministic: lets Spark's optimizer copy the function to where its result is used, which calls it more than

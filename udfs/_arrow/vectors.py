@@ -58,23 +58,26 @@ class VectorCodec:
     def decode(self, result: Any, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
         """The values of a vector of results, in the order of the rows that it was made of.
 
-        A TypeMismatchError stands for a value that does not fit the declared type, for the validator to raise.
+        An exception stands for a row that has none: the function has answered so, in a list or in a Series of objects,
+        or its value does not fit the declared type (a TypeMismatchError).
 
         Raises:
             ResultError: the result is no vector, or not one of these rows.
         """
         pd: Any = sys.modules.get("pandas")  # a function that returns its vectors has imported it
-        is_array = isinstance(result, (pa.Array, pa.ChunkedArray))
-        if not is_array and (pd is None or not isinstance(result, (pd.Series, pd.DataFrame))):
+        is_array, is_list = isinstance(result, (pa.Array, pa.ChunkedArray)), isinstance(result, list)
+        if not (is_array or is_list) and (pd is None or not isinstance(result, (pd.Series, pd.DataFrame))):
             check_awaited(self._function, result)
             raise ResultError(
                 f"{self._function} is vectorized and returned {type(result).__name__}; "
-                "return a pd.Series, a pd.DataFrame or a pa.Array with one value for each row"
+                "return a pd.Series, a pd.DataFrame, a pa.Array or a list with one value for each row"
             )
         if len(result) != len(rows):
             raise ResultError(
                 f"{self._function} returned {len(result)} results for {len(rows)} rows; give one for each row"
             )
+        if is_list:
+            return result  # type: ignore[no-any-return]
         if is_array:
             return _as_declared(read_back(self._function, result), self._declared, result.type)
         result = self._in_order(result, rows)

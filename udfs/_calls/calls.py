@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from .._errors.exceptions import AsyncTimeoutError
+from .._errors.exceptions import AsyncTimeoutError, ResultError
 from .._errors.http import Refusal, used_up_quota
 from .._errors.records import is_fatal, is_no_rows_fault
 from .._errors.task_faults import is_of_another_loop
@@ -29,9 +29,9 @@ from .._functions.signature import FunctionSpec
 from .._policies.options import Options
 from .._policies.retry import EndedAttempt
 from .interfaces import CallingOperator, RowSharing
-from .invokers import Costs, Invoker, copied, with_own_arguments
-from .outcomes import CallCounts, ErrorPolicy, ResultChecker, Validate
-from .row import NO_TROUBLE, Call, Row, element_of
+from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
+from .outcomes import CallCounts, ErrorPolicy, ResultChecker, Validate, usual_error
+from .row import NO_TROUBLE, Batch, Call, JointAttempt, Row, element_of
 from .service import Service
 from .slots import CallSlot, SlotPool
 from .timers import ROUNDING, Deadlines
@@ -62,6 +62,9 @@ class Calls:
     # An attempt may end by its coroutine, its ResultFuture, its own limit or the row's deadline, or by several of them.
     # The first counts: each of `returned`, `_end` and `_abandon_slots` takes the call away from its slot, so that later
     # ones find none.
+    #
+    # A `Batch` is one call until its rows end differently. Then it is over, and each of its rows that is not done is a
+    # call: it backs off alone, and is called again in a `JointAttempt` with others that are ready.
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class Calls:
         pool: SlotPool,
         service: Service,
         costs: Costs,
+        bounds: BatchBounds,
         *,
         validate: Validate | None,
         may_edit: bool,
@@ -82,6 +86,7 @@ class Calls:
         self._options = options
         self.pool = pool
         self._costs = costs
+        self._bounds = bounds
         self.service = service
         self._rng = rng
         self._loop = operator.loop
@@ -141,11 +146,45 @@ class Calls:
         """The next call whose attempt may begin."""
         while self.ready:
             call = self.ready.popleft()
-            if self._is_late(call):
-                self._expire(call)
-            if not (call.is_over or call.trouble.is_held or call.slot is not None):  # it may be twice among them
-                return call
+            if type(call) is JointAttempt:
+                if call.keep([row for row in call.rows if self._may_go_on(row)]):
+                    return call
+            elif self._may_go_on(call):
+                return self._joint(call) if type(call) is Row and call.attempt and self._bounds.is_many else call
         return None
+
+    def _may_go_on(self, call: Call) -> bool:
+        """Whether a ready call still needs an attempt."""
+        if self._is_late(call):
+            self._expire(call)
+        return not (call.is_over or call.trouble.is_held or call.slot is not None)  # it may be twice among them
+
+    def _joint(self, row: Row) -> JointAttempt | None:
+        """An attempt of this row and of those behind it that are to be called again, as many as one call takes."""
+        rows, ready, bounds = [row], self.ready, self._bounds
+        weight = self.weight_of(row)
+        while weight is not None and ready and len(rows) < bounds.size:
+            other = ready[0]
+            if type(other) is not Row or not other.attempt:
+                break
+            if not self._may_go_on(ready.popleft()) or (more := self.weight_of(other)) is None:
+                continue
+            if (weight := weight + more) > bounds.most_weight:
+                ready.appendleft(other)
+                break
+            rows.append(other)
+        return self.next_ready() if weight is None else JointAttempt(rows)  # type: ignore[return-value]
+
+    def weight_of(self, row: Row) -> float | None:
+        """What a row weighs in its batch; a row of which that cannot be told has failed."""
+        if not self._bounds.weighs:
+            return 0.0
+        try:
+            return self._bounds.weight_of(row.record[0])
+        except BaseException as error:  # code of the user's
+            self.counts.error(error)
+            self.conclude(row, [error])
+            return None
 
     def begin(self, slot: CallSlot, call: Call) -> bool:
         """Begin an attempt of a call, if the limits allow it now; if not, the call is the next of the ready calls.
@@ -178,7 +217,9 @@ class Calls:
             self.counts.begins_again(call)
         call.attempt = number = call.attempt + 1
         slot.call, call.slot = call, slot
-        if (is_fresh := call.is_fresh) or number == 1:
+        if type(call) is JointAttempt:
+            self._begin_jointly(call, slot, now)
+        elif (is_fresh := call.is_fresh) or number == 1:
             if is_fresh:
                 self.start_deadline(call, now)
             else:  # its deadline runs already
@@ -188,7 +229,7 @@ class Calls:
                 self._sharing.begins(call, now)
         if self.asks:
             state = slot.begin_attempt(element_of(call), number)
-            state.started, state.deadline, state.is_batch = now, call.deadline, len(call.rows) > 1
+            state.started, state.deadline, state.is_batch = now, call.earliest_deadline(), len(call.rows) > 1
         if self._limits_attempts:
             self.attempt_deadlines.start(call, now)
         if self.function is not None:
@@ -196,6 +237,20 @@ class Calls:
         values = call.values
         deliver = partial(self._delivered, slot, call, number)
         return self._invoker.invoke(copied(values) if self._copies else values, deliver)
+
+    def _begin_jointly(self, call: JointAttempt, slot: CallSlot, now: float) -> None:
+        """An attempt of several calls begins: of each row, and no new call."""
+        self.counts.begins_jointly()
+        call.began = now
+        for row in call.rows:
+            self._give_back(row)
+            self.counts.unparks(row)
+            row.attempt += 1
+            row.slot = slot
+            if row.is_fresh:  # an outage has excused it
+                self.start_deadline(row, now)
+                if self._sharing is not None:
+                    self._sharing.begins(row, now)
 
     def follow(self, call: Call, now: float) -> None:
         """Start the deadline of a call that shares the call of another one."""
@@ -286,9 +341,12 @@ class Calls:
 
     def _end(self, call: Call, slot: CallSlot, results: Sequence[Results] | None, error: BaseException | None) -> None:
         """The attempt of a call in a slot has ended, in time or not."""
-        slot.call = call.slot = None
-        if slot.has_asked or error is not None:
-            self._report_end(slot, error)
+        slot.call = None
+        for part in call.parts:
+            part.slot = None
+        seen = error if results is None or len(call.rows) == 1 else usual_error(results)
+        if slot.has_asked or seen is not None:
+            self._report_end(slot, seen)
         self._outcome(call, results, error, slot.state.side)
 
     def _report_end(self, slot: CallSlot, error: BaseException | None) -> None:
@@ -315,10 +373,15 @@ class Calls:
             return
         if call.is_over:
             return
+        outcomes: Sequence[Results | BaseException]
         if error is None:
-            self._decide(call, results, *self._checker.checked(results or (), side), now)
+            outcomes, failure = self._checker.checked(results or (), side)
         else:
-            self._decide(call, results, [error] * len(call.rows), error, now)
+            outcomes, failure = [error] * len(call.rows), error
+        if type(call) is JointAttempt or (type(call) is Batch and error is None and failure is not None):
+            self._decide_each(call, results, outcomes, error, now)
+        else:
+            self._decide(call, results, outcomes, failure, now)
 
     def _decide(
         self,
@@ -340,51 +403,141 @@ class Calls:
             return
         if failure is not None:
             self.counts.error(failure)
-            if (code := used_up_quota(failure)) is not None:
-                self.conclude(call, [self._policy.used_up(failure, code)] * len(call.rows))
-                return
-            refusal = self.service.refusal_of(failure)
-            if refusal is not None:
-                self._take_refusal(call, outcomes, refusal)
-                return
-        try:
-            delay = self._next_delay(call, failure, results)
-        except BaseException as own:  # a predicate of the retry strategy failed
-            outcomes, delay = [own] * len(call.rows), None
+        delay, outcomes = self._delay_of(call, results, outcomes, failure, now, self._rng)
         if delay is not None:
-            if failure is None:
-                self.service.unsatisfied(now)
-            call.own_trouble().waited += delay
-            if self.service.is_broken:
-                self._renew(call)
-            self._back_off(call, delay)
+            self._back_off(call.parts, delay)
+        elif type(call) is Batch and outcomes[0] is failure and len(call.rows) > 1 and self._may_split(failure):
+            self._take_apart(call, True, now)
+            self._halve(call.rows)
         else:
             self.conclude(call, outcomes)
 
-    def _take_refusal(self, call: Call, outcomes: Sequence[Results | BaseException], refusal: Refusal) -> None:
-        """Let a refused call wait alone, without using an attempt, or fail."""
+    def _decide_each(
+        self,
+        call: Batch,
+        results: Sequence[Results] | None,
+        outcomes: Sequence[Results | BaseException],
+        error: BaseException | None,
+        now: float,
+    ) -> None:
+        """The same for an attempt whose rows go on each for itself.
+
+        Args:
+            error: of the attempt as a whole; None if each row has an outcome of its own.
+        """
+        if type(call) is JointAttempt:
+            self.counts.ended_jointly(call, now)
+        else:
+            self._take_apart(call, usual_error(outcomes) is not None, now)
+        if error is not None:
+            self.counts.error(error)
+        good, bad = list[int](), list[int]()
+        for number, (row, outcome) in enumerate(zip(call.rows, outcomes, strict=True)):
+            if not row.is_over and row.deadline is not None and now > row.deadline:
+                self._expire(row)
+            if not row.is_over:
+                (bad if isinstance(outcome, BaseException) else good).append(number)
+        if good:
+            done = JointAttempt([call.rows[number] for number in good])
+            self._decide(done, [results[number] for number in good], [outcomes[number] for number in good], None, now)  # type: ignore[index]
+        drawn = _Drawn(self._rng.random())  # rows of equal delays come back together, and are called together
+        later: dict[float, list[Call]] = {}
+        to_split: list[Row] = []
+        for number in bad:
+            row, outcome = call.rows[number], outcomes[number]
+            if error is None:
+                self.counts.error(outcome)  # type: ignore[arg-type]
+            result = None if results is None else [results[number]]
+            delay, (outcome,) = self._delay_of(row, result, [outcome], outcome, now, drawn)  # type: ignore[arg-type]
+            if delay is not None:
+                later.setdefault(delay, []).append(row)
+            elif outcome is error and len(bad) > 1 and self._may_split(error):
+                to_split.append(row)
+            else:
+                self.conclude(row, [outcome])
+        for delay, rows in later.items():
+            self._back_off(rows, delay)
+        self._halve(to_split)
+
+    def _take_apart(self, call: Batch, has_failed: bool, now: float) -> None:
+        """A call of many rows is over; its rows that are not done go on alone."""
+        call.release()
+        self.deadlines.stop(call)
+        for row in call.rows:
+            if row.deadline is not None:
+                timer = self._loop.call_later(row.deadline - now, self._expire_late, row)
+                row.trouble.timer = timer
+        self.counts.ended_in_part(call, has_failed, now)
+
+    def _may_split(self, error: BaseException) -> bool:
+        """Whether a call that failed as a whole with this error is split, to find the rows because of which it did."""
+        if not self._options.split_failed or self.service.is_broken:
+            return False
+        return not (is_fatal(error) or is_no_rows_fault(error) or issubclass(type(error), ResultError))
+
+    def _halve(self, rows: Sequence[Row]) -> None:
+        """Call each half of these rows, whose call has failed as a whole."""
+        middle = len(rows) // 2
+        for half in (rows[:middle], rows[middle:]):
+            for row in half:
+                self._park(row)
+            if half:
+                self.ready.append(JointAttempt(half))
+        self.pool.wake()
+
+    def _delay_of(
+        self,
+        call: Call,
+        results: Sequence[Results] | None,
+        outcomes: Sequence[Results | BaseException],
+        failure: BaseException | None,
+        now: float,
+        rng: random.Random,
+    ) -> tuple[float | None, Sequence[Results | BaseException]]:
+        """Seconds until the next attempt of a call, None if none follows; and the outcomes that stand then."""
+        if failure is not None:
+            if (code := used_up_quota(failure)) is not None:
+                return None, [self._policy.used_up(failure, code)] * len(call.rows)
+            if (refusal := self.service.refusal_of(failure)) is not None:
+                return self._refused(call, refusal), outcomes
+        try:
+            delay = self._next_delay(call, failure, results, rng)
+        except BaseException as own:  # a predicate of the retry strategy failed
+            return None, [own] * len(call.rows)
+        if delay is not None:
+            if failure is None:
+                self.service.unsatisfied(now)
+            for part in call.parts:
+                part.own_trouble().waited += delay
+                if self.service.is_broken:
+                    self._renew(part)
+        return delay, outcomes
+
+    def _refused(self, call: Call, refusal: Refusal) -> float | None:
+        """Seconds for which a refused call waits alone, without using an attempt; None if it has failed."""
         now, trouble = self.clock(), call.own_trouble()
         if trouble.refused is None:
             trouble.refused = now
         end = trouble.refused + MOST_REFUSED if call.deadline is None else call.deadline
         if not refusal.may_retry or now + refusal.seconds >= end:
-            self.conclude(call, outcomes)
-        else:
-            trouble.uncounted += 1
-            self.counts.throttled()
-            self._back_off(call, refusal.seconds)
+            return None
+        trouble.uncounted += 1
+        self.counts.throttled()
+        return refusal.seconds
 
-    def _next_delay(self, call: Call, error: BaseException | None, results: Sequence[Results] | None) -> float | None:
+    def _next_delay(
+        self, call: Call, error: BaseException | None, results: Sequence[Results] | None, rng: random.Random
+    ) -> float | None:
         """Seconds until the next attempt; None if no attempt follows."""
         retry = self._options.retry
         if retry is None or (
             not retry.checks_results if error is None else is_fatal(error) or is_of_another_loop(error)
         ):
             return None
-        now, number = self.clock(), call.attempt - call.trouble.uncounted
+        now, number = self.clock(), call.counted_attempts
         result = None if results is None else self._invoker.seen_by_retry(results)
         attempt = EndedAttempt(number, now - call.started, call.trouble.waited, error, result)
-        delay = retry.next_delay(attempt, self._rng)
+        delay = retry.next_delay(attempt, rng)
         if delay is not None and not _is_too_late(call, now + delay):
             return delay
         # An attempt that could not begin before the deadline is not waited for.
@@ -392,16 +545,17 @@ class Calls:
             self._sharing.leaves(call)  # the result stands for this row, and is not kept
         return None
 
-    def _back_off(self, call: Call, seconds: float) -> None:
-        self._park(call)
-        self._backing_off.add(call)
+    def _back_off(self, calls: Sequence[Call], seconds: float) -> None:
+        for call in calls:
+            self._park(call)
+        self._backing_off.update(calls)
         self._operator.waiting_has_changed()
-        self._loop.call_later(seconds, self._retry, call)
+        self._loop.call_later(seconds, self._retry, calls)
 
-    def _retry(self, call: Call) -> None:
-        self._backing_off.discard(call)
+    def _retry(self, calls: Sequence[Call]) -> None:
+        self._backing_off.difference_update(calls)
         self._operator.waiting_has_changed()
-        self.ready.append(call)
+        self.ready.extend(calls)
         self.pool.wake()
 
     def _park(self, call: Call) -> None:
@@ -430,6 +584,10 @@ class Calls:
             cause: the error of a call whose outcomes were made by `on_timeout`.
             may_hold: whether the call may be held until it is known whether its service is dead.
         """
+        if type(call) is JointAttempt:
+            for row, outcome in zip(call.rows, outcomes, strict=True):
+                self.conclude(row, [outcome], cause, may_hold=may_hold)
+            return
         if (
             may_hold
             and self.service.held_failures is not None
@@ -455,7 +613,7 @@ class Calls:
                 completed.append((result,))
             else:
                 completed.append(outcome)
-        if failed and call.attempt:
+        if failed and call.attempt and not call.trouble.is_part:
             self.counts.call_failed()
         if self.service.failures is not None:
             self.service.failures.note(failed, len(call.rows))
@@ -465,19 +623,30 @@ class Calls:
         self, call: Call, completed: Sequence[Results], outcomes: Sequence[Results | BaseException], now: float
     ) -> None:
         """The rows of the call have their results."""
-        call.is_over = True
-        if not call.attempt:
-            self.counts.uncalled(completed)
+        if type(call) is JointAttempt:
+            for row, results in zip(call.rows, completed, strict=True):
+                self._over(row, [results], now)
         else:
-            self.counts.ended(call, completed, now)
-        if not call.trouble.running_on:
-            self.deadlines.stop(call)
+            self._over(call, completed, now)
         if self._sharing is not None:
             self._sharing.complete(call, completed, outcomes)
         else:
             for row, results in zip(call.rows, completed, strict=True):
                 row.complete(results)
         self._operator.pump()
+
+    def _over(self, call: Call, completed: Sequence[Results], now: float) -> None:
+        trouble = call.trouble
+        call.is_over = True
+        if not call.attempt or trouble.is_part:
+            self.counts.uncalled(completed)
+        else:
+            self.counts.ended(call, completed, now)
+        if trouble.timer is not None:
+            trouble.timer.cancel()
+            trouble.timer = None
+        if not trouble.running_on:
+            self.deadlines.stop(call)
 
     def _due(self, end: Callable[[Call], None], call: Call) -> None:
         try:
@@ -543,7 +712,12 @@ class Calls:
         if call.trouble.running_on:
             call.trouble.running_on = ()
         if (slot := call.slot) is not None:
-            slot.call = call.slot = None
+            for part in call.parts:
+                part.slot = None
+            call.slot = None
+            if slot.call is not call and any(row.slot is slot for row in slot.call.rows):
+                return  # its attempt is that of other rows, too
+            slot.call = None
             self.pool.abandon(slot)
             self._report_end(slot, _NO_ANSWER)
 
@@ -554,13 +728,14 @@ class Calls:
             return
         for call in held.excused():  # they are tried as if they had had no attempt
             self._renew(call)
-            self._retry(call)
+            self._retry([call])
         self._fail_held(held.failed())
         if self.service.is_broken is not self._was_broken:
             self._was_broken = self.service.is_broken
             for call in [*self._backing_off, *self.ready]:
-                if not (call.is_over or call.slot is not None):  # it has waited for the service to come back
-                    self._renew(call)
+                for part in call.parts:
+                    if not (part.is_over or part.slot is not None):  # it has waited for the service to come back
+                        self._renew(part)
         if self.pool.is_idle and not (self.ready or self._backing_off or self._operator.has_rows()):
             self._fail_held(held.failed(is_last=True))
 
@@ -593,7 +768,7 @@ class Calls:
         """The calls that are not over."""
         at_work = (slot.call for slot in self.pool.at_work if slot.call is not None)
         known = {*at_work, *self._backing_off, *self.ready, *(self.service.held_failures or ())}
-        return [call for call in known if not call.is_over]
+        return [call for call in known if not (call.is_over or call.trouble.is_part or type(call) is JointAttempt)]
 
     def close(self) -> None:
         """Stop all timers."""
@@ -603,4 +778,15 @@ class Calls:
 
 def _is_too_late(call: Call, when: float) -> bool:
     """Whether the deadline of a call comes before an attempt that begins then."""
-    return call.deadline is not None and when >= call.deadline
+    return (deadline := call.earliest_deadline()) is not None and when >= deadline
+
+
+class _Drawn(random.Random):
+    """Gives the same number each time."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self._number = number
+
+    def random(self) -> float:
+        return self._number

@@ -8,22 +8,26 @@ import dataclasses
 import datetime
 import decimal
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, Protocol
 
-from .._errors.exceptions import ResultError
+from .._errors.exceptions import FatalError, ResultError
+from .._errors.type_mismatch import TypeMismatchError
 from .._functions.async_function import AsyncFunction, Deliver, ResultFuture, Results
 from .._functions.context import RuntimeContext
 from .._functions.parameters import BY_POSITION, bound, parameters_of
-from .._functions.signature import FunctionKind, FunctionSpec
+from .._functions.signature import FunctionKind, FunctionSpec, batch_rows
+from .._policies.checks import discard, is_number
 from .._policies.options import Options
 from .._policies.rate_limit import RateLimit
+from .._text.safe import safe_repr, type_name
 
 
 class BatchCodec(Protocol):
-    """Turns the rows of a micro-batch into vectors, and a vector of results into values."""
+    """Turns the rows of a micro-batch into vectors, and what the function answers into values and errors of rows."""
 
     def encode(self, rows: Sequence[Any]) -> Sequence[Any]: ...
     def decode(self, result: Any, rows: Sequence[Any]) -> Sequence[Any]: ...
@@ -39,8 +43,11 @@ class Invoker(ABC):
         self._on_timeout = on_timeout
 
     @abstractmethod
-    async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results] | None:
-        """Call the function for the rows of one call; returns None if `deliver` was called with the results."""
+    async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results | BaseException] | None:
+        """Call the function for the rows of one call; returns None if `deliver` was called with the results.
+
+        Of a vectorized function an exception is the outcome of a row.
+        """
 
     def timed_out(self, row: Any, error: BaseException) -> Results:
         """The results of a row whose deadline has passed; raises `error` if the function has no answer for it."""
@@ -48,7 +55,7 @@ class Invoker(ABC):
             raise error
         return ((self._on_timeout(*row) if callable(self._on_timeout) else self._on_timeout),)
 
-    def seen_by_retry(self, results: Sequence[Results]) -> Any:
+    def seen_by_retry(self, results: Sequence[Any]) -> Any:
         """The argument of a result predicate: the value of a plain function, or the list of results."""
         return results[0]
 
@@ -94,12 +101,18 @@ class _Vectorized(Invoker):
         self._function = function
         self._codec = codec
 
-    async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results]:
+    async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results | BaseException]:
         result = await self._function(*self._codec.encode(rows))
-        return [(value,) for value in self._codec.decode(result, rows)]
+        values = self._codec.decode(result, rows)
+        return [value if _is_error(value) else (value,) for value in values]
 
-    def seen_by_retry(self, results: Sequence[Results]) -> Any:
-        return [result[0] for result in results]
+    def seen_by_retry(self, results: Sequence[Any]) -> Any:
+        return [result if isinstance(result, BaseException) else result[0] for result in results]
+
+
+def _is_error(value: Any) -> bool:
+    """Whether an answer for a row is its error; a mismatch is told by the validator, which knows the function."""
+    return isinstance(value, BaseException) and not isinstance(value, TypeMismatchError)
 
 
 class _AsyncFunctionInvoker(Invoker):
@@ -245,6 +258,41 @@ def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*(args if _FIXED.issuperset(map(type, args)) else copied(args)))
 
     return call
+
+
+class BatchBounds:
+    """What one call of a function may take.
+
+    Attributes:
+        size: rows.
+        is_many: whether it may be more than one.
+        weighs: whether rows have a weight.
+        most_weight: of all rows of a call; one that is heavier has a call of its own.
+    """
+
+    def __init__(self, spec: FunctionSpec, options: Options) -> None:
+        self.size = batch_rows(spec, options)
+        self.is_many = spec.vectorized
+        self._weight = None if options.batch_weight is None else of_row(options.batch_weight, spec)
+        self.weighs = self._weight is not None
+        self.most_weight = math.inf if options.max_batch_weight is None else options.max_batch_weight
+
+    def weight_of(self, value: Any) -> float:
+        """The weight of a row.
+
+        Raises:
+            FatalError: `batch_weight` did not return a number of 0 or more; it would fail for every row.
+            BaseException: what it raises.
+        """
+        assert self._weight is not None
+        weight = self._weight(*copied(_arguments(value)))
+        if is_number(weight) and weight >= 0:
+            return float(weight)
+        discard(weight)
+        before = "batch_weight must give a number of 0 or more, not"
+        error = FatalError(f"{before} {safe_repr(weight)}")
+        error.without_value = f"{before} this {type_name(weight)}"  # the value may be the input, or made of it
+        raise error
 
 
 class Costs:

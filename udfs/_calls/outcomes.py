@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -28,7 +29,7 @@ from .._metrics.counters import TaskCounters
 from .._policies.options import OnError, Options
 from .._text.safe import type_name
 from .invokers import Invoker
-from .row import Call
+from .row import Call, JointAttempt
 
 Validate = Callable[[Any], Any]
 LONGEST_CAUSE = 150  # characters
@@ -48,12 +49,16 @@ class ResultChecker:
         self._context = contextvars.copy_context()  # without any row's variables
 
     def checked(
-        self, results: Sequence[Results], side: Sequence[SideRecord]
+        self, results: Sequence[Results | BaseException], side: Sequence[SideRecord]
     ) -> tuple[list[Results | BaseException], BaseException | None]:
         """For each row its results with its side records, or its error; and the first of these errors."""
         outcomes: list[Results | BaseException] = []
         validate, first_error = self._validate, None
         for result in results:
+            if isinstance(result, BaseException):  # the function has answered so for this row
+                outcomes.append(result)
+                first_error = result if first_error is None else first_error
+                continue
             try:
                 outcomes.append([*(result if validate is None else map(validate, result)), *side])
                 side = ()  # the side records of a micro-batch go with its first good row
@@ -123,6 +128,15 @@ class ErrorPolicy:
         return located
 
 
+def usual_error(results: Sequence[Results | BaseException]) -> BaseException | None:
+    """What a service has done that has answered row by row: the error of most rows, if most have one."""
+    errors = [result for result in results if isinstance(result, BaseException)]
+    if 2 * len(errors) <= len(results):
+        return None
+    (usual, _), *_ = Counter(map(type, errors)).most_common(1)
+    return next(error for error in errors if type(error) is usual)
+
+
 class CallCounts:
     """Counts the calls of an operator."""
 
@@ -180,6 +194,21 @@ class CallCounts:
             trouble.idle += self._counters.clock() - max(trouble.parked, call.started)
             trouble.parked = None
 
+    def begins_jointly(self) -> None:
+        """An attempt of calls begins that have had others."""
+        self._counters.totals.attempts += 1
+
+    def ended_jointly(self, call: JointAttempt, now: float) -> None:
+        """Such an attempt has ended."""
+        self._counters.totals.joint_seconds += now - call.began
+
+    def ended_in_part(self, call: Call, has_failed: bool, now: float) -> None:
+        """A call of many rows is over, but its rows go on alone; `has_failed`: most of them."""
+        self._counters.latencies.append(now - call.started)
+        self._counters.totals.waited += call.trouble.idle
+        self._counters.more_rows -= 1
+        self._counters.failed_calls += has_failed
+
     def ended(self, call: Call, completed: Sequence[Results], now: float) -> None:
         """A call has all its results."""
         rows, counters = len(completed), self._counters
@@ -229,7 +258,7 @@ class CallCounts:
         for call in calls:
             self.unparks(call)
             call.is_over = True  # it is counted, and its deadline must not count it again
-        begun = [call for call in calls if call.attempt]
+        begun = [call for call in calls if call.attempt and not call.trouble.is_part]
         now = self._counters.clock()
         self._counters.abandon(len(begun), sum(now - call.started for call in begun))
         self._counters.totals.waited += sum(call.trouble.idle for call in begun)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,20 +25,31 @@ class Trouble:
     # costs: of one attempt, in permits of each rate limit, where each call has costs of its own
     # is_held: it has failed, and waits among the `HeldFailures`
     # is_excused: an outage has excused its failures; later ones do not show another
+    # is_part: of a call of many rows, which is counted; this row goes on alone
     # running_on: slots whose coroutine runs on though a ResultFuture has ended its attempt
+    # timer: of its deadline, if the one for all calls does not watch it
 
     __slots__ = (
-        "costs", "idle", "is_excused", "is_held", "parked", "pauses", "refused", "running_on", "uncounted", "waited",
+        "costs", "idle", "is_excused", "is_held", "is_part", "parked", "pauses", "refused", "running_on", "timer",
+        "uncounted", "waited",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.costs: Sequence[float] | None = None
-        self.is_held = self.is_excused = False
+        self.is_held = self.is_excused = self.is_part = False
         self.parked: float | None = None
         self.refused: float | None = None
         self.running_on: Sequence[Any] = ()
+        self.timer: asyncio.TimerHandle | None = None
         self.uncounted = 0
         self.idle = self.pauses = self.waited = 0.0
+
+    def copy(self) -> Trouble:
+        """The same for another call, which goes on from here; what an attempt has of its own is not in it."""
+        other = Trouble()
+        other.is_excused, other.refused, other.uncounted = self.is_excused, self.refused, self.uncounted
+        other.idle, other.pauses, other.waited = self.idle, self.pauses, self.waited
+        return other
 
 
 NO_TROUBLE = Trouble()  # is never written to
@@ -70,6 +82,11 @@ class Call:
         raise NotImplementedError
 
     @property
+    def parts(self) -> Sequence[Call]:
+        """The calls whose attempt it is: itself, but for a `JointAttempt`."""
+        return (self,)
+
+    @property
     def values(self) -> list[Any]:
         """The arguments of each of its rows."""
         return [row.record[0] for row in self.rows]
@@ -89,6 +106,15 @@ class Call:
     def is_waiting(self) -> bool:
         """Whether no attempt of it is under way: there was none, or the last one has ended."""
         return not self.attempt or self.trouble.parked is not None
+
+    @property
+    def counted_attempts(self) -> int:
+        """How many of its attempts retries count."""
+        return self.attempt - self.trouble.uncounted
+
+    def earliest_deadline(self) -> float | None:
+        """Its deadline; of several calls the first one."""
+        return self.deadline
 
     def elapsed(self, now: float) -> float:
         """Seconds since its time has started."""
@@ -117,6 +143,48 @@ class Batch(Call):
     @property
     def rows(self) -> Sequence[Row]:
         return self._rows
+
+    def release(self) -> None:
+        """Let its rows go on alone, each as a call of its own that has come as far as this one."""
+        for row in self._rows:
+            row.attempt, row.started, row.deadline, row.is_fresh = self.attempt, self.started, self.deadline, False
+            row.trouble = self.trouble.copy()
+            row.trouble.is_part = True
+        self.is_over = True
+
+
+class JointAttempt(Batch):
+    """Rows that are called together though each is a call of its own: with its attempts, its deadline, its trouble."""
+
+    # began: when it has begun; `deadline` and `is_over` are those of its rows
+
+    __slots__ = ("began",)
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__(rows)
+        self.attempt = max(row.attempt for row in rows)
+        self.started = min(row.started for row in rows)
+        self.began = 0.0
+        self.is_fresh = False
+        if all(row.trouble.is_excused for row in rows):
+            self.own_trouble().is_excused = True
+
+    @property
+    def counted_attempts(self) -> int:
+        return max(row.counted_attempts for row in self._rows)
+
+    def earliest_deadline(self) -> float | None:
+        return min((row.deadline for row in self._rows if row.deadline is not None), default=None)
+
+    @property
+    def parts(self) -> Sequence[Call]:
+        return self._rows
+
+    def keep(self, rows: Sequence[Row]) -> bool:
+        """Go on with these of its rows; returns whether there are any."""
+        if len(rows) < len(self._rows):
+            self._rows, self.trouble = rows, NO_TROUBLE
+        return bool(rows)
 
 
 def element_of(call: Call) -> StreamRecord:

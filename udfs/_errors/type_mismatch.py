@@ -48,7 +48,7 @@ def result_error(before: str, value: Any, after: str, detail: str = "") -> Resul
 def mismatch_error(function: str, mismatch: TypeMismatchError, result: Any) -> ResultError:
     """The error of a function's result. Closes coroutines in it: Python warns of each that is never awaited."""
     field = f" in field {mismatch.path!r}" if mismatch.path else ""
-    problem, detail = _await_missing(mismatch.value), ""
+    problem, detail = _mistake_in(mismatch.value), ""
     if problem is None:
         problem, detail = mismatch.problem, mismatch.detail
     error = result_error(f"{function} returned", mismatch.value, f"{field}: {problem}", detail)
@@ -66,17 +66,19 @@ def uncheckable(value: Any, arrow_type: Any, error: Exception) -> TypeMismatchEr
 
 
 def check_awaited(function: str, result: Any) -> None:
-    """Raises ResultError for a result that is, or holds, a coroutine or another value that was never awaited."""
+    """Raises ResultError for a result that is, or holds, an exception or a value that was never awaited."""
     if type(result) in PLAIN:
         return
     for value in _inside(result) if type(result) in CONTAINERS else (result,):
-        if _await_missing(value) is not None:
+        if _mistake_in(value) is not None:
             raise mismatch_error(function, TypeMismatchError("", value, ""), result)
 
 
-def _await_missing(value: Any) -> str | None:
-    """What is wrong with a value that was never awaited; None for any other value."""
+def _mistake_in(value: Any) -> str | None:
+    """What is wrong with a value that is no result of any type, such as one that was never awaited; else None."""
     cls = type(value)
+    if issubclass(cls, BaseException):
+        return "raise it; only a vectorized function returns exceptions, in a list with an answer for each row"
     if issubclass(cls, types.AsyncGeneratorType):
         return "async for is missing; for 0..n results of a row write yield in the function itself"
     # Not inspect.getattr_static, which takes 3 us: without a declared type this is done for each value of each result.

@@ -75,6 +75,18 @@ def without_none(hint: Any) -> Any:
     return hint
 
 
+def without_exceptions(hint: Any) -> Any:
+    """`X` for `X | Exception`, which a vectorized function answers for each row."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        others = [one for one in typing.get_args(hint) if not _is_exception(one)]
+        return typing.Union[tuple(others)] if others else None  # noqa: UP007
+    return None if _is_exception(hint) else hint
+
+
+def _is_exception(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, BaseException)
+
+
 def _annotations(owner: Any) -> Mapping[str, Any]:
     """The annotations as they are written; since Python 3.14 a name that has no value yet is a `ForwardRef`."""
     if sys.version_info >= (3, 14):

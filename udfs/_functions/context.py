@@ -125,17 +125,37 @@ class RuntimeContext:
 
         Made of the function's name, its `version=`, the declared type and the input values. So two equal rows have the
         same key: a service that gets the key can answer the second from the first. The key is that of the row in a
-        `ResultStore`, in hexadecimal digits; a micro-batch has one key for all of its rows.
+        `ResultStore`, in hexadecimal digits; a micro-batch has one key for all of its rows, and `idempotency_keys` are
+        those of each.
 
         Raises:
             AsyncUDFError: asked outside a call, or of an input that no key can be made of.
         """
         state = self._state()
         if state.key is None:
-            self._keys = self._keys or self._make_keys()
             value = state.element[0]
-            state.key = (self._keys.of_call(value) if state.is_batch else self._keys.of(value)).hex()
+            state.key = (self._result_keys.of_call(value) if state.is_batch else self._result_keys.of(value)).hex()
         return state.key
+
+    @property
+    def idempotency_keys(self) -> list[str]:
+        """The `idempotency_key` of each row of this call, in their order: one, but for a vectorized function.
+
+        A row keeps its key when it is called again, also together with other rows than before.
+
+        Raises:
+            AsyncUDFError: asked outside a call, or of an input that no key can be made of.
+        """
+        state = self._state()
+        if not state.is_batch:
+            return [self.idempotency_key]
+        return [self._result_keys.of(value).hex() for value in state.element[0]]
+
+    @property
+    def _result_keys(self) -> ResultKeys:
+        if self._keys is None:
+            self._keys = self._make_keys()
+        return self._keys
 
     def output(self, tag: OutputTag, value: Any) -> None:
         """Write a row to a side output, which `AsyncStream.side_output(tag)` reads.

@@ -21,6 +21,7 @@ from .annotations import (
     function_hints,
     vector_of,
     vectors_of,
+    without_exceptions,
     without_none,
 )
 from .async_function import AsyncFunction
@@ -184,16 +185,26 @@ def read_function(function: Any, options: Options) -> FunctionSpec:
     if inspect.isclass(function) and issubclass(function, AsyncFunction):
         function = function()
     spec = _read_async_function(function) if isinstance(function, AsyncFunction) else _read_callable(function, options)
-    if options.batch_size is not None and not spec.vectorized:
-        raise OptionError(
-            f"batch_size={options.batch_size} is for vectorized functions; {spec.name} takes one row a call. "
-            "Annotate its parameters with pd.Series, pd.DataFrame or pa.Array, or leave batch_size out"
-        )
-    if options.batch_linger is not None and not spec.vectorized:
-        raise OptionError(f"batch_linger={options.batch_linger} is for vectorized functions; {spec.name} takes rows")
+    if not spec.vectorized:
+        _refuse_options_of_batches(spec.name, options)
     if spec.has_life_cycle and options.resources is not None:
         raise OptionError(f"resources go with plain functions; {spec.name} opens its own in open() and close()")
     return spec
+
+
+def _refuse_options_of_batches(name: str, options: Options) -> None:
+    given = {
+        "batch_size": options.batch_size,
+        "batch_linger": options.batch_linger,
+        "max_batch_weight": options.max_batch_weight,
+        "split_failed": options.split_failed or None,
+    }
+    for option, value in given.items():
+        if value is not None:
+            raise OptionError(
+                f"{option}={value} is for vectorized functions; {name} takes one row a call. "
+                f"Annotate its parameters with pd.Series, pd.DataFrame or pa.Array, or leave {option} out"
+            )
 
 
 def batch_rows(spec: FunctionSpec, options: Options) -> int:
@@ -239,7 +250,8 @@ def _read_callable(function: Any, options: Options) -> FunctionSpec:
                 "fills; make it positional, give it a default or name a resource so"
             )
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    returns, unread = _returns(hints.get("return"), kind)
+    vectors = vectors_of(parameters, columns, hints, name, is_generator=kind is FunctionKind.GENERATOR)
+    returns, unread = _returns(hints.get("return"), kind, is_vectorized=bool(vectors))
     return FunctionSpec(
         function=function,
         name=name,
@@ -249,7 +261,7 @@ def _read_callable(function: Any, options: Options) -> FunctionSpec:
         variadic=variadic,
         context_parameter=context,
         resources=resources,
-        vectors=vectors_of(parameters, columns, hints, name, is_generator=kind is FunctionKind.GENERATOR),
+        vectors=vectors,
         returns=returns,
         unread=unread,
     )
@@ -291,10 +303,13 @@ def _resources(given: Any, name: str) -> dict[str, Callable[..., Any]]:
     return dict(given)
 
 
-def _returns(hint: Any, kind: FunctionKind) -> tuple[str | None, str | None]:
+def _returns(hint: Any, kind: FunctionKind, *, is_vectorized: bool) -> tuple[str | None, str | None]:
     """The DDL of one result, or of what a generator yields; or why the annotation does not tell it."""
     if kind is FunctionKind.GENERATOR:
         hint = next(iter(typing.get_args(hint)), None)
+    elif is_vectorized and (typing.get_origin(hint) or hint) in (list, Sequence):
+        # An answer for each row, a result or an exception.
+        hint = without_exceptions(next(iter(typing.get_args(hint)), None))
     if any(hint is nothing for nothing in (None, types.NoneType, Any, object)) or vector_of(hint):
         return None, None
     try:

@@ -41,6 +41,7 @@ class FunctionMetrics:
         following_seconds: for which slots were free while rows waited for the calls of equal rows.
         unkept_failures: rows whose call ended with an error that the store would have kept with an `error_ttl`.
         repeated_seconds: that such calls took which were made again at once, for an equal row that waited.
+        joint_seconds: of attempts that called rows of several earlier calls again, together.
         processor_seconds: of processor time of the task's process.
         ended_by: how many tasks ended with an error, by the option that says so, or by the error's text without one.
         errors: how many attempts ended with an error, by its type.
@@ -58,7 +59,7 @@ class FunctionMetrics:
         "tasks", "seconds", "rows", "results", "calls", "attempts", "abandoned", "abandoned_seconds", "open_seconds",
         "timeouts", "throttled", "failures", "dead_letters", "store_hits", "store_misses", "shared_flights",
         "unkept_failures", "queued_seconds", "waited", "refused_seconds", "processor_seconds", "following_seconds",
-        "repeated_seconds",
+        "repeated_seconds", "joint_seconds",
     )  # fmt: skip
     PEAKS = ("in_flight_peak", "queued_peak", "bytes_peak")
     SKETCHES = ("latency", "first", "last")
@@ -85,6 +86,7 @@ class FunctionMetrics:
     refused_seconds: float
     following_seconds: float
     repeated_seconds: float
+    joint_seconds: float
     processor_seconds: float
     in_flight_peak: int
     queued_peak: int
@@ -108,7 +110,7 @@ class FunctionMetrics:
     @property
     def in_flight(self) -> float:
         """Calls in progress, in the mean over the time of all tasks: by Little's law, their time in it."""
-        in_calls = self.latency.seconds + self.abandoned_seconds + self.open_seconds - self.waited
+        in_calls = self.latency.seconds + self.abandoned_seconds + self.open_seconds + self.joint_seconds - self.waited
         return in_calls / self.seconds if self.seconds else 0.0
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 from asyncudf.queues import StreamElement, StreamRecord
 
 from .._calls.calls import Calls
-from .._calls.invokers import BatchCodec, Costs, Invoker, invoker_of
+from .._calls.invokers import BatchBounds, BatchCodec, Costs, Invoker, invoker_of
 from .._calls.resources import closing, opened
 from .._calls.row import NO_TROUBLE, Call, Row
 from .._calls.service import Service
@@ -21,7 +21,7 @@ from .._coordination.config import TaskIdentity
 from .._errors.exceptions import FatalError
 from .._functions.async_function import Results
 from .._functions.context import FAIL_TASK, RuntimeContext
-from .._functions.signature import FunctionSpec, batch_rows
+from .._functions.signature import FunctionSpec
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
 from .._policies.options import OnNullInput, Options
@@ -109,12 +109,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         super().__init__(output, loop, request_batch, fail)
         self.name, self._spec, self._options, self._context, self._codec = spec.name, spec, options, context, codec
         self.counters = counters or TaskCounters(loop.time)
-        rows = batch_rows(spec, options)
+        bounds = BatchBounds(spec, options)
         self._queue = queue_of(options)
         self._memory: QueueMemory | None = None
         if (limit := options.max_buffered_bytes) is not None:
             batches, sizes = batches or TaskBatches(loop), sizes or RowSizes()
-            self._memory = QueueMemory(self._queue, limit, options.open_calls * rows, sizes, batches)
+            self._memory = QueueMemory(self._queue, limit, options.open_calls * bounds.size, sizes, batches)
             batches.watch(self._memory.update, self._memory_is_free)
         self._emitter = Emitter(self._queue, output)
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
@@ -122,7 +122,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         costs = Costs(options.rate_limit or (), spec)
         self._service = Service(self, options, self._pool, costs.of_each, identity=identity, shared_clock=shared_clock)
         self._calls = Calls(
-            self, spec, options, self._pool, self._service, costs, validate=validate, may_edit=may_edit,
+            self, spec, options, self._pool, self._service, costs, bounds, validate=validate, may_edit=may_edit,
             partition=context.partition, rng=rng,
         )  # fmt: skip
         self._sharing: StoreSharing | None = None
@@ -135,8 +135,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._calls.share(sharing)
         if options.on_null_input is OnNullInput.NULL:
             self._inlet = NullAnswers(self._inlet, validate)
-        self._batch = MicroBatch(rows, options.batch_linger, loop, self._pool.wake) if rows > 1 else None
-        self._wanted_rows = max(options.slots, rows)
+        self._batch: MicroBatch | None = None
+        if bounds.size > 1:
+            self._batch = MicroBatch(bounds, self._calls.weight_of, options.batch_linger, loop, self._pool.wake)
+        self._wanted_rows = max(options.slots, bounds.size)
         self._is_taking = self._is_pumping = self._will_pump = False
         self._may_leave = AT_ONCE
         self._can_burst = False

@@ -86,6 +86,13 @@ def is_plain(function: Any) -> bool:
     return bool(forms) and not any(is_kind(form) for is_kind in kinds for form in forms)
 
 
+def plain_function(value: Any, name: str) -> Callable[..., Any]:
+    """A function of a row's arguments that returns its answer."""
+    if not is_plain(value):
+        raise OptionError(f"{name} must be a plain function of a row's arguments, not {safe_repr(value)}")
+    return value  # type: ignore[no-any-return]
+
+
 def discard(awaitable: Any) -> None:
     """Close a coroutine that is not awaited, or Python warns of it during some later row."""
     if inspect.iscoroutine(awaitable):

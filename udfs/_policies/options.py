@@ -15,11 +15,13 @@ from .._stores.base import ResultStore, store_label
 from .capacity import AdaptiveCapacity
 from .checks import (
     Seconds,
+    amount,
     anything,
     choice,
     flag,
     instance,
     optional,
+    plain_function,
     positive_int,
     redaction,
     result_store,
@@ -111,6 +113,9 @@ class CallOptions(TypedDict, total=False):
     redact: bool | Redact | None
     batch_size: int | None
     batch_linger: Seconds | None
+    batch_weight: Callable[..., float] | None
+    max_batch_weight: float | None
+    split_failed: bool
     resources: Resources | None
     deterministic: bool
     loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
@@ -176,6 +181,9 @@ class Options:
     redact: Redact | None = field(default=None, metadata=_by(redaction))
     batch_size: int | None = field(default=None, metadata=_by(optional(positive_int)))
     batch_linger: float | None = field(default=None, metadata=_by(optional(seconds)))
+    batch_weight: Callable[..., Any] | None = field(default=None, metadata=_by(optional(plain_function)))
+    max_batch_weight: float | None = field(default=None, metadata=_by(optional(amount)))
+    split_failed: bool = field(default=False, metadata=_by(flag))
     resources: Resources | None = field(default=None, metadata=_by(anything, is_shown=False))
     deterministic: bool = field(default=False, metadata=_by(flag))
     loop: EventLoop = field(default=EventLoop.AUTO, metadata=_by(choice(EventLoop)))
@@ -288,6 +296,14 @@ class Options:
             raise OptionError(
                 "max_failures is never used with on_error='raise', where the first failed row ends the job; "
                 "give on_error='null', 'capture' or 'dead_letter'"
+            )
+        if (self.batch_weight is None) is not (self.max_batch_weight is None):
+            given, other = "batch_weight", "max_batch_weight"
+            if self.batch_weight is None:
+                given, other = other, given
+            raise OptionError(
+                f"{given} needs {other}: for example batch_weight=len, max_batch_weight=64_000 for calls of at most "
+                "64,000 characters"
             )
         if self.on_timeout is not None and self.timeout is None:
             raise OptionError("on_timeout is never used without a timeout; give timeout=<seconds>")

@@ -3,6 +3,7 @@
 - `session(url)` is a resource: an `aiohttp.ClientSession` in each task, with the limits of the function.
 - `raise_for_status(response)` raises a `ThrottledError`, a `RetryableError` or a `PermanentError`, with the beginning
   of the response.
+- `error_for(status)` makes such an error for one item in the answer of a bulk endpoint.
 - `is_retryable` is a default for `retry_on=`: throttled and retryable responses, connections, timeouts, nothing else.
 
     @async_pandas_udf(
@@ -35,7 +36,7 @@ A `Retry-After` replaces the delay of the strategy, up to its `max_retry_after`.
 
 from asyncudf.queues._public import publish as _publish
 
-from ._errors import HTTPStatusError, PermanentError, RetryableError, ThrottledError, is_retryable
+from ._errors import HTTPStatusError, PermanentError, RetryableError, ThrottledError, error_for, is_retryable
 from ._responses import raise_for_status
 from ._session import SessionFactory, session
 
@@ -45,6 +46,7 @@ __all__ = (
     "RetryableError",
     "SessionFactory",
     "ThrottledError",
+    "error_for",
     "is_retryable",
     "raise_for_status",
     "session",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .._errors.exceptions import AsyncUDFError
-from .._errors.http import refusal_of, retry_after, status_of, used_up_quota
+from .._errors.exceptions import AsyncUDFError, OptionError
+from .._errors.http import LEAST_ERROR, USED_UP, error_code, refusal_of, status_of, used_up_quota
+from .._errors.http import retry_after as asked_wait
 from .._errors.records import is_fatal
 from .._errors.task_faults import is_at_a_limit
 from .._errors.traces import is_group, leaves, related
 from .._policies.call_outcome import CallOutcome, outcome_of
-from .._text.safe import one_line, printable, type_name
+from .._text.safe import one_line, printable, safe_repr, type_name
 
 TOO_MANY_REQUESTS = 429
 RETRYABLE = (408, 425)  # request timeout, too early
@@ -84,6 +85,32 @@ def error_class(status: int, retry_after: float | None) -> type[HTTPStatusError]
     return RetryableError if is_retryable else PermanentError
 
 
+def error_for(
+    status: int, reason: str = "", body: str = "", retry_after: float | None = None
+) -> ThrottledError | RetryableError | PermanentError:
+    """The error that `raise_for_status` raises for such a response: for one item in the answer of a bulk endpoint.
+
+    A vectorized function returns it in its list of answers, and the row of this item has failed.
+
+    Args:
+        status: of the item, 400 or more.
+        reason, body: what the service says of it.
+        retry_after: seconds after which to send it again.
+
+    Raises:
+        OptionError: the status is not one of an error.
+
+    >>> error_for(429, retry_after=7.0), error_for(400, body='{"error": "no such field"}')
+    (ThrottledError('429, asks to wait 7 s'), PermanentError('400: {"error": "no such field"}'))
+    """
+    if isinstance(status, bool) or not isinstance(status, int) or status < LEAST_ERROR:
+        raise OptionError(f"status must be that of an error, 400 or more, not {safe_repr(status)}")
+    code = error_code(body)
+    error = (PermanentError if code in USED_UP else error_class(status, retry_after))(status, reason, body, retry_after)
+    error.code = code
+    return error  # type: ignore[return-value]
+
+
 def _excerpt(body: str) -> str:
     # Secrets are removed before the text is cut: half a URL does not look like one.
     text = printable(body[: 20 * BODY_LENGTH])
@@ -122,7 +149,7 @@ def is_retryable(error: BaseException) -> bool:
     if refusal is not None:
         return refusal.may_retry
     if status is not None:
-        return error_class(status, retry_after(error)) is not PermanentError
+        return error_class(status, asked_wait(error)) is not PermanentError
     names = {type_name(one) for one in related(error)}
     if _WRONG_SERVER in names:
         return False
