@@ -5,7 +5,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from pyspark.sql import functions as sf
 
 from asyncudf import FunctionError, LookupTable, OptionError
 from tests.kit.lookup_tables import cities, update
@@ -42,65 +41,67 @@ def forget(spark, name, folder):
     shutil.move(f"{folder}_kept", folder)
 
 
-def test_a_table_that_the_catalog_has_forgotten_is_found_again(spark, name, warehouse):
-    """An update ended with LOCATION_ALREADY_EXISTS, and a join gave NULLs."""
+def test_files_of_a_table_that_the_catalog_has_forgotten_are_not_paid_for_again(spark, name, warehouse, journal):
+    """A join gave NULLs, and an update called for everything before it failed to write."""
+
+    async def noted(city: str) -> int:
+        journal.write("call", city)
+        return len(city)
+
     df = cities(spark, "Oslo", "Paris")
-    update(LookupTable(spark, name, length), df)
+    update(LookupTable(spark, name, noted), df)
     forget(spark, name, warehouse / name)
-    table = LookupTable(spark, f"default.{name.upper()}", length)
-    assert {row.length for row in table.join(df).collect()} == {4, 5}
-    assert not spark.catalog.tableExists(name)  # a join makes nothing
-    assert update(table, df) == (0, 2, 0)
-    assert spark.table(name).count() == 2
-    assert update(table, cities(spark, "Rome")) == (1, 0, 0)
-    assert spark.table(name).count() == 3
+    table = LookupTable(spark, name, noted)
+    with pytest.raises(FunctionError, match=f"there is no table {name} yet; .*Spark forgets a name"):
+        table.join(df)
+    with pytest.raises(FunctionError, match=r"LOCATION_ALREADY_EXISTS.*give the path of its files"):
+        update(table, df)
+    assert len(journal) == 2
 
 
-def test_what_a_killed_update_leaves_behind_is_not_minded(spark, name, warehouse, tmp_path):
-    """It may be all that there is, also where a table of the catalog would be made."""
-    for where, folder in [(str(tmp_path / "t"), tmp_path / "t"), (name, warehouse / name)]:
-        table = LookupTable(spark, where, length)
-        for wave, reused in [("a", 0), ("b", 1)]:
-            left = folder / f"wave={wave}" / "_temporary" / "0" / "_temporary"
-            left.mkdir(parents=True)
-            (left / "part-0.parquet").write_bytes(b"PAR1 torn")
-            assert update(table, cities(spark, "Oslo")) == (1 - reused, reused, 0)
-            assert left.exists()
-        assert table.to_df().count() == 1
+def test_a_name_may_be_written_otherwise(spark, name):
+    assert update(LookupTable(spark, name, length), cities(spark, "Oslo")) == (1, 0, 0)
+    assert update(LookupTable(spark, f"default.`{name.upper()}`", length), cities(spark, "Oslo")) == (0, 1, 0)
+
+
+def test_what_a_killed_update_leaves_behind_is_not_minded(spark, tmp_path):
+    """It may be all that there is."""
+    table = LookupTable(spark, str(tmp_path / "t"), length)
+    for wave, reused in [("a", 0), ("b", 1)]:
+        left = tmp_path / "t" / f"wave={wave}" / "_temporary" / "0" / "_temporary"
+        left.mkdir(parents=True)
+        (left / "part-0.parquet").write_bytes(b"PAR1 torn")
+        assert update(table, cities(spark, "Oslo")) == (1 - reused, reused, 0)
+        assert left.exists()
+    assert table.to_df().count() == 1
 
 
 def test_two_may_make_a_table_at_once(spark, name):
-    barrier, done, errors = threading.Barrier(3), [], []
+    barrier, errors = threading.Barrier(3), []
 
-    def run(number):
-        table = LookupTable(spark, name, length)
-        df = cities(spark, "Oslo", f"city {number}")
+    def run():
+        table = LookupTable(spark, name, length)._table
         barrier.wait()
         try:
-            done.append(update(table, df))
+            table.storage.make(table._schema(spark.createDataFrame([], "city string").schema))
         except Exception as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
+    threads = [threading.Thread(target=run) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert errors == []
-    assert len(done) == 3
-    assert LookupTable(spark, name, length).to_df().count() == 4
+    assert update(LookupTable(spark, name, length), cities(spark, "Oslo")) == (1, 0, 0)
 
 
 def test_a_table_is_made_without_a_job(spark, name, no_job):
     table = LookupTable(spark, name, length)._table
     with no_job:
-        rows = spark.range(0).select(
-            sf.struct(sf.lit("x").alias("a.b `c`")).alias("arguments"),
-            sf.array(sf.map_from_arrays(sf.array(sf.lit("k")), sf.array(sf.struct(sf.lit(1).alias("d e"))))).alias("r"),
-        )
-        table.storage._create(rows.withColumn("wave", sf.lit("")).schema, None)
-    made, given = ([field.dataType.simpleString() for field in df.schema] for df in (spark.table(name), rows))
-    assert made == [*given, "string"]
+        schema = table._schema(spark.createDataFrame([], "`a.b ``c``` array<map<string,struct<`d e`:int>>>").schema)
+        table.storage.make(schema)
+    assert spark.table(name).schema == schema
 
 
 def test_a_table_keeps_the_format_that_it_was_made_with(spark, name, tmp_path):
@@ -118,10 +119,14 @@ def test_a_table_keeps_the_format_that_it_was_made_with(spark, name, tmp_path):
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [
-        ("lookup_view", {}, "lookup_view is a view, to which no rows can be added"),
-        ("lookup_kept_view", {}, "lookup_kept_view is a view, to which no rows can be added"),
-        ("nowhere.t", {}, r"no schema for the table nowhere.t: .*A path has a slash: './nowhere.t'"),
-        ("no.such.t", {}, "no.such.t cannot be a table"),
+        ("lookup_view", {}, "lookup_view is not a table of a LookupTable: it has no column"),
+        ("lookup_kept_view", {}, "lookup_kept_view is not a table of a LookupTable: it has no column"),
+        (
+            "nowhere.t",
+            {},
+            r"the table nowhere.t cannot be made: .*SCHEMA_NOT_FOUND.* A path has a slash: './nowhere.t'",
+        ),
+        ("no.such.t", {}, "the table no.such.t cannot be made: .*NAMESPACE"),
         ("`my-table`", {}, "the table `my-table` cannot be made: .*is not a valid name"),
         ("lookup_delta", {"format": "delta"}, "the table lookup_delta cannot be made: .*DATA_SOURCE_NOT_FOUND"),
         ("./t", {"format": "delta"}, "./t cannot be read as 'delta': .*DATA_SOURCE_NOT_FOUND"),

@@ -14,8 +14,7 @@ from .._functions.async_function import AsyncFunction
 from .._policies.checks import flag, optional, positive_int, seconds, text
 from .._policies.options import CallOptions, OnNullInput
 from .._policies.retry import EndedAttempt, RetryStrategy
-from .._spark.lookup_table.keys import arguments_of, called_rows, check_ends, free_name, key_batches, keys_of
-from .._spark.lookup_table.table import lookup_table
+from .._spark.lookup_table import KEY, check_ends, free_name, key_batches, keys_of, lookup_table
 from .._text.safe import safe_repr
 from .decorator import AsyncUDF, udf_of
 from .monitor import monitor
@@ -50,9 +49,9 @@ class LookupTable:
     whatever happens to the job, and you can join, query and keep the results like any other table.
 
     `update` only adds rows, a wave at a time. A wave that was not finished leaves whole rows or nothing. So if an
-    update was killed, run it again, and it calls for what is missing. Two updates at once do no harm, but both may call
-    for the same arguments; the newest result counts. Results of a function of another name (with its module), or of
-    another `version=`, do not count; all lambdas have one name.
+    update was killed, run it again, and it calls for what is missing. Two updates at once do no harm at a path, or in a
+    format with transactions, but both may call for the same arguments; the newest result counts. Results of a function
+    of another name (with its module), or of another `version=`, do not count; all lambdas have one name.
 
     The table keeps errors beside the arguments, whatever `on_error` is. It keeps no stand-ins for results: a row that
     is late has its `AsyncTimeoutError` and not what `on_timeout` gives, and a row whose last result `retry_if_result`
@@ -61,9 +60,9 @@ class LookupTable:
     Args:
         spark: the session.
         table: a path, read literally, or the name of a table in the catalog; put `backticks` around a part of a name
-            that is more than letters, digits and underscores. The table is created if it does not exist. Without Hive
-            or another lasting catalog, Spark forgets a name at the end of the session; the table is then created again
-            over the files that are where the table was.
+            that is more than letters, digits and underscores. The table is created if it does not exist. A name
+            needs a lasting catalog, such as Hive's: another one forgets it at the end of the session, and the next
+            `update` refuses the files that are where the table was.
         function: an `async_pandas_udf` or a plain function, with one result for a row.
         columns: the names of the columns that the function reads, in the order of its parameters; unless given, the
             names of its parameters. They are the same in each DataFrame.
@@ -153,8 +152,8 @@ class LookupTable:
         outcome = free_name("outcome", self._columns)
         called = failed = 0
         for part in key_batches(self._spark, keys, count, self._wave) if count else ():
-            rows = unordered_wait(arguments_of(part), self._udf, *self._columns, as_=outcome)
-            more, errors = self._table.append(called_rows(rows, self._columns, outcome))
+            rows = unordered_wait(part.select(f"{KEY}.*"), self._udf, *self._columns, as_=outcome)
+            more, errors = self._table.append(rows, outcome)
             called, failed = called + more, failed + errors
         return called, failed
 
@@ -170,7 +169,8 @@ class LookupTable:
         Raises:
             OptionError: `df` is not a DataFrame, or `how` is something else.
             FunctionError: a column is missing, there twice, of another type than in the table, or has the name of a
-                column of the result; the table is not one of a LookupTable, or cannot be read.
+                column of the result; the table is not one of a LookupTable, or cannot be read; there is no table of
+                this name (nothing at a path gives NULLs).
         """
         if how not in HOW:
             raise OptionError(f"how must be one of {', '.join(map(repr, HOW))}, not {safe_repr(how)}")

@@ -1,40 +1,123 @@
-"""The rows of a LookupTable: which results are the newest, which keys are missing, and the join."""
+"""The rows of a LookupTable: its keys, which results are the newest, which keys are missing, and the join."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-import uuid
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
-from ..._errors.exceptions import FunctionError
-from ..._functions.key_names import key_name
-from ..._functions.signature import FunctionSpec
-from ..._policies.options import Options
-from ..planner import plan_function
-from ..schemas import as_nullable, joined_schema, result_fields
-from .keys import (
-    CALLED_AT,
-    COLUMNS,
-    ERROR,
-    FUNCTION,
-    KEY,
-    RESULT,
-    VERSION,
-    free_name,
-    is_case_sensitive,
-    key_of,
-    keys_of,
-)
-from .storage import TableStorage, storage_of
+from .._errors.exceptions import FunctionError, OptionError
+from .._functions.key_names import key_name
+from .._functions.signature import FunctionSpec
+from .._policies.checks import unknown_name
+from .._policies.options import Options
+from .._text.safe import safe_repr
+from ._compat import VariantType, setting
+from .lookup_storage import WAVE, Storage, storage_of
+from .planner import plan_function
+from .schemas import as_nullable, joined_schema, result_fields
 
+# The arguments are one struct: so their names do not clash with those of other columns, and NULL equals NULL in them.
+KEY, RESULT, ERROR, CALLED_AT = "arguments", "result", "error", "called_at"
+FUNCTION, VERSION = "function", "version"
+COLUMNS = (KEY, RESULT, ERROR, CALLED_AT, FUNCTION, VERSION, WAVE)
 SUCCEEDED_AT = "succeeded_at"  # a column of `_newest`
+ROWS_PER_TASK = 1_000
 MAX_TTL = 1e10  # seconds: no row is older than 300 years, and Spark has no longer interval
+
+
+def free_name(wanted: str, taken: Iterable[str]) -> str:
+    """A name that differs from all others, ignoring case: for `key` Spark also finds `Key`, and drops both."""
+    names = {name.casefold() for name in taken}
+    while wanted.casefold() in names:
+        wanted += "_"
+    return wanted
+
+
+def quoted(name: str) -> str:
+    """The name in backticks, which Spark reads literally."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def is_case_sensitive(session: Any) -> bool:
+    """Whether `City` and `city` are two columns for this session."""
+    return setting(session, "spark.sql.caseSensitive").lower() == "true"
+
+
+def check_ends(df: DataFrame) -> None:
+    """Raises FunctionError for a streaming DataFrame, whose rows are not known yet."""
+    if getattr(df, "isStreaming", False):
+        raise FunctionError(
+            "update takes a DataFrame that ends, and this one is streaming; update with each batch of it: "
+            "df.writeStream.foreachBatch(lambda batch, number: table.update(batch))"
+        )
+
+
+def keys_of(df: DataFrame, columns: Sequence[str], *, needs_all: bool = False) -> DataFrame:
+    """The distinct arguments in these columns; with `needs_all` only those without a NULL.
+
+    Raises:
+        OptionError: it is not a DataFrame.
+        FunctionError: a column is missing, or there twice, or has a type that Spark cannot compare.
+    """
+    if not hasattr(type(df), "mapInArrow"):
+        raise OptionError(f"a LookupTable takes a DataFrame, not {safe_repr(df)}")
+    _check_columns(df, columns)
+    keys = df.select(key_of(columns))
+    for field in keys.select(f"{KEY}.*").schema.fields:
+        if _has_no_order(field.dataType):
+            raise FunctionError(
+                f"column {field.name!r}, a {field.dataType.simpleString()}, cannot be looked up: Spark compares "
+                "none; make it an array of structs, or a text with to_json(...)"
+            )
+        if needs_all:
+            keys = keys.where(sf.col(KEY).getField(field.name).isNotNull())
+    return keys.distinct()
+
+
+def _check_columns(df: DataFrame, columns: Sequence[str]) -> None:
+    same = str if is_case_sensitive(df.sparkSession) else str.casefold
+    for column in columns:
+        found = [name for name in df.columns if same(name) == same(column)]
+        if not found:
+            raise FunctionError(unknown_name("column", column, df.columns))
+        if len(found) > 1:
+            raise FunctionError(
+                f"column {column!r} is there {len(found)} times ({', '.join(found)}); rename all others"
+            )
+
+
+def key_of(columns: Sequence[str]) -> Any:
+    """The arguments in these columns, as the one column of the table."""
+    return sf.struct(*(sf.col(quoted(column)).alias(column) for column in columns)).alias(KEY)
+
+
+def _has_no_order(data_type: spark.DataType) -> bool:
+    match data_type:
+        case spark.ArrayType():
+            return _has_no_order(data_type.elementType)
+        case spark.StructType():
+            return any(_has_no_order(field.dataType) for field in data_type.fields)
+    return isinstance(data_type, (spark.MapType, VariantType))
+
+
+def key_batches(spark: SparkSession, keys: DataFrame, count: int, size: int) -> Iterator[DataFrame]:
+    """The keys in batches of about `size`, each in as many partitions as it can keep busy."""
+    batches = math.ceil(count / size)
+    try:
+        cores = int(spark.sparkContext.defaultParallelism)
+    except Exception:  # Spark Connect has no context
+        cores = 1
+    partitions = int(setting(spark, "spark.sql.shuffle.partitions") or 1)
+    tasks = max(cores, min(partitions, count // batches // ROWS_PER_TASK))
+    for number in range(batches):
+        batch = keys if batches == 1 else keys.where(sf.pmod(sf.xxhash64(KEY), sf.lit(batches)) == number)
+        yield batch.repartition(tasks)
 
 
 def lookup_table(
@@ -90,7 +173,7 @@ class ResultTable:
         fields: the columns of a result in `joined` and `shown`.
     """
 
-    storage: TableStorage
+    storage: Storage
     function: str
     version: str
     columns: tuple[str, ...]
@@ -154,12 +237,13 @@ class ResultTable:
             error_ttl: seconds for which an error counts; None: not at all.
 
         Raises:
-            FunctionError: the arguments in the table have other types, or it is not a table of a LookupTable.
+            FunctionError: the arguments in the table have other types, it is not a table of a LookupTable, or it cannot
+                be made.
         """
+        self.storage.make(self._schema(keys.schema[KEY].dataType))
         rows = self.read()
         if rows is None:
             return keys
-        self.storage.adopt(rows.schema)
         known = self._newest(rows)
         self._check_arguments(keys.schema[KEY].dataType, known)
         counts = sf.col(SUCCEEDED_AT).isNotNull() if ttl is None else sf.col(SUCCEEDED_AT) > _before(ttl)
@@ -216,20 +300,27 @@ class ResultTable:
                 "cast the columns, or take another table"
             )
 
-    def append(self, rows: DataFrame) -> tuple[int, int]:
-        """Add a batch: arguments, results and errors. Returns how many rows, and how many of them with an error."""
+    def _schema(self, arguments: spark.DataType) -> spark.StructType:
+        types = {KEY: arguments, RESULT: self.result, ERROR: self.error, CALLED_AT: spark.TimestampType()}
+        return spark.StructType([spark.StructField(n, types.get(n, spark.StringType())) for n in COLUMNS])
+
+    def append(self, df: DataFrame, outcome: str) -> tuple[int, int]:
+        """Add a batch: arguments, and the struct of value and error in `outcome`.
+
+        Returns how many rows, and how many of them with an error.
+        """
         seen = Observation()
-        rows = rows.observe(seen, sf.count(sf.lit(1)).alias("rows"), sf.count(ERROR).alias("errors")).select(
-            KEY,
-            RESULT,
-            ERROR,
-            sf.current_timestamp().alias(CALLED_AT),
-            sf.lit(self.function).alias(FUNCTION),
-            sf.lit(self.version).alias(VERSION),
+        value, error = (sf.col(quoted(outcome)).getField(name) for name in ("value", "error"))
+        rows = df.select(key_of(self.columns), value.alias(RESULT), error.alias(ERROR))
+        self.storage.append(
+            rows.observe(seen, sf.count(sf.lit(1)).alias("rows"), sf.count(ERROR).alias("errors")).select(
+                "*",
+                sf.current_timestamp().alias(CALLED_AT),
+                sf.lit(self.function).alias(FUNCTION),
+                sf.lit(self.version).alias(VERSION),
+            )
         )
-        self.storage.append(rows, f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex}")
-        counted = seen.get
-        return counted["rows"], counted["errors"]
+        return seen.get["rows"], seen.get["errors"]
 
 
 def _before(seconds: float) -> Any:
