@@ -277,6 +277,13 @@ def test_a_default_port_may_be_written_or_not(url: str) -> None:
     assert request("GET", yarl.URL("http://example.com:443/x"), headers={}).headers == {}
 
 
+@pytest.mark.parametrize("given", [{"token": lambda: "SECRET\nSECRET"}, {"headers": {"X-Page": "SECRET\r\nHost: b"}}])
+def test_aiohttp_refuses_a_header_of_two_lines_and_does_not_show_it(service: str, given: dict[str, Any]) -> None:
+    with pytest.raises(AsyncUDFError, match="header injection") as caught:
+        sent(http.session(service, **given))
+    assert "SECRET" not in str(caught.value)
+
+
 def test_nothing_is_made_for_a_session_whose_token_fails(service: str) -> None:
     """A connector would stay open."""
     made = []
@@ -323,14 +330,12 @@ def test_a_missing_token_is_told_before_the_first_call(service: str, text: str, 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"token": lambda: None}, "what token returns must be a text, not NoneType"),
-        ({"token": lambda: ""}, "what token returns is empty"),
-        ({"token": lambda: "SECRET\nSECRET"}, "what token returns must be one line"),
-        ({"headers": lambda: ["SECRET"]}, "headers .* returned a list, not a dict"),
-        ({"headers": lambda: {"X-Key": b"SECRET"}}, r"headers\['X-Key'\] must be a text, not bytes"),
-        ({"on_executor": lambda: None}, "on_executor must return a dict of options"),
-        ({"on_executor": lambda: {"cookiejar": "SECRET"}}, "unknown option of aiohttp 'cookiejar'; .* 'cookie_jar'"),
-        ({"on_executor": lambda: {"timeout": 5}}, "timeout is set by total_timeout="),
+        ({"token": lambda: None}, "token must return a text that is not empty"),
+        ({"token": lambda: ""}, "token must return a text that is not empty"),
+        ({"headers": lambda: ["SECRET"]}, "'list' object is not a mapping"),
+        ({"on_executor": lambda: None}, "'NoneType' object is not a mapping"),
+        ({"on_executor": lambda: {"cookiejar": "SECRET"}}, "unexpected keyword argument 'cookiejar'"),
+        ({"on_executor": lambda: {"timeout": 5}}, "timeout parameter cannot be of <class 'int'>"),
         ({"token": lambda: 1 / 0}, "ZeroDivisionError"),
         ({"on_executor": lambda: {"trace_configs": 5}}, "TypeError"),
     ],

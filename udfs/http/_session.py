@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 import logging
 import os
-import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._functions.context import CURRENT_CALL
-from .._functions.parameters import signature_of
 from .._policies.checks import Seconds, optional, positive_int, seconds, span, unknown_name
 from .._text.safe import printable, safe_repr
 
@@ -36,22 +33,10 @@ REPEATS = "_retry_connection"
 # system asks the other end for a sign of life: after so many seconds, how often, and how many times until it gives up.
 SIGNS_OF_LIFE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
-OWN_NAMES = {  # options of aiohttp, and the options of `session` that set them
-    "timeout": "total_timeout=, connect_timeout= and read_timeout=",
-    "conn_timeout": "connect_timeout=",
-    "limit": "connections=",
-    "keepalive_timeout": "keep_alive=",
-    "force_close": "keep_alive=0",
-    "ttl_dns_cache": "dns_cache=",
-    "use_dns_cache": "dns_cache=0",
-}
-FOR_THE_LOOP = ("connector", "cookie_jar", "resolver")
-SECRETS = ("auth", "proxy_auth", "cookies")
+SET_HERE = ("timeout", "conn_timeout", "limit", "keepalive_timeout", "force_close", "ttl_dns_cache", "use_dns_cache")
+NEVER = ("self", "loop", "connector_owner")
+FOR_THE_TASK = ("connector", "cookie_jar", "resolver", "auth", "proxy_auth", "cookies")  # of one loop, or secrets
 SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
-NEVER = ("self", "base_url", "headers", "loop", "connector_owner")
-NO_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def session(
@@ -177,9 +162,8 @@ class SessionFactory:
 
         secrets = await self._secret_headers()  # first, for it may fail, and then a late connector would stay open
         late = {} if self.on_executor is None else await _called(self.on_executor)
-        _check_names(late)
         options = {**self.options, **late}
-        own = {name: options.pop(name) for name in _connector_names() & options.keys()}
+        own = {name: options.pop(name) for name in _names(aiohttp.TCPConnector) & options.keys()}
         if "cookie_jar" not in options:
             options["cookie_jar"] = jar = aiohttp.DummyCookieJar()  # which keeps none of a response
             if cookies := options.pop("cookies", None):
@@ -187,18 +171,16 @@ class SessionFactory:
                 given.update_cookies(cookies)
                 jar.filter_cookies = given.filter_cookies  # type: ignore[method-assign]
         made_of = options.get("request_class", aiohttp.ClientRequest)
-        options["request_class"] = _requests(made_of, self.base_url, secrets)
         connector = options.pop("connector", None) or self._connector(own)
+        ours = {
+            "headers": None if callable(self.headers) else self.headers,
+            "timeout": aiohttp.ClientTimeout(
+                total=self.total_timeout, sock_connect=self.connect_timeout, sock_read=self.read_timeout
+            ),
+        }
+        options = {**ours, **options, "request_class": _requests(made_of, self.base_url, secrets)}
         try:
-            client = aiohttp.ClientSession(
-                self.base_url,
-                connector=connector,
-                headers=None if callable(self.headers) else self.headers,
-                timeout=aiohttp.ClientTimeout(
-                    total=self.total_timeout, sock_connect=self.connect_timeout, sock_read=self.read_timeout
-                ),
-                **options,
-            )
+            client = aiohttp.ClientSession(self.base_url, connector=connector, **options)
         except BaseException:
             await connector.close()
             raise
@@ -220,13 +202,8 @@ class SessionFactory:
         return aiohttp.TCPConnector(**all_options)
 
     async def _secret_headers(self) -> dict[str, str]:
-        """The headers of the functions and the environment, checked; no message shows them."""
-        found: dict[str, str] = {}
-        if callable(self.headers):
-            given = await _called(self.headers)
-            if not isinstance(given, Mapping):
-                raise OptionError(f"headers of {self!r} returned a {type(given).__name__}, not a dict of texts")
-            found = {str(name): _header_text(value, f"headers[{name!r}]") for name, value in given.items()}
+        """The headers of the functions and the environment; no message shows them."""
+        found = {**await _called(self.headers)} if callable(self.headers) else {}
         if self.token_env is not None:
             if not os.environ.get(self.token_env, "").strip():
                 raise AsyncUDFError(
@@ -234,17 +211,13 @@ class SessionFactory:
                     f"it for the executors, as with spark.executorEnv.{self.token_env} or a secret of Kubernetes; with "
                     "a local master before the first Spark session of the program starts"
                 )
-            found["Authorization"] = _bearer(os.environ[self.token_env], f"the environment variable {self.token_env}")
+            found["Authorization"] = f"Bearer {os.environ[self.token_env].strip()}"  # without a file's line end
         if self.token is not None:
-            found["Authorization"] = _bearer(await _called(self.token), "what token returns")
+            token = await _called(self.token)
+            if not isinstance(token, str) or not token.strip():
+                raise OptionError(f"token must return a text that is not empty, not an empty {type(token).__name__}")
+            found["Authorization"] = f"Bearer {token.strip()}"
         return found
-
-
-def _bearer(token: Any, name: str) -> str:
-    token = _header_text(token.strip() if isinstance(token, str) else token, name)  # without a file's line end
-    if not token:
-        raise OptionError(f"{name} is empty; it must be the token")
-    return f"Bearer {token}"
 
 
 async def _called(function: Any) -> Any:
@@ -294,49 +267,40 @@ def _origin(url: yarl.URL) -> tuple[Any, ...]:
     return url.scheme, url.host, url.port  # of two equal origins yarl's own differ if one URL has its default port
 
 
-# What `session` is given is checked on the driver, before anything is sent to Spark.
+# aiohttp checks what it is given, in the task. What is checked here, on the driver: the names of options, and whatever
+# would be in Spark's plan, which others can read.
 
 
 def _checked_url(value: Any) -> str | None:
-    """The address of a service, with a slash after its path."""
     if value is None:
         return None
     import yarl  # aiohttp's own
 
     try:
-        url = yarl.URL(str(value)) if isinstance(value, (str, yarl.URL)) else None
-        is_web = url is not None and url.absolute and url.scheme in ("http", "https") and bool(url.host)
-    except ValueError:
-        url, is_web = None, False
-    if url is None or not is_web:
+        url = yarl.URL(value)
+    except (TypeError, ValueError):
+        url = yarl.URL()
+    if url.scheme not in ("http", "https") or not url.host or url.query_string or url.fragment:
         raise OptionError(
-            f"base_url must be the address of a service, as 'https://example.com', not {safe_repr(value)}"
+            f"base_url must be the address of a service, as 'https://example.com/v1', not {safe_repr(value)}; give "
+            "params= with each request"
         )
     if url.user is not None or url.password is not None:
         raise OptionError(
             f"base_url must not have a user or a password, which all who see Spark's plan could read "
             f"({safe_repr(value)}); give token_env='NAME', or headers=<function> with the Authorization it wants"
         )
-    if url.query_string or url.fragment:
-        raise OptionError(
-            f"base_url must end with its path, or what is behind it would be lost ({safe_repr(value)}); "
-            "give params= with each request"
-        )
     # Without the slash aiohttp refuses the path, or leaves its last part out of the requests.
     return str(url if url.path.endswith("/") else url.with_path(f"{url.raw_path}/", encoded=True))
 
 
 def _checked_headers(value: Any) -> Any:
-    """Headers for all requests: a mapping of texts, or a function that returns one."""
     if value is None or callable(value):
-        return _checked_function(value, "headers")
+        return value
     if not isinstance(value, Mapping):
         raise OptionError(f"headers must be a dict of texts, or a function that returns one, not {safe_repr(value)}")
-    for name, text in value.items():
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise OptionError(f"headers has a name that no header can have: {safe_repr(name)}")
-        _header_text(text, f"headers[{name!r}]")
-        if name.lower() in SECRET_HEADERS:
+    for name in value:
+        if str(name).lower() in SECRET_HEADERS:
             raise OptionError(
                 f"headers must not hold {name}, which all who see Spark's plan could read; give token_env='NAME' or "
                 f"token=<function>, or a function: headers=lambda: {{{name!r}: os.environ['NAME']}}"
@@ -344,42 +308,17 @@ def _checked_headers(value: Any) -> Any:
     return dict(value)
 
 
-def _header_text(value: Any, name: str) -> str:
-    """A text that a header can hold; the message does not show it."""
-    if not isinstance(value, str):
-        raise OptionError(f"{name} must be a text, not {type(value).__name__}")
-    if NO_HEADER.search(value):
-        raise OptionError(
-            f"{name} must be one line of plain characters: it has a line end or a control character in it"
-        )
-    return value
-
-
 def _checked_function(value: Any, name: str) -> Any:
-    """A function of no arguments, plain or async, or None."""
-    if value is None:
-        return None
-    if isinstance(value, str) and name == "token":
+    if value is not None and not callable(value):  # the message does not show it: it may be the token itself
         raise OptionError(
-            "token must be a function that returns it, not the token itself, which all who see Spark's plan could "
-            "read; give token_env='NAME' to have it read from an environment variable of the executors"
+            f"{name} must be a function of no arguments, not a {type(value).__name__}, which all who see Spark's plan "
+            "could read; token_env='NAME' reads a token from an environment variable of the executors"
         )
-    if not callable(value):
-        raise OptionError(f"{name} must be a function of no arguments, not a {type(value).__name__}")
-    try:
-        signature = signature_of(value)
-    except (TypeError, ValueError):  # a builtin, or another function without a signature
-        return value
-    try:
-        signature.bind()
-    except TypeError:
-        raise OptionError(f"{name} must be a function of no arguments; {safe_repr(value)} takes some") from None
     return value
 
 
 def _checked_variable(value: Any) -> str | None:
-    """The name of an environment variable."""
-    if value is not None and not (isinstance(value, str) and VARIABLE.fullmatch(value)):
+    if value is not None and not (isinstance(value, str) and value.isidentifier()):
         # The message does not show it: most often it is the token itself.
         raise OptionError("token_env must be the name of an environment variable, as 'API_TOKEN', not its value")
     return value
@@ -387,46 +326,22 @@ def _checked_variable(value: Any) -> str | None:
 
 def _check_options(given: Mapping[str, Any]) -> None:
     """Raises OptionError unless aiohttp takes all of these options, and they may be in Spark's plan."""
+    import aiohttp
+
+    own = inspect.signature(session).parameters.keys() - {"options"}
+    known = own | (_names(aiohttp.ClientSession) | _names(aiohttp.TCPConnector)).difference(NEVER, SET_HERE)
     for name, value in given.items():
-        if name in FOR_THE_LOOP:
-            raise OptionError(f"{name} belongs to one event loop; make it there: on_executor=lambda: {{{name!r}: ...}}")
-        if name in SECRETS:
+        if name not in known:
+            raise OptionError(unknown_name("option of http.session or aiohttp", name, sorted(known)))
+        if name in FOR_THE_TASK or (name == "proxy" and "@" in str(value)):
             raise OptionError(
-                f"{name} would be in Spark's plan, which others can read; give on_executor=lambda: {{{name!r}: ...}}"
+                f"{name} is a secret, which all who see Spark's plan could read, or belongs to one event loop; make it "
+                f"in the task: on_executor=lambda: {{{name!r}: ...}}"
             )
-        if name == "proxy" and "@" in str(value):
-            raise OptionError(
-                "proxy must not have a user or a password, which all who see Spark's plan could read; "
-                "give on_executor=lambda: {'proxy': ...}"
-            )
-    _check_names(given)
 
 
-def _check_names(given: Any) -> None:
-    """Raises OptionError unless it is a mapping whose keys are options of aiohttp."""
-    if not isinstance(given, Mapping):
-        raise OptionError(f"on_executor must return a dict of options, not {safe_repr(type(given))}")
-    for name in given:
-        if name in OWN_NAMES:
-            raise OptionError(f"{name} is set by {OWN_NAMES[name]} of http.session")
-        if name not in (known := _client_names() | _connector_names()):
-            raise OptionError(unknown_name("option of aiohttp", str(name), sorted(known)))
-
-
-@functools.cache
-def _client_names() -> frozenset[str]:
-    """The options of `aiohttp.ClientSession`."""
-    import aiohttp
-
-    return frozenset(inspect.signature(aiohttp.ClientSession.__init__).parameters).difference(NEVER, OWN_NAMES)
-
-
-@functools.cache
-def _connector_names() -> frozenset[str]:
-    """The options of `aiohttp.TCPConnector`."""
-    import aiohttp
-
-    return frozenset(inspect.signature(aiohttp.TCPConnector.__init__).parameters).difference(NEVER, OWN_NAMES)
+def _names(made: Callable[..., Any]) -> set[str]:
+    return set(inspect.signature(made).parameters)
 
 
 def _socket(address: Any) -> socket.socket:
