@@ -16,7 +16,7 @@ from ._doctor.packages import PACKAGE, version_of
 from ._doctor.probes import Examination, examine
 from ._text.safe import safe_repr
 
-DIGITS = 9  # of a number of calls or tasks: a longer one is a typing error
+DIGITS = 9  # of a number of calls: a longer one is a typing error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +59,7 @@ def _write(text: str) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # also show a path with letters that the terminal cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")
-    examination = Examination(options.capacity, options.tasks, with_job=not options.no_job)
+    examination = Examination(options.capacity, with_job=not options.no_job)
     findings = []
     for finding in examine(examination):
         findings.append(finding)
@@ -84,7 +84,6 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0 if all is right (warnings allowed), 1 if something fails.",
     )
     doctor.add_argument("--capacity", type=_positive, default=100, help="calls in flight in each task (default: 100)")
-    doctor.add_argument("--tasks", type=_positive, default=_cores(), help="tasks at a time here (default: cores)")
     doctor.add_argument("--no-job", action="store_true", help="leave out the tiny job, which starts Spark")
     doctor.add_argument("--json", action="store_true", help="print JSON, with all that a failed job has printed")
     return parser
@@ -96,12 +95,6 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {safe_repr(text)}")
     return int(text)
-
-
-def _cores() -> int:
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))  # what a container leaves of them
-    return os.cpu_count() or 1
 
 
 if __name__ == "__main__":

@@ -33,14 +33,13 @@ def test_the_exit_status_is_for_ci(monkeypatch, capsys, status, expected):
 
 
 def test_the_command_line_reaches_the_checks(monkeypatch):
-    """Capacity, tasks, and whether Spark is started."""
+    """Capacity, and whether Spark is started."""
     seen = []
     monkeypatch.setattr("asyncudf.__main__.examine", lambda examination: seen.append(examination) or iter(()))
-    main(["doctor", "--capacity", "7", "--tasks", "3", "--no-job"])
+    main(["doctor", "--capacity", "7", "--no-job"])
     main(["doctor"])
-    assert (seen[0].capacity, seen[0].tasks, seen[0].with_job) == (7, 3, False)
+    assert (seen[0].capacity, seen[0].with_job) == (7, False)
     assert (seen[1].capacity, seen[1].with_job) == (100, True)
-    assert 1 <= seen[1].tasks <= (os.cpu_count() or 1)
 
 
 def test_without_a_command_there_is_help(capsys):
@@ -62,7 +61,7 @@ def test_a_bad_number_is_named(capsys, value):
 def test_a_number_too_large_is_not_told_in_full(capsys, value):
     """Nobody reads thousands of digits."""
     with pytest.raises(SystemExit):
-        main(["doctor", "--tasks", value])
+        main(["doctor", "--capacity", value])
     told = capsys.readouterr().err
     assert f"must have at most 9 digits, not {len(value):,}\n" in told
     assert len(told) < 500

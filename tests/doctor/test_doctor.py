@@ -7,24 +7,15 @@ import os
 import select
 import subprocess
 import sys
-import threading
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import asyncudf
-from asyncudf._doctor import machine, packages, programs
+from asyncudf._doctor import open_files, packages, programs
 from asyncudf._doctor.findings import Finding, clear, export
-from asyncudf._doctor.machine import (
-    check_folder,
-    check_host,
-    open_file_limits,
-    port_count,
-    read_folders,
-    read_hosts,
-)
+from asyncudf._doctor.open_files import open_file_limits
 from asyncudf._doctor.packages import spark_folder, spark_in
 from asyncudf._doctor.probes import PROBES, Examination, examine, guarded
 from asyncudf._doctor.programs import (
@@ -84,7 +75,7 @@ def test_a_look_that_lacks_a_package_names_the_line_that_installs_it(monkeypatch
 READINGS = {
     packages: ("version_of", "spark_folder", "spark_in"),
     programs: ("java_settings", "start_python", "run_job"),
-    machine: ("open_file_limits", "port_count", "read_hosts", "read_folders"),
+    open_files: ("open_file_limits",),
 }
 
 
@@ -118,7 +109,6 @@ def test_the_job_is_not_started_where_it_would_fail_again(monkeypatch, tmp_path,
     monkeypatch.setattr(packages, "connect_client", lambda: "")
     monkeypatch.setattr(programs, "run_job", lambda environment: TinyJob([1, 2, 3]))
     monkeypatch.setattr(programs, "start_java", lambda path: Java(17))
-    monkeypatch.setattr(machine, "read_folders", lambda environment: [])
     environment = {"PYSPARK_PYTHON": python, "PATH": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"}
     found = list(examine(Examination(capacity=capacity, environment=environment)))
     assert (found[-1].name, found[-1].status) == ("tiny job", status)
@@ -300,31 +290,9 @@ def test_the_version_of_a_spark(tmp_path):
 
 
 def test_a_system_without_limits(monkeypatch):
-    """Windows has no module `resource`, and macOS no /proc."""
+    """Windows has no module `resource`."""
     monkeypatch.setitem(sys.modules, "resource", None)
     assert open_file_limits() is None
-    monkeypatch.setattr(Path, "read_text", lambda path: (_ for _ in ()).throw(FileNotFoundError(path)))
-    assert port_count() is None
-
-
-def test_the_name_of_this_machine(monkeypatch):
-    """It is resolved, and something can listen there."""
-    assert read_hosts({"SPARK_LOCAL_IP": "127.0.0.1"})[0].problem == ""
-    assert read_hosts({"SPARK_LOCAL_IP": "192.0.2.1"})[0].problem.startswith("is 192.0.2.1, where nothing can listen")
-    assert read_hosts({"SPARK_LOCAL_HOSTNAME": "127.0.0.1"})[0].setting == "SPARK_LOCAL_HOSTNAME"
-
-    def unknown(name, *arguments, **options):
-        raise OSError(-2, "Name or service not known")
-
-    monkeypatch.setattr("socket.getaddrinfo", unknown)
-    assert "Name or service not known" in read_hosts({})[0].problem
-
-
-def test_a_good_address_hides_no_bad_name():
-    """Spark takes the name where both are set, and only without the name another address helps."""
-    name, address = read_hosts({"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "192.0.2.1"})
-    assert (address.setting, address.problem) == ("SPARK_LOCAL_IP", "")
-    assert (check_host(name).status, check_host(name).fix) == ("fail", clear("SPARK_LOCAL_HOSTNAME"))
 
 
 @pytest.mark.parametrize(
@@ -336,72 +304,12 @@ def test_a_good_address_hides_no_bad_name():
     ],
 )
 def test_a_job_without_a_host_is_fixed_by_the_setting_that_counts(monkeypatch, environment, fix):
-    """The tiny job says the same as the look at the name itself."""
+    """Spark ignores the address if a host name is set."""
     job = TinyJob(error="Caused by: java.net.UnknownHostException: laptop")
     monkeypatch.setattr(programs, "run_job", lambda environment: job)
     monkeypatch.setattr(packages, "connect_client", lambda: "")
     (last,) = PROBES["tiny job"](Examination(environment=environment))
     assert last.fix == fix
-
-
-def test_a_name_that_nobody_answers_for(monkeypatch):
-    """The doctor does not hang where Spark would."""
-    answer = threading.Event()
-
-    def unanswered(name, *arguments, **options):
-        answer.wait()
-        raise OSError(-3, "Temporary failure in name resolution")
-
-    monkeypatch.setattr("socket.getaddrinfo", unanswered)
-    monkeypatch.setattr(machine, "NAME_LIMIT", 0.01)
-    assert read_hosts({})[0].problem == "not resolved in 0.01 s"
-    answer.set()
-
-
-def test_folders_that_spark_writes_to(tmp_path, monkeypatch):
-    """Those that it is told, also if they are not there yet, beside those for temporary files."""
-    (tmp_path / "file").touch()
-    variables = {"SPARK_LOCAL_DIRS": f"{tmp_path}/new/one, {tmp_path}/file/in"}
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    temporary, java, good, bad = read_folders({**variables, "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={tmp_path}/file/of"})
-    assert (temporary.path, temporary.setting, temporary.problem) == (str(tmp_path), "TMPDIR", "")
-    assert (java.path, java.setting, bool(java.problem)) == (f"{tmp_path}/file/of", "JDK_JAVA_OPTIONS", True)
-    assert "JDK_JAVA_OPTIONS=-Djava.io.tmpdir=/a/folder" in check_folder(java).fix.replace('"', "")
-    assert (good.path, good.setting, good.problem) == (f"{tmp_path}/new/one", "SPARK_LOCAL_DIRS", "")
-    assert good.free > 0
-    assert bad.problem
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_python_that_can_write_to_no_folder_for_temporary_files(tmp_path, monkeypatch):
-    """As on a full disk: it is a finding, with the line that fixes it, and no mistake of the doctor's."""
-
-    def none():
-        raise FileNotFoundError(2, "No usable temporary directory found")
-
-    monkeypatch.setattr("tempfile.gettempdir", none)
-    (tmp_path / "file").touch()
-    temporary, *_ = read_folders({"TMPDIR": f"{tmp_path}/file/in"})
-    assert check_folder(temporary).status == "fail"
-    assert check_folder(temporary).fix.startswith(export("TMPDIR", "/a/folder"))
-
-
-@pytest.mark.parametrize(
-    ("environment", "folder"),
-    [
-        ({}, "/tmp"),
-        ({"TMPDIR": "/elsewhere"}, "/tmp"),
-        ({"JDK_JAVA_OPTIONS": "-Xmx1g -Djava.io.tmpdir=/a"}, "/a"),
-        ({"JAVA_TOOL_OPTIONS": "-Djava.io.tmpdir=/a", "_JAVA_OPTIONS": "'-Djava.io.tmpdir=/b' -Xmx1g"}, "/b"),
-    ],
-)
-def test_the_folder_of_java(tmp_path, monkeypatch, environment, folder):
-    """Spark writes to Java's folder, wherever Python's is, and SPARK_LOCAL_DIRS leads it to another one."""
-    monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    temporary, java = read_folders(environment)
-    assert (temporary.path, temporary.setting) == (str(tmp_path), "TMPDIR")
-    assert (java.path, java.setting) == (folder, "SPARK_LOCAL_DIRS")
 
 
 def test_a_job_that_never_ends_is_ended():
@@ -421,17 +329,6 @@ def test_the_words_of_a_job():
     assert job == TinyJob(output="{broken\n", seconds=job.seconds)
     job = run_job(os.environ, [sys.executable, "-c", "print('no http://me:secret@host/')"])
     assert job.output == "no http://***@host/\n"
-
-
-@pytest.mark.skipif(not hasattr(os, "ST_NOEXEC"), reason="only Linux tells Python")
-def test_a_folder_that_runs_no_code(tmp_path, monkeypatch):
-    """As many a /tmp: Java cannot load the libraries that it unpacks there. From Python's it loads none."""
-    real = os.statvfs(tmp_path)
-    sizes = {"f_bavail": real.f_bavail, "f_blocks": real.f_blocks, "f_bfree": real.f_bfree, "f_frsize": real.f_frsize}
-    for flag, runs_code in ((0, True), (os.ST_NOEXEC, False)):
-        monkeypatch.setattr(os, "statvfs", lambda path, flag=flag: SimpleNamespace(f_flag=flag, **sizes))
-        options = {"JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={tmp_path}"}
-        assert [folder.runs_code for folder in read_folders(options)] == [True, runs_code]
 
 
 @pytest.mark.parametrize("package", ["pyspark", "pandas", "pyarrow", "tenacity", "aiohttp"])

@@ -10,15 +10,7 @@ from packaging.requirements import Requirement
 
 from asyncudf._doctor import programs
 from asyncudf._doctor.findings import Finding, as_text, clear, exit_status, export, one_line
-from asyncudf._doctor.machine import (
-    Folder,
-    Host,
-    check_folder,
-    check_host,
-    check_open_files,
-    check_ports,
-    check_worker_files,
-)
+from asyncudf._doctor.open_files import check_open_files, check_worker_files
 from asyncudf._doctor.packages import as_line, check_package, check_packages, check_remote, check_spark_home
 from asyncudf._doctor.programs import (
     Java,
@@ -32,7 +24,6 @@ from asyncudf._doctor.programs import (
     check_python,
 )
 
-GIB = 1024**3
 HOME = JavaSettings(home="/jdk", in_home="/jdk/bin/java")
 HOME_AND_PATH = JavaSettings(home="/jdk", in_home="/jdk/bin/java", on_path="/usr/bin/java")
 NOT_A_HOME = JavaSettings(home="/nowhere", on_path="/usr/bin/java")
@@ -258,56 +249,6 @@ def test_open_files_of_workers(limit, status, found, fix):
 def test_numbers_of_open_files(limits, found):
     """As people write them."""
     assert check_open_files(limits, 5000).found == found
-
-
-@pytest.mark.parametrize(
-    ("ports", "status", "fix"), [(None, "ok", ""), (800, "ok", ""), (799, "warn", "capacity=99, or fewer tasks")]
-)
-def test_ports(ports, status, fix):
-    """All tasks of a machine share its ports."""
-    finding = check_ports(ports, capacity=100, tasks=8)
-    assert finding.status == status
-    assert finding.fix.startswith(fix)
-    assert "100 calls in each of 8 tasks" in finding.found
-
-
-@pytest.mark.parametrize(
-    ("host", "status", "found"),
-    [
-        (Host("here", address="127.0.0.1"), "ok", "here is 127.0.0.1"),
-        (Host("10.0.0.1", "SPARK_LOCAL_IP", "10.0.0.1"), "ok", "SPARK_LOCAL_IP 10.0.0.1"),
-        (Host("here", problem="does not resolve: unknown"), "fail", "here: does not resolve: unknown"),
-        (Host("here", address="10.0.0.1", seconds=9.0), "warn", "here took 9 s"),
-    ],
-)
-def test_host_name(host, status, found):
-    """Spark asks for it when it starts, unless it is told an address."""
-    finding = check_host(host)
-    assert finding.status == status
-    assert found in finding.found
-    assert finding.fix == ("" if status == "ok" else export("SPARK_LOCAL_IP", "127.0.0.1"))
-
-
-@pytest.mark.parametrize(
-    ("folder", "status", "found", "fix"),
-    [
-        (Folder("/tmp", "TMPDIR", free=5 * GIB), "ok", "5.0 GiB free", ""),
-        (Folder("/tmp", "TMPDIR", free=GIB // 2), "ok", "0.5 GiB free", ""),
-        (Folder("/tmp", "TMPDIR", free=9), "fail", "only 0.0 GiB free", export("TMPDIR", "/a/folder")),
-        (Folder("/tmp", "SPARK_LOCAL_DIRS", free=GIB // 2), "warn", "0.5 GiB", export("SPARK_LOCAL_DIRS", "/a/f")),
-        (Folder("/tmp", "JDK_JAVA_OPTIONS", problem="no"), "fail", "no", "export JDK_JAVA_OPTIONS=-Djava.io.tmpdir="),
-        (Folder("/d", "SPARK_LOCAL_DIRS", free=9), "fail", "only 0.0 GiB", export("SPARK_LOCAL_DIRS", "/a/folder")),
-        (Folder("/tmp", "TMPDIR", problem="no space"), "fail", "cannot be written: no space", export("TMPDIR", "/a")),
-        (Folder("/tmp", "TMPDIR", runs_code=False), "warn", "noexec", export("JDK_JAVA_OPTIONS", "-Djava.io.tmpdir=")),
-    ],
-)
-def test_folders(folder, status, found, fix):
-    """Spark can write its files, has room for them, and Java can load the libraries that it unpacks."""
-    finding = check_folder(folder)
-    assert (finding.name, finding.status) == (f"folder {folder.path}", status)
-    assert found in finding.found
-    assert finding.fix.startswith(fix)
-    assert bool(finding.fix) == (status != "ok")
 
 
 IN_THE_WORKER = """PythonException:

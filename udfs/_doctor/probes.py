@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from . import machine, packages, programs
-from .findings import Finding, one_line
+from . import open_files, packages, programs
+from .findings import Finding, clear, export, one_line
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,6 @@ class Examination:
     """What the doctor is asked to look at."""
 
     capacity: int = 100  # calls in flight in each task
-    tasks: int = 1  # tasks at a time on this machine
     with_job: bool = True  # run the tiny job
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)  # the variables that Spark reads
 
@@ -40,10 +39,7 @@ PROBES: Mapping[str, Probe] = {
     "SPARK_HOME": _of_own_spark(lambda asked: map(_spark_home, filter(None, [asked.environment.get("SPARK_HOME")]))),
     "Java": _of_own_spark(lambda asked: [_java(asked.environment)]),
     "Python": lambda asked: _pythons(asked.environment),
-    "open files": lambda asked: [machine.check_open_files(machine.open_file_limits(), asked.capacity)],
-    "ports": lambda asked: [machine.check_ports(machine.port_count(), asked.capacity, asked.tasks)],
-    "host name": lambda asked: map(machine.check_host, machine.read_hosts(asked.environment)),
-    "folders": lambda asked: map(machine.check_folder, machine.read_folders(asked.environment)),
+    "open files": lambda asked: [open_files.check_open_files(open_files.open_file_limits(), asked.capacity)],
     "tiny job": _of_own_spark(lambda asked: _job(asked) if asked.with_job else []),
 }
 
@@ -70,10 +66,12 @@ def _pythons(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _job(asked: Examination) -> Iterator[Finding]:
-    other_host = machine.host_fix(*machine.host_settings(asked.environment)[:1])
+    # Spark ignores the address if a host name is set: then another address fixes nothing.
+    has_name = asked.environment.get("SPARK_LOCAL_HOSTNAME")
+    other_host = clear("SPARK_LOCAL_HOSTNAME") if has_name else export("SPARK_LOCAL_IP", "127.0.0.1")
     job = programs.run_job(asked.environment)
     if job.files is not None:
-        yield machine.check_worker_files(job.files, asked.capacity)
+        yield open_files.check_worker_files(job.files, asked.capacity)
     yield programs.check_job(job, other_host)
 
 
