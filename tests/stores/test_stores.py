@@ -64,7 +64,7 @@ class BytesPath:
         (lambda: ResultStore.disk("x", key=coroutine), "key must be a plain function"),
         (lambda: ResultStore.redis("redis://h", key=AsyncKey()), "key must be a plain function"),
         (lambda: ResultStore.redis("redis://h?decode_responses=True"), "'decode_responses' that a store cannot take"),
-        (lambda: ResultStore.redis("redis://h?socket_timeout=abc"), "socket_timeout that must be a number"),
+        (lambda: ResultStore.redis("redis://h?socket_timeout=abc"), "Invalid value for 'socket_timeout'"),
         *(
             (lambda path=path: ResultStore.redis(f"redis://h{path}"), "url must end with the number of a database")
             for path in ("/notadb", "/-1", "/0/1", "//0", "/1.0", "/%30")
@@ -72,26 +72,19 @@ class BytesPath:
         *(
             (
                 lambda query=query: ResultStore.redis(f"redis://h/0?{query}"),
-                f"{query.split('=')[0]} that must be {must}",
+                f"an option that redis does not take: {said}",
             )
-            for query, must in (
-                ("db=-1", "the number of a database"),
-                ("db=x", "the number of a database"),
-                ("protocol=7", "2 or 3"),
-                ("socket_timeout=-1", "a number of seconds more than 0"),
-                ("socket_timeout=0", "a number of seconds more than 0"),
-                ("socket_connect_timeout=nan", "a number of seconds more than 0"),
-                ("socket_keepalive=maybe", "true or false"),
-                ("retry_on_timeout=", "true or false"),
-                ("health_check_interval=-5", "a whole number of seconds"),
-                ("max_connections=0", "a whole number of at least 1"),
-                ("client_name=a b", "letters and digits without spaces"),
+            for query, said in (
+                ("db=x", "Invalid value for 'db'"),
+                ("protocol=7", "protocol must be either 2 or 3"),
+                ("max_connections=-1", ".*must be a positive integer"),
+                ("ssl_keyfile=a", ".*unexpected keyword argument 'ssl_keyfile'"),
             )
         ),
         (lambda: ResultStore.redis("redis://h?db=1&db=2"), "has the option db 2 times; leave all but one out"),
-        (lambda: ResultStore.redis("redis://h?ssl_keyfile=a"), "ssl_keyfile, which is for one that begins with rediss"),
-        (lambda: ResultStore.redis("rediss://h?ssl_cert_reqs=maybe"), "must be none, optional or required"),
-        (lambda: ResultStore.redis("rediss://h?ssl_keyflie=a"), "'ssl_keyflie' that a store cannot take"),
+        (lambda: ResultStore.redis("rediss://h?ssl_cert_reqs=maybe"), "Invalid SSL Certificate Requirements Flag"),
+        (lambda: ResultStore.redis("rediss://h?ssl_keyflie=a"), "unexpected keyword argument 'ssl_keyflie'"),
+        (lambda: ResultStore.redis("redis://h?nope=a"), "'nope' that a store cannot take; it can client_name, db"),
         (lambda: ResultStore.redis("redis://h/0#1"), "has a # behind which all would be left out"),
         (lambda: ResultStore.disk(None), "path must be that of a folder, a text, not None"),  # type: ignore[arg-type]
         (lambda: ResultStore.executor(ttl=0), "ttl must be more than 0 seconds, or a timedelta, not 0"),

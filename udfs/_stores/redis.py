@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import re
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -23,32 +23,7 @@ SILENT_FOR = (
 LEAVING = 0.1  # seconds to close such a connection: its other end may not answer
 COUNTING = 0.5  # seconds at most, for figures that nobody waits for
 LONGEST_TTL = 10**15  # milliseconds, 30,000 years: a server adds them to its clock, and both have to fit in 63 bits
-ANY, FLAG, SECONDS = ".*", "(?i:true|false|yes|no|y|n|1|0|t|f)", r"(?=.*[1-9])\d*\.?\d+"
-OPTIONS: dict[str, tuple[str, str]] = {  # of a URL: what a value must be, as a pattern and in words
-    "db": (r"\d{1,9}", "the number of a database"),
-    "username": (ANY, ""),
-    "password": (ANY, ""),
-    "client_name": (r"[!-~]+", "letters and digits without spaces"),
-    "protocol": ("[23]", "2 or 3"),
-    "socket_timeout": (SECONDS, "a number of seconds more than 0"),
-    "socket_connect_timeout": (SECONDS, "a number of seconds more than 0"),
-    "socket_keepalive": (FLAG, "true or false"),
-    "retry_on_timeout": (FLAG, "true or false"),
-    "health_check_interval": (r"\d{1,9}", "a whole number of seconds"),
-    "max_connections": (r"0*[1-9]\d{0,8}", "a whole number of at least 1"),
-}
-TLS_OPTIONS: dict[str, tuple[str, str]] = {  # of one that begins with rediss://
-    "ssl_keyfile": (".+", "a path"),
-    "ssl_certfile": (".+", "a path"),
-    "ssl_password": (ANY, ""),
-    "ssl_cert_reqs": ("none|optional|required", "none, optional or required"),
-    "ssl_ca_certs": (".+", "a path"),
-    "ssl_ca_path": (".+", "a path"),
-    "ssl_ca_data": (ANY, ""),
-    "ssl_check_hostname": (FLAG, "true or false"),
-    "ssl_ciphers": (".+", "a list of ciphers"),
-    "ssl_min_version": (r"\d{1,9}", "a number of ssl.TLSVersion"),
-}
+TEXTS = {"username", "password", "client_name"}  # options of a URL that redis takes as they are; beside them `ssl_...`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,20 +188,25 @@ def checked_url(url: str, option: str = "url") -> str:
     if parts.fragment:
         raise OptionError(f"{option} has a # behind which all would be left out; in a password write # as %23")
     for name, values in given.items():
-        _check_option(option, name, values, OPTIONS | (TLS_OPTIONS if parts.scheme == "rediss" else {}))
+        if len(values) > 1:
+            raise OptionError(f"{option} has the option {name} {len(values)} times; leave all but one out")
+    if given:
+        _check_by_redis(url, given, option)
     return url
 
 
-def _check_option(option: str, name: str, values: Sequence[str], known: Mapping[str, tuple[str, str]]) -> None:
-    """Check that an option behind the `?` is known, is given once, and can work; values may be secret."""
-    if name in TLS_OPTIONS and name not in known:
-        raise OptionError(f"{option} has an option {name}, which is for one that begins with rediss://")
-    if name not in known:
-        raise OptionError(
-            f"{option} has an option {safe_repr(name)} that a store cannot take; it can {', '.join(known)}"
-        )
-    if len(values) > 1:
-        raise OptionError(f"{option} has the option {name} {len(values)} times; leave all but one out")
-    pattern, words = known[name]
-    if not re.fullmatch(pattern, values[0], re.DOTALL):
-        raise OptionError(f"{option} has an option {name} that must be {words}, and is not")
+def _check_by_redis(url: str, given: Iterable[str], option: str) -> None:
+    """Have redis read the URL, and make a connection that does not connect yet; no value is shown."""
+    from redis.asyncio import ConnectionPool
+    from redis.asyncio.connection import URL_QUERY_ARGUMENT_PARSERS
+
+    known = TEXTS | URL_QUERY_ARGUMENT_PARSERS.keys()
+    for name in given:  # some others would be read, and break a store: `decode_responses`
+        if name not in known and not name.startswith("ssl_"):
+            raise OptionError(
+                f"{option} has an option {safe_repr(name)} that a store cannot take; it can {', '.join(sorted(known))}"
+            )
+    try:
+        ConnectionPool.from_url(url).make_connection()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise OptionError(f"{option} has an option that redis does not take: {error}") from None
