@@ -1,4 +1,4 @@
-"""What mkdocs.yml cannot say: links to files outside of docs/, and examples in docstrings."""
+"""What mkdocs.yml cannot say: links to files outside of docs/, and in docstrings examples and the list of figures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import griffe
+
+from asyncudf._metrics.function_metrics import described
 
 ROOT = Path(__file__).parents[1]
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"]
@@ -34,8 +36,8 @@ def on_post_page(output: str, **_: Any) -> str:
 
 
 class Examples(griffe.Extension):
-    """Examples in docstrings are code: `>>>` would begin a quotation."""
+    """Examples in docstrings are code: `>>>` would begin a quotation. Numbers are listed as at run time."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = EXAMPLE.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
+            obj.docstring.value = EXAMPLE.sub(r"```pycon\n\g<0>\n```", described(obj.docstring.value))

@@ -17,7 +17,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import REGISTRY, generate_latest
 
 from asyncudf._metrics.export import AT_ONCE, RECORDS, Exporter
-from asyncudf._metrics.function_metrics import ERROR_TYPES, FunctionMetrics
+from asyncudf._metrics.figure import KINDS_APART
+from asyncudf._metrics.function_metrics import FunctionMetrics
 from asyncudf._metrics.time_account import State
 
 FUNCTION = {"code.function.name": "jobs.weather", "asyncudf.entry_point": "column"}
@@ -97,7 +98,7 @@ class TestCounters:
     def test_errors_are_told_by_their_type(self, sdk: InMemoryMetricReader) -> None:
         """Those that are not told apart any more have the name that the conventions give them."""
         totals, one = figures(0), exporter()
-        for number in range(ERROR_TYPES + 3):
+        for number in range(KINDS_APART + 3):
             totals.note_error(f"Error{number}", str)
         one.export(totals, 0, 0)
         totals.note_error("Error0", str)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf._api.monitor import Run
-from asyncudf._metrics.function_metrics import ERROR_TYPES, OTHERS, FunctionMetrics
+from asyncudf._metrics.figure import KINDS_APART, OTHERS
+from asyncudf._metrics.function_metrics import FunctionMetrics
 from asyncudf._metrics.run_metrics import UNSURE, RunMetrics
 from asyncudf._metrics.time_account import State
 from tests.kit.costs import python_calls
@@ -216,13 +217,13 @@ def test_a_class_for_each_error_does_not_fill_the_memory() -> None:
     metrics = FunctionMetrics()
     for number in range(1000):
         metrics.note_error(f"Error{number}", lambda: "text" * 1000)
-    assert len(metrics.errors) == ERROR_TYPES + 1
-    assert metrics.errors[OTHERS] == 1000 - ERROR_TYPES
+    assert len(metrics.errors) == KINDS_APART + 1
+    assert metrics.errors[OTHERS] == 1000 - KINDS_APART
     assert max(map(len, metrics.examples.values())) <= 500
     twice = FunctionMetrics.from_plain(json.loads(json.dumps(metrics.to_plain())))
     twice.merge(metrics)
     assert twice.errors.total() == 2000
-    assert len(twice.errors) == ERROR_TYPES + 1
+    assert len(twice.errors) == KINDS_APART + 1
 
 
 def attempt(partition: int, status: str, number: int, *, stage: int = 1) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from .._errors.exceptions import AsyncUDFError, OptionError
+from .._metrics.function_metrics import with_numbers
 from .._metrics.run_metrics import RunMetrics
 from .._spark.monitoring.job_watch import JobWatch, run_frame
 from .._text.safe import safe_repr
@@ -80,6 +81,7 @@ class Run:
                 self._shown.end()
 
     @property
+    @with_numbers
     def metrics(self) -> dict[str, Any]:
         """The figures, as plain values that JSON can hold; a copy.
 
@@ -91,20 +93,15 @@ class Run:
           `running`, have `failed`, or were `lost`, with their executor for example. A task whose rows were all done has
           `succeeded`, even if a LIMIT made Spark drop some of the results.
         - `running`: the `rows` of tasks that run, so far, and their calls `in_flight` now.
-        - `rows` and `results`; `calls` begun, `attempts` with `retries`, `abandoned` calls that had not ended when
-          their task did; `timeouts`, `failures` (rows that ended with an error), `dead_letters`; `errors` of attempts
-          by type, with `examples`, and `last_error`, the `type` and the HTTP `status` of the last one (or None); and
-          attempts that were `throttled` (the service asked to wait, and they used up none of the retries).
-        - `in_flight` and `queued` (calls; rows in the queue) with `mean` and `peak` per task; `bytes_peak` of the rows.
+        - NUMBERS
+        - `errors` of attempts by type, with `examples`, and `last_error`, the `type` and the HTTP `status` of the last
+          one (or None).
+        - `in_flight` and `queued` (calls; rows in the queue) with `mean` and `peak` per task.
         - `latency` of calls in seconds: `count`, `mean`, `min`, `p50`, `p90`, `p95`, `p99`, `max` (quantiles with an
           error of 1%), and a `histogram`; `first` and `last`, that of those that ended first and last in their tasks.
         - `limit_seconds`: for each limit that is given, such as "job_capacity" or "RateLimit(20)", how long calls were
           held back by it.
-        - `waited`: seconds that calls were in back-off; `following_seconds` for which slots were free while rows
-          waited for the calls of equal rows; `repeated_seconds` that calls took which failed and were made again for an
-          equal row, among the `unkept_failures` whose error a store with `error_ttl` keeps; `refused_seconds` for which
-          refusals of the service held calls back; `processor_seconds` of processor time of the tasks' processes.
-        - `seconds` of its tasks together, and in `time` where they went: nine states that add up to them.
+        - `time`: where the `seconds` of its tasks went: nine states that add up to them.
         - `verdict`: what was the limit, how sure that is, and what to change.
         - `failed_attempts`: the same figures of tasks that failed or were lost; they are not in the others. Its
           `ended_by` counts what ended them: "max_failures", "max_calls", "breaker", "on_error", or an error.

@@ -8,23 +8,12 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from .function_metrics import OTHERS, FunctionMetrics
+from .figure import OTHERS
+from .function_metrics import FIGURES, FunctionMetrics
 from .latency_sketch import LatencySketch
 
-# Names and units as the semantic conventions want them: a plural for what is counted, braces around what is no unit.
-COUNTERS = {
-    "rows": ("row", "Rows taken from the input."),
-    "results": ("result", "Results given."),
-    "calls": ("call", "Calls begun."),
-    "attempts": ("attempt", "Attempts of calls, retries included."),
-    "abandoned": ("call", "Calls that had not ended when their task did."),
-    "timeouts": ("timeout", "Attempts, and calls, that did not end in time."),
-    "throttled": ("attempt", "Attempts that the service answered with a time to wait, and that used up none."),
-    "failures": ("row", "Rows that ended with an error under on_error."),
-    "dead_letters": ("row", "Rows that went to the side output of those that failed."),
-}
-NAMES = {"abandoned": "abandoned_calls", "throttled": "throttled_attempts", "failures": "failed_rows"}
-LOOKUPS = {"store_hits": "hit", "store_misses": "miss", "shared_flights": "shared"}
+COUNTERS = [figure for figure in FIGURES if figure.export]
+LOOKUPS = [figure for figure in FIGURES if figure.outcome]
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60)  # seconds
 RECORDS = 1_000  # latencies in a second of a task, at most
 AT_ONCE = 100  # and at its start
@@ -78,10 +67,10 @@ class Exporter:
     def _export(self, instruments: Mapping[str, Any], totals: FunctionMetrics, now: dict[str, int]) -> None:
         plain = totals.to_plain()
         before, self._before = self._before, plain
-        for name in COUNTERS:
-            self._add(instruments[name], plain[name] - before[name])
-        for name, outcome in LOOKUPS.items():
-            self._add(instruments["lookups"], plain[name] - before[name], {"asyncudf.store.outcome": outcome})
+        for figure in (*COUNTERS, *LOOKUPS):
+            more = {"asyncudf.store.outcome": figure.outcome} if figure.outcome else None
+            instrument = instruments["lookups" if more else figure.name]
+            self._add(instrument, plain[figure.name] - before[figure.name], more)
         for kind, count in plain["errors"].items():
             error = "_OTHER" if kind == OTHERS else kind
             self._add(instruments["errors"], count - before["errors"].get(kind, 0), {"error.type": error})
@@ -115,9 +104,10 @@ def _instruments(metrics: ModuleType) -> dict[str, Any] | None:
     if type(provider).__module__.startswith(metrics.__name__):
         return None
     meter = provider.get_meter("asyncudf")  # an SDK gives the same for the same name, and the same instruments
+    # Names and units as the semantic conventions want: a plural for what is counted, braces around what is no unit.
     instruments = {
-        name: meter.create_counter(f"asyncudf.{NAMES.get(name, name)}", f"{{{unit}}}", description)
-        for name, (unit, description) in COUNTERS.items()
+        figure.name: meter.create_counter(f"asyncudf.{figure.export}", f"{{{figure.unit}}}", figure.text)
+        for figure in COUNTERS
     }
     return instruments | {
         "lookups": meter.create_counter("asyncudf.store.lookups", "{lookup}", "Rows that a store was asked for."),

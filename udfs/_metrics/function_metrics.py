@@ -2,110 +2,111 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from operator import attrgetter
+from typing import Any, ParamSpec, TypeVar
 
+from .figure import COUNTS, EXAMPLES, LAST, PEAK, SECONDS, SKETCH, SUM, TIME, Figure, Kind, counted_as
 from .latency_sketch import LatencySketch
 from .time_account import State
 
-ERROR_TYPES = 50  # that are counted apart; a program may make a class for each error
-OTHERS = "others"
 EXAMPLE = 500  # characters of a message
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _figure(text: str, kind: Kind | None = SUM, **views: Any) -> Any:
+    return Figure(text, kind, **views)
 
 
 class FunctionMetrics:
     """What a function did.
 
-    Attributes:
-        tasks: how many these figures are of.
-        seconds: of all tasks together, from when the function was opened until it was closed.
-        rows, results: that are done, and what they gave.
-        calls: begun, each for one row, or for a micro-batch; each has one attempt at least.
-        attempts: of calls, retries included.
-        abandoned: calls that had not ended when the task did: it failed, was cancelled, or enough rows had been read.
-        abandoned_seconds: how long these had taken by then, all together.
-        open_seconds: how long those have taken that are not done yet, of tasks that run.
-        timeouts: attempts, and calls with all their attempts, that did not end in time.
-        throttled: attempts that the service refused with a time to wait, and that used up no retry.
-        failures: rows that ended with an error under `on_error`.
-        dead_letters: of these, the rows that went to the side output.
-        store_hits, store_misses, shared_flights: rows found in a store, rows not found there, and rows answered by the
-            call of another row.
-        in_flight_peak, queued_peak, bytes_peak: calls, rows in the queue, and bytes that they take, in the task that
-            had most.
-        queued_seconds: how long the rows were in the queue, all together.
-        waited: seconds that calls spent in the back-off before another attempt; part of their latency.
-        refused_seconds: for which calls were held back because the service had refused others.
-        limit_seconds: for which calls waited for each limit, by what people are shown of it.
-        following_seconds: for which slots were free while rows waited for the calls of equal rows.
-        unkept_failures: rows whose call ended with an error that the store would have kept with an `error_ttl`.
-        repeated_seconds: that such calls took which were made again at once, for an equal row that waited.
-        joint_seconds: of attempts that called rows of several earlier calls again, together.
-        processor_seconds: of processor time of the task's process.
-        ended_by: how many tasks ended with an error, by the option that says so, or by the error's text without one.
-        errors: how many attempts ended with an error, by its type.
-        examples: a message for each of these types.
-        last_error: the type and the HTTP status, if it has one, of the last of these errors; of several tasks that of
-            the one that was added last.
-        latency: of calls, from the first attempt to the result.
-        first, last: of those that ended first and last in a task, as many as were in flight at most.
-        time: seconds in each state, which add up to `seconds`.
+    Each figure is declared here, once. From here `run.metrics` and its documentation, `run.to_df()`, the summary, the
+    report, the log and OpenTelemetry have it, in this order where it has no other place.
     """
 
-    # All counts are sums but for the peaks. What is a mean is kept as a sum, and divided when it is asked for.
+    # What is a mean is kept as a sum, and divided when it is asked for.
 
-    SUMS = (
-        "tasks", "seconds", "rows", "results", "calls", "attempts", "abandoned", "abandoned_seconds", "open_seconds",
-        "timeouts", "throttled", "failures", "dead_letters", "store_hits", "store_misses", "shared_flights",
-        "unkept_failures", "queued_seconds", "waited", "refused_seconds", "processor_seconds", "following_seconds",
-        "repeated_seconds", "joint_seconds",
+    tasks: int = _figure("How many these figures are of.", is_shown=False)
+    seconds: float = _figure("Of all tasks together, from when the function was opened.", unit="s", in_frame=True)
+    waited: float = _figure("Seconds that calls spent in back-off between attempts; part of their latency.", unit="s")
+    refused_seconds: float = _figure("For which calls were held back as the service had refused others.", unit="s")
+    processor_seconds: float = _figure("Of processor time of the tasks' processes.", unit="s")
+    following_seconds: float = _figure(
+        "For which slots were free while rows waited for the calls of equal rows.", unit="s"
+    )
+    repeated_seconds: float = _figure(
+        "That calls took which failed and were made again at once for an equal row.", unit="s"
+    )
+    joint_seconds: float = _figure(
+        "Of attempts that called rows of several earlier calls again, together.", unit="s", is_shown=False
+    )
+    rows: int = _figure("Rows taken from the input.", unit="row", in_frame=True, export="rows")
+    results: int = _figure("Results given.", unit="result", in_frame=True, export="results")
+    calls: int = _figure("Calls begun.", unit="call", in_frame=True, export="calls")
+    attempts: int = _figure("Attempts of calls, retries included.", unit="attempt", in_frame=True, export="attempts")
+    retries: int = _figure(
+        "Attempts after the first of their call.", None, follows=lambda metrics: metrics.attempts - metrics.calls,
+        noun=("retry", "retries"), in_frame=True, in_log=True, in_summary=1, on_page=4,
     )  # fmt: skip
-    PEAKS = ("in_flight_peak", "queued_peak", "bytes_peak")
-    SKETCHES = ("latency", "first", "last")
+    abandoned: int = _figure(
+        "Calls that had not ended when their task did.", unit="call", noun=("abandoned call",),
+        in_frame=True, in_summary=6, on_page=6, export="abandoned_calls",
+    )  # fmt: skip
+    abandoned_seconds: float = _figure("That these had taken by then, all together.", unit="s", is_shown=False)
+    open_seconds: float = _figure("That calls have taken which are not done yet.", unit="s", is_shown=False)
+    timeouts: int = _figure(
+        "Attempts, and calls, that did not end in time.", unit="timeout", noun=("timeout",),
+        in_frame=True, in_log=True, in_summary=2, on_page=3, is_bad=True, export="timeouts",
+    )  # fmt: skip
+    throttled: int = _figure(
+        "Attempts that the service answered with a time to wait, and that used up none.", unit="attempt",
+        noun=("throttled attempt",), in_frame=True, in_log=True, in_summary=3, on_page=5, export="throttled_attempts",
+    )  # fmt: skip
+    failures: int = _figure(
+        "Rows that ended with an error under on_error.", unit="row", noun=("failed row",),
+        in_frame=True, in_log=True, in_summary=4, on_page=1, is_bad=True, export="failed_rows",
+    )  # fmt: skip
+    dead_letters: int = _figure(
+        "Rows that went to the side output of those that failed.", unit="row", noun=("dead letter",),
+        in_frame=True, in_log=True, in_summary=5, on_page=2, is_bad=True, export="dead_letters",
+    )  # fmt: skip
+    store_hits: int = _figure(
+        "Rows answered from the store.", noun=("store hit",), in_frame=True, in_log=True, in_summary=7, outcome="hit"
+    )
+    store_misses: int = _figure(
+        "Rows that the store did not have.", noun=("store miss", "store misses"), in_frame=True, in_summary=8,
+        outcome="miss",
+    )  # fmt: skip
+    shared_flights: int = _figure(
+        "Rows answered by another row\N{RIGHT SINGLE QUOTATION MARK}s call.",
+        noun=("row answered by another row's call", "rows answered by another row's call"),
+        in_frame=True, in_summary=9, outcome="shared",
+    )  # fmt: skip
+    unkept_failures: int = _figure("Rows whose call ended with an error that a store with error_ttl keeps.")
+    queued_seconds: float = _figure("That rows were in the queue, all together.", unit="s", is_shown=False)
+    in_flight_peak: int = _figure("Calls, in the task that had most.", PEAK, is_shown=False)
+    queued_peak: int = _figure("Rows in the queue, in the task that had most.", PEAK, is_shown=False)
+    bytes_peak: int = _figure("Bytes that rows take, in the task that had most.", PEAK, in_frame=True)
 
-    tasks: int
-    seconds: float
-    rows: int
-    results: int
-    calls: int
-    attempts: int
-    abandoned: int
-    abandoned_seconds: float
-    open_seconds: float
-    timeouts: int
-    throttled: int
-    failures: int
-    dead_letters: int
-    store_hits: int
-    store_misses: int
-    shared_flights: int
-    unkept_failures: int
-    queued_seconds: float
-    waited: float
-    refused_seconds: float
-    following_seconds: float
-    repeated_seconds: float
-    joint_seconds: float
-    processor_seconds: float
-    in_flight_peak: int
-    queued_peak: int
-    bytes_peak: int
+    # What is no number has a form of its own where it is shown.
+
+    limit_seconds: dict[str, float] = _figure("For which calls waited, by the limit as people are shown it.", SECONDS)
+    ended_by: Counter[str] = _figure("Tasks that ended with an error, by the option that says so, or its text.", COUNTS)
+    errors: Counter[str] = _figure("Attempts that ended with an error, by its type.", COUNTS)
+    examples: dict[str, str] = _figure("A message for each of these types.", EXAMPLES)
+    last_error: tuple[str, int | None] | None = _figure("The type and HTTP status of the last, or None.", LAST)
+    latency: LatencySketch = _figure("Of calls, from the first attempt to the result.", SKETCH)
+    first: LatencySketch = _figure("Of those that ended first in a task, as many as were in flight at most.", SKETCH)
+    last: LatencySketch = _figure("Of those that ended last in a task, as many.", SKETCH)
+    time: dict[State, float] = _figure("Seconds in each state, which add up to `seconds`.", TIME)
 
     def __init__(self, **counts: float) -> None:
-        vars(self).update(dict.fromkeys((*self.SUMS, *self.PEAKS), 0), **counts)
-        self.errors: Counter[str] = Counter()
-        self.ended_by: Counter[str] = Counter()
-        self.limit_seconds: dict[str, float] = {}
-        self.examples: dict[str, str] = {}
-        self.last_error: tuple[str, int | None] | None = None
-        self.latency, self.first, self.last = (LatencySketch() for _ in range(3))
-        self.time = dict.fromkeys(State, 0.0)
-
-    @property
-    def retries(self) -> int:
-        """Attempts after the first of their call."""
-        return self.attempts - self.calls
+        vars(self).update({**_ZEROS, **{name: kind.new() for name, kind in _OTHERS}, **counts})
 
     @property
     def in_flight(self) -> float:
@@ -121,59 +122,51 @@ class FunctionMetrics:
     def note_error(self, kind: str, message: Callable[[], str], status: int | None = None) -> None:
         """Count an attempt that ended with an error; of the first of its kind the message is kept."""
         self.last_error = kind, status
-        kind = _kind(kind, self.errors)
+        kind = counted_as(kind, self.errors)
         self.errors[kind] += 1
         if kind not in self.examples:
             self.examples[kind] = message()[:EXAMPLE]
 
     def merge(self, other: FunctionMetrics) -> None:
         """Add what the function did in other tasks."""
-        for name in self.SUMS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in self.PEAKS:
-            setattr(self, name, max(getattr(self, name), getattr(other, name)))
-        for limit, seconds in other.limit_seconds.items():
-            self.limit_seconds[limit] = self.limit_seconds.get(limit, 0.0) + seconds
-        for cause, count in other.ended_by.items():
-            self.ended_by[_kind(cause, self.ended_by)] += count
-        for kind, count in other.errors.items():
-            kind = _kind(kind, self.errors)
-            self.errors[kind] += count
-            self.examples.setdefault(kind, other.examples.get(kind, ""))
-        self.last_error = other.last_error or self.last_error
-        for name in self.SKETCHES:
-            getattr(self, name).merge(getattr(other, name))
-        for state, seconds in other.time.items():
-            self.time[state] += seconds
+        mine, more = vars(self), vars(other)
+        for name, kind in _STORED:
+            mine[name] = kind.add(mine[name], more[name])
 
     def to_plain(self) -> dict[str, Any]:
         """As plain values, for JSON; `from_plain` makes the same of them."""
-        return {
-            **{name: getattr(self, name) for name in (*self.SUMS, *self.PEAKS)},
-            "limit_seconds": dict(self.limit_seconds),
-            "ended_by": dict(self.ended_by),
-            "errors": dict(self.errors),
-            "examples": self.examples,
-            "last_error": self.last_error,
-            **{name: getattr(self, name).to_plain() for name in self.SKETCHES},
-            "time": {state.name.lower(): seconds for state, seconds in self.time.items()},
-        }
+        values = vars(self)
+        return {name: kind.to_plain(values[name]) if kind.to_plain else values[name] for name, kind in _STORED}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> FunctionMetrics:
-        metrics = cls(**{name: plain[name] for name in (*cls.SUMS, *cls.PEAKS)})
-        metrics.limit_seconds.update(plain["limit_seconds"])
-        metrics.ended_by.update(plain["ended_by"])
-        metrics.errors.update(plain["errors"])
-        metrics.examples.update(plain["examples"])
-        if (last := plain["last_error"]) is not None:
-            metrics.last_error = last[0], last[1]
-        for name in cls.SKETCHES:
-            setattr(metrics, name, LatencySketch.from_plain(plain[name]))
-        metrics.time.update({State[name.upper()]: seconds for name, seconds in plain["time"].items()})
-        return metrics
+        return cls(**{name: kind.from_plain(plain[name]) if kind.from_plain else plain[name] for name, kind in _STORED})
 
 
-def _kind(kind: str, counted: Mapping[str, int]) -> str:
-    """What a kind is counted as."""
-    return kind if kind in counted or len(counted) < ERROR_TYPES else OTHERS
+FIGURES: tuple[Figure, ...] = tuple(figure for figure in vars(FunctionMetrics).values() if isinstance(figure, Figure))
+_STORED = tuple((figure.name, figure.kind) for figure in FIGURES if figure.kind is not None)
+_ZEROS = {name: 0 for name, kind in _STORED if kind in (SUM, PEAK)}
+_OTHERS = tuple((name, kind) for name, kind in _STORED if name not in _ZEROS)
+TOTALS = tuple(figure for figure in FIGURES if figure.kind in (None, SUM) and figure.is_shown)
+PEAKS = tuple(figure for figure in FIGURES if figure.kind is PEAK and figure.is_shown)
+
+for _name, _ in _STORED:
+    delattr(FunctionMetrics, _name)  # the values are attributes of the instances, which are read faster so
+
+
+def counted(function: Mapping[str, Any], view: str) -> list[Figure]:
+    """The figures of a view that are not 0, of a function of `run.metrics`, sorted by what they have for the view."""
+    found = [one for one in FIGURES if getattr(one, view) and function.get(one.name)]
+    return sorted(found, key=attrgetter(view))
+
+
+def described(text: str) -> str:
+    """The text with a line for each number in place of its line NUMBERS."""
+    return text.replace("- NUMBERS", "\n".join(f"- `{one.name}`: {one.phrase}." for one in (*TOTALS, *PEAKS)))
+
+
+def with_numbers(function: Callable[P, T]) -> Callable[P, T]:
+    """Name all numbers in its docstring."""
+    if function.__doc__ is not None:  # python -OO leaves none
+        function.__doc__ = described(inspect.cleandoc(function.__doc__))
+    return function

@@ -67,13 +67,14 @@ class LatencySketch:
         self.shortest = min(self.shortest, *latencies)
         self.longest = max(self.longest, *latencies)
 
-    def merge(self, other: LatencySketch) -> None:
-        """Add what another sketch has seen."""
+    def merge(self, other: LatencySketch) -> LatencySketch:
+        """Add what another sketch has seen; gives this one."""
         self._buckets.update(other._buckets)
         self.count += other.count
         self.seconds += other.seconds
         self.shortest = min(self.shortest, other.shortest)
         self.longest = max(self.longest, other.longest)
+        return self
 
     @property
     def mean(self) -> float | None:

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from .._text.figures import number, rate, seconds, share, things
 from .._text.safe import one_line, which_errors
-from .function_metrics import FunctionMetrics
+from .function_metrics import FIGURES, FunctionMetrics
 
 LEAST_SHARE = 0.05  # share of the time that is worth a word
-COUNTED = {
-    "retries": ("retry", "retries"),
-    "timeouts": ("timeout", ""),
-    "throttled": ("throttled attempt", ""),
-    "failures": ("failed row", ""),
-    "dead_letters": ("dead letter", ""),
-    "store_hits": ("store hit", ""),
-}
 
 
 def task_line(name: str, totals: FunctionMetrics) -> str:
@@ -35,7 +27,7 @@ def task_line(name: str, totals: FunctionMetrics) -> str:
     if errors := sum(totals.errors.values()):
         which = "" if totals.last_error is None else f" ({which_errors(totals.errors, totals.last_error)})"
         words.append(f"{things(errors, 'error')}{which}")
-    words += [things(value, *nouns) for key, nouns in COUNTED.items() if (value := getattr(totals, key))]
+    words += [things(value, *one.noun) for one in FIGURES if one.in_log and (value := getattr(totals, one.name))]
     words += [
         f"{share(spent / totals.seconds)} {state.value}"
         for state, spent in sorted(totals.time.items(), key=lambda item: -item[1])

@@ -7,15 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import count
 from typing import Any, NamedTuple
 
-from .function_metrics import FunctionMetrics
+from .function_metrics import PEAKS, TOTALS, FunctionMetrics
 from .latency_sketch import LatencySketch
 
 DETAILED = 200  # tasks of a function that are shown one by one
 UNSURE = 1000  # tasks that are lost, or unproven; beyond these the first ones stay as they are
-COUNTS = (
-    "rows", "results", "calls", "attempts", "retries", "abandoned", "timeouts", "throttled",
-    "failures", "dead_letters", "store_hits", "store_misses", "shared_flights",
-)  # fmt: skip
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TaskAttempt = tuple[int, int, int]  # its stage, its partition, and which attempt it was
 _Partition = tuple[int, int]  # its stage, its number
@@ -219,13 +215,7 @@ class RunMetrics:
 def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
     sketch = metrics.latency
     return {
-        "seconds": metrics.seconds,
-        **{
-            name: getattr(metrics, name)
-            for name in ("waited", "refused_seconds", "processor_seconds", "following_seconds", "repeated_seconds")
-        },
-        **{name: getattr(metrics, name) for name in COUNTS},
-        "unkept_failures": metrics.unkept_failures,
+        **{figure.name: getattr(metrics, figure.name) for figure in TOTALS},
         "limit_seconds": dict(metrics.limit_seconds),
         "ended_by": dict(metrics.ended_by.most_common()),
         "errors": dict(metrics.errors.most_common()),
@@ -235,7 +225,7 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
         else dict(zip(("type", "status"), metrics.last_error, strict=True)),
         "in_flight": {"mean": metrics.in_flight, "peak": metrics.in_flight_peak},
         "queued": {"mean": metrics.queued, "peak": metrics.queued_peak},
-        "bytes_peak": metrics.bytes_peak,
+        **{figure.name: getattr(metrics, figure.name) for figure in PEAKS},
         "latency": {
             "count": sketch.count,
             "mean": sketch.mean,

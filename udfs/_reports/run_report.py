@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors.exceptions import OptionError
+from .._metrics.function_metrics import counted
 from .._metrics.time_account import State
 from .._text import figures
 from .._text.safe import printable
@@ -92,6 +93,7 @@ def _page(metrics: Mapping[str, Any]) -> str:
         quantiles=QUANTILES,
         curves=CURVES,
         labelled=LABELLED,
+        counted=counted,
     )
     environment.filters.update(utc=_utc, with_options=_with_options, longest_first=_longest_first)
     return environment.get_template("page.html").render(metrics=metrics)

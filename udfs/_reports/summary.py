@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .._metrics.function_metrics import counted
 from .._text.figures import bytes_, count, number, rate, seconds, share, things
 from .._text.safe import named_error, one_line, printable
 from .function_figures import FunctionFigures
@@ -17,17 +18,6 @@ MUCH_MEMORY = 2**20  # bytes; less is not named
 NAMED = 0.03  # of the time; states that took less are left out
 ERRORS = 5  # types that are named
 UNIT = re.compile(r"(?<=\d) (?=(µs|ms|s|min|h|d|[KMGT]?i?B)\b)")
-EXTRAS = {
-    "retries": ("retry", "retries"),
-    "timeouts": ("timeout", "timeouts"),
-    "throttled": ("throttled attempt", "throttled attempts"),
-    "failures": ("failed row", "failed rows"),
-    "dead_letters": ("dead letter", "dead letters"),
-    "abandoned": ("abandoned call", "abandoned calls"),
-    "store_hits": ("store hit", "store hits"),
-    "store_misses": ("store miss", "store misses"),
-    "shared_flights": ("row answered by another row's call", "rows answered by another row's call"),
-}
 
 
 def summary(metrics: Mapping[str, Any]) -> str:
@@ -70,7 +60,7 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         held = figures.count("bytes_peak")
         size = f"; rows take {bytes_(held)} at most" if held >= MUCH_MEMORY else ""
         yield "queued", f"{things(mean, 'row')} per task on average, {count(figures.queued_peak)} at most{size}"
-    if extras := [things(figures.count(key), *words) for key, words in EXTRAS.items() if figures.count(key)]:
+    if extras := [things(function[one.name], *one.noun) for one in counted(function, "in_summary")]:
         yield "also", ", ".join(extras)
     if figures.errors:
         last = function.get("last_error")

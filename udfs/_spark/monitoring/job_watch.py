@@ -8,7 +8,7 @@ import json
 import logging
 import queue
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -17,7 +17,9 @@ from pyspark.sql import functions as sf
 
 from ..._errors.exceptions import OptionError
 from ..._errors.records import error_text
-from ..._metrics.run_metrics import COUNTS, TaskAttempt
+from ..._metrics.figure import Figure
+from ..._metrics.function_metrics import PEAKS, TOTALS
+from ..._metrics.run_metrics import TaskAttempt
 from ..._metrics.time_account import State
 from ..coordinators import driver_host
 from .live import Address, LiveServer
@@ -210,13 +212,22 @@ def _set(spark: SparkSession, name: str, value: str | None) -> None:
         spark.conf.set(name, value)
 
 
+def _columns(figures: Iterable[Figure]) -> Iterator[str]:
+    return (f"{one.name} {'double' if one.unit == 's' else 'bigint'}" for one in figures if one.in_frame)
+
+
+def _values(figures: Iterable[Figure], task: Mapping[str, Any]) -> Iterator[float]:
+    return (float(task[one.name]) if one.unit == "s" else task[one.name] for one in figures if one.in_frame)
+
+
 QUANTILES = ("mean", "p50", "p90", "p95", "p99", "max")
 SCHEMA = ", ".join(
     [
         "function string, entry_point string, stage int, partition int, attempt int, batch bigint, status string",
-        "host string, began timestamp, seconds double",
-        *(f"{name} bigint" for name in COUNTS),
-        "in_flight_mean double, in_flight_peak bigint, queued_mean double, queued_peak bigint, bytes_peak bigint",
+        "host string, began timestamp",
+        *_columns(TOTALS),
+        "in_flight_mean double, in_flight_peak bigint, queued_mean double, queued_peak bigint",
+        *_columns(PEAKS),
         *(f"latency_{name} double" for name in QUANTILES),
         *(f"{state.name.lower()}_seconds double" for state in State),
         "errors map<string, bigint>",
@@ -236,13 +247,12 @@ def _row(function: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[Any, ...
         function["entry_point"],
         *(task[name] for name in ("stage", "partition", "attempt", "batch", "status", "host")),
         datetime.datetime.fromtimestamp(task["began"], datetime.UTC),
-        float(task["seconds"]),
-        *(task[name] for name in COUNTS),
+        *_values(TOTALS, task),
         float(task["in_flight"]["mean"]),
         task["in_flight"]["peak"],
         float(task["queued"]["mean"]),
         task["queued"]["peak"],
-        task["bytes_peak"],
+        *_values(PEAKS, task),
         *(task["latency"][name] for name in QUANTILES),
         *(float(task["time"][state.name.lower()]) for state in State),
         task["errors"],
