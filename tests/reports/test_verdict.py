@@ -37,6 +37,12 @@ def test_sureness_follows_the_share(sureness: str) -> None:
     assert verdict(SURENESS[sureness]).sureness == sureness
 
 
+def test_half_of_the_time_is_not_sure() -> None:
+    """Though nothing else cost nearly as much."""
+    assert verdict(figures(input=5.5, calls_busy=2.5, store=2.0)).sureness == "likely"
+    assert verdict(figures(input=6.1, calls_busy=2.5, store=1.4)).sureness == "sure"
+
+
 DOUBTFUL = {
     "how many calls the service takes": figures(**BUSY),
     "two that cost about the same": figures(input=5.2, output=4.8),

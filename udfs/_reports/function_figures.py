@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from .._metrics.time_account import State
@@ -42,8 +41,20 @@ class FunctionFigures:
         self.in_flight: float = in_flight.get("mean") or 0.0  # calls in a task, in the mean over its time
         self.peak: int = in_flight.get("peak") or 0
         self.queued_peak: int = (function.get("queued") or {}).get("peak") or 0
+        # The longest of the counted tasks.
+        self.per_task = [task for task in function.get("per_task") or () if task.get("status") in COUNTED]
         # From the first task's begin to the last one's end.
         self.wall = max(0.0, (function.get("ended") or 0.0) - (function.get("began") or 0.0))
+        # Of the time; with several threads it may exceed 1.
+        self.processor = self.count("processor_seconds") / self.seconds if self.seconds else 0.0
+        self.capacity = _whole(self.options.get("capacity"))
+        self.batch_rows = _whole(self.options.get("batch_size")) or 1  # of a call
+        self.queue_rows = _whole(self.options.get("queue_size"))  # None if memory alone is the bound
+        # The option that ends what takes too long, and after how many seconds.
+        given = ((name, self.options.get(name)) for name in ("attempt_timeout", "timeout"))
+        self.time_limit = next(((name, float(seconds)) for name, seconds in given if seconds), None)
+        # Of all calls that have ended, with the back-off between their attempts.
+        self._call_seconds = self.latency("mean") * self.calls_ended
 
     def count(self, name: str) -> float:
         return self.plain.get(name) or 0
@@ -60,11 +71,6 @@ class FunctionFigures:
         """One count as a part of another."""
         return min(1.0, self.count(name) / max(1, self.count(of)))
 
-    @cached_property
-    def per_task(self) -> Sequence[Mapping[str, Any]]:
-        """The longest of the counted tasks."""
-        return [task for task in self.plain.get("per_task") or () if task.get("status") in COUNTED]
-
     @property
     def came_from_store(self) -> bool:
         """Whether no row of the tasks that have ended needed a call."""
@@ -80,11 +86,6 @@ class FunctionFigures:
     def at_a_time(self) -> int:
         """Tasks that ran at the same time, in the mean."""
         return max(1, min(self.tasks, round(self.seconds / self.wall))) if self.wall else 1
-
-    @property
-    def processor(self) -> float:
-        """Processor time as a part of the time; with several threads it may exceed 1."""
-        return self.count("processor_seconds") / self.seconds if self.seconds else 0.0
 
     @property
     def limit(self) -> str:
@@ -110,25 +111,6 @@ class FunctionFigures:
         return sum(map(_silence, self.per_task)) / self.seconds if self.seconds else 0.0
 
     # How many calls there could be.
-
-    @property
-    def capacity(self) -> int | None:
-        return _whole(self.options.get("capacity"))
-
-    @property
-    def finds_capacity(self) -> bool:
-        """Whether the task found out by itself how many calls it may have in flight."""
-        return self.options.get("capacity") == "given"
-
-    @property
-    def batch_rows(self) -> int:
-        """Rows of a call."""
-        return _whole(self.options.get("batch_size")) or 1
-
-    @property
-    def queue_rows(self) -> int | None:
-        """Rows that the queue may hold; None if memory alone is the bound."""
-        return _whole(self.options.get("queue_size"))
 
     @property
     def slots(self) -> int | None:
@@ -246,20 +228,9 @@ class FunctionFigures:
     # What calls cost beyond their answers.
 
     @property
-    def _call_seconds(self) -> float:
-        """Of all calls that have ended, with the back-off between their attempts."""
-        return self.latency("mean") * self.calls_ended
-
-    @property
     def waited(self) -> float:
         """The part of the calls' time that they were in back-off, and had no slot."""
         return min(1.0, self.count("waited") / self._call_seconds) if self._call_seconds else 0.0
-
-    @property
-    def time_limit(self) -> tuple[str, float] | None:
-        """The option that ends what takes too long, and after how many seconds."""
-        given = ((name, self.options.get(name)) for name in ("attempt_timeout", "timeout"))
-        return next(((name, float(seconds)) for name, seconds in given if seconds), None)
 
     @property
     def timed_out(self) -> float:
