@@ -24,7 +24,7 @@ from asyncudf import (
     RuntimeContext,
     async_pandas_udf,
 )
-from asyncudf._coordination.config import CoordinatorConfig
+from asyncudf._coordination.client import CoordinatorConfig
 from asyncudf.queues import Watermark
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 from tests.kit.errors import task_fails

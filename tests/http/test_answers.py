@@ -273,7 +273,7 @@ class Stalls:
 
 
 def test_a_server_that_cannot_say_why_does_not_hold_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncudf.http._responses.BODY_SECONDS", 0.05)
+    monkeypatch.setattr("asyncudf.http._errors.BODY_SECONDS", 0.05)
     stalls = Stalls()
     assert error_of(stalls.answer).body == "busy, becau"
     assert stalls.hung_up.wait(60)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from asyncudf import async_pandas_udf
 from asyncudf._arrow.rows import records_of
-from asyncudf._coordination.config import CoordinatorConfig
+from asyncudf._coordination.client import CoordinatorConfig
 from asyncudf._loop.bridge import Bridge
 from asyncudf._spark import worker
 from asyncudf._spark.column import ColumnTask

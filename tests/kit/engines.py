@@ -15,7 +15,7 @@ from asyncudf import AsyncUDF, async_pandas_udf
 from asyncudf._calls import service
 from asyncudf._chain.chain import Chain
 from asyncudf._chain.environment import TaskEnvironment
-from asyncudf._coordination.config import CoordinatorConfig
+from asyncudf._coordination.client import CoordinatorConfig
 from asyncudf._metrics.run_metrics import RunMetrics
 from asyncudf._spark.planner import plan_function_offline
 from asyncudf.testing import VirtualClockLoop, _rows, _stream

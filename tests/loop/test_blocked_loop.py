@@ -22,7 +22,7 @@ import pytest
 import asyncudf.queues
 from asyncudf import AsyncFunction, AsyncStream, AsyncUDFError, ProcessFunction, RateLimit, ResultFuture, RetryStrategy
 from asyncudf._arrow.rows import records_of
-from asyncudf._coordination.config import CoordinatorConfig
+from asyncudf._coordination.client import CoordinatorConfig
 from asyncudf._loop import watchdog
 from asyncudf._loop.bridge import Bridge
 from asyncudf._loop.watchdog import INTERVAL, TURN_LIMIT, BlockedTime

@@ -13,8 +13,7 @@ from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import FunctionError
 from .objects import has_objects, stored_type
-from .results import ResultArrays
-from .rows import fields_of, reader, source_columns
+from .rows import ResultArrays, fields_of, reader, source_columns
 from .sizes import fixed_size, size_estimate
 
 RECORD = 112  # bytes of a record and of its place in the origin of the next one

@@ -11,8 +11,7 @@ from .._errors.http import Refusal, refusal_of, retry_after, status_of
 from .._errors.records import error_text, is_fatal
 from .._policies.call_outcome import CallOutcome
 from .._policies.options import Options
-from .._policies.refused_for_good import RefusedForGood
-from .._policies.throttle import Throttle
+from .._policies.throttle import RefusedForGood, Throttle
 from .gates import Gate
 from .interfaces import CallingOperator
 from .row import Call

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from .._coordination.budgets import SharedFailures, SharedSpending
-from .._coordination.client import Coordinator
-from .._coordination.config import TaskIdentity
+from .._coordination.client import Coordinator, TaskIdentity
 from .._coordination.health import SharedHealth
 from .._coordination.periodic import PeriodicTask, TaskLink
 from .._coordination.permits import SharedPermits

@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from .._coordination.config import TaskIdentity
+from .._coordination.client import TaskIdentity
 from .._errors.exceptions import FatalError
 from .._functions.side_outputs import SideTypes
 from .._metrics.counters import TaskCounters

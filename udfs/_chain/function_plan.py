@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from .._arrow.results import capture_type
+from .._arrow.rows import capture_type
 from .._arrow.sizes import estimated_size, fixed_size, size_estimate
 from .._arrow.stored_results import StoredResultCodec, type_text
 from .._arrow.validation import validator
 from .._calls.invokers import with_own_arguments
-from .._coordination.config import CoordinatorConfig
+from .._coordination.client import CoordinatorConfig
 from .._errors.type_mismatch import check_awaited
 from .._functions.key_names import check_key_name, defaults_of, key_name
 from .._functions.side_outputs import SideRecord

@@ -13,8 +13,7 @@ import pyarrow as pa
 from asyncudf.queues import StreamRecord
 
 from .._arrow.layout import ColumnGroup, RowLayout
-from .._arrow.results import error_type
-from .._arrow.rows import as_normalized, fields_of, normalized
+from .._arrow.rows import as_normalized, error_type, fields_of, normalized
 from .._arrow.validation import validator
 from .._errors.records import LETTER_FIELDS
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag

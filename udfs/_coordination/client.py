@@ -1,18 +1,20 @@
-"""A task's connection to the coordinator, and the server's clock as the task knows it."""
+"""Which coordinator the tasks of a function use, a task's connection to it, and its clock as the task knows it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import math
+import uuid
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
 from .._errors.exceptions import FatalError, OptionError
-from .._text.safe import safe_repr
-from .._text.urls import without_secrets
+from .._policies.rate_limit import RateLimit, Scope
+from .._text.safe import safe_repr, without_secrets
 
 PATIENCE = 30.0  # seconds that a coordinator may be away
 GOODBYE = 1.0  # seconds for the last message of a task
@@ -207,3 +209,63 @@ class ServerTime:
     def theirs(self, time: float) -> float:
         """The server's time at this time of the task, as `ours` has it."""
         return time - self._most
+
+
+@dataclasses.dataclass(frozen=True)
+class CoordinatorConfig:
+    """The coordinator of a function and the names that its tasks use there; travels to the executors.
+
+    Args:
+        url: with the password.
+        namespace: of this application, on a server that others use too.
+        function: a name for the function's limits, which all its tasks share, in all queries of the application.
+        application: Spark's id of it; another application of the same process numbers its queries from 0 again.
+    """
+
+    url: str = dataclasses.field(repr=False)
+    namespace: str
+    function: str
+    application: str = ""
+
+    def share(self, total: int) -> str:
+        """The name under which tasks share `total` calls in flight."""
+        return f"{self.function}:{total}"
+
+    def rates(self, limits: Sequence[RateLimit]) -> list[tuple[str, RateLimit]]:
+        """The limits of the job, each with the name under which tasks share it; no two have one name.
+
+        A limit with the same numbers in another list of the same function, as `with_options` makes them, has the same
+        name and is the same limit.
+        """
+        named: list[tuple[str, RateLimit]] = []
+        for limit in limits:
+            if limit.scope is Scope.JOB:
+                numbers = f"{self.function}:{float(limit.permits)!r}/{limit.period!r}:{limit.saved!r}"
+                equal = sum(name.startswith(f"{numbers}:") for name, _ in named)
+                named.append((limit.name or f"{numbers}:{equal}", limit))
+        return named
+
+    def of_task(self, query: str, part: str) -> TaskIdentity:
+        """The identity of a task that runs now.
+
+        Args:
+            query: its name; some counts are of one query.
+            part: of the query's rows, named alike by every attempt at them.
+        """
+        return TaskIdentity(self, f"{self.function}:{self.application}:{query}", uuid.uuid4().hex, part)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskIdentity:
+    """A task among those that share the limits of a function.
+
+    Args:
+        query: the name of what is counted for one query.
+        task: a name that no other task has, nor another attempt of this one.
+        part: the rows that it works on; another attempt at them has the same name.
+    """
+
+    config: CoordinatorConfig
+    query: str
+    task: str
+    part: str

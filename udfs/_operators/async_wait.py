@@ -17,7 +17,7 @@ from .._calls.resources import closing, opened
 from .._calls.row import NO_TROUBLE, Call, Row
 from .._calls.service import Service
 from .._calls.slots import CallSlot, SlotPool, notify_on_suspend
-from .._coordination.config import TaskIdentity
+from .._coordination.client import TaskIdentity
 from .._errors.exceptions import FatalError
 from .._functions.async_function import Results
 from .._functions.context import FAIL_TASK, RuntimeContext

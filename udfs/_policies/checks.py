@@ -16,8 +16,7 @@ from typing import Any
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact, only_types
 from .._stores.base import ResultStore, check_attributes
-from .._text.safe import safe_repr
-from .._text.urls import SecretUrl
+from .._text.safe import SecretUrl, safe_repr
 
 Seconds = float | timedelta
 

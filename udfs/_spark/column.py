@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column
 
-from .._arrow.results import ResultArrays
-from .._arrow.rows import records_of, rows_of
+from .._arrow.rows import ResultArrays, records_of, rows_of
 from .._arrow.sizes import size_as_objects
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import AsyncUDFError, FunctionError

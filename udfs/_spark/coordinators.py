@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from .._coordination.client import Coordinator
-from .._coordination.config import CoordinatorConfig
+from .._coordination.client import Coordinator, CoordinatorConfig
 from .._coordination.permits import open_limits
 from .._coordination.server import OTHER_WAYS, CoordinatorServer
 from .._coordination.share import prepare_shares
@@ -29,7 +28,7 @@ from .._policies.options import Options
 from .._policies.rate_limit import RateLimit
 from .._stores.base import need
 from .._stores.redis import checked_url
-from .._text.urls import SecretUrl, without_secrets
+from .._text.safe import SecretUrl, without_secrets
 from ._compat import active_context, setting
 
 if TYPE_CHECKING:  # a client of Spark Connect alone has none

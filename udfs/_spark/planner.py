@@ -28,7 +28,6 @@ from .._policies.options import OnError, Options
 from .._policies.watermarks import WatermarkSource, WatermarkStrategy
 from .._stores.keys import ResultKeys
 from .._text.safe import safe_repr
-from .column_names import column_names
 from .coordinators import coordinator_config
 from .pickling import check_function_picklable, check_picklable
 from .schemas import (
@@ -37,6 +36,7 @@ from .schemas import (
     as_nullable,
     check_names,
     check_source,
+    column_names,
     joined_schema,
     result_fields,
     rows_type,

@@ -16,8 +16,7 @@ from pyspark.sql.functions import udtf
 
 from asyncudf.queues import StreamRecord
 
-from .._arrow.results import ResultArrays
-from .._arrow.rows import as_key, read_back
+from .._arrow.rows import ResultArrays, as_key, read_back
 from .._arrow.sizes import estimated_size
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import AsyncUDFError, FunctionError

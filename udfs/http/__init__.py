@@ -36,8 +36,15 @@ A `Retry-After` replaces the delay of the strategy, up to its `max_retry_after`.
 
 from asyncudf.queues._public import publish as _publish
 
-from ._errors import HTTPStatusError, PermanentError, RetryableError, ThrottledError, error_for, is_retryable
-from ._responses import raise_for_status
+from ._errors import (
+    HTTPStatusError,
+    PermanentError,
+    RetryableError,
+    ThrottledError,
+    error_for,
+    is_retryable,
+    raise_for_status,
+)
 from ._session import SessionFactory, session
 
 __all__ = (

@@ -15,8 +15,7 @@ from pyspark.sql import functions as sf
 from ..._errors.exceptions import OptionError
 from ..._policies.planned_calls import Bounds, Reason, RowCosts
 from .._compat import column_of, frame_of
-from .costs import costs_of
-from .functions import ALL, ANY, HIDDEN, OURS, SOME, PlannedFunction, functions_of
+from .functions import ALL, ANY, HIDDEN, OURS, SOME, PlannedFunction, costs_of, functions_of
 
 Counting = Literal["exact", "approximate", "estimate"]
 
