@@ -156,7 +156,6 @@ class Run:
         return Snapshot(functions, done, total, time.monotonic() - self._since, tasks)
 
     def _add_new(self) -> None:
-        """Add the messages that have come."""
         with self._lock:
             self._add(self._watch.messages())
 

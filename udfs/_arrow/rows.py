@@ -60,7 +60,6 @@ def _moments(column: pa.Array) -> list[Any]:
 
 
 def _has_maps(arrow_type: pa.DataType) -> bool:
-    """Whether there is a map in a type, at any depth."""
     if pa.types.is_struct(arrow_type):
         return any(_has_maps(field.type) for field in fields_of(arrow_type))
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):

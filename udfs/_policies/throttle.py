@@ -227,7 +227,6 @@ class Throttle:
         self._enter(Phase.PACED, now)
 
     def _refused_of(self, last: int) -> list[_Refusal]:
-        """The refusals among the last so many calls."""
         return [one for count, one in enumerate(reversed(self._refusals), 1) if self._calls_since(one, count) <= last]
 
     def _calls_since(self, refusal: _Refusal, count: int) -> int:

@@ -281,7 +281,6 @@ def _unpacked(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:
-    """A column of an input batch as one array."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 

@@ -95,7 +95,6 @@ def _name_of(function: Any) -> str:
 
 
 def _application() -> str:
-    """Spark's name of the application that the active session belongs to."""
     session = SparkSession.active()
     if hasattr(session, "_jsparkSession"):
         return str(session.sparkContext.applicationId)

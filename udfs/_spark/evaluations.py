@@ -235,7 +235,6 @@ def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
 
 
 def _merge(columns: dict[str, spark.StructField], field: spark.StructField, name: str) -> None:
-    """Add a column, or check that the one of that name has the same type."""
     known = columns.setdefault(field.name.lower(), field)
     if known.dataType != field.dataType:
         raise FunctionError(

@@ -292,7 +292,6 @@ class ResultTable:
         yield from (sf.col(RESULT).getField(field.name).alias(field.name) for field in self.fields)
 
     def _check_arguments(self, given: spark.DataType, known: DataFrame) -> None:
-        """Raises FunctionError if the arguments in the table have another type."""
         kept = known.schema[KEY].dataType
         if as_nullable(given) != as_nullable(kept):
             raise FunctionError(

@@ -58,7 +58,6 @@ def ship(spark: SparkSession, *modules: str | ModuleType) -> None:
 
 
 def _add(spark: SparkSession, name: str, content: bytes) -> None:
-    """Give Spark a zip of modules."""
     if hasattr(spark, "_jsparkSession"):
         from pyspark import SparkFiles  # a client of Spark Connect alone has none
 
@@ -75,7 +74,6 @@ def _add(spark: SparkSession, name: str, content: bytes) -> None:
 
 
 def _zipped(names: Sequence[str]) -> bytes:
-    """A zip of the files of modules; equal files give equal bytes."""
     files = {inside: path for name in names for inside, path in _files_of(name)}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -227,7 +227,6 @@ def _type(tokens: _Tokens) -> Any:
 
 
 def _struct(tokens: _Tokens) -> Any:
-    """Parse fields separated by commas, as a struct."""
     fields = []
     while True:
         name = next(tokens)

@@ -113,7 +113,6 @@ _uses: dict[int, Counter[str]] = {}
 
 
 def _uses_of(task: TaskContext | None) -> Counter[str]:
-    """How often each function is used in the task so far."""
     attempt = -1 if task is None else task.taskAttemptId()
     if attempt not in _uses:
         _uses.clear()

@@ -356,7 +356,6 @@ def check_attributes(store: Any) -> None:
 
 
 def _folder(path: Any) -> str:
-    """The absolute path of a folder."""
     try:
         text = os.fspath(path)
     except TypeError:

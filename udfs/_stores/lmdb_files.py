@@ -383,7 +383,6 @@ def _lock_of(path: str) -> str:
 
 
 def _allocate(lock: int) -> None:
-    """Give LMDB's lock file its blocks."""
     # LMDB writes to it as to memory; where the disk has no room for that, the system ends the process.
     if hasattr(os, "posix_fallocate") and os.fstat(lock).st_blocks * 512 < LOCK_BYTES:
         os.posix_fallocate(lock, 0, LOCK_BYTES)

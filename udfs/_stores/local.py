@@ -153,7 +153,6 @@ class LocalResults:
         self._found = dict.fromkeys(self._found, 0)
 
     def _counts(self) -> tuple[bytes, bytes]:
-        """The entry of hits and misses."""
         return COUNTS, struct.pack(">2Q", *self._counted(self._files.current()).values())
 
     async def _writing(self, step: Callable[[], None]) -> None:
@@ -175,7 +174,6 @@ class LocalResults:
         return dict(self._found)
 
     def _count(self, heads: Sequence[tuple[bytes, bytes]], younger: Sequence[LmdbFile]) -> int:
-        """How many of these entries are results that count."""
         now = self._ends(0.0)
         found = [key for key, ends in heads if ends > now and key not in NO_RESULTS]
         for file in younger:

@@ -200,7 +200,6 @@ class QueryPlan:
         return made
 
     def _beside(self, java: Any, kind: str, sides: list[Any], number: int, above: _Reads) -> _Reads:
-        """How a join reads one of its sides."""
         join, other = java.joinType().toString(), sides[1 - number]
         build = java.buildSide().toString() if kind.startswith("Broadcast") else ""
         is_replanned = self._is_adaptive and not (build and not self._is_replanned(sides[build == "BuildRight"]))
@@ -510,12 +509,10 @@ def _is_made_by_python(rdd: Any) -> bool:
 
 
 def _items(seq: Any) -> Iterator[Any]:
-    """The items of a Scala sequence."""
     return (seq.apply(at) for at in range(seq.size()))
 
 
 def _option(value: Any) -> Any:
-    """The value of a Scala Option; None if it is empty."""
     return value.get() if value.isDefined() else None
 
 
