@@ -43,6 +43,13 @@ def test_half_of_the_time_is_not_sure() -> None:
     assert verdict(figures(input=6.1, calls_busy=2.5, store=1.4)).sureness == "sure"
 
 
+def test_blocks_that_cost_little_and_still_most_have_a_verdict() -> None:
+    """Of nine states that took about as long, where calls were in flight together."""
+    found = verdict(figures(**{**dict.fromkeys(STATES, 1.0), "blocked_loop": 1.1}, in_flight={"mean": 10, "peak": 20}))
+    assert (found.state, found.sureness) == ("blocked_loop", "not clear")
+    assert "event loop" in found.text
+
+
 DOUBTFUL = {
     "how many calls the service takes": figures(**BUSY),
     "two that cost about the same": figures(input=5.2, output=4.8),
