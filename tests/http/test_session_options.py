@@ -111,5 +111,5 @@ def test_a_declared_session_travels_without_its_secrets(monkeypatch: pytest.Monk
     assert b"S3CRET" not in cloudpickle.dumps(call)
     assert call.spec.parameters == travelled.spec.parameters == ("x",), "the parameter `session` is the session"
     other = travelled.spec.resources["session"]
-    assert (other.base_url, other.read_timeout, other.options) == (f"{URL}/v1/", 60.0, factory.options)
+    assert (other.base_url, other.options["timeout"].sock_read, other.options) == (f"{URL}/v1/", 60.0, factory.options)
     assert repr(other) == "http.session('https://example.com/v1/')"

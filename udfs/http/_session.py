@@ -106,21 +106,30 @@ def session(
     ...         await http.raise_for_status(response)
     ...         return await response.text()
     """
-    limit = optional(seconds)
+    import aiohttp
+
     _check_options(options)
+    limit = optional(seconds)
+    timeout = aiohttp.ClientTimeout(
+        total=limit(total_timeout, "total_timeout"),
+        sock_connect=limit(connect_timeout, "connect_timeout"),
+        sock_read=limit(read_timeout, "read_timeout"),
+    )
+    kept, remembered = span(keep_alive, "keep_alive"), span(dns_cache, "dns_cache")
+    ours = {
+        "timeout": timeout,
+        "limit": optional(positive_int)(connections, "connections") or 0,  # 0: no limit
+        "socket_factory": _socket,
+        **({"keepalive_timeout": kept} if kept else {"force_close": True}),
+        **({"ttl_dns_cache": remembered} if remembered else {"use_dns_cache": False}),
+    }
     found = SessionFactory(
         base_url=_checked_url(base_url),
         headers=_checked_headers(headers),
         token=_checked_function(token, "token"),
         token_env=_checked_variable(token_env),
-        connections=optional(positive_int)(connections, "connections"),
-        total_timeout=limit(total_timeout, "total_timeout"),
-        connect_timeout=limit(connect_timeout, "connect_timeout"),
-        read_timeout=limit(read_timeout, "read_timeout"),
-        keep_alive=span(keep_alive, "keep_alive"),
-        dns_cache=span(dns_cache, "dns_cache"),
         on_executor=_checked_function(on_executor, "on_executor"),
-        options=options,
+        options={**ours, **options},
     )
     if token is not None and token_env is not None:
         raise OptionError("token and token_env are two ways to the same header; give one of them")
@@ -143,14 +152,8 @@ class SessionFactory:
     headers: Mapping[str, str] | Given | None
     token: Given | None
     token_env: str | None
-    connections: int | None
-    total_timeout: float | None
-    connect_timeout: float | None
-    read_timeout: float | None
-    keep_alive: float
-    dns_cache: float
     on_executor: Given | None
-    options: Mapping[str, Any]
+    options: Mapping[str, Any]  # of aiohttp's session and of its connector
 
     def __repr__(self) -> str:
         return f"http.session({safe_repr(self.base_url) if self.base_url else ''})"
@@ -171,14 +174,10 @@ class SessionFactory:
                 given.update_cookies(cookies)
                 jar.filter_cookies = given.filter_cookies  # type: ignore[method-assign]
         made_of = options.get("request_class", aiohttp.ClientRequest)
-        connector = options.pop("connector", None) or self._connector(own)
-        ours = {
-            "headers": None if callable(self.headers) else self.headers,
-            "timeout": aiohttp.ClientTimeout(
-                total=self.total_timeout, sock_connect=self.connect_timeout, sock_read=self.read_timeout
-            ),
-        }
-        options = {**ours, **options, "request_class": _requests(made_of, self.base_url, secrets)}
+        options["request_class"] = _requests(made_of, self.base_url, secrets)
+        if not callable(self.headers):
+            options.setdefault("headers", self.headers)
+        connector = options.pop("connector", None) or aiohttp.TCPConnector(**own)
         try:
             client = aiohttp.ClientSession(self.base_url, connector=connector, **options)
         except BaseException:
@@ -192,14 +191,6 @@ class SessionFactory:
             )
         async with client:
             yield client
-
-    def _connector(self, own: Mapping[str, Any]) -> aiohttp.TCPConnector:
-        import aiohttp
-
-        keep: dict[str, Any] = {"keepalive_timeout": self.keep_alive} if self.keep_alive else {"force_close": True}
-        dns: dict[str, Any] = {"ttl_dns_cache": self.dns_cache} if self.dns_cache else {"use_dns_cache": False}
-        all_options = {"limit": self.connections or 0, "socket_factory": _socket, **keep, **dns, **own}  # 0: no limit
-        return aiohttp.TCPConnector(**all_options)
 
     async def _secret_headers(self) -> dict[str, str]:
         """The headers of the functions and the environment; no message shows them."""
