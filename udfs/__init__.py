@@ -72,6 +72,7 @@ from ._functions.async_function import AsyncFunction, ResultFuture
 from ._functions.context import RuntimeContext
 from ._functions.process_function import Collector, ProcessContext, ProcessFunction
 from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
+from ._policies.budget import Budget
 from ._policies.capacity import AdaptiveCapacity
 from ._policies.circuit_breaker import CircuitBreaker
 from ._policies.options import OutputMode
@@ -91,6 +92,7 @@ __all__ = (
     "AsyncTimeoutError",
     "AsyncUDF",
     "AsyncUDFError",
+    "Budget",
     "CircuitBreaker",
     "Collector",
     "DryRun",

@@ -76,6 +76,8 @@ BAD: dict[str, Any] = {
     "rate_limit": 100,
     "job_capacity": 0,
     "max_calls": 0.5,
+    "budget": 20,
+    "on_spent": "stop",
     "coordinator": 6379,
     "breaker": True,
     "max_failures": -1,

@@ -211,7 +211,7 @@ def test_a_failure_counts_when_the_coordinator_has_answered_for_the_attempts_aft
 
     options = async_pandas_udf(weather, breaker=BREAKER, on_error="null").options
     operator: Any = SimpleNamespace(name="weather", counters=TaskCounters(lambda: 0.0))
-    service = ServiceOfTask(operator, options, SimpleNamespace(), None)  # type: ignore[arg-type]
+    service = ServiceOfTask(operator, options, SimpleNamespace(), None, async_pandas_udf(weather).spec)  # type: ignore[arg-type]
     shared: Any = SimpleNamespace(open_since=None, is_in_doubt=lambda: False)
     service.share(shared)
     held, call = service.held_failures, Row()

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import CircuitBreaker
-from asyncudf._coordination.budgets import SPEND, SharedFailures, SharedSpending
+from asyncudf._coordination.budgets import SPEND, SharedBudget, SharedFailures
 from asyncudf._coordination.health import SharedHealth
+from asyncudf._coordination.periodic import TaskLink
 from asyncudf._policies.call_outcome import CallOutcome
 from asyncudf._policies.error_budget import ErrorBudget, Failures
 from tests.kit.coordinators import CutOff, Scripts, Server, coordinator, fail, linked, space_of_its_own, time_to_live
@@ -69,8 +70,8 @@ def test_who_is_gone_is_not_waited_for_twice(server: Server) -> None:
             failures.add(5, {"ValueError": 5}, [])
             health = SharedHealth(linked(connection, "t", lambda: None, errors.append), "x", CircuitBreaker())
             health.pause(1e9)
-            spending = SharedSpending(linked(connection, "t", lambda: None, errors.append), "x", 5)
-            spending.has_call()
+            spending = budget_of(linked(connection, "t", lambda: None, errors.append))
+            spending.has(1)
             while len(errors) < 3:
                 await asyncio.sleep(0)
             for one in (failures, health, spending):
@@ -119,8 +120,8 @@ def test_a_query_without_anything_to_tell_leaves_little(server: Server) -> None:
             failures = SharedFailures(linked(connection), "x", "part", ErrorBudget.of(3), fail)  # type: ignore[arg-type]
             failures.add(10, {"ValueError": 1}, ["ValueError: " + "y" * 10_000])
             bought = asyncio.Event()
-            spending = SharedSpending(linked(connection, "t", bought.set), "x", 5)
-            assert not spending.has_call()
+            spending = budget_of(linked(connection, "t", bought.set))
+            assert not spending.has(1)
             await bought.wait()
             for one in (health, failures, spending):
                 await one.close()  # type: ignore[attr-defined]
@@ -165,11 +166,11 @@ def test_counts_are_not_forgotten_while_their_tasks_work(server: Server, monkeyp
         ):
             bought = asyncio.Event()
             failures = SharedFailures(linked(connection), "x", "part", ErrorBudget.of(3), fail)  # type: ignore[arg-type]
-            spending = SharedSpending(linked(connection, "t", bought.set), "x", 5)
+            spending = budget_of(linked(connection, "t", bought.set))
             failures.add(10, {"ValueError": 1}, ["ValueError: x"])
-            assert not spending.has_call()
+            assert not spending.has(1)
             await bought.wait()
-            spending.use()
+            spending.reserve(1)
             async with asyncio.timeout(10.0):
                 while len(await time_to_live(client, space)) < 3:
                     await asyncio.sleep(0.005)
@@ -185,6 +186,10 @@ def test_counts_are_not_forgotten_while_their_tasks_work(server: Server, monkeyp
     asyncio.run(job())
 
 
+def budget_of(link: TaskLink, total: float = 5) -> SharedBudget:
+    return SharedBudget(link, [link.key("calls", "x"), link.key("holders", "x")], total)
+
+
 class Asked:
     """Questions of tasks for calls, by the numbers that they count up themselves."""
 
@@ -195,8 +200,8 @@ class Asked:
     def __call__(
         self, task: str, now: float, *, made: int = 0, held: int = 0, want: int = 0, number: int = 0
     ) -> tuple[int, bool, bool]:
-        told = (task, self._total, number or next(self.numbers), made, held, want, LEASE)
-        _, got, is_over, is_awaited = self._scripts.run(SPEND, now, ["calls", "holders", "pace"], *told)
+        told = (task, self._total, number or next(self.numbers), made, 0, held, 1, want, LEASE, task)
+        _, got, is_over, is_awaited, *_ = self._scripts.run(SPEND, now, ["calls", "holders", "pace"], *told)
         return int(got), bool(is_over), bool(is_awaited)
 
 
@@ -295,15 +300,15 @@ def test_neither_a_call_more_nor_one_less(server: Server, total: int, steps: lis
     scripts.close()
 
 
-async def make_calls(spending: SharedSpending, woken: asyncio.Event, calls: int) -> int:
+async def make_calls(spending: SharedBudget, woken: asyncio.Event, calls: int) -> int:
     """Make so many, each as soon as it may; how many were made before all were spent."""
     for made in range(calls):
-        while not spending.has_call():
-            if spending.is_spent():
+        while not spending.has(1):
+            if spending.is_spent(1):
                 return made
             woken.clear()
             await woken.wait()
-        spending.use()
+        spending.reserve(1)
     return calls
 
 
@@ -314,11 +319,9 @@ def test_a_query_makes_all_calls_of_its_budget(server: Server, more: int) -> Non
     async def job() -> None:
         async with coordinator(server, space_of_its_own()) as connection:
             woken = [asyncio.Event() for _ in range(3)]
-            tasks = [
-                SharedSpending(linked(connection, f"t{number}", one.set), "x", 200) for number, one in enumerate(woken)
-            ]
+            tasks = [budget_of(linked(connection, f"t{number}", one.set), 200) for number, one in enumerate(woken)]
             assert await make_calls(tasks[0], woken[0], 20) == 20
-            tasks[0].has_call()  # and does not use it: its row needs none any more
+            tasks[0].has(1)  # and does not use it: its row needs none any more
             both = [make_calls(task, event, 90) for task, event in zip(tasks[1:], woken[1:], strict=True)]
             async with asyncio.timeout(20.0):
                 assert await asyncio.gather(*both) == [90, 90]

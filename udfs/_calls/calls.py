@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from .._errors.exceptions import AsyncTimeoutError, ResultError
+from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError, ResultError
 from .._errors.http import Refusal, used_up_quota
 from .._errors.records import is_fatal, is_no_rows_fault
 from .._errors.task_faults import is_of_another_loop
@@ -204,9 +204,14 @@ class Calls:
         may_begin = False
         try:
             may_begin = self.service.try_begin(slot, call)
-        finally:
-            if not may_begin:
-                self.ready.appendleft(call)
+        except BudgetSpentError as error:
+            self.conclude(call, [error] * len(call.rows))
+            return False
+        except BaseException:
+            self.ready.appendleft(call)
+            raise
+        if not may_begin:
+            self.ready.appendleft(call)
         return may_begin
 
     def attempt(self, slot: CallSlot, call: Call) -> Awaitable[Any]:
@@ -287,7 +292,7 @@ class Calls:
                 row.trouble is not NO_TROUBLE
                 or (deadline is not None and now - ROUNDING > deadline)
                 or (attempts and now - ROUNDING > attempts.get(row, now))
-                or (asks and slot.state.side)
+                or (asks and (slot.state.side or slot.state.spent))
                 or looks_at_results
             ):
                 self.coroutine_ended(slot, row, [(result,)], None)
@@ -299,6 +304,8 @@ class Calls:
                 return
             slot.call = row.slot = None
             row.is_over = True
+            if slot.costs is not None:
+                service.settle(slot, row, (result,), None, is_cut=False)
             if slot.has_asked:
                 service.ended(slot, None, now)
                 if service.held_failures is not None:
@@ -344,6 +351,9 @@ class Calls:
         slot.call = None
         for part in call.parts:
             part.slot = None
+        if slot.costs is not None or slot.state.spent:
+            seen_results = results if results is None else [self._invoker.seen_by_settle(one) for one in results]
+            self.service.settle(slot, call, seen_results, error, is_cut=False)
         seen = error if results is None or len(call.rows) == 1 else usual_error(results)
         if slot.has_asked or seen is not None:
             self._report_end(slot, seen)
@@ -609,7 +619,8 @@ class Calls:
                     return
                 result = self._policy.result(outcome, call.attempt, call.elapsed(self.clock()))
                 self.counts.failed(result)
-                failed.append(outcome)
+                if type(outcome) is not BudgetSpentError:
+                    failed.append(outcome)
                 completed.append((result,))
             else:
                 completed.append(outcome)
@@ -717,6 +728,8 @@ class Calls:
             call.slot = None
             if slot.call is not call and any(row.slot is slot for row in slot.call.rows):
                 return  # its attempt is that of other rows, too
+            if slot.costs is not None or slot.state.spent:
+                self.service.settle(slot, slot.call, None, _NO_ANSWER, is_cut=True)
             slot.call = None
             self.pool.abandon(slot)
             self._report_end(slot, _NO_ANSWER)
@@ -762,6 +775,8 @@ class Calls:
         """The operator ends, and its open calls are given up: one that catches its cancellation has no row any more."""
         self.counts.abandon(self._open_calls())
         for slot in self.pool.at_work:
+            if slot.call is not None and (slot.costs is not None or slot.state.spent):
+                self.service.settle(slot, slot.call, None, _NO_ANSWER, is_cut=True)
             slot.call = None
 
     def _open_calls(self) -> list[Call]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from .._coordination.permits import SharedPermits
-from .._errors.exceptions import FatalError
+from .._errors.exceptions import AsyncUDFError
 from .._errors.task_faults import is_at_a_limit
 from .._metrics.time_account import State
 from .._policies.call_outcome import CallOutcome, outcome_of
@@ -36,6 +36,7 @@ class Gate:
 
         Raises:
             FatalError: no call may begin any more.
+            BudgetSpentError: this one may not.
         """
         return 0.0
 
@@ -98,41 +99,54 @@ class ShareGate(Gate):
         return None
 
 
-class CallBudget(Protocol):
-    """Calls that may be made, of the task or of the job."""
+class SharedAmount(Protocol):
+    """What is left of a budget, for the task or for all tasks: see `TaskBudget` and `SharedBudget`."""
 
-    def has_call(self) -> bool: ...
-    def is_spent(self) -> bool: ...
-    def use(self) -> None: ...
+    is_settled: bool
+
+    def has(self, need: float) -> bool: ...
+    def is_spent(self, need: float) -> bool: ...
+    def reserve(self, need: float) -> None: ...
+    def settle(self, reserved: float, cost: float) -> None: ...
+    @property
+    def spent_by_all(self) -> float: ...
 
 
-class SpendGate(Gate):
-    """`max_calls`: ends the job when all of them are made."""
+class BudgetGate(Gate):
+    """One budget: an attempt begins when what it may cost at most is reserved.
 
-    follows_calls = False
+    Args:
+        place: of the budget's reservations among the costs of an attempt.
+        costs: of each attempt; None if each call has costs of its own.
+        error_of: makes the error of a call that will never begin, of what is spent and of what the call needs.
+    """
 
-    def __init__(self, budget: CallBudget, most: int, function: str, *, has_store: bool) -> None:
-        self._budget = budget
-        self._most = most
-        self._function = function
-        self._has_store = has_store
+    def __init__(
+        self,
+        amount: SharedAmount,
+        place: int,
+        costs: Sequence[float] | None,
+        error_of: Callable[[float, float], AsyncUDFError],
+    ) -> None:
+        self.amount, self.place = amount, place
+        self._costs, self._error_of = costs, error_of
+        self.follows_calls = amount.is_settled
+
+    def _need(self, call: Call) -> float:
+        costs = call.trouble.costs if self._costs is None else self._costs
+        assert costs is not None
+        return costs[self.place]
 
     def wait(self, call: Call, now: float) -> float | None:
-        if self._budget.has_call():
+        need = self._need(call)
+        if self.amount.has(need):
             return 0.0
-        if self._budget.is_spent():
-            kept = "The store keeps" if self._has_store else "A store= keeps"
-            error = FatalError(
-                f"{self._function} has made the {self._most:,} calls that max_calls= allows in one query, and there "
-                f"are rows left. {kept} results that are paid for; asyncudf.dry_run(df) shows how many calls a query "
-                "makes"
-            )
-            error.option = "max_calls"
-            raise error
+        if self.amount.is_spent(need):
+            raise self._error_of(self.amount.spent_by_all, need)
         return None
 
     def began(self, slot: CallSlot, call: Call, now: float) -> None:
-        self._budget.use()
+        self.amount.reserve(self._need(call))
 
 
 class PermitGate(Gate):
@@ -157,12 +171,14 @@ class PermitGate(Gate):
         self.limits = [*map(limit_label, limits)]
         self.limit = limit_label(max(limits, key=lambda limit: limit.interval))  # until it is known
         self._costs = costs
+        self._credits = [0.0 for _ in limits]  # what calls have taken of each limit, and not used
         self._own, self._places = [permits for _, permits in own], [place for place, _ in own]
         self._shared = shared
 
     def wait(self, call: Call, now: float) -> float | None:
-        costs = call.trouble.costs if self._costs is None else self._costs
-        assert costs is not None
+        given = call.trouble.costs if self._costs is None else self._costs
+        assert given is not None
+        costs = [max(0.0, cost - credit) for cost, credit in zip(given, self._credits, strict=False)]
         own, own_costs = self._own, [costs[place] for place in self._places]
         if self._shared is None:
             wait = take(own, own_costs, now)
@@ -178,7 +194,15 @@ class PermitGate(Gate):
                 self._turns_away(shared.tightest(shared_costs), places)
                 return None
             take(own, own_costs, now)
+        if wait == 0.0:
+            self._credits = [
+                credit - (cost - taken) for credit, cost, taken in zip(self._credits, given, costs, strict=False)
+            ]
         return wait
+
+    def settle(self, place: int, reserved: float, used: float) -> None:
+        """A call that was thought to cost so many permits of a limit has used other ones: later calls get the rest."""
+        self._credits[place] += reserved - used
 
     def _turns_away(self, number: int | None, places: Sequence[int]) -> None:
         """Note which limit a call waits for; while permits are asked for it is the one that calls waited for before."""

@@ -14,16 +14,16 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, Protocol
 
-from .._errors.exceptions import FatalError, ResultError
+from .._errors.exceptions import ResultError
 from .._errors.type_mismatch import TypeMismatchError
 from .._functions.async_function import AsyncFunction, Deliver, ResultFuture, Results
 from .._functions.context import RuntimeContext
 from .._functions.parameters import BY_POSITION, bound, parameters_of
 from .._functions.signature import FunctionKind, FunctionSpec, batch_rows
-from .._policies.checks import discard, is_number
+from .._policies.budget import Budget
+from .._policies.checks import given_number
 from .._policies.options import Options
 from .._policies.rate_limit import RateLimit
-from .._text.safe import safe_repr, type_name
 
 
 class BatchCodec(Protocol):
@@ -59,6 +59,10 @@ class Invoker(ABC):
         """The argument of a result predicate: the value of a plain function, or the list of results."""
         return results[0]
 
+    def seen_by_settle(self, results: Any) -> Any:
+        """What `settle` gets of a row: the value of a function of one result, a list of results, or an exception."""
+        return results
+
 
 class _Scalar(Invoker):
     """A plain `def`, whose coroutine waits for a thread."""
@@ -72,6 +76,9 @@ class _Scalar(Invoker):
 
     def seen_by_retry(self, results: Sequence[Results]) -> Any:
         return results[0][0]
+
+    def seen_by_settle(self, results: Any) -> Any:
+        return results[0]
 
 
 class _Direct(_Scalar):
@@ -107,7 +114,10 @@ class _Vectorized(Invoker):
         return [value if _is_error(value) else (value,) for value in values]
 
     def seen_by_retry(self, results: Sequence[Any]) -> Any:
-        return [result if isinstance(result, BaseException) else result[0] for result in results]
+        return [*map(self.seen_by_settle, results)]
+
+    def seen_by_settle(self, results: Any) -> Any:
+        return results if isinstance(results, BaseException) else results[0]
 
 
 def _is_error(value: Any) -> bool:
@@ -285,43 +295,72 @@ class BatchBounds:
             BaseException: what it raises.
         """
         assert self._weight is not None
-        weight = self._weight(*copied(_arguments(value)))
-        if is_number(weight) and weight >= 0:
-            return float(weight)
-        discard(weight)
-        before = "batch_weight must give a number of 0 or more, not"
-        error = FatalError(f"{before} {safe_repr(weight)}")
-        error.without_value = f"{before} this {type_name(weight)}"  # the value may be the input, or made of it
-        raise error
+        return given_number(self._weight(*copied(_arguments(value))), "batch_weight")
 
 
 class Costs:
-    """The costs of a function's attempts.
+    """The costs of a function's attempts: permits of each rate limit, then what is reserved of each budget.
 
     Attributes:
         of_each: of every attempt; None if each call has costs of its own.
     """
 
-    def __init__(self, limits: Sequence[RateLimit], spec: FunctionSpec) -> None:
-        self._limits = [
-            dataclasses.replace(limit, cost=of_row(limit.cost, spec)) if callable(limit.cost) else limit
-            for limit in limits
-        ]
-        has_own = any(callable(limit.cost) for limit in limits)
-        self.of_each = None if has_own else [limit.cost_of(()) for limit in limits]
+    def __init__(self, limits: Sequence[RateLimit], budgets: Sequence[Budget], spec: FunctionSpec) -> None:
+        # With each, whether it is asked for each row, and what it asks.
+        self._asked: list[tuple[bool, Callable[[Sequence[Any]], float]]] = []
+        for limit in limits:
+            if asks := callable(limit.cost):
+                limit = dataclasses.replace(limit, cost=of_row(limit.cost, spec))
+            self._asked.append((asks, limit.cost_of))
+        for budget in budgets:
+            if asks := callable(budget.reserve):
+                budget = dataclasses.replace(budget, reserve=of_row(budget.reserve, spec))
+            self._asked.append((asks, budget.reservation_of))
+        has_own = any(asks for asks, _ in self._asked)
+        self.of_each = None if has_own else [cost_of(()) for _, cost_of in self._asked]
 
     def of(self, values: Sequence[Any]) -> Sequence[float]:
         """The costs of one attempt of a call of these rows: a number counts once, a function for each row.
 
         Raises:
-            BaseException: what a cost function of the user's raises.
+            BaseException: what a function of the user's raises.
         """
         return [
-            sum(limit.cost_of(copied(_arguments(value))) for value in values)
-            if callable(limit.cost)
-            else limit.cost_of(())
-            for limit in self._limits
+            sum(cost_of(copied(_arguments(value))) for value in values) if asks else cost_of(())
+            for asks, cost_of in self._asked
         ]
+
+
+class Settlement:
+    """What attempts did cost, by the `settle` of budgets and rate limits.
+
+    Args:
+        settles: of each rate limit, then of each budget; None: it has none.
+    """
+
+    def __init__(self, settles: Sequence[Callable[..., float] | None], spec: FunctionSpec) -> None:
+        self._settles = settles
+        self._row = (lambda *row: row) if spec.takes_mapping else of_row(lambda *row: row, spec)
+
+    def of(self, place: int, values: Sequence[Any], outcomes: Sequence[Any]) -> float:
+        """What an attempt did cost, given what each of its rows came to: a result, or an exception.
+
+        Raises:
+            FatalError: `settle` has given no number of 0 or more.
+            BaseException: what it raises for a result.
+        """
+        settle, total = self._settles[place], 0.0
+        assert settle is not None
+        for value, outcome in zip(values, outcomes, strict=True):
+            arguments = self._row(*copied(_arguments(value)))
+            try:
+                cost = settle(*arguments, outcome)
+            except BaseException:
+                if not isinstance(outcome, BaseException):
+                    raise
+                continue  # it does not take exceptions: a failed attempt costs nothing
+            total += given_number(cost, "settle")
+        return total
 
 
 def _arguments(value: Any) -> Sequence[Any]:

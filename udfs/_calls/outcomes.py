@@ -11,7 +11,7 @@ from typing import Any
 
 from asyncudf.queues import StreamRecord
 
-from .._errors.exceptions import AsyncUDFError, FatalError
+from .._errors.exceptions import AsyncUDFError, BudgetSpentError, FatalError
 from .._errors.http import status_of
 from .._errors.records import (
     Redact,
@@ -88,6 +88,7 @@ class ErrorPolicy:
 
     def __init__(self, options: Options, function: str, partition: int) -> None:
         self._on_error = options.on_error
+        self._on_spent = OnError(options.on_spent.value)
         self._redact = options.redact
         self._capacity = options.slots
         self._function = function
@@ -95,14 +96,21 @@ class ErrorPolicy:
 
     def fails_task(self, error: BaseException) -> bool:
         """Whether the task ends with this error."""
-        return self._on_error is OnError.RAISE or is_no_rows_fault(error)
+        return self._policy_of(error) is OnError.RAISE or is_no_rows_fault(error)
+
+    def _policy_of(self, error: BaseException) -> OnError:
+        if type(error) is not BudgetSpentError:
+            return self._on_error
+        is_captured = self._on_error is OnError.CAPTURE and self._on_spent is OnError.NULL
+        return OnError.CAPTURE if is_captured else self._on_spent
 
     def result(self, error: BaseException, attempts: int, elapsed: float) -> Any:
         """The result of the row, if the task goes on."""
-        if self._on_error is OnError.NULL:
+        policy = self._policy_of(error)
+        if policy is OnError.NULL:
             return None
         record = error_record(error, attempts, elapsed, self._redact)
-        if self._on_error is OnError.CAPTURE:
+        if policy is OnError.CAPTURE:
             return {"value": None, "error": record}
         # A dead letter is a result up to the output, so that it leaves at the row's place, and once.
         return SideRecord(DEAD_LETTERS, {"error": {**record, "function": self._function, "partition": self._partition}})

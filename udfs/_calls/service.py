@@ -5,33 +5,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from .._coordination.budgets import SharedFailures, SharedSpending
+from .._coordination.budgets import Ledger, SharedBudget, SharedFailures
 from .._coordination.client import Coordinator, TaskIdentity
 from .._coordination.health import SharedHealth
 from .._coordination.periodic import PeriodicTask, TaskLink
 from .._coordination.permits import SharedPermits
 from .._coordination.share import CapacityShare
-from .._errors.exceptions import FatalError
+from .._errors.exceptions import AsyncUDFError, BudgetSpentError, FatalError
 from .._errors.records import error_text
+from .._functions.signature import FunctionSpec
 from .._metrics.time_account import State
+from .._policies.budget import CALLS, Budget, TaskBudget, budget_label, shown_amount
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import AdaptiveCapacity, CapacityPolicy
-from .._policies.options import Options
+from .._policies.options import OnSpent, Options
 from .._policies.rate_limit import ROUNDING, Bucket, RateLimit, Scope
+from .._stores.ledgers import ledger_of
 from .breaker import BreakerGate, HeldFailures
 from .failures import FailureBudget
-from .gates import AdaptiveGate, CallBudget, Gate, PermitGate, ShareGate, SpendGate
+from .gates import AdaptiveGate, BudgetGate, Gate, PermitGate, SharedAmount, ShareGate
 from .interfaces import CallingOperator
+from .invokers import Settlement
 from .refusals import RefusalGate
 from .row import Call
 from .slots import CallSlot, SlotPool
 
 Shared = TypeVar("Shared", bound=PeriodicTask)
+logger = logging.getLogger("asyncudf")
 
 
 class Service:
@@ -40,7 +46,8 @@ class Service:
     An attempt asks it by `try_begin`, and its end is told by `ended`. Then it asks each of its gates.
 
     Args:
-        costs: of each attempt, in permits of each rate limit; None if each call has costs of its own.
+        costs: of each attempt, in permits of each rate limit, and then of each budget; None if each call has costs of
+            its own.
         identity: this task among those of the job; None: this task is the whole job.
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second; the task's if left out.
 
@@ -67,6 +74,7 @@ class Service:
         options: Options,
         pool: SlotPool,
         costs: Sequence[float] | None,
+        spec: FunctionSpec,
         *,
         identity: TaskIdentity | None = None,
         shared_clock: Callable[[], float] | None = None,
@@ -75,6 +83,12 @@ class Service:
         self._options = options
         self._pool = pool
         self._costs = costs
+        self._may_spend = spec.has_context
+        self._amounts: list[SharedAmount] = []  # of the budgets
+        settles = [limit.settle for limit in options.rate_limit] + [budget.settle for budget in options.budgets]
+        self._settles = [*map(callable, settles)]
+        self._settlement = Settlement(settles, spec)
+        self._has_warned = False
         self._identity = identity
         self._counters = operator.counters
         self._clock = operator.counters.clock
@@ -111,7 +125,14 @@ class Service:
                 config = self._identity.config
                 coordinator = Coordinator(config.url, config.namespace, clock=self._operator.counters.clock)
                 await stack.enter_async_context(coordinator)
-                gates = self._shared_gates(self._identity, coordinator, stack)
+                store = self._options.store
+                ledgers = [
+                    None
+                    if budget.name is None
+                    else await stack.enter_async_context(ledger_of(store, f"{budget.name}:{budget.unit}"))
+                    for budget in self._options.budgets
+                ]
+                gates = self._shared_gates(self._identity, coordinator, ledgers, stack)
             adaptive: list[Gate] = []
             if isinstance(self._options.capacity, AdaptiveCapacity):
                 adaptive.append(AdaptiveGate(CapacityPolicy(self._options.capacity), self._pool, self._shared_clock))
@@ -129,8 +150,8 @@ class Service:
         options, gates = self._options, list[Gate]()
         if (total := options.job_capacity) is not None:
             gates.append(ShareGate(self._pool, lambda: total, lambda: None))
-        if options.max_calls is not None:
-            gates.append(self._spend_gate(_TaskSpending(options.max_calls), options.max_calls))
+        for budget, is_settled in self._budgets():
+            gates.append(self._budget_gate(budget, TaskBudget(budget.amount, is_settled=is_settled)))
         if options.rate_limit:
             gates.append(
                 PermitGate(
@@ -142,11 +163,46 @@ class Service:
             )
         return gates
 
-    def _spend_gate(self, budget: CallBudget, most: int) -> SpendGate:
-        return SpendGate(budget, most, self._operator.name, has_store=self._options.store is not None)
+    def _budgets(self) -> Iterator[tuple[Budget, bool]]:
+        """The budgets, and of each whether an attempt may cost less than it has reserved."""
+        for budget in self._options.budgets:
+            yield budget, budget.unit != CALLS and (budget.settle is not None or self._may_spend)
+
+    def _budget_gate(self, budget: Budget, amount: SharedAmount) -> BudgetGate:
+        place = len(self._options.rate_limit) + len(self._amounts)
+        self._amounts.append(amount)
+        return BudgetGate(amount, place, self._costs, partial(self._spent_error, budget))
+
+    def _spent_error(self, budget: Budget, spent: float, need: float) -> AsyncUDFError:
+        options, name = self._options, self._operator.name
+        is_fatal = options.on_spent is OnSpent.RAISE
+        kept = "The store keeps" if options.store is not None else "A store= keeps"
+        if options.max_calls is not None and budget == Budget(options.max_calls, CALLS):
+            text = (
+                f"{name} has made the {options.max_calls:,} calls that max_calls= allows in one query, and there are "
+                f"rows left. {kept} results that are paid for; asyncudf.dry_run(df) shows how many calls a query makes"
+            )
+            option = "max_calls"
+        else:
+            text = (
+                f"{name} has spent {shown_amount(spent)} of its budget of {budget_label(budget)}, and the next call "
+                f"may cost {shown_amount(need)}. {self._counters.rows_done:,} rows of this task are done, and there "
+                f"are rows left. {kept} results that are paid for, and with a name= and a disk or Redis store the next "
+                "run goes on with what is left of a larger budget"
+            )
+            option = "budget"
+        if not is_fatal:
+            return BudgetSpentError(text)
+        error = FatalError(text)
+        error.option = option
+        return error
 
     def _shared_gates(
-        self, identity: TaskIdentity, coordinator: Coordinator, stack: contextlib.AsyncExitStack
+        self,
+        identity: TaskIdentity,
+        coordinator: Coordinator,
+        ledgers: Sequence[Ledger | None],
+        stack: contextlib.AsyncExitStack,
     ) -> list[Gate]:
         """The gates of a task that shares its limits with others."""
 
@@ -169,8 +225,12 @@ class Service:
             demand = lambda: (self._pool.in_flight, operator.wanted_calls())  # noqa: E731
             share = running(CapacityShare(link, names.share(total), total, demand))
             gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
-        if (most := options.max_calls) is not None:
-            gates.append(self._spend_gate(running(SharedSpending(link, query, most)), most))
+        for (budget, is_settled), ledger in zip(self._budgets(), ledgers, strict=True):
+            # The budget of a name is that of all who use the name; else it is of one query.
+            name = f"{query}:{budget.unit}" if budget.name is None else f"{budget.name}:{budget.unit}"
+            keys = [link.key(kind, name, for_all=budget.name is not None) for kind in ("budget", "holders")]
+            amount = SharedBudget(link, keys, budget.amount, is_settled=is_settled, ledger=ledger)
+            gates.append(self._budget_gate(budget, running(amount)))
         if limits := options.rate_limit:
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
             own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
@@ -194,6 +254,8 @@ class Service:
         self._on_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
         limits = [limit for gate in gates for limit in gate.limits]
         self._counters.totals.limit_seconds.update(dict.fromkeys(limits, 0.0))
+        self._permits = next((gate for gate in gates if isinstance(gate, PermitGate)), None)
+        self._is_settled = any(self._settles) or any(amount.is_settled for amount in self._amounts)
         self._has_limits = bool(gates) or self._breaker is not None or self._refusals.shared is not None
         self.is_free = not self._has_limits
 
@@ -210,6 +272,8 @@ class Service:
         slot.has_asked = True
         for began in self._on_begin:
             began(slot, call, now)
+        if self._is_settled:
+            slot.costs = call.trouble.costs if self._costs is None else self._costs
         if not self._has_limits and self._refusals.throttle.is_free(now):
             self.is_free, self._not_refused_before = True, self._not_refused
         return True
@@ -282,6 +346,58 @@ class Service:
             if self._refusals.for_good.is_counting and self.outcome_of(error) is CallOutcome.ANSWERED:
                 self._refusals.accepted(now)
 
+    def settle(
+        self, slot: CallSlot, call: Call, results: Sequence[Any] | None, error: BaseException | None, *, is_cut: bool
+    ) -> None:
+        """Replace what an attempt has reserved by what it did cost.
+
+        Args:
+            results: of each row, as the function returned them; an exception where a row has one.
+            error: of the attempt, if it has no results.
+            is_cut: nobody has waited for its end, so nobody knows what it costs.
+        """
+        costs, said = slot.costs, slot.state.spent
+        slot.costs = slot.state.spent = None
+        spent = self._counters.totals.spent
+        for unit, cost in (said or {}).items():
+            spent[unit] = spent.get(unit, 0.0) + cost
+        if costs is None:
+            return
+        outcomes = [error] * len(call.rows) if results is None else results
+        first = len(self._options.rate_limit)
+        for place in [place for place in range(first) if self._settles[place]]:
+            used = costs[place] if is_cut else self._cost_of(place, call, outcomes, costs[place])
+            assert self._permits is not None
+            self._permits.settle(place, costs[place], used)
+        for number, (amount, budget) in enumerate(zip(self._amounts, self._options.budgets, strict=True)):
+            place, own = first + number, (said or {}).get(budget.unit)
+            if not amount.is_settled:
+                continue
+            if is_cut:
+                cost = max(costs[place], own or 0.0)
+            elif self._settles[place]:
+                cost = self._cost_of(place, call, outcomes, costs[place]) + (own or 0.0)
+            else:
+                cost = costs[place] if own is None else own
+            amount.settle(costs[place], cost)
+            spent[budget.unit] = spent.get(budget.unit, 0.0) + cost - (own or 0.0)
+
+    def _cost_of(self, place: int, call: Call, outcomes: Sequence[Any], reserved: float) -> float:
+        """What an attempt did cost by `settle`; what it had reserved if that cannot be told."""
+        try:
+            return self._settlement.of(place, call.values, outcomes)
+        except FatalError as error:
+            self._operator.fail(error)
+        except BaseException as error:  # code of the user's
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "settle of %s raised %s: such calls count with what they had reserved",
+                    self._operator.name,
+                    error_text(error, self._options.redact),
+                )
+        return reserved
+
     def unsatisfied(self, now: float) -> None:
         """An attempt has a result that is not good enough; it was not refused."""
         self._others += 1
@@ -342,19 +458,3 @@ def _bucket_of(limit: RateLimit) -> Bucket:
         return Bucket(limit)
     named = _buckets.setdefault(asyncio.get_running_loop(), {})
     return named.setdefault((limit.name, limit.permits, limit.period, limit.saved), Bucket(limit))
-
-
-class _TaskSpending:
-    """`max_calls` of a task that is the whole job."""
-
-    def __init__(self, total: int) -> None:
-        self._left = total
-
-    def has_call(self) -> bool:
-        return self._left > 0
-
-    def is_spent(self) -> bool:
-        return self._left <= 0
-
-    def use(self) -> None:
-        self._left -= 1

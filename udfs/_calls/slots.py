@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import decimal
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from types import coroutine
 from typing import Any
 
@@ -64,7 +64,7 @@ class CallSlot:
     # is cheap: a copy shares its variables with the original until one of the two is changed.
 
     __slots__ = (
-        "abandoned", "began", "call", "clean", "context", "counts_for_breaker", "has_asked", "is_cancelled",
+        "abandoned", "began", "call", "clean", "context", "costs", "counts_for_breaker", "has_asked", "is_cancelled",
         "is_suspended", "record", "state", "task", "ticket",
     )  # fmt: skip
 
@@ -75,6 +75,7 @@ class CallSlot:
         self.call: Call | None = None  # whose attempt runs here, and is not decided
         self.began = 0.0  # when the attempt began
         self.has_asked = False  # whether the limits let the attempt begin, and are told when it ends
+        self.costs: Sequence[float] | None = None  # of the attempt, until it is known what it did cost
         self.ticket = 0  # number that the circuit breaker gave the attempt
         self.counts_for_breaker = True  # whether a failure says something about the service
         self.is_suspended = False  # whether the coroutine of the attempt has suspended

@@ -31,7 +31,7 @@ from .._operators.synchronous import (
     WatermarkColumnOperator,
     WatermarkOperator,
 )
-from .._policies.options import EventLoop, OnError
+from .._policies.options import EventLoop
 from .._policies.watermarks import WatermarkGenerator, WatermarkStrategy
 from .._stored.rows import KEYED
 from .environment import TaskEnvironment
@@ -131,7 +131,7 @@ class WaitFactory(OperatorFactory):
 
     def may_write(self, tag: OutputTag) -> bool:
         if tag == DEAD_LETTERS:
-            return self.function_plan.options.on_error is OnError.DEAD_LETTER
+            return self.function_plan.options.writes_dead_letters
         return tag != LATENCIES and self.function_plan.spec.has_context
 
     def may_edit(self, before: RowLayout) -> bool:

@@ -71,7 +71,7 @@ class FunctionPlan:
         if self.captures:
             without_error = pa.struct([("value", self.declared), ("error", pa.null())])
             return fixed_size(without_error) or 0, _size_of_error
-        letters = _size_of_letter if self.options.on_error is OnError.DEAD_LETTER else None
+        letters = _size_of_letter if self.options.writes_dead_letters else None
         return fixed_size(self.declared) or 0, letters
 
     @property

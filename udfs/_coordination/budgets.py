@@ -1,21 +1,23 @@
-"""The budgets of a whole job: `max_failures`, of rows that may fail, and `max_calls`, of calls that may be made."""
+"""The budgets of a whole job: `max_failures`, of rows that may fail, and what its calls may cost."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from .._policies.error_budget import ErrorBudget, Failures
 from .periodic import KEEP_QUERY, PACE_SCRIPT, PeriodicTask, TaskLink
 
 REPORT_EVERY = 0.5  # seconds between two questions
-HURRY_EVERY = 0.1  # the same where a task waits for calls that another holds
+HURRY_EVERY = 0.1  # the same where a task waits for what another holds
 REFRESH = 60.0  # seconds after which a task with nothing to report asks anyway, so that the counts stay
 EXAMPLE_CHARACTERS = 200  # characters of an example: each micro-batch of a stream leaves some on the server for a while
-CALLS_AT_ONCE = 64  # calls that are asked for at once
-LEASE = 60.0  # seconds after which a task that is silent is gone, and has perhaps made the calls that it held
-QUESTION_GAP = 0.001  # seconds between two questions of a task that uses up its calls
-KEEP_CALLS = 3_600_000  # milliseconds that counts of calls outlive their last use; they are money, so they stay
+CALLS_AT_ONCE = 64  # calls for which a task asks at once
+LEASE = 60.0  # seconds after which a task that is silent is gone, and has perhaps spent what it held
+QUESTION_GAP = 0.001  # seconds between two questions of a task that uses up what it has
+KEEP_CALLS = 3_600_000  # milliseconds that a budget outlives its last use; it is money, so it stays
 
 
 # Adds the failures of a task to those of the job. A task reports all that it has counted so far. So a report that is
@@ -45,21 +47,26 @@ return {{behind(), redis.call('HGETALL', KEYS[1]), redis.call('LRANGE', KEYS[2],
 )
 
 
-# Gives calls of a budget, each only once. A task reports how many calls it has made and how many it holds, always in
-# all, so that a question that is repeated, or whose answer is lost, counts once. A task gets at most an eighth of what
-# is left, and at least one. Calls that other tasks hold are waited for, and their holders learn that a task waits. When
-# a task has been silent for its lease, the calls that it held count as made, for they may have been.
+# Gives parts of a budget, each only once. A task reports what it has spent, what it has reserved for attempts in flight
+# and what it holds, always in all, so that a question that is repeated, or whose answer is lost, counts once. A task
+# gets at most an eighth of what is left, and at least what its next call needs. What other tasks have reserved or hold
+# is waited for, for it may come back, and holders learn that a task waits. When a task has been silent for its lease,
+# what it had reserved and held counts as spent, for it may have been.
 #
-# keys: a hash, of each task "number made held short lost", and the sums; the tasks by the ends of their leases; the
-# pace. Arguments: time, task, total, number of the question, made, held, wanted (-1: the task leaves), lease.
-# Answers how far the coordinator is behind, how many calls the task gets, whether all are made, whether others wait for
-# calls that this task holds.
+# keys: a hash, of each task "number spent reserved held short lost", and the sums; the tasks by the ends of their
+# leases; the pace. Arguments: time, task, total, number of the question, spent, reserved, held, what the next call
+# needs, wanted (-1: the task leaves), lease, a name for this run of the budget.
+# Answers how far the coordinator is behind, how much the task gets, whether what it needs will never be there, whether
+# others wait for what this task holds, what all have spent and what they have reserved or hold, the name of the run,
+# and the number of the answer.
 SPEND = (
     PACE_SCRIPT
     + f"""
 local key, leases, me, total = KEYS[1], KEYS[2], 't:' .. ARGV[2], tonumber(ARGV[3])
-local number, made, held, want = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local sums = redis.call('HMGET', key, 'made', 'held', 'short')
+local number, made, reserved, held = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local need, want, ROUNDING = tonumber(ARGV[8]), tonumber(ARGV[9]), 1e-9 * total
+local sums = redis.call('HMGET', key, 'made', 'out', 'short', 'run')
+local run = sums[4] or ARGV[11]
 for i = 1, 3 do sums[i] = tonumber(sums[i] or 0) end
 local function entry(task)
   local found = {{}}
@@ -67,13 +74,14 @@ local function entry(task)
   return found[1] and found
 end
 local function count(one, sign)
-  local lost = one[5] * one[3]
-  sums[1] = sums[1] + sign * (one[2] + lost)
-  sums[2] = sums[2] + sign * (one[3] - lost)
-  sums[3] = sums[3] + sign * one[4]
+  local out = one[3] + one[4]
+  sums[1] = sums[1] + sign * (one[2] + one[6] * out)
+  sums[2] = sums[2] + sign * (1 - one[6]) * out
+  sums[3] = sums[3] + sign * one[5]
 end
 local function keep(task, one)
   count(one, 1)
+  for i, value in ipairs(one) do one[i] = text(value) end
   redis.call('HSET', key, task, table.concat(one, ' '))
 end
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', '(' .. text(now), 'LIMIT', 0, 100)) do
@@ -81,7 +89,7 @@ for _, gone in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', '(' .. text(no
   local its = entry(gone)
   if its then
     count(its, -1)
-    keep(gone, {{its[1], its[2], its[3], 0, 1}})
+    keep(gone, {{its[1], its[2], its[3], its[4], 0, 1}})
   end
 end
 local mine, got = entry(me), 0
@@ -93,20 +101,23 @@ if want < 0 then
   redis.call('ZREM', leases, me)
 else
   if mine and number <= mine[1] then
-    got = math.max(0, mine[3] - held)  -- repeated: the answer was lost
-    mine[5] = 0
+    got = math.max(0, mine[4] - held)  -- repeated: the answer was lost
+    mine[6] = 0
   else
-    local left = math.max(0, total - spent - out - made - held)
-    if want > 0 then got = math.min(want, left, math.max(1, math.floor(left / 8))) end
-    mine = {{number, made, held + got, (want > 0 and got == 0) and 1 or 0, 0}}
+    local left = total - spent - out - made - reserved - held
+    if want > 0 and left + ROUNDING >= need then
+      got = math.max(need, need * math.floor(math.min(want, left, left / 8) / need))
+    end
+    mine = {{number, made, reserved, held + got, (want > 0 and got == 0) and 1 or 0, 0}}
   end
   keep(me, mine)
-  redis.call('ZADD', leases, text(now + tonumber(ARGV[8])), me)
+  redis.call('ZADD', leases, text(now + tonumber(ARGV[10])), me)
 end
-redis.call('HSET', key, 'made', sums[1], 'held', sums[2], 'short', sums[3])
+local answers = redis.call('HINCRBY', key, 'answers', 1)
+redis.call('HSET', key, 'made', text(sums[1]), 'out', text(sums[2]), 'short', sums[3], 'run', run)
 for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], {KEEP_CALLS}) end
-local is_over = got == 0 and held == 0 and out == 0 and spent + made >= total
-return {{behind(), got, is_over and 1 or 0, waits and 1 or 0}}
+local is_over = got == 0 and out <= ROUNDING and reserved <= ROUNDING and total - spent - made + ROUNDING < need
+return {{behind(), text(got), is_over and 1 or 0, waits and 1 or 0, text(sums[1]), text(sums[2]), run, answers}}
 """
 )
 
@@ -182,74 +193,141 @@ def _failures(counts: list[str], examples: list[str]) -> Failures:
     )
 
 
-class SharedSpending(PeriodicTask):
-    """Exactly `total` calls for all tasks together; of one event loop.
+class Ledger(Protocol):
+    """What was spent of a budget, kept beside the results of its function for runs to come."""
 
-    A task gives back what it holds and does not use: while others wait for it, and when it ends. A task that is killed
-    cannot: after a minute what it held counts as used, for it may have been.
+    async def spent_before(self, run: str) -> float:
+        """What other runs have spent."""
+        ...
+
+    async def write(self, run: str, number: int, amount: float) -> None:
+        """What this run has spent, or might spend; an entry with a higher number stays."""
+        ...
+
+
+class SharedBudget(PeriodicTask):
+    """A budget that all tasks share; of one event loop.
+
+    A task gives back what it holds and does not need: while others wait for it, and when it ends. A task that is killed
+    cannot: after a minute what it had reserved and held counts as spent, for it may have been.
 
     Args:
-        name: of the query.
+        keys: of the budget, on the server.
+        is_settled: whether what is reserved may come back, when an attempt ends.
+        ledger: is written before calls begin, so that nothing that was spent is missing in it.
     """
 
-    # Calls come in blocks, which double as they are used up.
+    # What a task holds comes in blocks, which double as they are used up. A budget that is settled is money: there the
+    # blocks are no more than what is reserved for calls in flight, as a task that is killed loses both.
     #
-    # _made, _held: calls that were made, and that may be made without a question
-    # _is_wanted: a call asks for one, so one of those held is not given back
+    # _spent, _reserved, _held: by attempts that are over, for those in flight, and what may be reserved unasked
+    # _need: what the next call needs, so that it is not given back; 0: none asks
     # _is_awaited: other tasks wait for what this one holds
+    # _over: what the next call needed when it was said that it would never be there
     # _number: of the last question; 0: there was none
+    # _before: what runs before this one have spent; None: not known yet
 
-    def __init__(self, link: TaskLink, name: str, total: int) -> None:
-        super().__init__(link, [link.key("calls", name), link.key("holders", name)], gap=QUESTION_GAP)
-        self._total = total
-        self._made = self._held = self._number = 0
-        self._block = 1
-        self._is_wanted = self._is_awaited = self._is_spent = False
+    def __init__(
+        self,
+        link: TaskLink,
+        keys: Sequence[str],
+        total: float,
+        *,
+        is_settled: bool = False,
+        ledger: Ledger | None = None,
+    ) -> None:
+        super().__init__(link, keys, gap=QUESTION_GAP)
+        self._total, self.is_settled, self._ledger = total, is_settled, ledger
+        self._spent = self._reserved = self._held = self._need = 0.0
+        self._rounding = 1e-9 * total
+        self._number, self._block = 0, 1
+        self._is_awaited = False
+        self._over = math.inf
+        self._before: float | None = None if ledger is not None else 0.0
+        self._spent_by_all = 0.0
 
-    def has_call(self) -> bool:
-        """Whether a call may be made now; if not, and they are not spent, `wake` is called."""
-        if not self._is_wanted:
-            self._is_wanted = True
-            if self._held == 0:
+    def has(self, need: float) -> bool:
+        """Whether so much may be reserved now; if not, and it may be there later, `wake` is called."""
+        if need <= 0:
+            return True
+        is_there = need <= self._held + self._rounding
+        if self._need != need:
+            self._need = need
+            if not is_there:
                 self._poke()
-        return self._held > 0
+        return is_there
 
-    def is_spent(self) -> bool:
-        """Whether all calls of all tasks are made."""
-        return self._is_spent
+    def is_spent(self, need: float) -> bool:
+        """Whether so much will never be left."""
+        return need >= self._over
 
-    def use(self) -> None:
-        """A call is made."""
-        self._held -= 1
-        self._made += 1
-        self._is_wanted = False
+    def reserve(self, need: float) -> None:
+        self._held = max(0.0, self._held - need)
+        if self.is_settled:
+            self._reserved += need
+        else:
+            self._spent += need
+        self._need = 0.0
+
+    def settle(self, reserved: float, cost: float) -> None:
+        """An attempt that had reserved so much has ended, and did cost so much."""
+        self._reserved = max(0.0, self._reserved - reserved)
+        self._spent += cost
+        self._held += max(0.0, reserved - cost)
+        if self._is_awaited or self._need > self._held:
+            self._poke()
+
+    @property
+    def spent_by_all(self) -> float:
+        """What all tasks have spent, as far as it is known."""
+        return max(self._spent_by_all, self._spent) + (self._before or 0.0)
 
     def _last_message(self) -> Awaitable[object] | None:
-        return self._question(-1) if self._number else None
+        return self._leave() if self._number else None
+
+    async def _leave(self) -> None:
+        self._spent, self._reserved, self._held = self._spent + self._reserved, 0.0, 0.0
+        await self._question(-1.0)
 
     async def _exchange(self) -> float:
-        if not self._number and not self._is_wanted:
+        if not self._number and not self._need:
             return REFRESH
-        if self._is_awaited:
-            self._held = min(self._held, int(self._is_wanted))
-        want = self._block if self._is_wanted and not self._held else 0
-        got, is_spent, is_awaited = await self._question(want)
+        if self._before is None:
+            await self._question(0.0)
+        spare = self._need if self._is_awaited else max(self._need, self._reserved)
+        if self._is_awaited or self.is_settled:
+            self._held = min(self._held, spare)
+        need, want = self._need, 0.0
+        if need > self._held + self._rounding:
+            self._held = 0.0  # too little for a call, and together with what others hold it may be enough
+            most = max(need, self._reserved) if self.is_settled else self._block * need
+            want = min(self._block * need, most)
+        got, is_over = await self._question(want)
         self._held += got
-        self._is_awaited, self._is_spent = bool(is_awaited), bool(is_spent)
         if got:
             self._block = min(CALLS_AT_ONCE, 2 * self._block)
+        if is_over and need:
+            self._over = min(self._over, need)
         if want:
             self._link.wake()
         if self._is_awaited and self._held:
-            self._is_wanted = False  # the call that asked may need none by now; else it asks again
+            self._need = 0.0  # the call that asked may need none by now; else it asks again
             self._link.wake()
             return HURRY_EVERY
-        if self._is_wanted and not self._held:
+        if self._need > self._held + self._rounding:
             return HURRY_EVERY
-        return REPORT_EVERY if self._held else REFRESH
+        return REPORT_EVERY if self._held or self._reserved else REFRESH
 
-    async def _question(self, want: int) -> tuple[int, int, int]:
+    async def _question(self, want: float) -> tuple[float, bool]:
         self._number += 1
-        own = (self._link.task, self._total, self._number, self._made, self._held, want, LEASE)
-        got, is_spent, is_awaited = map(int, await self._ask(SPEND, *own))
-        return got, is_spent, is_awaited
+        total = self._total - (self._before or 0.0)
+        own = (self._spent, self._reserved, self._held, self._need, want, LEASE, self._link.task)
+        answer = await self._ask(SPEND, self._link.task, max(0.0, total), self._number, *own)
+        got, is_over, is_awaited, spent, out = map(float, answer[:5])
+        run, number = str(answer[5]), int(answer[6])
+        self._is_awaited, self._spent_by_all = bool(is_awaited), spent
+        if self._ledger is not None:
+            if self._before is None:
+                self._before = await self._ledger.spent_before(run)
+            await self._ledger.write(run, number, spent + out)
+        return got, bool(is_over)

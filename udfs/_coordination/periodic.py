@@ -63,9 +63,9 @@ class TaskLink:
     wake: Callable[[], None]
     fail: Callable[[BaseException], None]
 
-    def key(self, kind: str, name: str) -> str:
+    def key(self, kind: str, name: str, *, for_all: bool = False) -> str:
         """The name of a key on the server."""
-        return self.coordinator.key(kind, name)
+        return self.coordinator.key(kind, name, for_all=for_all)
 
 
 class PeriodicTask:

@@ -54,3 +54,7 @@ class FatalError(AsyncUDFError):
     """
 
     option: str | None = None
+
+
+class BudgetSpentError(AsyncUDFError):
+    """A row is not called because its budget is spent; `on_spent` says what becomes of it."""

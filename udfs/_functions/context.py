@@ -8,8 +8,10 @@ from typing import Any
 
 from asyncudf.queues import StreamRecord
 
-from .._errors.exceptions import AsyncUDFError, FatalError
+from .._errors.exceptions import AsyncUDFError, FatalError, ResultError
+from .._policies.checks import is_number
 from .._stores.keys import ResultKeys
+from .._text.safe import safe_repr
 from .side_outputs import OutputTag, SideRecord, SideTypes, check_own_tag
 
 NO_RECORD = StreamRecord(())
@@ -22,7 +24,7 @@ class CallState:
     that it starts: a task that outlives its row still sees that row.
     """
 
-    __slots__ = ("attempt", "deadline", "element", "is_batch", "key", "side", "started")
+    __slots__ = ("attempt", "deadline", "element", "is_batch", "key", "side", "spent", "started")
 
     def __init__(self, element: Any = NO_RECORD, attempt: int = 1) -> None:
         self.element: Any = element  # of a vectorized call: its value has all rows
@@ -32,6 +34,7 @@ class CallState:
         self.deadline: float | None = None  # of the row; None: not registered yet, the call is in its first step
         self.key: str | None = None  # made when it is first asked for
         self.side: list[SideRecord] = []  # what this attempt has written to side outputs
+        self.spent: dict[str, float] | None = None  # what this attempt has spent, by unit
 
 
 # A context variable, not an argument: one RuntimeContext serves all rows of the task, and the code that asks it may be
@@ -156,6 +159,34 @@ class RuntimeContext:
         if self._keys is None:
             self._keys = self._make_keys()
         return self._keys
+
+    def spend(self, amount: float, unit: str = "USD") -> None:
+        """Say what this attempt costs, if only the function knows; several amounts of one unit add up.
+
+        It counts in `run.metrics`, also if the attempt fails, and in each `Budget` of this unit: the attempt then costs
+        this and not what was reserved, beside what the budget's `settle` says. It has to be said before the function
+        returns.
+
+        Raises:
+            ResultError: the amount is no number of 0 or more.
+            AsyncUDFError: asked outside a call.
+
+        >>> from asyncudf import Budget
+        >>> from asyncudf.testing import run_rows
+        >>> async def ask(question: str, context: RuntimeContext) -> str:
+        ...     context.spend(0.25)
+        ...     return question.upper()
+        >>> run_rows(ask, ["a", "b", "c"], capacity=1, budget=Budget(0.6, reserve=0.3), on_spent="null")
+        ['A', 'B', None]
+        """
+        if not (is_number(amount) and amount >= 0):
+            raise ResultError(f"context.spend takes a number of 0 or more, not {safe_repr(amount)}")
+        if not isinstance(unit, str) or not unit:
+            raise ResultError(f"the unit of context.spend must be a text, not {safe_repr(unit)}")
+        state = self._state()
+        if state.spent is None:
+            state.spent = {}
+        state.spent[unit] = state.spent.get(unit, 0.0) + amount
 
     def output(self, tag: OutputTag, value: Any) -> None:
         """Write a row to a side output, which `AsyncStream.side_output(tag)` reads.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._errors.exceptions import FunctionError, OptionError
-from .._policies.options import DEFAULT_BATCH_SIZE, OnError, Options, OutputMode
+from .._policies.options import DEFAULT_BATCH_SIZE, Options, OutputMode
 from .._text.safe import safe_repr
 from .annotations import (
     UnknownTypeError,
@@ -167,8 +167,8 @@ class FunctionSpec:
 
 
 def refuse_dead_letters(name: str, options: Options) -> None:
-    """Raises OptionError for `on_error="dead_letter"`, at the entry points without side outputs."""
-    if options.on_error is OnError.DEAD_LETTER:
+    """Raises OptionError for rows that become dead letters, at the entry points without side outputs."""
+    if options.writes_dead_letters:
         raise OptionError(
             f"the dead letters of {name} have nowhere to go here; use AsyncStream(df).ordered_wait(...), whose "
             "side_output(DEAD_LETTERS) reads them"

@@ -47,9 +47,9 @@ def _add_examples(mine: dict[str, str], more: Mapping[str, str]) -> dict[str, st
     return mine
 
 
-def _add_seconds(mine: dict[Any, float], more: Mapping[Any, float]) -> dict[Any, float]:
-    for key, seconds in more.items():
-        mine[key] = mine.get(key, 0.0) + seconds
+def _add_amounts(mine: dict[Any, float], more: Mapping[Any, float]) -> dict[Any, float]:
+    for key, amount in more.items():
+        mine[key] = mine.get(key, 0.0) + amount
     return mine
 
 
@@ -57,12 +57,12 @@ SUM = Kind(int, operator.add)
 PEAK = Kind(int, max)
 COUNTS = Kind(Counter, _add_counts, dict, Counter)  # by the kind of an error
 EXAMPLES = Kind(dict, _add_examples, dict, dict)  # by the same kinds
-SECONDS = Kind(dict, _add_seconds, dict, dict)
+AMOUNTS = Kind(dict, _add_amounts, dict, dict)
 LAST = Kind(lambda: None, lambda mine, more: more or mine, None, lambda plain: plain and tuple(plain))
 SKETCH = Kind(LatencySketch, LatencySketch.merge, LatencySketch.to_plain, LatencySketch.from_plain)
 TIME = Kind(
     lambda: dict.fromkeys(State, 0.0),
-    _add_seconds,
+    _add_amounts,
     lambda time: {state.name.lower(): seconds for state, seconds in time.items()},
     lambda plain: {State[name.upper()]: seconds for name, seconds in plain.items()},
 )

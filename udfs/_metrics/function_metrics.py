@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, ParamSpec, TypeVar
 
-from .figure import COUNTS, EXAMPLES, LAST, PEAK, SECONDS, SKETCH, SUM, TIME, Figure, Kind, counted_as
+from .figure import AMOUNTS, COUNTS, EXAMPLES, LAST, PEAK, SKETCH, SUM, TIME, Figure, Kind, counted_as
 from .latency_sketch import LatencySketch
 from .time_account import State
 
@@ -95,7 +95,8 @@ class FunctionMetrics:
 
     # What is no number has a form of its own where it is shown.
 
-    limit_seconds: dict[str, float] = _figure("For which calls waited, by the limit as people are shown it.", SECONDS)
+    spent: dict[str, float] = _figure("What calls did cost, by the unit of budgets and of `context.spend`.", AMOUNTS)
+    limit_seconds: dict[str, float] = _figure("For which calls waited, by the limit as people are shown it.", AMOUNTS)
     ended_by: Counter[str] = _figure("Tasks that ended with an error, by the option that says so, or its text.", COUNTS)
     errors: Counter[str] = _figure("Attempts that ended with an error, by its type.", COUNTS)
     examples: dict[str, str] = _figure("A message for each of these types.", EXAMPLES)

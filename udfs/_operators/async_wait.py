@@ -119,8 +119,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._emitter = Emitter(self._queue, output)
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
-        costs = Costs(options.rate_limit or (), spec)
-        self._service = Service(self, options, self._pool, costs.of_each, identity=identity, shared_clock=shared_clock)
+        costs = Costs(options.rate_limit, options.budgets, spec)
+        self._service = Service(
+            self, options, self._pool, costs.of_each, spec, identity=identity, shared_clock=shared_clock
+        )
         self._calls = Calls(
             self, spec, options, self._pool, self._service, costs, bounds, validate=validate, may_edit=may_edit,
             partition=context.partition, rng=rng,
@@ -540,7 +542,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                         ):
                             break
                     else:
-                        if asks and state.side:  # it needs a place for its side records
+                        if asks and (state.side or state.spent):  # it needs a place for its side records
                             self._burst_ended(slot, [(result,)], None)
                             break
                         try:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
-from .._errors.exceptions import OptionError
+from .._errors.exceptions import FatalError, OptionError
 from .._errors.records import Redact, only_types
 from .._stores.base import ResultStore, check_attributes
-from .._text.safe import SecretUrl, safe_repr
+from .._text.safe import SecretUrl, safe_repr, type_name
 
 Seconds = float | timedelta
 
@@ -96,6 +96,21 @@ def discard(awaitable: Any) -> None:
     """Close a coroutine that is not awaited, or Python warns of it during some later row."""
     if inspect.iscoroutine(awaitable):
         awaitable.close()
+
+
+def given_number(value: Any, what: str) -> float:
+    """A number of 0 or more that a function of the user's has given.
+
+    Raises:
+        FatalError: it is none.
+    """
+    if is_number(value) and value >= 0:
+        return float(value)
+    discard(value)
+    before = f"{what} must give a number of 0 or more, not"
+    error = FatalError(f"{before} {safe_repr(value)}")
+    error.without_value = f"{before} this {type_name(value)}"  # the value may be the input, or made of it
+    raise error
 
 
 def redaction(value: Any, name: str) -> Redact | None:

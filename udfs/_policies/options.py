@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact
 from .._stores.base import ResultStore, store_label
+from .budget import CALLS, Budget, budget_label
 from .capacity import AdaptiveCapacity
 from .checks import (
     Seconds,
@@ -59,6 +60,14 @@ class OnError(enum.Enum):
     RAISE = "raise"
     NULL = "null"
     CAPTURE = "capture"
+    DEAD_LETTER = "dead_letter"
+
+
+class OnSpent(enum.Enum):
+    """What becomes of rows for which no budget is left: the job ends, they are NULL, or dead letters."""
+
+    RAISE = "raise"
+    NULL = "null"
     DEAD_LETTER = "dead_letter"
 
 
@@ -126,6 +135,8 @@ class CallOptions(TypedDict, total=False):
     rate_limit: RateLimit | Sequence[RateLimit] | None
     job_capacity: int | None
     max_calls: int | None
+    budget: Budget | Sequence[Budget] | None
+    on_spent: OnSpent | Literal["raise", "null", "dead_letter"]
     coordinator: str | None
     breaker: CircuitBreaker | None
     max_failures: float | None
@@ -148,6 +159,8 @@ def _shown(value: Any) -> Any:
             return store_label(value)
         case (RateLimit(), *_):
             return ", ".join(map(limit_label, value))
+        case (Budget(), *_):
+            return ", ".join(map(budget_label, value))
     return value
 
 
@@ -194,6 +207,8 @@ class Options:
     rate_limit: tuple[RateLimit, ...] = field(default=(), metadata=_by(RateLimit.all_of))
     job_capacity: int | None = field(default=None, metadata=_by(optional(positive_int)))
     max_calls: int | None = field(default=None, metadata=_by(optional(positive_int)))
+    budget: tuple[Budget, ...] = field(default=(), metadata=_by(Budget.all_of))
+    on_spent: OnSpent = field(default=OnSpent.RAISE, metadata=_by(choice(OnSpent)))
     coordinator: str | None = field(default=None, metadata=_by(optional(server_url), is_shown=False))
     breaker: CircuitBreaker | None = field(default=None, metadata=_by(optional(instance(CircuitBreaker))))
     max_failures: ErrorBudget | None = field(default=None, metadata=_by(optional(ErrorBudget.of)))
@@ -243,7 +258,18 @@ class Options:
     def needs_coordinator(self) -> bool:
         """Whether all tasks share a limit."""
         of_job = any(limit.scope is Scope.JOB for limit in self.rate_limit)
-        return of_job or self.job_capacity is not None or self.max_calls is not None
+        return of_job or self.job_capacity is not None or bool(self.budgets)
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """All budgets; `max_calls` is the last one."""
+        return self.budget if self.max_calls is None else (*self.budget, Budget(self.max_calls, CALLS))
+
+    @property
+    def writes_dead_letters(self) -> bool:
+        """Whether a row may become a dead letter."""
+        is_spent = bool(self.budgets) and self.on_spent is OnSpent.DEAD_LETTER
+        return self.on_error is OnError.DEAD_LETTER or is_spent
 
     @property
     def queue_rows(self) -> int:
@@ -305,5 +331,7 @@ class Options:
                 f"{given} needs {other}: for example batch_weight=len, max_batch_weight=64_000 for calls of at most "
                 "64,000 characters"
             )
+        if self.on_spent is not OnSpent.RAISE and not self.budgets:
+            raise OptionError(f"on_spent={self.on_spent.value!r} is never used without a budget or max_calls")
         if self.on_timeout is not None and self.timeout is None:
             raise OptionError("on_timeout is never used without a timeout; give timeout=<seconds>")

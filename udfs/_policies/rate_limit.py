@@ -7,12 +7,13 @@ import enum
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
-from .._errors.exceptions import FatalError, OptionError
-from .._text.safe import safe_repr, type_name
-from .checks import amount, choice, discard, is_number, is_plain, seconds, unknown_name
+from .._errors.exceptions import OptionError
+from .._text.safe import safe_repr
+from .checks import amount, choice, given_number, is_number, is_plain, seconds, unknown_name
 
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 SAVED = 0.02  # of the permits: the default burst
@@ -48,6 +49,9 @@ class RateLimit:
         cost: permits of one call, 1 if left out: a number, or a plain function of the call's arguments, such as one
             that counts tokens or requests. A call of more than `burst` begins when the burst is saved up, and the calls
             after it wait until it is paid off.
+        settle: permits that a call did use, a plain function of the call's arguments and its result, such as one that
+            reads the tokens of an answer: later calls get what `cost` has taken too much, or make up for it. Of an
+            attempt that failed it gets the exception; if it raises then, the attempt has used no permits.
         name: limits of one name are one limit, over functions and, on one Redis, over jobs.
         scope: "job": all tasks share the limit, which needs a coordinator; "task": each task has its own.
 
@@ -62,6 +66,7 @@ class RateLimit:
     per: float | timedelta | Literal["second", "minute", "hour", "day"] = "second"
     burst: float | None = None
     cost: Cost | None = None
+    settle: Callable[..., float] | None = field(default=None, kw_only=True)
     name: str | None = None
     scope: Scope | Literal["job", "task"] = Scope.JOB
 
@@ -82,6 +87,11 @@ class RateLimit:
                     f"len(text) / 4, not {safe_repr(self.cost)}"
                 )
             amount(self.cost, "cost")
+        if self.settle is not None and not is_plain(self.settle):
+            raise OptionError(
+                "settle must be a plain function of the call's arguments and its result, such as lambda text, answer: "
+                f"answer.tokens, not {safe_repr(self.settle)}"
+            )
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise OptionError(f"name must be a text, not {safe_repr(self.name)}")
 
@@ -146,14 +156,7 @@ class RateLimit:
         """
         if self.cost is None:
             return 1.0
-        cost = self.cost(*arguments) if callable(self.cost) else self.cost
-        if not (is_number(cost) and cost >= 0):
-            discard(cost)
-            before = "cost of a rate limit must give a number of 0 or more, not"
-            error = FatalError(f"{before} {safe_repr(cost)}")
-            error.without_value = f"{before} this {type_name(cost)}"  # the value may be the input, or made of it
-            raise error
-        return float(cost)
+        return given_number(self.cost(*arguments) if callable(self.cost) else self.cost, "cost of a rate limit")
 
 
 def limit_label(limit: RateLimit) -> str:

@@ -14,7 +14,7 @@ from tenacity import BaseRetrying as BaseRetrying  # for others: tenacity is imp
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
-from .._errors.exceptions import AsyncTimeoutError, OptionError, ResultError
+from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError, OptionError, ResultError
 from .._errors.http import retry_after
 from .._errors.records import is_fatal
 from .._errors.traces import leaves, matches
@@ -25,7 +25,7 @@ from .checks import flag, is_number, is_plain, span
 MAX_RETRY_AFTER = 300.0  # seconds; a server with a wrong clock must not stall a job
 _RETRYING = tenacity.Retrying()  # tenacity's call states need an owner
 # A result of the wrong type is the function's mistake, which may be mended while the store lives on.
-_PASSING = (AsyncTimeoutError, ResultError, asyncio.CancelledError, MemoryError)
+_PASSING = (AsyncTimeoutError, BudgetSpentError, ResultError, asyncio.CancelledError, MemoryError)
 ExceptionTypes = type[BaseException] | Collection[type[BaseException]]
 RetryOn = ExceptionTypes | Callable[[BaseException], bool] | tenacity.retry_base
 

@@ -259,6 +259,11 @@ class _BuiltInStore(ResultStore):
         await self._open.clear()
 
 
+def location_of(store: ResultStore | None) -> Location | None:
+    """Where one of the library's stores keeps results; None for a store of the user's."""
+    return store.location if isinstance(store, _BuiltInStore) else None
+
+
 def store_label(store: ResultStore) -> str:
     """A store as people are shown it: what kind it is and how long its results count, without its place.
 

@@ -40,14 +40,16 @@ class RedisServer:
         return f"in {without_secrets(self.url)}, {self.prefix}:*"
 
     def connect(self) -> RedisResults:
+        return RedisResults(self.client(), self.prefix)
+
+    def client(self) -> Any:
         from redis.asyncio import Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
         # Tried again once, at once: only its use shows that the server has restarted while a connection was idle.
         # More is for the option on_store_error, which knows how long a row may wait.
-        client = Redis.from_url(self.url, decode_responses=False, retry=Retry(NoBackoff(), 1))
-        return RedisResults(client, self.prefix)
+        return Redis.from_url(self.url, decode_responses=False, retry=Retry(NoBackoff(), 1))
 
     def leases(self) -> None:
         """None: a lease of a server would cost a round trip for each call."""

@@ -19,7 +19,7 @@ from ..._chain.plan import ChainPlan, StreamNode
 from ..._errors.records import error_text, is_fatal
 from ..._functions.process_function import MapFunction
 from ..._functions.signature import batch_rows
-from ..._policies.options import OnError, OnNullInput, Options
+from ..._policies.options import OnNullInput, Options
 from ..._policies.planned_calls import Bounds, RowCosts
 from ..._text.safe import one_line
 from ..column import ColumnTask
@@ -125,7 +125,7 @@ def _flow_to(node: StreamNode) -> Bounds[int]:
 def _flow_through(factory: Any) -> Bounds[int]:
     match factory:
         case WaitFactory(function_plan=plan):
-            may_drop = plan.options.on_error is OnError.DEAD_LETTER
+            may_drop = plan.options.writes_dead_letters
             return ANY if plan.spec.many_results else SOME if may_drop else ALL
         case AssignFactory() | WatermarkColumnFactory() | ProcessFactory(function=MapFunction()):
             return ALL
@@ -180,7 +180,7 @@ class _CostTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         spec, options = self.function_plan.spec, self.function_plan.options
-        costs = Costs(options.rate_limit, spec)
+        costs = Costs(options.rate_limit, (), spec)
         sums, rows, failed, said, ends = [0.0] * len(options.rate_limit), 0, 0, None, None
         for batch in batches:
             columns = batch.column(0).flatten()

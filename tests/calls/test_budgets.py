@@ -1,0 +1,369 @@
+"""A budget: reserved before each attempt, settled after it, and never passed by calls in flight. Virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncudf import (
+    DEAD_LETTERS,
+    AsyncFunction,
+    Budget,
+    FatalError,
+    OptionError,
+    OutputTag,
+    RateLimit,
+    ResultFuture,
+    ResultStore,
+    RetryStrategy,
+    RuntimeContext,
+)
+from asyncudf.testing import run_rows, run_stream
+from tests.kit.figures import figures
+
+PRICES = Budget(2.0, reserve=0.5, settle=lambda question, answer: answer["price"])
+
+
+class Paid:
+    """A service that bills what an answer costs, and knows what it has billed."""
+
+    def __init__(self, price: float = 0.3, seconds: float = 1.0) -> None:
+        self.price, self.seconds, self.billed = price, seconds, 0.0
+
+    async def __call__(self, question: str) -> dict[str, float]:
+        await asyncio.sleep(self.seconds)
+        self.billed += self.price
+        return {"price": self.price}
+
+
+@pytest.mark.parametrize("capacity", [1, 3, 100])
+def test_what_was_reserved_and_not_spent_is_there_for_other_calls(capacity: int) -> None:
+    """2 USD and calls that may cost 0.5: six of 0.3 fit, for before the seventh only 0.2 are left."""
+    paid = Paid()
+    answers = run_rows(paid, "abcdefghij", capacity=capacity, budget=PRICES, on_spent="null")
+    assert [answer is not None for answer in answers] == [True] * 6 + [False] * 4
+    assert paid.billed == pytest.approx(1.8)
+
+
+def test_the_job_ends_with_one_message() -> None:
+    with pytest.raises(FatalError) as caught:
+        run_rows(Paid(), "abcdefghij", capacity=1, budget=PRICES, on_error="null")
+    told = str(caught.value)
+    assert "Paid has spent 1.80 of its budget of 2 USD, and the next call may cost 0.50" in told
+    assert "6 rows of this task are done" in told
+
+
+def test_rows_without_a_budget_are_dead_letters_or_captured() -> None:
+    side: dict[OutputTag, list[Any]] = {}
+    options: dict[str, Any] = {"capacity": 1, "budget": PRICES}
+    got = run_rows(Paid(), "abcdefgh", on_spent="dead_letter", on_error="null", side_outputs=side, **options)
+    assert len(got) == 6
+    assert [letter["error"]["type"] for letter in side[DEAD_LETTERS]] == ["BudgetSpentError"] * 2
+    captured = run_rows(Paid(), "abcdefgh", on_spent="null", on_error="capture", **options)
+    assert [row["error"] and row["error"]["attempts"] for row in captured] == [None] * 6 + [0, 0]
+
+
+def test_the_reservation_is_asked_of_the_arguments() -> None:
+    async def ask(text: str) -> int:
+        return len(text)
+
+    budget = Budget(10, "tokens", reserve=len)
+    assert run_rows(ask, ["aaaa", "bbbb", "cc", "d"], budget=budget, on_spent="null", capacity=1) == [4, 4, 2, None]
+
+
+def test_a_cheaper_row_may_still_be_called() -> None:
+    async def ask(text: str) -> int:
+        return len(text)
+
+    budget = Budget(10, "tokens", reserve=len)
+    assert run_rows(ask, ["aaaaaaaa", "bbbb", "cc"], budget=budget, on_spent="null", capacity=1) == [8, None, 2]
+
+
+def test_each_attempt_counts_and_a_failed_one_is_asked_what_it_cost() -> None:
+    """An error of the service is billed 0.1 here; one that settle does not take is not billed."""
+    asked = []
+
+    async def ask(x: int) -> float:
+        asked.append(x)
+        if len(asked) < 3:
+            raise OSError if x else ValueError
+        return 0.2
+
+    def settle(x: int, outcome: Any) -> float:
+        return 0.1 if isinstance(outcome, OSError) else outcome + 0.0  # type: ignore[no-any-return]
+
+    retry = RetryStrategy.fixed_delay(5, 1.0)
+    found = figures(ask, [1], retry=retry, budget=Budget(9, reserve=1, settle=settle))
+    assert found.spent == {"USD": pytest.approx(0.4)}
+    asked.clear()
+    found = figures(ask, [0], retry=retry, budget=Budget(9, reserve=1, settle=settle))
+    assert found.spent == {"USD": pytest.approx(0.2)}
+
+
+def test_what_is_cut_short_counts_with_its_reservation() -> None:
+    """Nobody knows what the service charges for a call that was cancelled at its deadline."""
+    found = figures(
+        Paid(0.3, seconds=99.0), "ab", timeout=5.0, on_timeout={"price": 0.0}, budget=PRICES, on_error="null"
+    )
+    assert found.spent == {"USD": pytest.approx(1.0)}
+
+
+def test_a_spent_budget_waits_for_calls_whose_reservation_may_come_back() -> None:
+    """Three calls hold all of it; the fourth begins when the first has ended for less."""
+    seconds = iter([3.0, 2.0, 1.0, 1.0])
+
+    async def ask(x: int) -> float:
+        begun = asyncio.get_running_loop().time()
+        await asyncio.sleep(next(seconds))
+        return begun
+
+    budget = Budget(3, reserve=1, settle=lambda x, begun: 0.0)
+    assert run_rows(ask, range(4), budget=budget, returnType="double") == [0.0, 0.0, 0.0, 1.0]
+
+
+class TestSpend:
+    def test_the_function_says_what_it_costs(self) -> None:
+        async def ask(x: int, context: RuntimeContext) -> int:
+            context.spend(0.1)
+            await asyncio.sleep(1)
+            context.spend(0.15)
+            return x
+
+        options: dict[str, Any] = {"budget": Budget(1, reserve=0.5), "on_spent": "null", "capacity": 1}
+        assert run_rows(ask, range(5), **options) == [0, 1, 2, None, None]
+        assert figures(ask, range(5), **options).spent == {"USD": pytest.approx(0.75)}
+
+    def test_without_a_budget_it_is_counted_also_if_the_attempt_fails(self) -> None:
+        async def ask(x: int, context: RuntimeContext) -> int:
+            context.spend(7, "tokens")
+            context.spend(0.5)
+            if context.attempt_number == 1:
+                raise ValueError
+            return x
+
+        found = figures(ask, range(3), retry=RetryStrategy.fixed_delay(2, 1.0))
+        assert found.spent == {"tokens": 42, "USD": 3}
+
+    @pytest.mark.parametrize("amount", [-1, math.nan, math.inf, "1", None, True])
+    def test_what_is_no_amount_fails_the_row(self, amount: Any) -> None:
+        async def ask(x: int, context: RuntimeContext) -> int:
+            context.spend(amount)
+            return x
+
+        got = run_rows(ask, [1], on_error="capture")
+        assert got[0]["error"]["type"] == "ResultError"
+        assert "context.spend takes a number of 0 or more, not" in got[0]["error"]["message"]
+
+
+class TestKindsOfFunctions:
+    def test_a_vectorized_function_is_asked_row_by_row(self) -> None:
+        seen: list[Any] = []
+
+        async def ask(x: pa.Array) -> list[Any]:
+            return [ValueError("bad") if row == 1 else row for row in x.to_pylist()]
+
+        def settle(x: int, outcome: Any) -> float:
+            seen.append((x, outcome))
+            return 0.0 if isinstance(outcome, ValueError) else 0.25
+
+        budget = Budget(9, reserve=lambda x: 1.0, settle=settle)
+        found = figures(ask, range(3), batch_size=3, on_error="null", budget=budget)
+        assert found.spent == {"USD": 0.5}
+        assert [(x, repr(outcome)) for x, outcome in seen] == [(0, "0"), (1, "ValueError('bad')"), (2, "2")]
+
+    def test_generators_and_async_functions_give_the_list_of_results(self) -> None:
+        async def many(x: int):  # type: ignore[no-untyped-def]
+            yield x
+            yield x
+
+        class Twice(AsyncFunction):
+            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+                result_future.complete([value["x"], value["x"]])
+
+        budget = Budget(9, reserve=1, settle=lambda row, results: 0.1 * len(results))
+        assert figures(many, range(2), budget=budget).spent == {"USD": pytest.approx(0.4)}
+        assert figures(Twice(), [{"x": 1}], budget=budget).spent == {"USD": pytest.approx(0.2)}
+
+    def test_a_plain_def_in_a_thread(self) -> None:
+        def ask(x: int) -> int:
+            return x
+
+        budget = Budget(2, reserve=1, settle=lambda x, result: 0.5)
+        assert run_rows(ask, range(5), clock="real", budget=budget, on_spent="null", capacity=1) == [
+            0,
+            1,
+            2,
+            None,
+            None,
+        ]
+
+    def test_what_a_store_answers_costs_nothing(self) -> None:
+        paid = Paid()
+        store = ResultStore.executor(max_bytes=2**24)
+        options: dict[str, Any] = {
+            "returnType": "price double", "version": "budget", "store": store, "budget": PRICES, "on_spent": "null",
+            "capacity": 1,
+        }  # fmt: skip
+        rows = ["a", "b", "c", "a", "b", "c", "d", "e", "f", "g"]
+        assert [answer is not None for answer in run_rows(paid, rows, **options)] == [True] * 9 + [False]
+        assert run_rows(paid, ["a", "g"], **options)[1] is not None, "what was not called was not kept"
+
+
+class TestBadFunctions:
+    @pytest.mark.parametrize("cost", [-1, math.nan, math.inf, "1", None])
+    def test_what_is_no_cost_ends_the_job(self, cost: Any) -> None:
+        async def ask(x: int) -> int:
+            return x
+
+        with pytest.raises(FatalError, match="settle must give a number of 0 or more, not"):
+            run_rows(ask, [1], budget=Budget(1, reserve=1, settle=lambda x, result: cost), on_error="null")
+        with pytest.raises(FatalError, match="reserve of a budget must give a number of 0 or more, not"):
+            run_rows(ask, [1], budget=Budget(1, reserve=lambda x: cost), on_error="null")
+
+    def test_settle_that_raises_loses_no_row_and_no_money(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def ask(x: int) -> int:
+            return x
+
+        budget = Budget(2, reserve=1, settle=lambda x, result: 1 / 0)
+        assert run_rows(ask, range(4), budget=budget, on_spent="null", capacity=1) == [0, 1, None, None]
+        assert [record.message for record in caplog.records] == [
+            "settle of ask raised ZeroDivisionError: division by zero: such calls count with what they had reserved"
+        ]
+
+    def test_a_reservation_that_raises_is_the_error_of_its_row(self) -> None:
+        async def ask(x: int) -> int:
+            return x
+
+        assert run_rows(ask, [2, 0, 1], budget=Budget(9, reserve=lambda x: 1 / x), on_error="null") == [2, None, 1]
+
+    def test_a_call_that_costs_more_than_it_reserved_counts_in_full(self) -> None:
+        async def ask(x: int) -> int:
+            return x
+
+        budget = Budget(10, reserve=1, settle=lambda x, result: 6)
+        assert run_rows(ask, range(4), budget=budget, on_spent="null", capacity=1) == [0, 1, None, None]
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"amount": 0}, "amount of a budget must be a number of more than 0, not 0"),
+            ({"amount": math.nan, "reserve": 1}, "amount of a budget must be a number of more than 0"),
+            ({"amount": 1}, "a budget of USD needs reserve, what a call may cost at most"),
+            ({"amount": 1, "reserve": 0}, "reserve must be a number of more than 0, not 0"),
+            ({"amount": 1, "reserve": "x"}, "reserve must be a number of more than 0"),
+            ({"amount": 1, "reserve": 1, "settle": 0.5}, "settle must be a plain function"),
+            ({"amount": 1, "unit": "", "reserve": 1}, "unit of a budget must be a text"),
+            ({"amount": 1, "reserve": 1, "name": ""}, "name of a budget must be a text"),
+        ],
+    )
+    def test_bad_values_are_named(self, given: dict[str, Any], message: str) -> None:
+        with pytest.raises(OptionError, match=message):
+            Budget(**given)
+
+    def test_options_that_do_not_go_together(self) -> None:
+        async def ask(x: int) -> int:
+            return x
+
+        with pytest.raises(OptionError, match="two budgets called 'USD'"):
+            run_rows(ask, [1], budget=[Budget(1, reserve=1), Budget(2, reserve=1)])
+        with pytest.raises(OptionError, match="on_spent='null' is never used without a budget or max_calls"):
+            run_rows(ask, [1], on_spent="null")
+        with pytest.raises(OptionError, match="budget must be a Budget, such as"):
+            run_rows(ask, [1], budget=20)  # type: ignore[arg-type]
+
+
+class TestMaxCalls:
+    def test_it_is_a_budget_of_calls(self) -> None:
+        async def ask(x: int) -> int:
+            return x
+
+        for options in ({"max_calls": 3}, {"budget": Budget(3, "calls")}):
+            assert run_rows(ask, range(5), on_spent="null", **options) == [0, 1, 2, None, None]  # type: ignore[arg-type]
+
+    def test_it_goes_together_with_money(self) -> None:
+        async def ask(x: int) -> int:
+            return x
+
+        options: dict[str, Any] = {"budget": Budget(9, reserve=1), "on_spent": "null"}
+        assert run_rows(ask, range(5), max_calls=2, **options) == [0, 1, None, None, None]
+        assert run_rows(ask, range(12), max_calls=10, **options).count(None) == 3
+
+
+def test_permits_that_a_call_has_not_used_are_there_for_later_ones() -> None:
+    """200 calls of 2 tokens that reserve 10: 100 a second are used to the full, where they were 2 of 10."""
+
+    async def ask(x: int) -> float:
+        begun = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.1)
+        return begun
+
+    settled = RateLimit(100, cost=lambda x: 10, settle=lambda x, begun: 2)
+    assert max(run_rows(ask, range(200), rate_limit=settled)) == pytest.approx(4.0, rel=0.15)
+    unsettled = RateLimit(100, cost=lambda x: 10)
+    assert max(run_rows(ask, range(200), rate_limit=unsettled)) == pytest.approx(20.0, rel=0.15)
+    more = RateLimit(100, cost=lambda x: 1, settle=lambda x, begun: 4)
+    assert max(run_rows(ask, range(200), rate_limit=more)) == pytest.approx(8.0, rel=0.15)
+
+
+def test_in_a_stream_a_budget_of_one_name_is_of_one_operator_of_the_task() -> None:
+    async def ask(x: int) -> int:
+        return x
+
+    got = run_stream(
+        lambda stream: stream.ordered_wait(ask, "x", as_="y", budget=Budget(2, reserve=1), on_spent="null"),
+        [{"x": x} for x in range(4)],
+        "x int",
+    )
+    assert [row["y"] for row in got] == [0, 1, None, None]
+
+
+@given(
+    amount=st.integers(1, 40),
+    capacity=st.integers(1, 6),
+    size=st.sampled_from([None, 1, 3]),
+    retries=st.integers(1, 3),
+    seed=st.integers(0, 10**6),
+)
+def test_the_amount_is_never_passed(amount: int, capacity: int, size: int | None, retries: int, seed: int) -> None:
+    """The service bills at random up to what a call may cost, fails, is refused and hangs: billed <= amount."""
+    rng = random.Random(seed)
+    billed = 0.0
+
+    async def call(x: int) -> Any:
+        nonlocal billed
+        await asyncio.sleep(rng.random())
+        chance = rng.random()
+        price = rng.random() * 2
+        billed += price if chance < 0.9 else 0.0
+        if chance < 0.1:
+            await asyncio.sleep(99)
+        if chance < 0.2:
+            raise PaidError(price)
+        if chance > 0.9:
+            raise OSError
+        return price
+
+    async def batch(x: pd.Series) -> list[Any]:
+        return await asyncio.gather(*map(call, x), return_exceptions=True)
+
+    class PaidError(Exception):
+        pass
+
+    def settle(x: int, outcome: Any) -> float:
+        return outcome.args[0] if isinstance(outcome, PaidError) else outcome + 0.0  # type: ignore[no-any-return]
+
+    options: dict[str, Any] = {} if size is None else {"batch_size": size}
+    run_rows(
+        call if size is None else batch, range(30), capacity=capacity, timeout=5.0, on_error="null", on_spent="null",
+        retry=RetryStrategy.fixed_delay(retries, 0.5), returnType="double",
+        budget=Budget(amount, reserve=lambda x: 2.0, settle=settle), **options,
+    )  # fmt: skip
+    assert billed <= amount

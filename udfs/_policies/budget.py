@@ -1,0 +1,166 @@
+"""Budgets: what the calls of a job may cost, what a call may cost at most, and what it did cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._errors.exceptions import OptionError
+from .._text.safe import safe_repr
+from .checks import amount, given_number, is_plain, text
+
+CALLS = "calls"  # the unit of which each call costs 1
+EXAMPLE = "Budget(20, reserve=lambda text: 0.002)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """At most so much may be spent by all calls of a job.
+
+    Before each attempt the function reserves what it may cost at most; if that is not left, no call begins. After it
+    the reservation is replaced by what the attempt did cost, and the difference is there for other calls. So calls in
+    flight cannot pass the amount together, in whatever task they run.
+
+    Args:
+        amount: that may be spent, in `unit`.
+        unit: of the amount, "USD" unless given; a text of your own, such as "tokens". Of "calls" each attempt costs 1.
+        reserve: what a call may cost at most: a number, or a plain function of the call's arguments. It may be left out
+            for a budget of calls.
+        settle: what a call did cost: a plain function of the arguments and the result, as the function returned it; of
+            an attempt that failed it gets the exception. If it raises for an exception, the attempt has cost nothing.
+            Without it an attempt costs what it reserved, or what `context.spend` says.
+        name: budgets of one name are one budget: over queries and functions of an application, over jobs that have one
+            `coordinator`, and over runs that use one disk or Redis `store`. Without a name a budget is of one query.
+
+    An attempt that is cancelled, at its deadline or with its task, counts with its reservation: nobody knows what the
+    service charges. The same is so if `settle` raises for a result. In a call of many rows `reserve` and `settle` are
+    asked for each row, and the sum counts.
+
+    Raises:
+        OptionError: a value that cannot work.
+
+    >>> from asyncudf.testing import run_rows
+    >>> async def ask(question: str):
+    ...     return {"answer": question.upper(), "price": 0.3}
+    >>> budget = Budget(1.0, reserve=0.5, settle=lambda question, result: result["price"])
+    >>> answers = run_rows(ask, ["a", "b", "c", "d"], capacity=1, budget=budget, on_spent="null")
+    >>> [answer and answer["answer"] for answer in answers]
+    ['A', 'B', None, None]
+    """
+
+    amount: float
+    unit: str = "USD"
+    reserve: float | Callable[..., float] | None = None
+    settle: Callable[..., float] | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "amount", amount(self.amount, "amount of a budget"))
+        text(self.unit, "unit of a budget")
+        if self.name is not None:
+            text(self.name, "name of a budget")
+        if self.reserve is None:
+            if self.unit != CALLS:
+                raise OptionError(
+                    f"a budget of {self.unit} needs reserve, what a call may cost at most: a number, or a plain "
+                    f"function of the call's arguments, as in {EXAMPLE}; else calls in flight could pass the amount"
+                )
+        elif not is_plain(self.reserve):
+            if callable(self.reserve):
+                raise OptionError(f"reserve must be a plain function, not {safe_repr(self.reserve)}")
+            amount(self.reserve, "reserve")
+        if self.settle is not None and not is_plain(self.settle):
+            raise OptionError(
+                "settle must be a plain function of the call's arguments and its result, such as lambda text, answer: "
+                f"answer.cost, not {safe_repr(self.settle)}"
+            )
+
+    @classmethod
+    def all_of(cls, value: Any, name: str) -> tuple[Budget, ...]:
+        """What the option `budget=` accepts: None, one budget or several."""
+        given = () if value is None else (value,) if isinstance(value, cls) else value
+        if not isinstance(given, (list, tuple)) or not all(isinstance(one, cls) for one in given):
+            raise OptionError(f"{name} must be a Budget, such as {EXAMPLE}, or a list of them, not {safe_repr(value)}")
+        labels = [one.name or one.unit for one in given]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise OptionError(
+                    f"{name} has two budgets called {safe_repr(label)}, by their name or unit: give each a name of its "
+                    "own, or write one budget"
+                )
+        return tuple(given)
+
+    def reservation_of(self, arguments: Sequence[Any]) -> float:
+        """What a call with these arguments may cost at most.
+
+        Raises:
+            FatalError: `reserve` did not return a number of 0 or more; it would fail for every row, so the task ends.
+            BaseException: what it raises.
+        """
+        if self.reserve is None:
+            return 1.0
+        return given_number(self.reserve(*arguments) if callable(self.reserve) else self.reserve, "reserve of a budget")
+
+
+def budget_label(budget: Budget) -> str:
+    """A budget as people are shown it.
+
+    >>> budget_label(Budget(20, reserve=0.01)), budget_label(Budget(1e6, "tokens", 500, name="model"))
+    ('20 USD', '1,000,000 tokens of "model"')
+    """
+    named = "" if budget.name is None else f' of "{budget.name}"'
+    return f"{shown_amount(budget.amount)} {budget.unit}{named}"
+
+
+def shown_amount(value: float) -> str:
+    """An amount as people are shown it: whole numbers whole, others with cents or four digits.
+
+    >>> shown_amount(1_000_000), shown_amount(19.5), shown_amount(0.00012345), shown_amount(0)
+    ('1,000,000', '19.50', '0.0001234', '0')
+    """
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.2f}" if value >= 1 or round(value, 2) == round(value, 9) else f"{value:.4g}"
+
+
+# The place where a task reserves: of the whole job, or of the task where it is the whole job.
+
+
+class TaskBudget:
+    """The budget of a task that is the whole job.
+
+    Attributes:
+        is_settled: whether what is reserved may come back.
+    """
+
+    # _spent + _reserved <= _total, but for attempts that cost more than they reserved
+
+    def __init__(self, total: float, *, is_settled: bool) -> None:
+        self._total, self.is_settled = total, is_settled
+        self._spent = self._reserved = 0.0
+        self._rounding = 1e-9 * total
+
+    def has(self, need: float) -> bool:
+        """Whether so much may be reserved now."""
+        return self._spent + self._reserved + need <= self._total + self._rounding
+
+    def is_spent(self, need: float) -> bool:
+        """Whether so much will never be left."""
+        return not self._reserved and not self.has(need)
+
+    def reserve(self, need: float) -> None:
+        if self.is_settled:
+            self._reserved += need
+        else:
+            self._spent += need
+
+    def settle(self, reserved: float, cost: float) -> None:
+        """An attempt that had reserved so much has ended, and did cost so much."""
+        self._reserved = max(0.0, self._reserved - reserved)
+        self._spent += cost
+
+    @property
+    def spent_by_all(self) -> float:
+        """What all tasks have spent, as far as it is known."""
+        return self._spent

@@ -1,0 +1,87 @@
+"""What runs have spent of a budget, kept beside the results of a function for the runs after them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+from .base import ResultStore, location_of
+from .local import LocalFolder
+from .redis import RedisServer
+
+# An entry counts if its number is higher than that of the entry before: tasks write what the coordinator has answered
+# them, and an older answer must not replace a younger one.
+WRITE = """
+local number = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or '', '^(%d+) ')
+if not number or tonumber(number) < tonumber(ARGV[2]) then
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. ARGV[3])
+end
+"""
+
+
+@contextlib.asynccontextmanager
+async def ledger_of(store: ResultStore | None, budget: str) -> AsyncIterator[RedisLedger | FolderLedger | None]:
+    """The ledger of a budget while the block runs; None beside a store that does not outlast its application."""
+    location = location_of(store)
+    if isinstance(location, RedisServer):
+        client = location.client()
+        try:
+            yield RedisLedger(client, f"{location.prefix}:asyncudf.budget:{budget}")
+        finally:
+            await client.aclose()
+    elif isinstance(location, LocalFolder) and location.path is not None:
+        yield FolderLedger(Path(location.path) / "budgets" / hashlib.sha256(budget.encode()).hexdigest()[:32])
+    else:
+        yield None
+
+
+class RedisLedger:
+    """A hash: of each run the number of its entry, and the amount."""
+
+    def __init__(self, client: Any, key: str) -> None:
+        self._client, self._key = client, key
+
+    async def spent_before(self, run: str) -> float:
+        entries = await self._client.hgetall(self._key)
+        return sum(float(entry.split()[1]) for name, entry in entries.items() if name.decode() != run)
+
+    async def write(self, run: str, number: int, amount: float) -> None:
+        await self._client.eval(WRITE, 1, self._key, run, number, f"{amount:.17g}")
+
+
+class FolderLedger:
+    """A folder with a small file for each run; all tasks of the host write it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def spent_before(self, run: str) -> float:
+        with self._locked():
+            files = [file for file in self._folder.iterdir() if file.suffix == ".run" and file.stem != run]
+            return sum(float(file.read_text().split()[1]) for file in files)
+
+    async def write(self, run: str, number: int, amount: float) -> None:
+        file = self._folder / f"{run}.run"
+        with self._locked():
+            with contextlib.suppress(FileNotFoundError):
+                if int(file.read_text().split()[0]) >= number:
+                    return
+            new = file.with_suffix(".new")
+            new.write_text(f"{number} {amount:.17g}")
+            new.replace(file)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        import fcntl  # there is none on Windows, and no disk store
+
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # held for some microseconds
+            yield
+        finally:
+            os.close(lock)
