@@ -66,6 +66,7 @@ from ._api.decorator import AsyncUDF, async_pandas_udf
 from ._api.dry_run import dry_run
 from ._api.lookup_table import LookupTable
 from ._api.monitor import Run, monitor
+from ._api.sinks import async_sink, sink_source, stream_sink
 from ._api.stream import AsyncStream, ordered_wait, unordered_wait
 from ._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, FunctionError, OptionError, ResultError
 from ._functions.async_function import AsyncFunction, ResultFuture
@@ -80,6 +81,7 @@ from ._policies.rate_limit import RateLimit
 from ._policies.retry import RetryStrategy
 from ._policies.watermarks import WatermarkStrategy
 from ._reports.dry_run import DryRun
+from ._reports.sink_report import SinkError, SinkReport
 from ._spark.shipping import ship
 from ._stores.base import ResultStore
 
@@ -111,12 +113,17 @@ __all__ = (
     "RetryStrategy",
     "Run",
     "RuntimeContext",
+    "SinkError",
+    "SinkReport",
     "WatermarkStrategy",
     "async_pandas_udf",
+    "async_sink",
     "dry_run",
     "monitor",
     "ordered_wait",
     "ship",
+    "sink_source",
+    "stream_sink",
     "unordered_wait",
 )
 

@@ -24,7 +24,7 @@ OURS = re.compile(
     "period|saved|seconds_for|singles_out|times"
 )
 MADE_BY_US = re.compile(
-    "AsyncUDF|DryRun|ProcessContext|ResultFuture|Run|RuntimeContext|SessionFactory|WatermarkStrategy"
+    "AsyncUDF|DryRun|ProcessContext|ResultFuture|Run|RuntimeContext|SessionFactory|SinkError|SinkReport|WatermarkStrategy"
 )
 PACKAGES = ("asyncudf", "asyncudf.http", "asyncudf.queues", "asyncudf.testing")
 

@@ -40,3 +40,11 @@ def test_rows_are_those_that_were_named_last(rows: int, expected: int | None, wo
 def test_tasks_are_those_that_were_named_last(done: int, total: int | None, words: str) -> None:
     """1 of 8 tasks."""
     assert tasks(Snapshot([], done, total, 5.0)) == words
+
+
+def test_a_sink_has_written_its_rows() -> None:
+    """Those that failed are not among them."""
+    assert heading(dataclasses.replace(ONE, rows=10, written=8))[0] == "8 rows written"
+    assert heading(dataclasses.replace(ONE, rows=10, written=8, expected=20, is_estimated=True))[0] == (
+        "8 of ~20 rows written"
+    )

@@ -137,3 +137,10 @@ def test_a_real_run() -> None:
 
     text = of(run_of_a_function(same, range(100)))
     assert "  rows      100 in, 100 out" in text
+
+
+def test_a_sink_gives_no_results() -> None:
+    """It has written the rows that neither failed nor were answered from the store."""
+    sink = figures(function="post", entry_point="sink", rows=1000, failures=10, store_hits=90)
+    (rows,) = (line for line in of(sink).splitlines() if line.startswith("  rows"))
+    assert "1,000 in, 900 written" in rows

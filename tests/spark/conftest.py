@@ -47,8 +47,8 @@ def pytest_runtest_call() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if "from version 4.0 on" in str(error):
-            pytest.skip("table functions need Spark 4.0")
+        if since := re.search(r"from version (4\.\d) on", str(error)):
+            pytest.skip(f"this needs Spark {since[1]}")
         raise
 
 

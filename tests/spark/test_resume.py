@@ -18,6 +18,7 @@ import pytest
 from aiohttp import web
 
 from asyncudf import ResultStore
+from asyncudf._spark._compat import HAS_STREAM_WRITERS
 from tests.kit.drivers import HEAD, driver
 from tests.kit.programs import run_program
 
@@ -61,6 +62,21 @@ def enriched(spark, entry_point, url, folder):
         )
         query.awaitTermination()
         return spark.read.parquet(folder + "/out")
+    if entry_point == "sink":
+        report = async_sink(numbers, asked)
+        assert report.written + report.reused == ROWS, report
+    if entry_point in ("stream_sink", "sink_source"):
+        numbers.write.mode("ignore").parquet(folder + "/in")
+        writer = spark.readStream.schema(numbers.schema).parquet(folder + "/in").writeStream
+        if entry_point == "sink_source":
+            spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # the writer of a stream asks this one
+            spark.dataSource.register(sink_source("asked", asked))
+            writer = writer.format("asked")
+        else:
+            writer = writer.foreachBatch(stream_sink(asked))
+        query = writer.option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True).start()
+        query.awaitTermination()
+    return numbers.selectExpr("10 * n AS asked")  # a sink gives no rows
 
 def ask(spark, *where):
     print(sorted(row.asked for row in enriched(spark, *where).collect()) == list(range(0, 10 * ROWS, 10)))
@@ -174,7 +190,15 @@ def kill_executor(pid):
 
 
 @pytest.mark.parametrize(
-    ("entry_point", "kill"), [("ordered_wait", kill_worker), ("chain", kill_worker), ("sql", kill_executor)]
+    ("entry_point", "kill"),
+    [
+        ("ordered_wait", kill_worker),
+        ("chain", kill_worker),
+        ("sql", kill_executor),
+        ("sink", kill_worker),
+        ("sink", kill_executor),
+        ("stream_sink", kill_worker),
+    ],
 )
 def test_a_worker_or_an_executor_that_is_killed(cluster, server, tmp_path, entry_point, kill):
     """Its task runs again elsewhere, and makes no call for a row whose result had reached the store."""
@@ -186,9 +210,16 @@ def test_a_worker_or_an_executor_that_is_killed(cluster, server, tmp_path, entry
     assert_nothing_is_paid_twice(server, before, calls)
 
 
-def test_a_driver_that_is_killed(spark, tmp_path):
+@pytest.mark.parametrize(
+    "entry_points",
+    [
+        ["column", "streaming", "table function"],
+        ["sink", "stream_sink", *(["sink_source"] if HAS_STREAM_WRITERS else [])],
+    ],
+    ids=["results", "sinks"],
+)
+def test_a_driver_that_is_killed(spark, tmp_path, entry_points):
     """Another one runs the query again. The first has three queries at once, each with a store of its own."""
-    entry_points = ["column", "streaming", "table function"]
     folders = {entry_point: tmp_path / entry_point.replace(" ", "_") for entry_point in entry_points}
     for folder in folders.values():
         folder.mkdir()
@@ -204,7 +235,7 @@ for query in {queries!r}:
         for one in entry_points:
             is_stopped_half_way(servers[one], folders[one])
         assert job.poll() is None
-        jvm = jvm_of(next(iter(servers["column"].pids)))
+        jvm = jvm_of(next(iter(servers[entry_points[0]].pids)))
         os.killpg(job.pid, signal.SIGKILL)
         until(lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE, "the JVM has ended")
         for one in entry_points:

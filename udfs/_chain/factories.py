@@ -15,7 +15,6 @@ from .._arrow.layout import ColumnGroup, Projection, RowLayout
 from .._arrow.objects import has_objects
 from .._arrow.sizes import size_of_dict
 from .._arrow.validation import validator
-from .._arrow.vectors import VectorCodec
 from .._errors.records import Redact
 from .._functions.context import RuntimeContext
 from .._functions.process_function import ProcessContext, ProcessFunction
@@ -161,7 +160,7 @@ class WaitFactory(OperatorFactory):
         plan, codec = self.function_plan, None
         if plan.spec.vectorized:
             arrow_types = [before.arrow_types[position] for position in self.positions]
-            codec = VectorCodec(self.name, plan.spec.vectors, self.names, arrow_types, plan.declared)
+            codec = plan.vector_codec(self.names, arrow_types)
         counters, store = environment.counters(), plan.options.store
         context = RuntimeContext(
             self.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from .._arrow.rows import capture_type
 from .._arrow.sizes import estimated_size, fixed_size, size_estimate
 from .._arrow.stored_results import StoredResultCodec, type_text
 from .._arrow.validation import validator
+from .._arrow.vectors import VectorCodec
 from .._calls.invokers import with_own_arguments
 from .._coordination.client import CoordinatorConfig
 from .._errors.type_mismatch import check_awaited
@@ -105,10 +106,17 @@ class FunctionPlan:
 
     def result_keys(self) -> ResultKeys:
         """Makes the keys of the results, for a store and for `RuntimeContext.idempotency_key`."""
+        return self._keys_of_type(type_text(self.declared))
+
+    def _keys_of_type(self, declared: str) -> ResultKeys:
         options = self.options
         key = None if options.store is None or options.store.key is None else with_own_arguments(options.store.key)
         function, version = self.spec.function, options.version or "1"
-        return ResultKeys(key_name(function), version, type_text(self.declared), key, defaults_of(function))
+        return ResultKeys(key_name(function), version, declared, key, defaults_of(function))
+
+    def vector_codec(self, names: Sequence[str], arrow_types: Sequence[Any]) -> VectorCodec:
+        """Turns rows of these columns into vectors, and the results of a vectorized function into values."""
+        return VectorCodec(self.spec.name, self.spec.vectors, names, arrow_types, self.declared)
 
     def check_stored(self) -> None:
         """Check that the results can be stored, if there is a store.

@@ -53,6 +53,7 @@ class Progress:
         p50, p95: seconds that calls took; None without calls.
         left: seconds, an estimate; None if not known.
         took: seconds, of a run that is over, else None.
+        written: of a sink, the rows that have not failed; else None.
     """
 
     label: str
@@ -70,6 +71,7 @@ class Progress:
     left: float | None
     took: float | None
     which_errors: str = ""
+    written: int | None = None
 
 
 class ProgressTracker:
@@ -110,6 +112,7 @@ class ProgressTracker:
             p95=latency["p95"],
             left=(expected - rows) / lately if expected is not None and lately and not is_over else None,
             took=lasted if is_over else None,
+            written=rows - function["failures"] if function.get("entry_point") == "sink" else None,
         )
 
     def _rates(self, function: Mapping[str, Any], now: float) -> tuple[float | None, float | None]:
@@ -175,8 +178,9 @@ def heading(one: Progress) -> tuple[str, str, str]:
     of = f" of ~{one.expected:,}" if one.is_estimated else ""
     rate = "?" if one.rate is None else f"{one.rate:,.0f}" if one.rate >= 10 else f"{one.rate:.1f}"
     left = f"in {_clock(one.took)}" if one.took is not None else f"{_clock(one.left)} left"
-    rows = noun(one.expected if one.is_estimated else one.rows, "row")
-    return f"{one.rows:,}{of} {rows}", f"{rate} rows/s", left
+    shown, written = (one.rows, "") if one.written is None else (one.written, " written")
+    rows = noun(one.expected if one.is_estimated else shown, "row")
+    return f"{shown:,}{of} {rows}{written}", f"{rate} rows/s", left
 
 
 def details(one: Progress) -> list[tuple[str, bool]]:

@@ -51,7 +51,7 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     wall = figures.wall
     if figures.tasks:
         speed = f", {rate(figures.count('rows') / wall)}" if wall else ""
-        yield "rows", f"{count(figures.count('rows'))} in, {count(figures.count('results'))} out{speed}"
+        yield "rows", f"{count(figures.count('rows'))} in, {_given(figures)}{speed}"
     if figures.count("calls") or (figures.tasks and figures.peak):
         yield "calls", _calls(figures)
         yield "in flight", _in_flight(figures)
@@ -71,6 +71,13 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if figures.seconds:
         yield "time", _time(figures)
     yield "verdict", _verdict(function)
+
+
+def _given(figures: FunctionFigures) -> str:
+    if figures.plain.get("entry_point") != "sink":
+        return f"{count(figures.count('results'))} out"
+    not_sent = sum(figures.count(key) for key in ("failures", "store_hits", "shared_flights"))
+    return f"{count(max(0, figures.count('rows') - not_sent))} written"
 
 
 def _calls(figures: FunctionFigures) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
+import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -54,14 +55,35 @@ except ImportError:  # before Spark 4.0: a table function has one schema for all
     AnalyzeArgument = AnalyzeResult = object  # type: ignore[assignment,misc]
     HAS_ANALYZE = False
 
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+    HAS_DATA_SOURCES = True
+except ImportError:  # before Spark 4.0
+    DataSource = DataSourceArrowWriter = WriterCommitMessage = object  # type: ignore[assignment,misc]
+    HAS_DATA_SOURCES = False
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+
+    HAS_STREAM_WRITERS = True
+except ImportError:  # before Spark 4.1: writers of streams get rows, of which not each value is exact
+    DataSourceStreamArrowWriter = object  # type: ignore[assignment,misc]
+    HAS_STREAM_WRITERS = False
+
 __all__ = (
     "COLUMN_EVAL_TYPE",
+    "HAS_STREAM_WRITERS",
     "SPATIAL",
     "AnalyzeArgument",
     "AnalyzeResult",
+    "DataSource",
+    "DataSourceArrowWriter",
+    "DataSourceStreamArrowWriter",
     "TimeType",
     "VariantType",
+    "WriterCommitMessage",
     "active_context",
+    "check_data_sources",
     "check_table_functions",
     "column_function",
     "column_of",
@@ -137,6 +159,16 @@ def setting(session: Any, name: str) -> str:
         return str(session.conf.get(name))
     except Exception:
         return ""
+
+
+def check_data_sources() -> None:
+    """Raises FunctionError where Spark has no data sources in Python that write Arrow batches."""
+    if not HAS_DATA_SOURCES:
+        raise FunctionError(
+            "sink_source makes a data source in Python, which Spark has from version 4.0 on, and this is "
+            f"{pyspark.__version__}; use async_sink(df, function, ...), and for a stream stream_sink(function, ...) in "
+            "foreachBatch"
+        )
 
 
 def check_table_functions(function: str) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
+from .._chain.chain import Chain
 from .._chain.plan import ChainPlan
 from .._chain.sinks import ArrowSinks, ResultPlan, SideOutputValidators, are_ambiguous, without_rows
 from .._chain.source import SourceReader
@@ -48,13 +49,15 @@ class ChainTask:
         """The Arrow type of a side output's rows."""
         return side_output_type(tag, self.timestamp)
 
-    def _start(self, first: pa.RecordBatch, waited: float) -> Bridge[Any, pa.RecordBatch]:
+    def _start(
+        self, first: pa.RecordBatch, waited: float, built: Callable[[Chain], None] = lambda chain: None
+    ) -> Bridge[Any, pa.RecordBatch]:
         def sinks_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowSinks:
             return ArrowSinks(self.results, emit, first.num_rows, loop, self.side_output_type)
 
         nothing = partial(without_rows, self.results, first.schema)
         side_types = SideOutputValidators(self.side_output_type, self.results)
-        return start_bridge(self.plan, sinks_of, nothing, self.report_spec, side_types, waited)
+        return start_bridge(self.plan, sinks_of, nothing, self.report_spec, side_types, waited, built)
 
 
 @dataclasses.dataclass(frozen=True)

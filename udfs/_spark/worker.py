@@ -49,6 +49,7 @@ def start_bridge(
     report_spec: TaskReportSpec,
     side_types: SideTypes = lambda tag: None,
     waited: float = 0.0,
+    built: Callable[[Chain], None] = lambda chain: None,
 ) -> Bridge[Iterable[InputElement], Any]:
     """Start a chain in the current Spark task, on a loop of its own.
 
@@ -58,6 +59,7 @@ def start_bridge(
         report_spec: what the task's report says, and to whom.
         side_types: as in `TaskEnvironment`.
         waited: seconds for which the task has waited for its first rows.
+        built: gets the chain, on the loop's thread.
     """
     # Warm up on Spark's thread, before the loop runs: it would block all calls. The random numbers have no seed: with
     # equal ones all tasks would retry at the same moments.
@@ -94,6 +96,7 @@ def start_bridge(
 
         chain = Chain(plan, environment, sinks_of(loop, emit_counted))
         report.watch(chain)
+        built(chain)
         return chain
 
     reader = Reader(flusher(), nothing, spark_thread, report.end)

@@ -1,0 +1,224 @@
+"""Sinks: a chain of which a job gets nothing but its dead letters and its figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as spark
+
+from .._arrow.layout import ColumnGroup
+from .._arrow.objects import stored_type
+from .._chain.chain import Chain
+from .._chain.factories import WaitFactory
+from .._chain.plan import ChainPlan, StreamNode
+from .._chain.sink_plan import ACKNOWLEDGED, SinkPlan, no_micro_batch
+from .._chain.sinks import ERROR_GROUP, ResultPlan, are_ambiguous
+from .._chain.source import SourceReader
+from .._errors.exceptions import AsyncUDFError, BudgetSpentError
+from .._functions.side_outputs import DEAD_LETTERS
+from .._functions.signature import FunctionSpec
+from .._loop.bridge import pipe
+from .._metrics.sink_figures import SinkFigures
+from .._policies.options import OnNullInput, Options
+from .._text.safe import named_error
+from .coordinators import coordinator_config
+from .map_in_arrow import ChainTask
+from .monitoring.task_report import TaskReportSpec
+from .pickling import check_picklable
+from .planner import rows_node
+from .schemas import arguments, arrow_type_or_none, as_nullable, check_source, column_names, joined_schema
+from .types import parsed_offline
+from .worker import ErrorReporting
+
+LETTERS_AT_ONCE = 4 * 2**20  # bytes of dead letters that a task packs into one row
+# Errors of rows that have no call and were not found in the store either: no budget is left for it, or it has no key.
+_UNCALLED = {BudgetSpentError.__name__, AsyncUDFError.__name__}
+ENTRY_POINT = "sink"  # in reports
+STAGE = spark.StructType().add("figures", "string").add("letters", "binary")
+ERROR: spark.StructField = parsed_offline(DEAD_LETTERS.schema).fields[0]  # type: ignore[attr-defined]
+
+
+def plan_sink(spec: FunctionSpec, options: Options, micro_batch: Callable[[], str] = no_micro_batch) -> SinkPlan:
+    """The plan of a function that writes rows; `micro_batch` is asked in each task.
+
+    Raises:
+        FunctionError: the function cannot be sent to the executors.
+        OptionError: the store could mistake another function's acknowledgements for those of this one.
+    """
+    plan = SinkPlan(spec, options, ACKNOWLEDGED, coordinator=coordinator_config(spec, options), micro_batch=micro_batch)
+    plan.check_stored()
+    check_picklable(plan)
+    return plan
+
+
+@dataclasses.dataclass(frozen=True)
+class SinkTask(ChainTask):
+    """The worker's side of a sink: one task's dead letters, packed, and at its end its figures."""
+
+    # A job that is only read by `collect` gives each partition's rows once, those of the attempt that succeeded. So the
+    # figures and the dead letters are true whatever was run again, and nothing is left on executors that could be lost
+    # and then be computed, and sent, once more. Packed, dead letters need no column that Spark can name.
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for figures, letters in self.ends(batches):
+            some = figures is not None or letters is not None
+            columns = [pa.array([figures][:some], pa.string()), pa.array([letters][:some], pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, STAGE.names)
+
+    def ends(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str | None, bytes | None]]:
+        """Run the function over the batches: packed dead letters, and at the end the figures.
+
+        (None, None) is a sign of life.
+        """
+        figures, chains, held = SinkFigures(), list[Chain](), list[pa.RecordBatch]()
+        start = partial(self._start, built=chains.append)
+        with self.error_reporting():
+            for letters in pipe(self._counted(batches, figures), start, SourceReader(self.plan)):
+                if not letters.num_rows:
+                    yield None, None
+                    continue
+                figures.note_failures(_failures(letters))
+                held.append(letters)
+                if sum(batch.nbytes for batch in held) >= LETTERS_AT_ONCE:
+                    yield None, _packed(held)
+                    held.clear()
+        for chain in chains:
+            (operator,) = chain.counted.values()
+            figures.metrics = operator.counters.totals
+            yield figures.to_json(), _packed(held) if held else None
+
+    def _counted(self, batches: Iterator[pa.RecordBatch], figures: SinkFigures) -> Iterator[pa.RecordBatch]:
+        """The batches that have rows; counts the rows that have no call because of a NULL."""
+        factory = self.plan.nodes[-1].factory
+        assert isinstance(factory, WaitFactory)
+        skips = factory.function_plan.options.on_null_input is OnNullInput.NULL
+        for batch in batches:
+            if batch.num_rows:
+                if skips:
+                    figures.null_rows += batch.num_rows - batch.select([*factory.positions]).drop_null().num_rows
+                yield batch
+
+    @property
+    def letters(self) -> spark.StructType:
+        """The columns of the dead letters."""
+        schema: spark.StructType = self.results[0].schema
+        return schema
+
+
+def _failures(letters: pa.RecordBatch) -> Iterator[tuple[str, str, bool]]:
+    errors = letters.column(letters.num_columns - 1)
+    columns = (errors.field(name).to_pylist() for name in ("type", "status", "message", "attempts"))
+    for kind, status, message, attempts in zip(*columns, strict=True):
+        yield named_error(kind, status), message, not attempts and kind not in _UNCALLED
+
+
+def _packed(batches: Sequence[pa.RecordBatch]) -> bytes:
+    compression = "zstd" if pa.Codec.is_available("zstd") else None
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def unpacked(letters: bytes) -> list[pa.RecordBatch]:
+    """The batches of packed dead letters."""
+    with pa.ipc.open_stream(letters) as stream:
+        return [*stream]
+
+
+@dataclasses.dataclass(frozen=True)
+class Unpack:
+    """The worker's side of reading dead letters."""
+
+    error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for letters in batch.column(0):
+                yield from unpacked(letters.as_py())
+
+
+def sink_task(
+    plan: SinkPlan,
+    schema: spark.StructType,
+    columns: Sequence[Any],
+    report_spec: TaskReportSpec,
+    df: DataFrame | None = None,
+) -> SinkTask:
+    """The task of a sink over rows of this schema; needs no session.
+
+    Args:
+        columns: those that the function reads: their names, or references to columns of `df`.
+
+    Raises:
+        FunctionError: unknown columns, a function that cannot take these columns, or rows that no chain can read.
+    """
+    check_source(schema, "the DataFrame")
+    source = rows_node(schema)
+    spec, positions = arguments(plan.spec, schema.fields, column_names(columns, schema, df))
+    letters = joined_schema(schema.fields, [ERROR], f"a dead letter of {spec.name}")
+    names = tuple(schema.names[position] for position in positions)
+    group = ColumnGroup.of(spec.name, plan.written, spec.name)
+    factory = WaitFactory(dataclasses.replace(plan, spec=spec), positions, names)
+    node = StreamNode(factory, (source,), source.layout.with_columns(group), None)
+    arrow_types = [arrow_type_or_none(field) for field in letters.fields]
+    fields = [
+        (name, pa.null() if one is None else stored_type(one))
+        for name, one in zip(letters.names, arrow_types, strict=True)
+    ]
+    result = ResultPlan(node, DEAD_LETTERS, False, letters, pa.struct(fields), ERROR_GROUP.arrow_type)
+    return SinkTask(ChainPlan((source, node)), (result,), "timestamp", uuid.uuid4().hex, report_spec=report_spec)
+
+
+def run_sink(plan: SinkPlan, df: DataFrame, columns: Sequence[Any]) -> tuple[SinkFigures, DataFrame]:
+    """Write the rows of a DataFrame in one job: what it did, and the rows that failed.
+
+    Raises:
+        FunctionError: see `sink_task`.
+        PySparkException: the job has failed.
+    """
+    df = without_old_errors(df)
+    task = sink_task(plan, df.schema, columns, TaskReportSpec(ENTRY_POINT), df)
+    plain = df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
+    ends = plain.mapInArrow(task, STAGE).collect()
+    figures = SinkFigures.of_tasks(end["figures"] for end in ends if end["figures"] is not None)
+    letters = [bytes(end["letters"]) for end in ends if end["letters"] is not None]
+    return figures, letters_frame(df.sparkSession, letters, task.letters)
+
+
+def without_old_errors(df: DataFrame) -> DataFrame:
+    """The DataFrame; if its rows are dead letters of a sink, which are sent again, without their errors."""
+    fields = df.schema.fields
+    is_letter = len(fields) > 1 and fields[-1].name == ERROR.name
+    return df.drop(ERROR.name) if is_letter and as_nullable(fields[-1].dataType) == ERROR.dataType else df
+
+
+def letters_frame(session: SparkSession, letters: Sequence[bytes], schema: spark.StructType) -> DataFrame:
+    """Dead letters as a DataFrame, which needs no executor that has them."""
+    names = schema.names
+    fields = [spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)]
+    plain = spark.StructType(fields) if are_ambiguous(names) else schema
+    packed = session.createDataFrame([(one,) for one in letters], "letters binary")
+    frame = packed.mapInArrow(Unpack(), plain)
+    return frame if plain is schema else frame.toDF(*names)
+
+
+def stream_of(df: DataFrame) -> str | None:
+    """The id of the streaming query whose micro-batch this is; None if Spark does not say."""
+    session = df.sparkSession
+    if not hasattr(session, "_jsparkSession"):
+        return None
+    return session.sparkContext.getLocalProperty("sql.streaming.queryId")
+
+
+def micro_batch_named(stream: str, batch_id: int) -> str:
+    """What `SinkPlan.micro_batch` says of this micro-batch."""
+    return f"{stream} {batch_id}"
