@@ -110,22 +110,27 @@ class TestCounters:
 
     def test_the_rest_has_its_instruments(self, sdk: InMemoryMetricReader) -> None:
         counts = {"abandoned": 1, "timeouts": 2, "failures": 3, "dead_letters": 4, "throttled": 8}
-        exporter().export(figures(1, **counts, store_hits=5, store_misses=6, shared_flights=7), 0, 0)
+        totals, one = figures(1, **counts, store_hits=5, store_misses=6, shared_flights=7), exporter()
+        for cost in (0.5, 1.25):
+            totals.spent = {"USD": cost}
+            one.export(totals, 0, 0)
         told = Collected(sdk)
         names = ("abandoned_calls", "timeouts", "failed_rows", "dead_letters", "throttled_attempts")
         assert [told.value(f"asyncudf.{name}") for name in names] == [1, 2, 3, 4, 8]
         outcomes = ("hit", "miss", "shared")
         assert [told.value("asyncudf.store.lookups", asyncudf__store__outcome=one) for one in outcomes] == [5, 6, 7]
         assert told.value("asyncudf.time", asyncudf__state="calls_busy") == 10
+        assert told.value("asyncudf.spent", asyncudf__unit="USD") == 1.25
 
     def test_names_and_units_are_those_of_the_conventions(self, sdk: InMemoryMetricReader) -> None:
         """Lower case, no `total`, seconds for times, and what is counted in braces, in the singular."""
         counts = {"abandoned": 1, "timeouts": 2, "failures": 3, "dead_letters": 4, "throttled": 8}
         totals = figures(1, **counts, store_hits=5)
         totals.note_error("ValueError", str)
+        totals.spent["USD"] = 0.5
         exporter().export(totals, 1, 1)
         told = Collected(sdk)
-        assert len(told.instruments) == 15
+        assert len(told.instruments) == 16
         for name, metric in told.instruments.items():
             assert name.startswith("asyncudf.")
             assert name == name.lower()

@@ -142,3 +142,14 @@ class TestTheRest:
         assert told.which_errors == "mostly A, last B 429"
         assert "10 errors (mostly A, last B 429), 2 retries" in line(told)
         assert progress(figures(last_error=None, failed_attempts=in_vain)).which_errors == "last A"
+
+
+class TestSpent:
+    def test_what_the_rest_may_cost_is_a_range(self) -> None:
+        """100 of 1,000 rows cost 0.02 each, give or take 0.01: 20, within some percent."""
+        one = progress(figures(100, spent={"USD": 2.0}, spent_squares={"USD": 0.05}), done=1, total=10)
+        assert one.spent == "2 USD of 17.60 to 22.40"
+
+    def test_few_rows_say_nothing_about_others(self) -> None:
+        one = progress(figures(10, spent={"USD": 2.0}, spent_squares={"USD": 0.5}), done=1, total=10)
+        assert one.spent == "2 USD"

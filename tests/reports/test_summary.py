@@ -144,3 +144,8 @@ def test_a_sink_gives_no_results() -> None:
     sink = figures(function="post", entry_point="sink", rows=1000, failures=10, store_hits=90)
     (rows,) = (line for line in of(sink).splitlines() if line.startswith("  rows"))
     assert "1,000 in, 900 written" in rows
+
+
+def test_what_calls_have_cost_is_told_with_that_of_failed_tasks() -> None:
+    function = figures(spent={"USD": 1.5, "tokens": 12_000.0}, failed_attempts={"spent": {"USD": 0.3}})
+    assert "  spent     1.80 USD, 12,000 tokens" in of(function).splitlines()

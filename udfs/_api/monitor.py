@@ -99,6 +99,7 @@ class Run:
         - `in_flight` and `queued` (calls; rows in the queue) with `mean` and `peak` per task.
         - `latency` of calls in seconds: `count`, `mean`, `min`, `p50`, `p90`, `p95`, `p99`, `max` (quantiles with an
           error of 1%), and a `histogram`; `first` and `last`, that of those that ended first and last in their tasks.
+        - `spent`: what the calls did cost, by unit: of budgets that are settled, and by `context.spend`.
         - `limit_seconds`: for each limit that is given, such as "job_capacity" or "RateLimit(20)", how long calls were
           held back by it.
         - `time`: where the `seconds` of its tasks went: nine states that add up to them.

@@ -479,9 +479,9 @@ class Calls:
                 row.trouble.timer = timer
         self.counts.ended_in_part(call, has_failed, now)
 
-    def _may_split(self, error: BaseException) -> bool:
+    def _may_split(self, error: BaseException | None) -> bool:
         """Whether a call that failed as a whole with this error is split, to find the rows because of which it did."""
-        if not self._options.split_failed or self.service.is_broken:
+        if error is None or not self._options.split_failed or self.service.is_broken:
             return False
         return not (is_fatal(error) or is_no_rows_fault(error) or issubclass(type(error), ResultError))
 

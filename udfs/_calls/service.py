@@ -21,12 +21,13 @@ from .._errors.exceptions import AsyncUDFError, BudgetSpentError, FatalError
 from .._errors.records import error_text
 from .._functions.signature import FunctionSpec
 from .._metrics.time_account import State
-from .._policies.budget import CALLS, Budget, TaskBudget, budget_label, shown_amount
+from .._policies.budget import CALLS, Budget, TaskBudget, budget_label
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import AdaptiveCapacity, CapacityPolicy
 from .._policies.options import OnSpent, Options
 from .._policies.rate_limit import ROUNDING, Bucket, RateLimit, Scope
 from .._stores.ledgers import ledger_of
+from .._text.figures import amount_
 from .breaker import BreakerGate, HeldFailures
 from .failures import FailureBudget
 from .gates import AdaptiveGate, BudgetGate, Gate, PermitGate, SharedAmount, ShareGate
@@ -185,8 +186,8 @@ class Service:
             option = "max_calls"
         else:
             text = (
-                f"{name} has spent {shown_amount(spent)} of its budget of {budget_label(budget)}, and the next call "
-                f"may cost {shown_amount(need)}. {self._counters.rows_done:,} rows of this task are done, and there "
+                f"{name} has spent {amount_(spent)} of its budget of {budget_label(budget)}, and the next call "
+                f"may cost {amount_(need)}. {self._counters.rows_done:,} rows of this task are done, and there "
                 f"are rows left. {kept} results that are paid for, and with a name= and a disk or Redis store the next "
                 "run goes on with what is left of a larger budget"
             )
@@ -358,19 +359,26 @@ class Service:
         """
         costs, said = slot.costs, slot.state.spent
         slot.costs = slot.state.spent = None
-        spent = self._counters.totals.spent
-        for unit, cost in (said or {}).items():
-            spent[unit] = spent.get(unit, 0.0) + cost
-        if costs is None:
-            return
-        outcomes = [error] * len(call.rows) if results is None else results
+        spent = dict(said or {})
+        if costs is not None:
+            self._settle(call, costs, spent, [error] * len(call.rows) if results is None else results, is_cut=is_cut)
+        totals = self._counters.totals
+        for unit, cost in spent.items():
+            totals.spent[unit] = totals.spent.get(unit, 0.0) + cost
+            totals.spent_squares[unit] = totals.spent_squares.get(unit, 0.0) + cost * cost
+
+    def _settle(
+        self, call: Call, costs: Sequence[float], spent: dict[str, float], outcomes: Sequence[Any], *, is_cut: bool
+    ) -> None:
+        """Settle limits and budgets; `spent` has what the function has said, and gets what the attempt did cost."""
+        said = dict(spent)
         first = len(self._options.rate_limit)
         for place in [place for place in range(first) if self._settles[place]]:
             used = costs[place] if is_cut else self._cost_of(place, call, outcomes, costs[place])
             assert self._permits is not None
             self._permits.settle(place, costs[place], used)
         for number, (amount, budget) in enumerate(zip(self._amounts, self._options.budgets, strict=True)):
-            place, own = first + number, (said or {}).get(budget.unit)
+            place, own = first + number, said.get(budget.unit)
             if not amount.is_settled:
                 continue
             if is_cut:
@@ -380,7 +388,7 @@ class Service:
             else:
                 cost = costs[place] if own is None else own
             amount.settle(costs[place], cost)
-            spent[budget.unit] = spent.get(budget.unit, 0.0) + cost - (own or 0.0)
+            spent[budget.unit] = cost
 
     def _cost_of(self, place: int, call: Call, outcomes: Sequence[Any], reserved: float) -> float:
         """What an attempt did cost by `settle`; what it had reserved if that cannot be told."""

@@ -74,6 +74,8 @@ class Exporter:
         for kind, count in plain["errors"].items():
             error = "_OTHER" if kind == OTHERS else kind
             self._add(instruments["errors"], count - before["errors"].get(kind, 0), {"error.type": error})
+        for unit, cost in plain["spent"].items():
+            self._add(instruments["spent"], cost - before["spent"].get(unit, 0.0), {"asyncudf.unit": unit})
         for state, seconds in plain["time"].items():
             self._add(instruments["time"], seconds - before["time"][state], {"asyncudf.state": state})
         for name, number in now.items():
@@ -112,6 +114,7 @@ def _instruments(metrics: ModuleType) -> dict[str, Any] | None:
     return instruments | {
         "lookups": meter.create_counter("asyncudf.store.lookups", "{lookup}", "Rows that a store was asked for."),
         "errors": meter.create_counter("asyncudf.errors", "{error}", "Attempts that ended with an error."),
+        "spent": meter.create_counter("asyncudf.spent", "{unit}", "What calls did cost, in the unit that is an attribute."),
         "time": meter.create_counter("asyncudf.time", "s", "What the time of the tasks went to."),
         "call.active": meter.create_up_down_counter("asyncudf.call.active", "{call}", "Calls in progress."),
         "row.queued": meter.create_up_down_counter("asyncudf.row.queued", "{row}", "Rows that wait for their turn."),

@@ -96,6 +96,7 @@ class FunctionMetrics:
     # What is no number has a form of its own where it is shown.
 
     spent: dict[str, float] = _figure("What calls did cost, by the unit of budgets and of `context.spend`.", AMOUNTS)
+    spent_squares: dict[str, float] = _figure("The squares of these costs.", AMOUNTS)  # tell how much costs differ
     limit_seconds: dict[str, float] = _figure("For which calls waited, by the limit as people are shown it.", AMOUNTS)
     ended_by: Counter[str] = _figure("Tasks that ended with an error, by the option that says so, or its text.", COUNTS)
     errors: Counter[str] = _figure("Attempts that ended with an error, by its type.", COUNTS)

@@ -218,6 +218,7 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
         **{figure.name: getattr(metrics, figure.name) for figure in TOTALS},
         "limit_seconds": dict(metrics.limit_seconds),
         "spent": dict(metrics.spent),
+        "spent_squares": dict(metrics.spent_squares),
         "ended_by": dict(metrics.ended_by.most_common()),
         "errors": dict(metrics.errors.most_common()),
         "examples": dict(metrics.examples),

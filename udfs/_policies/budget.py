@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._errors.exceptions import OptionError
+from .._text.figures import amount_
 from .._text.safe import safe_repr
 from .checks import amount, given_number, is_plain, text
 
@@ -110,18 +111,7 @@ def budget_label(budget: Budget) -> str:
     ('20 USD', '1,000,000 tokens of "model"')
     """
     named = "" if budget.name is None else f' of "{budget.name}"'
-    return f"{shown_amount(budget.amount)} {budget.unit}{named}"
-
-
-def shown_amount(value: float) -> str:
-    """An amount as people are shown it: whole numbers whole, others with cents or four digits.
-
-    >>> shown_amount(1_000_000), shown_amount(19.5), shown_amount(0.00012345), shown_amount(0)
-    ('1,000,000', '19.50', '0.0001234', '0')
-    """
-    if value == int(value):
-        return f"{int(value):,}"
-    return f"{value:,.2f}" if value >= 1 or round(value, 2) == round(value, 9) else f"{value:.4g}"
+    return f"{amount_(budget.amount)} {budget.unit}{named}"
 
 
 # The place where a task reserves: of the whole job, or of the task where it is the whole job.

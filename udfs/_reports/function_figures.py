@@ -17,6 +17,14 @@ FAR_LONGER = 5  # times the mean
 ALIKE = 1.25  # times the shorter of two: about as long
 
 
+def spent_of(function: Mapping[str, Any]) -> dict[str, float]:
+    """What the calls of a function have cost, by unit; those of tasks that failed are paid for, too."""
+    spent = dict(function.get("spent") or {})
+    for unit, cost in ((function.get("failed_attempts") or {}).get("spent") or {}).items():
+        spent[unit] = spent.get(unit, 0.0) + cost
+    return spent
+
+
 class FunctionFigures:
     """Reads the figures of one function of `run.metrics`; a figure that is missing counts as 0.
 

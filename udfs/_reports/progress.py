@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._text.figures import noun, things
+from .._text.figures import amount_, noun, things
 from .._text.safe import which_errors
+from .function_figures import spent_of
 
 RATE_SECONDS = 5.0  # seconds; rows/s are those of the last few
+SOME_ROWS = 20  # of which the costs say something about others
 ESTIMATE_SECONDS = 30.0  # seconds; the time left is estimated from these, as it would jump about with the others
 
 
@@ -72,6 +74,7 @@ class Progress:
     took: float | None
     which_errors: str = ""
     written: int | None = None
+    spent: str = ""  # what calls have cost, and what they may cost in the end; empty if that is not counted
 
 
 class ProgressTracker:
@@ -108,6 +111,7 @@ class ProgressTracker:
             which_errors="" if last is None else which_errors(errors, (last["type"], last["status"])),
             retries=function["retries"] + in_vain["retries"],
             failed_tasks=tasks["failed"] + tasks["lost"],
+            spent=_spent(function, rows, expected),
             p50=latency["p50"],
             p95=latency["p95"],
             left=(expected - rows) / lately if expected is not None and lately and not is_over else None,
@@ -155,6 +159,22 @@ def _expected(function: Mapping[str, Any], snapshot: Snapshot) -> tuple[int, int
     return rows, max(math.ceil(estimate / digit) * digit, rows), True
 
 
+def _spent(function: Mapping[str, Any], rows: int, expected: int | None) -> str:
+    """What calls have cost, and what all may cost in the end, if the rows to come are like those that are done."""
+    words = []
+    for unit, spent in spent_of(function).items():
+        text = f"{amount_(spent)} {unit}"
+        if expected is not None and expected > rows >= SOME_ROWS:
+            mean, left = spent / rows, expected - rows
+            deviation = math.sqrt(max(0.0, function["spent_squares"].get(unit, 0.0) / rows - mean * mean))
+            # Of the rows to come, and of the mean, which the rows so far tell but roughly.
+            doubt = 2 * deviation * (math.sqrt(left) + left / math.sqrt(rows))
+            least, most = (amount_(spent + max(0.0, mean * left + off)) for off in (-doubt, doubt))
+            text += f" of {least} to {most}"
+        words.append(text)
+    return ", ".join(words)
+
+
 def _share(rows: int, expected: int | None, done: int, total: int | None) -> float | None:
     if expected:
         return min(1.0, rows / expected)
@@ -191,6 +211,8 @@ def details(one: Progress) -> list[tuple[str, bool]]:
     words.append((things(one.retries, "retry", "retries"), False))
     if one.p50 is not None and one.p95 is not None:
         words += [(f"p50 {_short(one.p50)}", False), (f"p95 {_short(one.p95)}", False)]
+    if one.spent:
+        words.append((f"spent {one.spent}", False))
     if one.failed_tasks:
         words.append((things(one.failed_tasks, "failed task"), True))
     return words

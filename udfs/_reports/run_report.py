@@ -17,7 +17,7 @@ from .._metrics.time_account import State
 from .._text import figures
 from .._text.safe import printable
 from .charts import curves_of, histogram_of, segments_of
-from .function_figures import throughput_of
+from .function_figures import spent_of, throughput_of
 
 CURVES = 12  # tasks whose course is drawn
 LABELLED = 24  # tasks that have a line of their own in the account of time
@@ -94,6 +94,7 @@ def _page(metrics: Mapping[str, Any]) -> str:
         curves=CURVES,
         labelled=LABELLED,
         counted=counted,
+        spent=spent_of,
     )
     environment.filters.update(utc=_utc, with_options=_with_options, longest_first=_longest_first)
     return environment.get_template("page.html").render(metrics=metrics)

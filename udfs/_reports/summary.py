@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .._metrics.function_metrics import counted
-from .._text.figures import bytes_, count, number, rate, seconds, share, things
+from .._text.figures import amounts, bytes_, count, number, rate, seconds, share, things
 from .._text.safe import named_error, one_line, printable
-from .function_figures import FunctionFigures
+from .function_figures import FunctionFigures, spent_of
 from .verdict import verdict
 
 WIDTH = 100
@@ -62,6 +62,8 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "queued", f"{things(mean, 'row')} per task on average, {count(figures.queued_peak)} at most{size}"
     if extras := [things(function[one.name], *one.noun) for one in counted(function, "in_summary")]:
         yield "also", ", ".join(extras)
+    if spent := spent_of(function):
+        yield "spent", amounts(spent)
     if figures.errors:
         last = function.get("last_error")
         named = "" if last is None else f"; the last: {named_error(last['type'], last['status'])}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite
 
 NOTHING = "—"  # for an unknown figure
@@ -34,6 +35,26 @@ def _long(value: float) -> str:
             whole, rest = divmod(parts, unit // smaller)
             return f"{whole:,} {name}" + (f" {rest} {smaller_name}" if rest and whole < 1000 else "")
     raise AssertionError(value)
+
+
+def amount_(value: float) -> str:
+    """An amount of money, or of another unit: whole numbers whole, others with cents or four digits.
+
+    >>> amount_(1_000_000), amount_(19.5), amount_(0.00012345), amount_(0)
+    ('1,000,000', '19.50', '0.0001234', '0')
+    """
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.2f}" if value >= 1 or round(value, 2) == round(value, 9) else f"{value:.4g}"
+
+
+def amounts(of_units: Mapping[str, float]) -> str:
+    """Amounts with their units.
+
+    >>> amounts({"USD": 1.8, "tokens": 12_000})
+    '1.80 USD, 12,000 tokens'
+    """
+    return ", ".join(f"{amount_(value)} {unit}" for unit, value in of_units.items())
 
 
 def count(value: float | None) -> str:
