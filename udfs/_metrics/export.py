@@ -114,7 +114,7 @@ def _instruments(metrics: ModuleType) -> dict[str, Any] | None:
     return instruments | {
         "lookups": meter.create_counter("asyncudf.store.lookups", "{lookup}", "Rows that a store was asked for."),
         "errors": meter.create_counter("asyncudf.errors", "{error}", "Attempts that ended with an error."),
-        "spent": meter.create_counter("asyncudf.spent", "{unit}", "What calls did cost, in the unit that is an attribute."),
+        "spent": meter.create_counter("asyncudf.spent", "{unit}", "What calls did cost, by unit."),
         "time": meter.create_counter("asyncudf.time", "s", "What the time of the tasks went to."),
         "call.active": meter.create_up_down_counter("asyncudf.call.active", "{call}", "Calls in progress."),
         "row.queued": meter.create_up_down_counter("asyncudf.row.queued", "{row}", "Rows that wait for their turn."),
