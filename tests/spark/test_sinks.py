@@ -365,6 +365,8 @@ def test_rows_that_no_budget_is_left_for_are_dead_letters(spark: SparkSession, t
     assert rows_of(async_sink(spark.range(0, 3, 1, 1), post, store=store, version="1")) == (3, 0, 0, 0)
     report = async_sink(spark.range(0, 10, 1, 1), post, capacity=1, **limited)
     assert (rows_of(report), report.reasons) == ((4, 3, 3, 0), {"BudgetSpentError": 3})
+    capped = async_sink(spark.range(0, 150, 1, 1), post, max_calls=10, on_spent="dead_letter")
+    assert rows_of(capped) == (10, 140, 0, 0), "the user has asked for it: that is no SinkError"
 
 
 def test_a_result_of_a_column_is_no_acknowledgement(spark: SparkSession, journal: Any, tmp_path: Path) -> None:

@@ -43,11 +43,16 @@ from asyncudf import (
     ResultStore,
     RetryStrategy,
     RuntimeContext,
+    SinkError,
+    SinkReport,
     WatermarkStrategy,
     async_pandas_udf,
+    async_sink,
     dry_run,
     http,
     ordered_wait,
+    sink_source,
+    stream_sink,
     unordered_wait,
 )
 from asyncudf.queues import (
@@ -407,6 +412,26 @@ def the_test_kit() -> None:
     assert_type(function.calls, list[Any])
     with closing(VirtualClockLoop()) as loop:
         assert_type(loop.time(), float)
+
+
+# Sinks.
+
+
+async def post(city: str) -> None: ...
+
+
+def sinks(df: DataFrame, spark: SparkSession) -> None:
+    report = async_sink(df, post, "city", capacity=5, max_failures=None)
+    assert_type(report, SinkReport)
+    assert_type(report.raise_for_failures().written, int)
+    assert_type(report.reasons, Mapping[str, int])
+    write = stream_sink(post, "city", dead_letters="not_sent", name="cities")
+    df.writeStream.foreachBatch(write)
+    spark.dataSource.register(sink_source("crm", post, columns="city", capacity=5))
+    try:
+        async_sink(df, post)
+    except SinkError as error:
+        assert_type(error.report, SinkReport | None)
 
 
 # The queues.

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from .._errors.exceptions import FunctionError, OptionError
+from .._errors.exceptions import BudgetSpentError, FunctionError, OptionError
 from .._functions.async_function import AsyncFunction
 from .._policies.checks import text
-from .._policies.error_budget import ErrorBudget
+from .._policies.error_budget import FIRST_ROWS, ErrorBudget
 from .._policies.options import CallOptions, OnError, OnSpent, OutputMode
 from .._reports.sink_report import SinkError, SinkReport
 from .._spark.sink_source import SinkDeclaration
@@ -68,7 +68,7 @@ def async_sink(
             f"df.writeStream.foreachBatch(stream_sink({udf.__name__}, ...))"
         )
     report = _written(udf, df, columns)
-    if report.failed and udf.options.max_failures is DEFAULT_MAX_FAILURES and _too_many(report):
+    if udf.options.max_failures is DEFAULT_MAX_FAILURES and _too_many(report):
         raise SinkError(_ended(report), report)
     return report
 
@@ -79,8 +79,8 @@ def stream_sink(
     dead_letters: Callable[[DataFrame, int], Any] | str | None = None,
     name: str | None = None,
     **options: Unpack[CallOptions],
-) -> Callable[[DataFrame, int], SinkReport]:
-    """Write each row of a stream to a service: a function for `writeStream.foreachBatch`.
+) -> Callable[[DataFrame, int], Any]:
+    """Write each row of a stream to a service: a function for `writeStream.foreachBatch`, which returns a `SinkReport`.
 
     A row's `idempotency_key`, and its key in a `store=`, contain the stream and the number of the micro-batch. So a
     micro-batch that Spark runs again has the keys that it had, and with a store sends nothing again that was
@@ -236,8 +236,9 @@ def _written(udf: AsyncUDF[..., Any], df: DataFrame, columns: Sequence[Any], *mi
 def _too_many(report: SinkReport) -> bool:
     """Whether more rows have failed, over all tasks, than may without `max_failures`."""
     assert DEFAULT_MAX_FAILURES.share is not None
-    is_known = report.rows >= 100 and report.failed > DEFAULT_MAX_FAILURES.share * report.rows
-    return is_known or report.failed == report.rows - report.skipped
+    failed = report.failed - report.reasons.get(BudgetSpentError.__name__, 0)  # on_spent has asked for these
+    sent = report.rows - report.skipped
+    return failed > 0 and (failed == sent or (sent >= FIRST_ROWS and failed > DEFAULT_MAX_FAILURES.share * sent))
 
 
 def _ended(report: SinkReport) -> str:
