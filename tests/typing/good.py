@@ -200,6 +200,10 @@ def an_async_function_is_taken_as_an_instance_and_as_a_class() -> None:
     assert_type(async_pandas_udf("string")(Lookup), AsyncUDF[..., Any])
 
 
+def price(text: str, answer: str) -> float:
+    return 0.001 * len(text + answer)
+
+
 def every_option_has_its_types() -> None:
     with_resource.with_options(
         output_mode="ordered",
@@ -229,7 +233,7 @@ def every_option_has_its_types() -> None:
         rate_limit=[RateLimit(100), RateLimit(5_000, per="hour", burst=50, cost=len, name="api")],
         job_capacity=40,
         max_calls=100_000,
-        budget=[Budget(20, reserve=0.01, settle=lambda text, answer: 0.001), Budget(1e6, "tokens", reserve=len)],
+        budget=[Budget(20, reserve=0.01, settle=price), Budget(1e6, "tokens", reserve=len)],
         on_spent="null",
         coordinator="redis://localhost:6379",
         breaker=CircuitBreaker(failure_rate=0.5, window=50, open_for=timedelta(seconds=5), failure_on=OSError),

@@ -46,10 +46,12 @@ from ._errors import (
     raise_for_status,
 )
 from ._session import SessionFactory, session
+from ._tokens import Request
 
 __all__ = (
     "HTTPStatusError",
     "PermanentError",
+    "Request",
     "RetryableError",
     "SessionFactory",
     "ThrottledError",

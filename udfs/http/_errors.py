@@ -168,6 +168,8 @@ def is_retryable(error: BaseException) -> bool:
     refusal, status = refusal_of(error), status_of(error)
     if refusal is not None:
         return refusal.may_retry
+    if any(issubclass(type(one), RetryableError) for one in (error, *related(error))):
+        return True  # also with a status that is not: a 401 for which there is a new token
     if status is not None:
         return error_class(status, asked_wait(error)) is not PermanentError
     names = {type_name(one) for one in related(error)}
@@ -273,6 +275,8 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
         response.close()  # closes the connection only if the body is not at its end
     wait = asked_wait(response)
     kind = ThrottledError if refusal_of(response) is not None else error_class(status, wait)
+    if getattr(response, "may_renew", False):  # a 401, and the session has a new token for the next attempt
+        kind = RetryableError
     body = _without_own_secrets(body, response)
     if (code := error_code(body)) in USED_UP:
         kind = PermanentError

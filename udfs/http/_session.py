@@ -15,6 +15,7 @@ from .._errors.exceptions import AsyncUDFError, OptionError
 from .._functions.context import CURRENT_CALL
 from .._policies.checks import Seconds, optional, positive_int, seconds, span, unknown_name
 from .._text.safe import printable, safe_repr
+from ._tokens import RenewedToken, Request, Token, called, responses
 
 if TYPE_CHECKING:
     import aiohttp
@@ -43,8 +44,9 @@ def session(
     base_url: str | None = None,
     *,
     headers: Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]] | None = None,
-    token: Callable[[], str | Awaitable[str]] | None = None,
+    token: Callable[[], Token | Awaitable[Token]] | None = None,
     token_env: str | None = None,
+    sign: Callable[[Request], Mapping[str, str] | Awaitable[Mapping[str, str]]] | None = None,
     connections: int | None = None,
     total_timeout: Seconds | None = None,
     connect_timeout: Seconds | None = 10.0,
@@ -66,14 +68,21 @@ def session(
     the service's.
 
     The values that the functions `token`, `headers` and `on_executor` return are not in Spark's plan. The functions are
-    called once in each task and may be `async def`. If one fails, the task fails, and Spark's retry calls it again.
+    called at the start of each task and may be `async def`. If one fails, the task fails, and Spark's retry calls it
+    again.
+
+    A token is renewed before it ends, and when the service has answered 401: by one call of `token` at a time in a
+    task. `http.raise_for_status` makes a `RetryableError` of such a 401, so with `retry=` the request is made again, as
+    the next attempt, with the new token. If the service does not accept that one either, it is a `PermanentError`.
 
     Args:
         base_url: the address of the service; requests are relative to it. `session.get("users")` of
             "https://example.com/v1" requests /v1/users, and `session.get("/users")` requests /users.
         headers: of all requests, or a function that returns them, for secrets such as {"X-Api-Key": ...}.
-        token: a function that returns a token, sent as `Authorization: Bearer <token>`.
+        token: a function that returns a token, sent as `Authorization: Bearer <token>`; or the token and when it ends:
+            a number of seconds or a timedelta from now, or a datetime with a time zone.
         token_env: the environment variable of the executors that has the token.
+        sign: a function of each request (an `http.Request`) that returns more headers for it, such as those of SigV4.
         connections: the most at once in each task; further calls wait in aiohttp, which counts against their deadlines.
         total_timeout: seconds of a request, from its beginning to the end of the response's body; None: no limit.
         connect_timeout: seconds for making a connection, with TLS; waiting for a free one is not counted.
@@ -86,8 +95,8 @@ def session(
         **options: anything else that `aiohttp.ClientSession` or `aiohttp.TCPConnector` takes, such as
             `raise_for_status=http.raise_for_status`, `trust_env=True`, `limit_per_host=10`.
 
-    The secrets of `token`, `token_env` and the function `headers` are sent to the origin of `base_url` alone (so they
-    need a `base_url`), also if the function requests another address, or is redirected to one.
+    The secrets of `token`, `token_env`, `sign` and the function `headers` are sent to the origin of `base_url` alone
+    (so they need a `base_url`), also if the function requests another address, or is redirected to one.
 
     Returns:
         a factory for `resources=`; `resources=http.session(...)` is for a parameter called `session`.
@@ -128,14 +137,16 @@ def session(
         headers=_checked_headers(headers),
         token=_checked_function(token, "token"),
         token_env=_checked_variable(token_env),
+        sign=_checked_function(sign, "sign"),
         on_executor=_checked_function(on_executor, "on_executor"),
         options={**ours, **options},
     )
     if token is not None and token_env is not None:
         raise OptionError("token and token_env are two ways to the same header; give one of them")
-    if base_url is None and (token is not None or token_env is not None or callable(headers)):
+    secrets = (token, token_env, sign, headers if callable(headers) else None)
+    if base_url is None and any(secret is not None for secret in secrets):
         raise OptionError(
-            "token, token_env and a function for headers need base_url: secrets are sent to that service alone, "
+            "token, token_env, sign and a function for headers need base_url: secrets are sent to that service alone, "
             "as in http.session('https://example.com', token_env='API_TOKEN')"
         )
     return found
@@ -152,6 +163,7 @@ class SessionFactory:
     headers: Mapping[str, str] | Given | None
     token: Given | None
     token_env: str | None
+    sign: Callable[[Request], Any] | None
     on_executor: Given | None
     options: Mapping[str, Any]  # of aiohttp's session and of its connector
 
@@ -163,8 +175,11 @@ class SessionFactory:
         """The open session, on the running loop."""
         import aiohttp
 
+        token = None if self.token is None else RenewedToken(self.token)
+        if token is not None:
+            await token.current()
         secrets = await self._secret_headers()  # first, for it may fail, and then a late connector would stay open
-        late = {} if self.on_executor is None else await _called(self.on_executor)
+        late = {} if self.on_executor is None else await called(self.on_executor)
         options = {**self.options, **late}
         own = {name: options.pop(name) for name in _names(aiohttp.TCPConnector) & options.keys()}
         if "cookie_jar" not in options:
@@ -174,7 +189,9 @@ class SessionFactory:
                 given.update_cookies(cookies)
                 jar.filter_cookies = given.filter_cookies  # type: ignore[method-assign]
         made_of = options.get("request_class", aiohttp.ClientRequest)
-        options["request_class"] = _requests(made_of, self.base_url, secrets)
+        options["request_class"] = _requests(made_of, self.base_url, secrets, token, self.sign)
+        if token is not None:
+            options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse))
         if not callable(self.headers):
             options.setdefault("headers", self.headers)
         connector = options.pop("connector", None) or aiohttp.TCPConnector(**own)
@@ -194,7 +211,7 @@ class SessionFactory:
 
     async def _secret_headers(self) -> dict[str, str]:
         """The headers of the functions and the environment; no message shows them."""
-        found = {**await _called(self.headers)} if callable(self.headers) else {}
+        found = {**await called(self.headers)} if callable(self.headers) else {}
         if self.token_env is not None:
             if not os.environ.get(self.token_env, "").strip():
                 raise AsyncUDFError(
@@ -203,21 +220,13 @@ class SessionFactory:
                     "a local master before the first Spark session of the program starts"
                 )
             found["Authorization"] = f"Bearer {os.environ[self.token_env].strip()}"  # without a file's line end
-        if self.token is not None:
-            token = await _called(self.token)
-            if not isinstance(token, str) or not token.strip():
-                raise OptionError(f"token must return a text that is not empty, not an empty {type(token).__name__}")
-            found["Authorization"] = f"Bearer {token.strip()}"
         return found
 
 
-async def _called(function: Any) -> Any:
-    result = function()
-    return await result if inspect.isawaitable(result) else result
-
-
-def _requests(of: type[Any], base_url: str | None, secrets: Mapping[str, str]) -> type[aiohttp.ClientRequest]:
-    """The class of a session's requests: those to the origin of `base_url` have the headers `secrets`.
+def _requests(
+    of: type[Any], base_url: str | None, secrets: Mapping[str, str], token: RenewedToken | None = None, sign: Any = None
+) -> type[aiohttp.ClientRequest]:
+    """The class of a session's requests: those to the origin of `base_url` have the headers `secrets`, and more.
 
     It warns once of a request in a later attempt that may do its work a second time.
 
@@ -229,10 +238,10 @@ def _requests(of: type[Any], base_url: str | None, secrets: Mapping[str, str]) -
     # calls thirty functions more for each request.
     import yarl
 
-    origin = _origin(yarl.URL(str(base_url))) if secrets else None
+    origin = _origin(yarl.URL(str(base_url))) if secrets or token or sign else None
     warned = False
 
-    class Request(of):  # type: ignore[misc]
+    class OwnRequest(of):  # type: ignore[misc]
         def __init__(self, method: str, url: yarl.URL, *, headers: Any, **options: Any) -> None:
             nonlocal warned
             if secrets and _origin(url) == origin:
@@ -251,7 +260,19 @@ def _requests(of: type[Any], base_url: str | None, secrets: Mapping[str, str]) -
                 method, printable(str(url.with_query(None))), call.attempt, KEY,
             )  # fmt: skip
 
-    return Request
+        async def send(self, conn: Any) -> Any:
+            is_ours, used = _origin(self.url) == origin, None
+            if is_ours and token is not None and "Authorization" not in self.headers:
+                used = await token.current()
+                self.headers["Authorization"] = f"Bearer {used}"
+            if is_ours and sign is not None:
+                self.headers.update(await called(sign, Request.of(self)))
+            response = await super().send(conn)
+            if used is not None:
+                response.token, response.used_token = token, used
+            return response
+
+    return OwnRequest
 
 
 def _origin(url: yarl.URL) -> tuple[Any, ...]:
