@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import typing
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from .._errors.exceptions import FunctionError, OptionError
+from .._functions.annotations import UnknownTypeError, from_annotation, has_fields
 from .._functions.async_function import AsyncFunction
 from .._functions.parameters import is_coroutine_function
 from .._functions.signature import FunctionSpec, read_function
@@ -145,16 +147,18 @@ class _Decorator(Protocol):
 @overload
 def async_pandas_udf(
     f: AsyncFunction | type[AsyncFunction],
-    returnType: str | DataType | None = None,
+    returnType: str | DataType | type[Any] | None = None,
     **options: Unpack[FunctionOptions],
 ) -> AsyncUDF[..., Any]: ...
 @overload
 def async_pandas_udf(
-    f: Callable[P, R], returnType: str | DataType | None = None, **options: Unpack[FunctionOptions]
+    f: Callable[P, R], returnType: str | DataType | type[Any] | None = None, **options: Unpack[FunctionOptions]
 ) -> AsyncUDF[P, R]: ...
 @overload
 def async_pandas_udf(
-    f: str | DataType | None = None, returnType: str | DataType | None = None, **options: Unpack[FunctionOptions]
+    f: str | DataType | None = None,
+    returnType: str | DataType | type[Any] | None = None,
+    **options: Unpack[FunctionOptions],
 ) -> _Decorator: ...
 def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> Any:
     """Make an `async def` a Spark function that keeps many calls in flight, in the promised order.
@@ -166,7 +170,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
 
     Args:
         f: the function, when used without parentheses.
-        returnType: DDL or a `DataType`, for one result.
+        returnType: of one result: DDL, a `DataType`, or a class whose fields have types: a dataclass, a NamedTuple, a
+            TypedDict or a Pydantic model.
         output_mode: "ordered", or "unordered" for the operator and table forms.
         capacity: how many calls may be in flight at once, in each task; 100 unless given. "auto", or an
             `AdaptiveCapacity`, finds how many the service can take.
@@ -238,7 +243,7 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
     >>> run_rows(weather, ["Oslo"])
     [{'temp': 12.5, 'sky': 'clear'}]
     """
-    if f is not None and not callable(f) and not isinstance(f, AsyncFunction):
+    if has_fields(f) or (f is not None and not callable(f) and not isinstance(f, AsyncFunction)):
         if returnType is not None:
             raise OptionError(f"two return types: {safe_repr(f)} and {safe_repr(returnType)}")
         f, returnType = None, f
@@ -287,6 +292,13 @@ def _checked_type(returns: Any) -> Any:
     # By attribute and not by class, so that this module does not import PySpark.
     if returns is None or isinstance(returns, str) or hasattr(returns, "simpleString"):
         return returns
+    why = ""
+    if isinstance(returns, type) or typing.get_origin(returns) is not None:
+        try:
+            return from_annotation(returns)
+        except UnknownTypeError as error:
+            why = f": {error}"
     raise OptionError(
-        f"returnType must be DDL such as 'temp double, sky string' or a DataType, not {safe_repr(returns)}"
+        "returnType must be DDL such as 'temp double, sky string', a DataType, or a class whose fields have types, "
+        f"such as a dataclass or a Pydantic model, not {safe_repr(returns)}{why}"
     )

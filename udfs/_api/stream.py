@@ -105,7 +105,7 @@ class AsyncStream:
         self,
         function: Callable[..., Any] | AsyncFunction,
         *columns: str | Column,
-        returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
+        returnType: str | DataType | type[Any] | None = None,  # noqa: N803 - as in async_pandas_udf
         watermark: WatermarkStrategy | None = None,
         with_watermark_column: str | None = None,
         as_: str | None = None,
@@ -129,7 +129,7 @@ class AsyncStream:
         self,
         function: Callable[..., Any] | AsyncFunction,
         *columns: str | Column,
-        returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
+        returnType: str | DataType | type[Any] | None = None,  # noqa: N803 - as in async_pandas_udf
         watermark: WatermarkStrategy | None = None,
         with_watermark_column: str | None = None,
         as_: str | None = None,
@@ -158,7 +158,7 @@ class AsyncStream:
         df = None if self._tag is not None else self._source.frame_before(self._node)
         return self._then(lambda node: wait_node(node, spec, checked, declared, columns, df=df, **places))
 
-    def map(self, function: Rows, returnType: str | DataType | None = None) -> AsyncStream:  # noqa: N803
+    def map(self, function: Rows, returnType: str | DataType | type[Any] | None = None) -> AsyncStream:  # noqa: N803
         """One row for each row: what a plain function returns for the dict of its columns.
 
         Args:
@@ -171,11 +171,11 @@ class AsyncStream:
         """
         return self._processed("map", function, returnType)
 
-    def flat_map(self, function: Rows, returnType: str | DataType | None = None) -> AsyncStream:  # noqa: N803
+    def flat_map(self, function: Rows, returnType: str | DataType | type[Any] | None = None) -> AsyncStream:  # noqa: N803
         """0..n rows for each row: what a plain function yields, or returns in a list; else as `map`."""
         return self._processed("flat_map", function, returnType)
 
-    def process(self, function: ProcessFunction, returnType: str | DataType | None = None) -> AsyncStream:  # noqa: N803
+    def process(self, function: ProcessFunction, returnType: str | DataType | type[Any] | None = None) -> AsyncStream:  # noqa: N803
         """0..n rows for each row, and side outputs: a `ProcessFunction`; else as `map`."""
         return self._processed("process", function, returnType)
 
@@ -321,7 +321,7 @@ def ordered_wait(
     df: DataFrame,
     function: Callable[..., Any] | AsyncFunction,
     *columns: str | Column,
-    returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
+    returnType: str | DataType | type[Any] | None = None,  # noqa: N803 - as in async_pandas_udf
     watermark: WatermarkStrategy | None = None,
     with_watermark_column: str | None = None,
     as_: str | None = None,
@@ -366,7 +366,7 @@ def unordered_wait(
     df: DataFrame,
     function: Callable[..., Any] | AsyncFunction,
     *columns: str | Column,
-    returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
+    returnType: str | DataType | type[Any] | None = None,  # noqa: N803 - as in async_pandas_udf
     watermark: WatermarkStrategy | None = None,
     with_watermark_column: str | None = None,
     as_: str | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import enum
 import math
 import operator
 import struct
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from .._errors.type_mismatch import TypeMismatchError, fields_mismatch, mismatch_error, uncheckable
+from .._functions.annotations import is_model
 from .._policies.options import ExtraFields
 from .objects import ObjectType, stored_type
 from .rows import fields_of
@@ -139,7 +141,7 @@ def _as_int(value: Any, arrow_type: pa.DataType, path: str) -> int:
     # operator.index and not int(), which takes 1.5 and "1". A bool is an index too, but most likely a mistake.
     if not _is_bool(value):
         try:
-            return operator.index(value)  # numpy's integers, IntEnum
+            return operator.index(value.value if isinstance(value, enum.Enum) else value)  # also numpy's integers
         except TypeError:
             pass
     raise TypeMismatchError(path, value, f"declared {arrow_type}")
@@ -172,6 +174,8 @@ def _float(arrow_type: pa.DataType, path: str) -> Fit:
 def _string(arrow_type: pa.DataType, path: str) -> Fit:
     def fit(value: Any) -> str:
         if not issubclass(type(value), str):
+            if isinstance(value, enum.Enum):
+                return fit(value.value)
             raise TypeMismatchError(path, value, "declared string")
         text = value if type(value) is str else str.__str__(value)  # methods of a subclass may do anything
         if not text.isascii():
@@ -262,6 +266,10 @@ def _as_mapping(value: Any, names: Sequence[str], path: str) -> Mapping[str, Any
     """The fields of a value for a struct, by their names; a plain tuple has them in their declared order."""
     if isinstance(value, Mapping):
         return _once_each(list(value.items()), value, path)
+    if is_model(type(value)):
+        # Not `model_dump`, which makes other values of some, and may be the user's own.
+        extra = getattr(value, "__pydantic_extra__", None) or {}
+        return {**{name: getattr(value, name) for name in type(value).model_fields}, **extra}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         # Not `dataclasses.fields`, which finds no field of a class that Spark 3.5 has pickled by value.
         fields: Iterable[Any] = value.__dataclass_fields__.values()

@@ -235,6 +235,7 @@ class Calls:
         if self.asks:
             state = slot.begin_attempt(element_of(call), number)
             state.started, state.deadline, state.is_batch = now, call.earliest_deadline(), len(call.rows) > 1
+            state.last_error = next((e for p in call.parts if (e := p.trouble.last_error) is not None), None)
         if self._limits_attempts:
             self.attempt_deadlines.start(call, now)
         if self.function is not None:
@@ -509,12 +510,15 @@ class Calls:
             if (code := used_up_quota(failure)) is not None:
                 return None, [self._policy.used_up(failure, code)] * len(call.rows)
             if (refusal := self.service.refusal_of(failure)) is not None:
-                return self._refused(call, refusal), outcomes
+                if (wait := self._refused(call, refusal)) is not None:
+                    self._note_last(call, failure, results)
+                return wait, outcomes
         try:
             delay = self._next_delay(call, failure, results, rng)
         except BaseException as own:  # a predicate of the retry strategy failed
             return None, [own] * len(call.rows)
         if delay is not None:
+            self._note_last(call, failure, results)
             if failure is None:
                 self.service.unsatisfied(now)
             for part in call.parts:
@@ -522,6 +526,17 @@ class Calls:
                 if self.service.is_broken:
                     self._renew(part)
         return delay, outcomes
+
+    def _note_last(self, call: Call, failure: BaseException | None, results: Sequence[Results] | None) -> None:
+        """Keep what an attempt has ended with for the next one, if the function can ask for it."""
+        if self.asks:
+            last: Any = failure
+            if failure is None:
+                last = self._invoker.seen_by_retry(results or ())
+            else:
+                failure.__traceback__ = None  # has the frames of all that was called
+            for part in call.parts:
+                part.own_trouble().last_error = last
 
     def _refused(self, call: Call, refusal: Refusal) -> float | None:
         """Seconds for which a refused call waits alone, without using an attempt; None if it has failed."""

@@ -18,6 +18,7 @@ class Trouble:
 
     # uncounted: attempts that retries do not count, as the service was too busy, or dead
     # waited: seconds of back-off after attempts that have failed, so far
+    # last_error: what the attempt before has ended with, if the function can ask for it: an exception, or a result
     # parked: when the last attempt ended; None while an attempt runs, and before the first
     # idle: seconds since the call has started in which no attempt ran
     # pauses: for how long all calls had been paused by `parked`, or when the deadline of a follower started
@@ -30,13 +31,14 @@ class Trouble:
     # timer: of its deadline, if the one for all calls does not watch it
 
     __slots__ = (
-        "costs", "idle", "is_excused", "is_held", "is_part", "parked", "pauses", "refused", "running_on", "timer",
-        "uncounted", "waited",
+        "costs", "idle", "is_excused", "is_held", "is_part", "last_error", "parked", "pauses", "refused", "running_on",
+        "timer", "uncounted", "waited",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.costs: Sequence[float] | None = None
         self.is_held = self.is_excused = self.is_part = False
+        self.last_error: Any = None
         self.parked: float | None = None
         self.refused: float | None = None
         self.running_on: Sequence[Any] = ()
@@ -49,6 +51,7 @@ class Trouble:
         other = Trouble()
         other.is_excused, other.refused, other.uncounted = self.is_excused, self.refused, self.uncounted
         other.idle, other.pauses, other.waited = self.idle, self.pauses, self.waited
+        other.last_error = self.last_error
         return other
 
 

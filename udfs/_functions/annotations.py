@@ -140,33 +140,64 @@ _SCALARS: dict[Any, str] = {
 }
 
 
-def from_annotation(hint: Any) -> str:
+def from_annotation(hint: Any, inside: tuple[Any, ...] = ()) -> str:
     """The DDL of the type that an annotation stands for.
+
+    Args:
+        inside: the classes whose fields it is of.
 
     Raises:
         UnknownTypeError: the annotation does not say enough.
 
-    >>> from_annotation(dict[str, list[int]])
-    'map<string,array<bigint>>'
+    >>> from_annotation(dict[str, list[int]]), from_annotation(typing.Literal["a", "b"])
+    ('map<string,array<bigint>>', 'string')
     """
     hint = without_none(hint)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return from_annotation(args[0], inside)
+    if origin is typing.Literal:
+        return _of_values(hint, args)
     if isinstance(hint, type) and hint in _SCALARS:
         return _SCALARS[hint]
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return _of_values(hint, [member.value for member in hint])
     if (origin in (list, collections.abc.Sequence) and args) or (origin is tuple and args[1:] == (Ellipsis,)):
-        return f"array<{from_annotation(args[0])}>"
+        return f"array<{from_annotation(args[0], inside)}>"
     if origin in (dict, collections.abc.Mapping) and args:
-        return f"map<{from_annotation(args[0])},{from_annotation(args[1])}>"
+        return f"map<{from_annotation(args[0], inside)},{from_annotation(args[1], inside)}>"
+    if hint in inside:
+        raise UnknownTypeError(f"{hint.__name__} contains itself, and no Spark type does: give the depth that you need")
     if fields := _fields(hint):
-        inner = ",".join(f"{_quoted(name)}:{from_annotation(hint)}" for name, hint in fields.items())
+        inner = ",".join(f"{_quoted(name)}:{_of_field(hint, name, of, inside)}" for name, of in fields.items())
         return f"struct<{inner}>"
     raise UnknownTypeError(f"no Spark type for {hint!r}")
 
 
+def _of_field(owner: Any, name: str, hint: Any, inside: tuple[Any, ...]) -> str:
+    try:
+        return from_annotation(hint, (*inside, owner))
+    except UnknownTypeError as error:
+        raise UnknownTypeError(f"{owner.__name__}.{name}: {error}") from None
+
+
+def _of_values(hint: Any, values: Sequence[Any]) -> str:
+    """The DDL of what has one of some values: a `Literal`, or an enum, of which the value is stored."""
+    kinds = {
+        next((kind for kind in (bool, str, int, float, bytes) if isinstance(value, kind)), None)
+        for value in (value.value if isinstance(value, enum.Enum) else value for value in values if value is not None)
+    }
+    if len(kinds) != 1 or None in kinds:
+        raise UnknownTypeError(f"{hint!r} has values of several types, or of none that Spark has: give them one type")
+    return _SCALARS[kinds.pop()]
+
+
 def _fields(hint: Any) -> dict[str, Any] | None:
-    """The fields of a dataclass, a TypedDict or a NamedTuple with their annotations; None for anything else."""
+    """The fields of a dataclass, TypedDict, NamedTuple or Pydantic model with their annotations; else None."""
     if not isinstance(hint, type):
         return None
+    if is_model(hint):
+        return {name: _annotation_of(hint, name, field) for name, field in hint.model_fields.items()}  # type: ignore[attr-defined]
     if dataclasses.is_dataclass(hint):
         names = [field.name for field in dataclasses.fields(hint)]
     elif typing.is_typeddict(hint):
@@ -174,11 +205,38 @@ def _fields(hint: Any) -> dict[str, Any] | None:
     elif issubclass(hint, tuple) and hasattr(hint, "_fields"):
         names = list(getattr(hint, "_fields", ()))
     else:
+        if hasattr(hint, "__fields__") and hasattr(hint, "__validators__"):
+            raise UnknownTypeError(f"{hint.__name__} is a model of Pydantic 1; asyncudf reads those of Pydantic 2")
         return None
     hints = class_hints(hint)
     if missing := [name for name in names if name not in hints]:
         raise UnknownTypeError(f"the annotation of {', '.join(missing)} in {hint!r} cannot be read")
     return {name: hints[name] for name in names}
+
+
+def has_fields(hint: Any) -> bool:
+    """Whether it is a class whose fields are annotated: a type that a user may declare, and no function."""
+    if not isinstance(hint, type):
+        return False
+    is_tuple = issubclass(hint, tuple) and hasattr(hint, "_fields")
+    return is_model(hint) or dataclasses.is_dataclass(hint) or typing.is_typeddict(hint) or is_tuple
+
+
+def is_model(cls: type) -> bool:
+    """Whether a class is a model of Pydantic, which is not imported here."""
+    # Not an attribute of the class alone: a class of the user's may have one of that name.
+    return any(base.__module__ == "pydantic.main" and base.__name__ == "BaseModel" for base in cls.__mro__)
+
+
+def _annotation_of(model: Any, name: str, field: Any) -> Any:
+    if name == "root":
+        raise UnknownTypeError(f"{model.__name__} is a RootModel; return its root, and declare the type of that")
+    if isinstance(field.annotation, (str, typing.ForwardRef)):
+        raise UnknownTypeError(
+            f"{model.__name__}.{name} is annotated with {field.annotation!r}, which is not known yet; call "
+            f"{model.__name__}.model_rebuild()"
+        )
+    return field.annotation
 
 
 def _quoted(name: str) -> str:

@@ -24,7 +24,7 @@ class CallState:
     that it starts: a task that outlives its row still sees that row.
     """
 
-    __slots__ = ("attempt", "deadline", "element", "is_batch", "key", "side", "spent", "started")
+    __slots__ = ("attempt", "deadline", "element", "is_batch", "key", "last_error", "side", "spent", "started")
 
     def __init__(self, element: Any = NO_RECORD, attempt: int = 1) -> None:
         self.element: Any = element  # of a vectorized call: its value has all rows
@@ -32,6 +32,7 @@ class CallState:
         self.is_batch = False  # whether the element's value is that of several rows
         self.started = 0.0  # when the attempt began, on the loop's clock
         self.deadline: float | None = None  # of the row; None: not registered yet, the call is in its first step
+        self.last_error: Any = None  # what the attempt before has ended with
         self.key: str | None = None  # made when it is first asked for
         self.side: list[SideRecord] = []  # what this attempt has written to side outputs
         self.spent: dict[str, float] | None = None  # what this attempt has spent, by unit
@@ -109,6 +110,27 @@ class RuntimeContext:
             AsyncUDFError: asked outside a call, for example in `open`.
         """
         return self._state().attempt
+
+    @property
+    def last_error(self) -> Any:
+        """What the attempt before has ended with: its exception, or the result that `retry_if_result` did not accept.
+
+        None in the first attempt. So a model can be asked again, and told what was wrong. In a call of many rows it is
+        that of the first row that has one. An exception has no traceback here.
+
+        Raises:
+            AsyncUDFError: asked outside a call.
+
+        >>> from asyncudf import RetryStrategy
+        >>> from asyncudf.testing import run_rows
+        >>> async def ask(question: str, context: RuntimeContext) -> str:
+        ...     if context.last_error is None:
+        ...         raise ValueError("no JSON")
+        ...     return f"{question} (not as before: {context.last_error})"
+        >>> run_rows(ask, ["How many?"], retry=RetryStrategy.fixed_delay(2, 1.0))
+        ['How many? (not as before: no JSON)']
+        """
+        return self._state().last_error
 
     def remaining(self) -> float | None:
         """Seconds until the deadline of the current row (all attempts and back-offs), or None without a timeout.

@@ -1,0 +1,239 @@
+"""Models of Pydantic, dataclasses, enums and literals as declared types, and as results."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import typing
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Optional
+
+import pandas as pd
+import pytest
+
+from asyncudf import OptionError, ResultError, ResultStore, RetryStrategy, RuntimeContext, async_pandas_udf
+from asyncudf._functions.annotations import UnknownTypeError, from_annotation
+from asyncudf.testing import run_rows
+
+pydantic = pytest.importorskip("pydantic")
+
+
+class Tone(str, enum.Enum):  # noqa: UP042 - as people have it
+    GOOD = "good"
+    BAD = "bad"
+
+
+class Level(enum.Enum):
+    LOW = "low"
+    HIGH = "high"
+
+
+class Part(pydantic.BaseModel):
+    name: str
+    price: decimal.Decimal | None = None
+
+
+class Review(pydantic.BaseModel):
+    tone: Tone
+    level: Level = Level.LOW
+    language: Literal["en", "de"]
+    stars: Annotated[int, pydantic.Field(ge=1, le=5)]
+    parts: list[Part] = []
+    when: Optional[datetime.date] = None  # noqa: UP045
+    tags: dict[str, float] = {}
+    by: str = pydantic.Field(default="nobody", alias="author")
+
+
+DDL = (
+    "struct<tone:string,level:string,language:string,stars:bigint,"
+    "parts:array<struct<name:string,price:decimal(38,18)>>,when:date,tags:map<string,double>,by:string>"
+)
+GOOD = Review(
+    tone=Tone.GOOD, level=Level.HIGH, language="en", stars=5, parts=[Part(name="x", price="1.5")], author="me"
+)
+PLAIN = {
+    "tone": "good", "level": "high", "language": "en", "stars": 5,
+    "parts": [{"name": "x", "price": decimal.Decimal("1.5")}], "when": None, "tags": {}, "by": "me",
+}  # fmt: skip
+
+
+def results(function: Any, rows: Any = (1,), **options: Any) -> Any:
+    """With a store results are what Spark would get."""
+    options = {"store": ResultStore.executor(max_bytes=2**24), "version": function.__qualname__, **options}
+    return run_rows(function, rows, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    tone: Tone
+    levels: list[Level]
+
+
+class TestDeclared:
+    def test_by_annotation(self) -> None:
+        assert from_annotation(Review) == DDL
+        assert from_annotation(Literal[1, 2]) == "bigint"
+        assert from_annotation(Literal[True]) == "boolean"
+        assert from_annotation(Annotated[list[Tone], "x"]) == "array<string>"
+
+    def test_as_return_type(self) -> None:
+        async def f(x: int):  # type: ignore[no-untyped-def]
+            return GOOD
+
+        assert results(f, returnType=Review) == [PLAIN]
+        declared = async_pandas_udf(Review, capacity=5)(f)
+        assert results(declared.__wrapped__, returnType=declared.returns) == [PLAIN]
+
+    def test_what_is_no_type_of_sparks_is_named_with_its_field(self) -> None:
+        class Login(pydantic.BaseModel):
+            user: str
+            password: pydantic.SecretStr
+
+        class Outer(pydantic.BaseModel):
+            logins: list[Login]
+
+        with pytest.raises(UnknownTypeError, match=r"Outer.logins: Login.password: no Spark type for .*SecretStr"):
+            from_annotation(Outer)
+        with pytest.raises(OptionError, match=r"Login.password: no Spark type"):
+            async_pandas_udf(Login)
+
+    def test_a_model_that_contains_itself(self) -> None:
+        with pytest.raises(UnknownTypeError, match=r"Node.children: Node contains itself"):
+            from_annotation(Node)
+
+    @pytest.mark.parametrize("hint", [Literal["a", 1], int | str, Literal[None]])  # noqa: PYI061
+    def test_several_types(self, hint: Any) -> None:
+        with pytest.raises(UnknownTypeError):
+            from_annotation(hint)
+
+    def test_a_root_model_and_one_that_is_not_complete(self) -> None:
+        with pytest.raises(UnknownTypeError, match="is a RootModel; return its root"):
+            from_annotation(pydantic.RootModel[list[int]])
+        late = pydantic.create_model("Late", other=("NotThere", ...))
+        with pytest.raises(UnknownTypeError, match=r"Late.other is annotated with .* call Late.model_rebuild"):
+            from_annotation(late)
+
+    def test_a_class_that_only_looks_like_one(self) -> None:
+        class Car:
+            model_fields: typing.ClassVar = {"wheels": 4}
+
+        with pytest.raises(UnknownTypeError):
+            from_annotation(Car)
+
+
+class Node(pydantic.BaseModel):
+    children: list[Node] = []
+
+
+class TestResults:
+    def test_an_instance_becomes_a_struct(self) -> None:
+        async def f(x: int) -> Review:
+            return GOOD
+
+        assert results(f) == [PLAIN]
+        assert run_rows(f, [1]) == [GOOD], "the test kit gives back what the function has returned"
+
+    def test_of_generators_and_for_each_row(self) -> None:
+        async def many(x: int) -> AsyncIterator[Part]:
+            for _ in range(x):
+                yield Part(name="x")
+
+        async def bulk(x: pd.Series) -> list[Part | Exception]:
+            return [ValueError() if value == 1 else Part(name=str(value)) for value in x]
+
+        assert results(many, [2]) == [{"name": "x", "price": None}] * 2
+        assert results(bulk, [0, 1], on_error="null") == [{"name": "0", "price": None}, None]
+
+    def test_a_dict_and_a_dataclass_with_enums(self) -> None:
+        async def f(x: int) -> Found:
+            return Found(Tone.BAD, [Level.LOW])
+
+        async def g(x: int) -> Found:
+            return {"tone": "bad", "levels": [Level.HIGH]}  # type: ignore[return-value]
+
+        assert results(f) == [{"tone": "bad", "levels": ["low"]}]
+        assert results(g) == [{"tone": "bad", "levels": ["high"]}]
+
+    def test_fields_beyond_those_declared(self) -> None:
+        class Open(Part, extra="allow"):
+            pass
+
+        async def f(x: int) -> Part:
+            return Open(name="x", color="red")
+
+        with pytest.raises(ResultError, match="unknown field 'color'"):
+            run_rows(f, [1])
+        assert results(f, extra_fields="drop") == [{"name": "x", "price": None}]
+
+    def test_what_a_model_has_beside_its_fields_is_left_alone(self) -> None:
+        class Odd(Part):
+            _secret: int = pydantic.PrivateAttr(default=3)
+
+            @pydantic.computed_field  # type: ignore[prop-decorator]
+            @property
+            def twice(self) -> int:
+                raise RuntimeError("not asked for")
+
+            def model_dump(self, **_: Any) -> Any:
+                raise RuntimeError("not asked for")
+
+        async def f(x: int) -> Odd:
+            return Odd(name="x")
+
+        assert results(f) == [{"name": "x", "price": None}]
+
+    def test_another_model_does_not_fit(self) -> None:
+        async def f(x: int) -> Review:
+            return Part(name="x")  # type: ignore[return-value]
+
+        with pytest.raises(ResultError, match="missing"):
+            run_rows(f, [1])
+
+
+class TestLastError:
+    def test_a_model_is_asked_again_with_what_was_wrong(self) -> None:
+        prompts: list[str] = []
+        answers = iter(['{"name": 3}', '{"nam": "x"}', '{"name": "x"}'])
+
+        async def ask(text: str, context: RuntimeContext) -> Part:
+            prompts.append(
+                text if context.last_error is None else f"{text}, not {context.last_error.error_count()} wrong"
+            )
+            return Part.model_validate_json(next(answers), strict=True)
+
+        retry = RetryStrategy.fixed_delay(3, 1.0, retry_on=pydantic.ValidationError)
+        assert run_rows(ask, ["a"], retry=retry) == [Part(name="x")]
+        assert prompts == ["a", "a, not 1 wrong", "a, not 2 wrong"]
+
+    def test_a_result_that_was_not_accepted(self) -> None:
+        seen: list[Any] = []
+
+        async def f(x: int, context: RuntimeContext) -> int:
+            seen.append(context.last_error)
+            return len(seen)
+
+        assert run_rows(f, [1], retry=RetryStrategy.fixed_delay(3, 1.0, retry_if_result=lambda n: n < 3)) == [3]
+        assert seen == [None, 1, 2]
+
+    def test_each_row_has_its_own_and_no_traceback(self) -> None:
+        seen: list[Any] = []
+
+        async def f(x: int, context: RuntimeContext) -> int:
+            if (last := context.last_error) is None:
+                raise ValueError(x)
+            seen.append((x, last.args, last.__traceback__))
+            return x
+
+        run_rows(f, [1, 2, 3], retry=RetryStrategy.fixed_delay(2, 1.0))
+        assert seen == [(1, (1,), None), (2, (2,), None), (3, (3,), None)]
+
+    def test_without_a_retry_the_error_keeps_its_traceback(self) -> None:
+        async def f(x: int, context: RuntimeContext) -> int:
+            raise ValueError(x)
+
+        with pytest.raises(Exception, match="ValueError: 1") as caught:
+            run_rows(f, [1])
+        assert caught.value.__cause__ is not None
+        assert caught.value.__cause__.__traceback__ is not None
