@@ -205,7 +205,7 @@ class TestLastError:
 
         retry = RetryStrategy.fixed_delay(3, 1.0, retry_on=pydantic.ValidationError)
         assert run_rows(ask, ["a"], retry=retry) == [Part(name="x")]
-        assert prompts == ["a", "a, not 1 wrong", "a, not 2 wrong"]
+        assert prompts == ["a", "a, not 1 wrong", "a, not 1 wrong"]
 
     def test_a_result_that_was_not_accepted(self) -> None:
         seen: list[Any] = []
