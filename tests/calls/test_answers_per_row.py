@@ -218,6 +218,23 @@ class TestDeadlines:
         assert run_rows(f, range(3), batch_size=3, attempt_timeout=5.0, retry=LONG) == [0, 1, 2]
         assert calls == 3
 
+    def test_an_attempt_whose_rows_are_all_late_has_no_limit_any_more(self) -> None:
+        """The rows are late at 8 s, in an attempt that began at 5 s and may take until 9 s: its limit found no call."""
+        bulk = Bulk(refuses(1, 0, 1), seconds=1.0)
+
+        async def f(x: pa.Array) -> list[Any]:
+            if bulk.calls:
+                await asyncio.sleep(1e6)
+            return await bulk(x)
+
+        options: dict[str, Any] = {"timeout": 8.0, "attempt_timeout": 4.0, "on_timeout": -1, "batch_size": 2}
+        with OperatorHarness(f, retry=RetryStrategy.fixed_delay(2, 4.0), **options) as harness:
+            harness.put(0, 1)
+            harness.advance(8.1)
+            assert harness.output == [-1, -1]
+            harness.advance(2)
+            assert not harness.is_done
+
 
 class TestBesideOtherOptions:
     def test_a_store_keeps_what_was_answered_and_equal_rows_share_it(self) -> None:

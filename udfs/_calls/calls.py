@@ -741,10 +741,13 @@ class Calls:
             for part in call.parts:
                 part.slot = None
             call.slot = None
-            if slot.call is not call and any(row.slot is slot for row in slot.call.rows):
-                return  # its attempt is that of other rows, too
+            if (whole := slot.call) is not call:
+                if any(row.slot is slot for row in whole.rows):
+                    return  # its attempt is that of other rows, too
+                whole.slot = None
+                self.attempt_deadlines.stop(whole)
             if slot.costs is not None or slot.state.spent:
-                self.service.settle(slot, slot.call, None, _NO_ANSWER, is_cut=True)
+                self.service.settle(slot, whole, None, _NO_ANSWER, is_cut=True)
             slot.call = None
             self.pool.abandon(slot)
             self._report_end(slot, _NO_ANSWER)
