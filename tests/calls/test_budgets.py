@@ -163,6 +163,39 @@ class TestSpend:
         assert "context.spend takes a number of 0 or more, not" in got[0]["error"]["message"]
 
 
+class TestWithoutAReservation:
+    def test_a_task_learns_what_calls_cost(self) -> None:
+        """One call at a time until a cost is known; then each reserves the most so far: six of 0.3 fit into 2 USD."""
+        begun: list[float] = []
+
+        async def ask(x: int, context: RuntimeContext) -> int:
+            begun.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(1)
+            context.spend(0.3)
+            return x
+
+        got = run_rows(ask, range(10), budget=Budget(2.0), on_spent="null")
+        assert got == [0, 1, 2, 3, 4, 5, None, None, None, None]
+        assert begun == [0, 1, 1, 1, 1, 1]
+
+    def test_settle_tells_it_too_and_free_calls_say_nothing(self) -> None:
+        async def ask(x: int) -> float:
+            await asyncio.sleep(1)
+            return 0.0 if x < 2 else 0.5
+
+        budget = Budget(1.6, settle=lambda x, cost: cost)
+        assert run_rows(ask, range(9), budget=budget, on_spent="null") == [0, 0, 0.5, 0.5, 0.5, *[None] * 4]
+
+    def test_calls_that_fail_for_nothing_do_not_stop_the_others(self) -> None:
+        async def ask(x: int) -> int:
+            if x < 5:
+                raise ValueError
+            return x
+
+        budget = Budget(100, settle=lambda x, result: result / 10)
+        assert run_rows(ask, range(8), budget=budget, on_error="null") == [None] * 5 + [5, 6, 7]
+
+
 class TestKindsOfFunctions:
     def test_a_vectorized_function_is_asked_row_by_row(self) -> None:
         seen: list[Any] = []
@@ -256,7 +289,6 @@ class TestBadFunctions:
         [
             ({"amount": 0}, "amount of a budget must be a number of more than 0, not 0"),
             ({"amount": math.nan, "reserve": 1}, "amount of a budget must be a number of more than 0"),
-            ({"amount": 1}, "a budget of USD needs reserve, what a call may cost at most"),
             ({"amount": 1, "reserve": 0}, "reserve must be a number of more than 0, not 0"),
             ({"amount": 1, "reserve": "x"}, "reserve must be a number of more than 0"),
             ({"amount": 1, "reserve": 1, "settle": 0.5}, "settle must be a plain function"),
@@ -272,6 +304,10 @@ class TestBadFunctions:
         async def ask(x: int) -> int:
             return x
 
+        with pytest.raises(
+            OptionError, match="nothing says what a call of ask costs of its budget of USD: give reserve="
+        ):
+            run_rows(ask, [1], budget=Budget(20))
         with pytest.raises(OptionError, match="two budgets called 'USD'"):
             run_rows(ask, [1], budget=[Budget(1, reserve=1), Budget(2, reserve=1)])
         with pytest.raises(OptionError, match="on_spent='null' is never used without a budget or max_calls"):

@@ -9,6 +9,7 @@ from .._coordination.permits import SharedPermits
 from .._errors.exceptions import AsyncUDFError
 from .._errors.task_faults import is_at_a_limit
 from .._metrics.time_account import State
+from .._policies.budget import Budget
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import CapacityPolicy
 from .._policies.rate_limit import Permits, RateLimit, limit_label, take, tightest
@@ -116,6 +117,7 @@ class BudgetGate(Gate):
     """One budget: an attempt begins when what it may cost at most is reserved.
 
     Args:
+        budget: whose amount it is.
         place: of the budget's reservations among the costs of an attempt.
         costs: of each attempt; None if each call has costs of its own.
         error_of: makes the error of a call that will never begin, of what is spent and of what the call needs.
@@ -124,21 +126,31 @@ class BudgetGate(Gate):
     def __init__(
         self,
         amount: SharedAmount,
+        budget: Budget,
         place: int,
         costs: Sequence[float] | None,
         error_of: Callable[[float, float], AsyncUDFError],
     ) -> None:
         self.amount, self.place = amount, place
+        self.learns = budget.learns
+        self._most: float | None = None  # that an attempt did cost so far
+        self._least = 1e-6 * budget.amount
+        self._in_flight = 0
         self._costs, self._error_of = costs, error_of
         self.follows_calls = amount.is_settled
 
-    def _need(self, call: Call) -> float:
+    def need(self, call: Call) -> float:
+        """What an attempt of this call reserves."""
+        if self.learns:
+            return self._least if self._most is None else self._most
         costs = call.trouble.costs if self._costs is None else self._costs
         assert costs is not None
         return costs[self.place]
 
     def wait(self, call: Call, now: float) -> float | None:
-        need = self._need(call)
+        if self.learns and self._most is None and self._in_flight:
+            return None
+        need = self.need(call)
         if self.amount.has(need):
             return 0.0
         if self.amount.is_spent(need):
@@ -146,7 +158,17 @@ class BudgetGate(Gate):
         return None
 
     def began(self, slot: CallSlot, call: Call, now: float) -> None:
-        self.amount.reserve(self._need(call))
+        self._in_flight += 1
+        self.amount.reserve(self.need(call))
+
+    def ended(self, slot: CallSlot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
+        self._in_flight -= 1
+
+    def settle(self, reserved: float, cost: float) -> None:
+        """An attempt that had reserved so much did cost so much."""
+        if cost > 0:
+            self._most = max(self._most or 0.0, cost)
+        self.amount.settle(reserved, cost)
 
 
 class PermitGate(Gate):

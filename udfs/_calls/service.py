@@ -85,7 +85,7 @@ class Service:
         self._pool = pool
         self._costs = costs
         self._may_spend = spec.has_context
-        self._amounts: list[SharedAmount] = []  # of the budgets
+        self._spending: list[BudgetGate] = []  # of the budgets
         settles = [limit.settle for limit in options.rate_limit] + [budget.settle for budget in options.budgets]
         self._settles = [*map(callable, settles)]
         self._settlement = Settlement(settles, spec)
@@ -170,9 +170,10 @@ class Service:
             yield budget, budget.unit != CALLS and (budget.settle is not None or self._may_spend)
 
     def _budget_gate(self, budget: Budget, amount: SharedAmount) -> BudgetGate:
-        place = len(self._options.rate_limit) + len(self._amounts)
-        self._amounts.append(amount)
-        return BudgetGate(amount, place, self._costs, partial(self._spent_error, budget))
+        place = len(self._options.rate_limit) + len(self._spending)
+        gate = BudgetGate(amount, budget, place, self._costs, partial(self._spent_error, budget))
+        self._spending.append(gate)
+        return gate
 
     def _spent_error(self, budget: Budget, spent: float, need: float) -> AsyncUDFError:
         options, name = self._options, self._operator.name
@@ -256,7 +257,7 @@ class Service:
         limits = [limit for gate in gates for limit in gate.limits]
         self._counters.totals.limit_seconds.update(dict.fromkeys(limits, 0.0))
         self._permits = next((gate for gate in gates if isinstance(gate, PermitGate)), None)
-        self._is_settled = any(self._settles) or any(amount.is_settled for amount in self._amounts)
+        self._is_settled = any(self._settles) or any(gate.amount.is_settled for gate in self._spending)
         self._has_limits = bool(gates) or self._breaker is not None or self._refusals.shared is not None
         self.is_free = not self._has_limits
 
@@ -274,10 +275,19 @@ class Service:
         for began in self._on_begin:
             began(slot, call, now)
         if self._is_settled:
-            slot.costs = call.trouble.costs if self._costs is None else self._costs
+            slot.costs = self._reserved_by(call)
         if not self._has_limits and self._refusals.throttle.is_free(now):
             self.is_free, self._not_refused_before = True, self._not_refused
         return True
+
+    def _reserved_by(self, call: Call) -> Sequence[float]:
+        """The costs of an attempt that has begun, as they were reserved."""
+        costs = call.trouble.costs if self._costs is None else self._costs
+        assert costs is not None
+        if any(gate.learns for gate in self._spending):
+            first = len(self._options.rate_limit)
+            costs = [*costs[:first], *(gate.need(call) for gate in self._spending)]
+        return costs
 
     def _close(self, gate: Gate, seconds: float | None, now: float) -> None:
         self.closed_by, self._since = gate, now
@@ -377,9 +387,9 @@ class Service:
             used = costs[place] if is_cut else self._cost_of(place, call, outcomes, costs[place])
             assert self._permits is not None
             self._permits.settle(place, costs[place], used)
-        for number, (amount, budget) in enumerate(zip(self._amounts, self._options.budgets, strict=True)):
+        for number, (gate, budget) in enumerate(zip(self._spending, self._options.budgets, strict=True)):
             place, own = first + number, said.get(budget.unit)
-            if not amount.is_settled:
+            if not gate.amount.is_settled:
                 continue
             if is_cut:
                 cost = max(costs[place], own or 0.0)
@@ -387,7 +397,7 @@ class Service:
                 cost = self._cost_of(place, call, outcomes, costs[place]) + (own or 0.0)
             else:
                 cost = costs[place] if own is None else own
-            amount.settle(costs[place], cost)
+            gate.settle(costs[place], cost)
             spent[budget.unit] = cost
 
     def _cost_of(self, place: int, call: Call, outcomes: Sequence[Any], reserved: float) -> float:

@@ -187,6 +187,13 @@ def read_function(function: Any, options: Options) -> FunctionSpec:
     spec = _read_async_function(function) if isinstance(function, AsyncFunction) else _read_callable(function, options)
     if not spec.vectorized:
         _refuse_options_of_batches(spec.name, options)
+    for budget in options.budget:
+        if budget.learns and budget.settle is None and not spec.has_context:
+            raise OptionError(
+                f"nothing says what a call of {spec.name} costs of its budget of {budget.unit}: give reserve= (what it "
+                "costs at most), settle= (what it did cost), or a parameter of the function annotated RuntimeContext, "
+                f"by which it calls context.spend(amount, {budget.unit!r})"
+            )
     if spec.has_life_cycle and options.resources is not None:
         raise OptionError(f"resources go with plain functions; {spec.name} opens its own in open() and close()")
     return spec

@@ -26,8 +26,9 @@ class Budget:
     Args:
         amount: that may be spent, in `unit`.
         unit: of the amount, "USD" unless given; a text of your own, such as "tokens". Of "calls" each attempt costs 1.
-        reserve: what a call may cost at most: a number, or a plain function of the call's arguments. It may be left out
-            for a budget of calls.
+        reserve: what a call may cost at most: a number, or a plain function of the call's arguments. If it is left out,
+            a call reserves the most that one has cost in its task so far, and until a first cost is known, a task
+            makes one call at a time. So calls that cost more than all before them may pass the amount.
         settle: what a call did cost: a plain function of the arguments and the result, as the function returned it; of
             an attempt that failed it gets the exception. If it raises for an exception, the attempt has cost nothing.
             Without it an attempt costs what it reserved, or what `context.spend` says.
@@ -61,13 +62,7 @@ class Budget:
         text(self.unit, "unit of a budget")
         if self.name is not None:
             text(self.name, "name of a budget")
-        if self.reserve is None:
-            if self.unit != CALLS:
-                raise OptionError(
-                    f"a budget of {self.unit} needs reserve, what a call may cost at most: a number, or a plain "
-                    f"function of the call's arguments, as in {EXAMPLE}; else calls in flight could pass the amount"
-                )
-        elif not is_plain(self.reserve):
+        if self.reserve is not None and not is_plain(self.reserve):
             if callable(self.reserve):
                 raise OptionError(f"reserve must be a plain function, not {safe_repr(self.reserve)}")
             amount(self.reserve, "reserve")
@@ -76,6 +71,11 @@ class Budget:
                 "settle must be a plain function of the call's arguments and its result, such as lambda text, answer: "
                 f"answer.cost, not {safe_repr(self.settle)}"
             )
+
+    @property
+    def learns(self) -> bool:
+        """Whether what a call may cost is learnt from those before it."""
+        return self.reserve is None and self.unit != CALLS
 
     @classmethod
     def all_of(cls, value: Any, name: str) -> tuple[Budget, ...]:
@@ -100,7 +100,7 @@ class Budget:
             BaseException: what it raises.
         """
         if self.reserve is None:
-            return 1.0
+            return 1.0 if self.unit == CALLS else 0.0  # what is reserved then, the gate knows
         return given_number(self.reserve(*arguments) if callable(self.reserve) else self.reserve, "reserve of a budget")
 
 
