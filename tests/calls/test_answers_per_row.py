@@ -20,6 +20,7 @@ from asyncudf import (
     CircuitBreaker,
     FatalError,
     OptionError,
+    RateLimit,
     ResultError,
     ResultStore,
     RetryStrategy,
@@ -157,6 +158,15 @@ class TestRefusals:
         bulk = Bulk(refuses(1, *range(400), error=lambda row: http.ThrottledError(429, retry_after=30.0)))
         run_rows(bulk, range(800), batch_size=10, capacity=1)
         assert sum(when < 30 for when, _ in bulk.calls) < 30, "they paused"
+
+    def test_under_a_rate_limit_few_rows_wait_for_others_while_there_are_new_ones(self) -> None:
+        """100 calls of 10 rows, one of which is refused once: they come back in about ten calls, and not in 100."""
+        bulk = Bulk(refuses(1, *range(0, 1000, 10)), seconds=0.05)
+        retry = RetryStrategy.fixed_delay(2, 0.1)
+        assert run_rows(bulk, range(1000), batch_size=10, retry=retry, rate_limit=RateLimit(10, burst=1)) == [
+            *range(1000)
+        ]
+        assert len(bulk.calls) <= 125
 
 
 class TestDeadlines:

@@ -37,6 +37,7 @@ from .slots import CallSlot, SlotPool
 from .timers import ROUNDING, Deadlines
 
 PAUSE = 0.01  # seconds
+GATHERED_FOR = 1.0  # seconds for which rows to be called again wait for others, where a rate limit makes calls precious
 MOST_REFUSED = 3600.0  # seconds for which refusals keep a row that has no deadline
 _NO_ANSWER = AsyncTimeoutError("no answer")  # reported to the gates for attempts that were given up
 
@@ -152,6 +153,19 @@ class Calls:
             elif self._may_go_on(call):
                 return self._joint(call) if type(call) is Row and call.attempt and self._bounds.is_many else call
         return None
+
+    def waits_for_more(self) -> bool:
+        """Whether the rows to be called again are few, and wait a little for others, as each call costs permits.
+
+        They wait only as long as there are new rows to call.
+        """
+        if not (self._bounds.is_many and self.service.has_rate_limit):
+            return False
+        first = self.ready[0]
+        if type(first) is not Row or not first.attempt or len(self.ready) >= self._bounds.size:
+            return False
+        end = first.trouble.ready + GATHERED_FOR
+        return self.clock() < end and not _is_too_late(first, end)
 
     def _may_go_on(self, call: Call) -> bool:
         """Whether a ready call still needs an attempt."""
@@ -580,6 +594,9 @@ class Calls:
     def _retry(self, calls: Sequence[Call]) -> None:
         self._backing_off.difference_update(calls)
         self._operator.waiting_has_changed()
+        now = self.clock()
+        for call in calls:
+            call.own_trouble().ready = now
         self.ready.extend(calls)
         self.pool.wake()
 

@@ -22,6 +22,7 @@ class Trouble:
     # parked: when the last attempt ended; None while an attempt runs, and before the first
     # idle: seconds since the call has started in which no attempt ran
     # pauses: for how long all calls had been paused by `parked`, or when the deadline of a follower started
+    # ready: when its back-off was over
     # refused: when its first refusal came
     # costs: of one attempt, in permits of each rate limit, where each call has costs of its own
     # is_held: it has failed, and waits among the `HeldFailures`
@@ -31,8 +32,8 @@ class Trouble:
     # timer: of its deadline, if the one for all calls does not watch it
 
     __slots__ = (
-        "costs", "idle", "is_excused", "is_held", "is_part", "last_error", "parked", "pauses", "refused", "running_on",
-        "timer", "uncounted", "waited",
+        "costs", "idle", "is_excused", "is_held", "is_part", "last_error", "parked", "pauses", "ready", "refused",
+        "running_on", "timer", "uncounted", "waited",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Trouble:
         self.running_on: Sequence[Any] = ()
         self.timer: asyncio.TimerHandle | None = None
         self.uncounted = 0
-        self.idle = self.pauses = self.waited = 0.0
+        self.idle = self.pauses = self.ready = self.waited = 0.0
 
     def copy(self) -> Trouble:
         """The same for another call, which goes on from here; what an attempt has of its own is not in it."""

@@ -429,6 +429,10 @@ class Service:
     # What is known of it.
 
     @property
+    def has_rate_limit(self) -> bool:
+        return self._permits is not None
+
+    @property
     def is_broken(self) -> bool:
         """Whether the circuit breaker is open."""
         return self._breaker is not None and self._breaker.breaker.open_since is not None

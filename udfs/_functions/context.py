@@ -24,7 +24,10 @@ class CallState:
     that it starts: a task that outlives its row still sees that row.
     """
 
-    __slots__ = ("attempt", "deadline", "element", "is_batch", "key", "last_error", "side", "spent", "started")
+    __slots__ = (
+        "attempt", "deadline", "element", "is_batch", "key", "last_error", "sends_keys", "side", "spent",
+        "started",
+    )  # fmt: skip
 
     def __init__(self, element: Any = NO_RECORD, attempt: int = 1) -> None:
         self.element: Any = element  # of a vectorized call: its value has all rows
@@ -33,6 +36,7 @@ class CallState:
         self.started = 0.0  # when the attempt began, on the loop's clock
         self.deadline: float | None = None  # of the row; None: not registered yet, the call is in its first step
         self.last_error: Any = None  # what the attempt before has ended with
+        self.sends_keys = False  # whether the function has asked for idempotency keys
         self.key: str | None = None  # made when it is first asked for
         self.side: list[SideRecord] = []  # what this attempt has written to side outputs
         self.spent: dict[str, float] | None = None  # what this attempt has spent, by unit
@@ -157,6 +161,7 @@ class RuntimeContext:
             AsyncUDFError: asked outside a call, or of an input that no key can be made of.
         """
         state = self._state()
+        state.sends_keys = True
         if state.key is None:
             value = state.element[0]
             state.key = (self._result_keys.of_call(value) if state.is_batch else self._result_keys.of(value)).hex()
@@ -174,6 +179,7 @@ class RuntimeContext:
         state = self._state()
         if not state.is_batch:
             return [self.idempotency_key]
+        state.sends_keys = True
         return [self._result_keys.of(value).hex() for value in state.element[0]]
 
     @property

@@ -369,6 +369,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             and not self._calls.has_new
             and self._may_form_call()
         )
+        is_new = is_new or (bool(self._calls.ready) and self._calls.waits_for_more())
         call = self._calls.next_ready() if self._calls.ready and not is_new else None
         while call is None:
             batch = self._batch

@@ -250,7 +250,9 @@ def _requests(
                     headers.setdefault(name, value)
             super().__init__(method, url, headers=headers, **options)
             call = CURRENT_CALL.get(None)
-            if call is None or call.attempt == 1 or warned or method not in NOT_IDEMPOTENT or KEY in headers:
+            if call is None or call.attempt == 1 or call.sends_keys or warned:
+                return
+            if method not in NOT_IDEMPOTENT or KEY in headers:
                 return
             warned = True
             logger.warning(
