@@ -548,7 +548,8 @@ class Calls:
             if failure is None:
                 last = self._invoker.seen_by_retry(results or ())
             else:
-                failure.__traceback__ = None  # has the frames of all that was called
+                # The traceback has the frames of all that was called. A frozen exception refuses an assignment.
+                BaseException.with_traceback(failure, None)
             for part in call.parts:
                 part.own_trouble().last_error = last
 
