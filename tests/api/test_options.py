@@ -124,6 +124,7 @@ ENTRY_POINTS = {
                 OVERLOADS,
                 [
                     lambda **options: async_pandas_udf(Twice(), "int", **options),
+                    lambda **options: async_pandas_udf(dict[str, int], **options)(call),
                     lambda **options: async_pandas_udf(call, **options),
                     lambda **options: async_pandas_udf("int", **options)(call),
                 ],

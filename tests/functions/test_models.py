@@ -13,7 +13,17 @@ from typing import Annotated, Any, Literal, Optional
 import pandas as pd
 import pytest
 
-from asyncudf import OptionError, ResultError, ResultStore, RetryStrategy, RuntimeContext, async_pandas_udf
+from asyncudf import (
+    AsyncFunction,
+    OptionError,
+    ResultError,
+    ResultFuture,
+    ResultStore,
+    RetryStrategy,
+    RuntimeContext,
+    async_pandas_udf,
+    http,
+)
 from asyncudf._functions.annotations import UnknownTypeError, from_annotation
 from asyncudf.testing import run_rows
 
@@ -86,6 +96,41 @@ class TestDeclared:
         declared = async_pandas_udf(Review, capacity=5)(f)
         assert results(declared.__wrapped__, returnType=declared.returns) == [PLAIN]
 
+    def test_by_position(self) -> None:
+        async def f(x: int):  # type: ignore[no-untyped-def]
+            return [Part(name="x")]
+
+        declared = async_pandas_udf(list[Part], capacity=5)(f)
+        assert declared.returns == "array<struct<name:string,price:decimal(38,18)>>"
+
+    def test_an_async_function_that_is_a_dataclass_is_no_type(self) -> None:
+        @dataclass
+        class Lookup(AsyncFunction):
+            prefix: str = "found "
+
+            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+                result_future.complete([self.prefix + value["x"]])
+
+        assert async_pandas_udf(Lookup, "string").spec.name == "Lookup"
+        assert async_pandas_udf(Lookup).spec.name == "Lookup"
+
+    def test_classes_of_pydantic_for_plain_types(self) -> None:
+        class Visit(pydantic.BaseModel):
+            at: pydantic.AwareDatetime
+            local: pydantic.NaiveDatetime
+            born: pydantic.PastDate | None
+            size: pydantic.ByteSize
+
+        ddl = "struct<at:timestamp,local:timestamp_ntz,born:date,size:bigint>"
+        assert from_annotation(Visit) == ddl
+        noon = datetime.datetime(2026, 1, 2, 12)
+        given = {"at": noon.replace(tzinfo=datetime.UTC), "local": noon, "born": datetime.date(2000, 1, 2)}
+
+        async def f(x: int) -> Visit:
+            return Visit(size="2KB", **given)
+
+        assert results(f) == [{**given, "size": 2000}]
+
     def test_what_is_no_type_of_sparks_is_named_with_its_field(self) -> None:
         class Login(pydantic.BaseModel):
             user: str
@@ -94,7 +139,9 @@ class TestDeclared:
         class Outer(pydantic.BaseModel):
             logins: list[Login]
 
-        with pytest.raises(UnknownTypeError, match=r"Outer.logins: Login.password: no Spark type for .*SecretStr"):
+        with pytest.raises(
+            UnknownTypeError, match=r"Outer.logins: Login.password: no Spark type for .*SecretStr.*such as str"
+        ):
             from_annotation(Outer)
         with pytest.raises(OptionError, match=r"Login.password: no Spark type"):
             async_pandas_udf(Login)
@@ -155,6 +202,27 @@ class TestResults:
 
         assert results(f) == [{"tone": "bad", "levels": ["low"]}]
         assert results(g) == [{"tone": "bad", "levels": ["high"]}]
+
+    def test_the_value_of_an_enum_of_any_type(self) -> None:
+        rate = enum.Enum("rate", {"LOW": 0.5})
+        code = enum.Enum("code", {"A": b"a"})
+        flag = enum.Enum("flag", {"ON": True})
+        number = enum.Enum("number", {"ONE": 1})
+        rates = pydantic.create_model(
+            "Rates", rate=(rate, ...), code=(code, ...), flag=(flag, ...), number=(number, ...)
+        )
+
+        async def f(x: int):  # type: ignore[no-untyped-def]
+            return rates(rate=rate.LOW, code=code.A, flag=flag.ON, number=number.ONE)
+
+        assert results(f, returnType=rates) == [{"rate": 0.5, "code": b"a", "flag": True, "number": 1}]
+
+    def test_an_enum_of_another_type_does_not_fit(self) -> None:
+        async def f(x: int) -> Tone:
+            return enum.Enum("Other", {"ONE": 1}).ONE  # type: ignore[attr-defined,no-any-return]
+
+        with pytest.raises(ResultError, match="declared string"):
+            run_rows(f, [1])
 
     def test_fields_beyond_those_declared(self) -> None:
         class Open(Part, extra="allow"):
@@ -228,6 +296,43 @@ class TestLastError:
 
         run_rows(f, [1, 2, 3], retry=RetryStrategy.fixed_delay(2, 1.0))
         assert seen == [(1, (1,), None), (2, (2,), None), (3, (3,), None)]
+
+    def test_a_refusal_is_the_last_error_too(self) -> None:
+        ends = [ValueError("no JSON"), http.error_for(429, retry_after=1), None]
+        seen: list[Any] = []
+
+        async def f(x: int, context: RuntimeContext) -> int:
+            seen.append(context.last_error)
+            if (error := ends[len(seen) - 1]) is not None:
+                raise error
+            return x
+
+        assert run_rows(f, [1], retry=RetryStrategy.fixed_delay(2, 1.0)) == [1]
+        assert seen == [None, *ends[:2]]
+
+    @pytest.mark.parametrize("is_vectorized", [False, True])
+    def test_an_exception_that_cannot_be_changed(self, is_vectorized: bool) -> None:
+        @dataclass(frozen=True)
+        class RejectedError(Exception):
+            code: int
+
+        seen: list[Any] = []
+
+        def end(context: RuntimeContext) -> RejectedError | None:
+            seen.append(context.last_error)
+            return RejectedError(7) if len(seen) == 1 else None
+
+        async def one(x: int, context: RuntimeContext) -> int:
+            if (error := end(context)) is not None:
+                raise error
+            return x
+
+        async def many(x: pd.Series, context: RuntimeContext) -> list[int | Exception]:
+            error = end(context)
+            return [error or value for value in x]
+
+        assert run_rows(many if is_vectorized else one, [1], retry=RetryStrategy.fixed_delay(2, 1.0)) == [1]
+        assert seen == [None, RejectedError(7)]
 
     def test_without_a_retry_the_error_keeps_its_traceback(self) -> None:
         async def f(x: int, context: RuntimeContext) -> int:

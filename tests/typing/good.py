@@ -111,6 +111,11 @@ async def ddl_first(city: str) -> dict[str, Any]:
     return {"temp": 12.5, "sky": city}
 
 
+@async_pandas_udf(Weather, capacity=5)
+async def model_first(city: str) -> Weather:
+    return Weather(12.5, city)
+
+
 @async_pandas_udf(StringType(), output_mode=OutputMode.UNORDERED, timeout=timedelta(seconds=5))
 async def data_type_first(city: str) -> str:
     return city
@@ -179,6 +184,7 @@ async def what_is_wrapped_keeps_its_types() -> None:
     assert_type(await bare.__wrapped__("Oslo", days=2), Weather)
     assert_type(await empty.__wrapped__("Oslo"), str)
     assert_type(await ddl_first.__wrapped__("Oslo"), dict[str, Any])
+    assert_type(await model_first.__wrapped__("Oslo"), Weather)
     assert_type(await data_type_first.__wrapped__(city="Oslo"), str)
     assert_type([city async for city in many.__wrapped__("Oslo")], list[str])
     assert_type(in_a_thread.__wrapped__(1), int)
@@ -274,6 +280,7 @@ def chains(df: DataFrame) -> None:
         assert_type(stream.filter(lambda row: row["temp"] > 30), AsyncStream)
         assert_type(stream.map(lambda row: {"city": row["city"].upper()}, "city string"), AsyncStream)
         assert_type(stream.flat_map(lambda row: [row, row]), AsyncStream)
+        assert_type(stream.map(lambda row: Weather(1.5, row["city"]), Weather), AsyncStream)
         assert_type(stream.process(Checked(), returnType=StructType().add("city", "string")), AsyncStream)
         assert_type(stream.branch().union(stream, stream.branch()), AsyncStream)
         assert_type(stream.side_output(REJECTS), AsyncStream)
@@ -325,6 +332,7 @@ def errors_are_also_pythons_own(
 
 def the_context_of_a_call(context: RuntimeContext) -> None:
     assert_type(context.attempt_number, int)
+    assert_type(context.last_error, Any)
     assert_type(context.remaining(), float | None)
     assert_type(context.idempotency_key, str)
     context.output(REJECTS, {"city": "Oslo"})

@@ -151,6 +151,10 @@ def async_pandas_udf(
     **options: Unpack[FunctionOptions],
 ) -> AsyncUDF[..., Any]: ...
 @overload
+def async_pandas_udf(  # type: ignore[overload-overlap]  # a class can be called, too, and here it is a type
+    f: type[Any], returnType: None = None, **options: Unpack[FunctionOptions]
+) -> _Decorator: ...
+@overload
 def async_pandas_udf(
     f: Callable[P, R], returnType: str | DataType | type[Any] | None = None, **options: Unpack[FunctionOptions]
 ) -> AsyncUDF[P, R]: ...
@@ -243,11 +247,11 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
     >>> run_rows(weather, ["Oslo"])
     [{'temp': 12.5, 'sky': 'clear'}]
     """
-    if has_fields(f) or (f is not None and not callable(f) and not isinstance(f, AsyncFunction)):
+    if _is_type(f) or (f is not None and not callable(f) and not isinstance(f, AsyncFunction)):
         if returnType is not None:
             raise OptionError(f"two return types: {safe_repr(f)} and {safe_repr(returnType)}")
         f, returnType = None, f
-    checked, returns = Options.of(options), _checked_type(returnType)
+    checked, returns = Options.of(options), checked_type(returnType)
     if f is None:
         return lambda function: AsyncUDF(*_read(function, checked), returns)
     return AsyncUDF(*_read(f, checked), returns)
@@ -259,9 +263,9 @@ def udf_of(function: Any, returns: Any, options: Mapping[str, Any]) -> AsyncUDF[
     if isinstance(function, AsyncUDF):
         changed = function.with_options(**options)
         if returns is not None:
-            changed.returns = _checked_type(returns)
+            changed.returns = checked_type(returns)
         return changed
-    return AsyncUDF(*_read(function, Options.of(options)), _checked_type(returns))
+    return AsyncUDF(*_read(function, Options.of(options)), checked_type(returns))
 
 
 def _refuse_columns_by_name(function: Any, given: Mapping[str, Any]) -> None:
@@ -288,7 +292,14 @@ def _read(function: Any, options: Options) -> tuple[FunctionSpec, Options]:
     return read_function(function, options), options
 
 
-def _checked_type(returns: Any) -> Any:
+def _is_type(given: Any) -> bool:
+    """Whether what can be called is a type: a class with fields that is no function, or such as `list[int]`."""
+    is_function = isinstance(given, type) and issubclass(given, AsyncFunction)  # it may be a dataclass
+    return typing.get_origin(given) is not None or (has_fields(given) and not is_function)
+
+
+def checked_type(returns: Any) -> Any:
+    """A declared type as DDL or as a DataType. Raises OptionError for what is no type."""
     # By attribute and not by class, so that this module does not import PySpark.
     if returns is None or isinstance(returns, str) or hasattr(returns, "simpleString"):
         return returns

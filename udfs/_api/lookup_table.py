@@ -95,7 +95,7 @@ class LookupTable:
         error_ttl: float | timedelta | None = None,
         format: str = "parquet",  # noqa: A002 - as DataFrameWriter calls it
         wave: int = 100_000,
-        returnType: str | DataType | None = None,  # noqa: N803 - as in async_pandas_udf
+        returnType: str | DataType | type[Any] | None = None,  # noqa: N803 - as in async_pandas_udf
         **options: Unpack[CallOptions],
     ) -> None:
         if not hasattr(spark, "createDataFrame") or isinstance(spark, type):

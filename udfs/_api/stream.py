@@ -20,7 +20,7 @@ from .._policies.watermarks import WatermarkStrategy
 from .._spark.evaluations import ResultRef, StreamSource, read_together, result_plan
 from .._spark.planner import assign_node, filter_node, process_node, source_node, union_node, wait_node
 from .._text.safe import safe_repr
-from .decorator import udf_of
+from .decorator import checked_type, udf_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -180,7 +180,8 @@ class AsyncStream:
         return self._processed("process", function, returnType)
 
     def _processed(self, method: str, function: Any, returns: Any) -> AsyncStream:
-        return self._then(lambda node: process_node(node, method, function, returns, self._source.redact))
+        declared = checked_type(returns)
+        return self._then(lambda node: process_node(node, method, function, declared, self._source.redact))
 
     def filter(self, function: Rows) -> AsyncStream:
         """The rows for which a plain function of the dict of their columns returns something true.

@@ -80,6 +80,8 @@ def _nullable(arrow_type: pa.DataType, path: str, extra: ExtraFields | None, nul
             try:
                 return fit(value)
             except TypeMismatchError:
+                if isinstance(value, enum.Enum):
+                    return checked(value.value)
                 if not _is_missing(value):
                     raise
         if nullable:
@@ -141,7 +143,7 @@ def _as_int(value: Any, arrow_type: pa.DataType, path: str) -> int:
     # operator.index and not int(), which takes 1.5 and "1". A bool is an index too, but most likely a mistake.
     if not _is_bool(value):
         try:
-            return operator.index(value.value if isinstance(value, enum.Enum) else value)  # also numpy's integers
+            return operator.index(value)  # numpy's integers, IntEnum
         except TypeError:
             pass
     raise TypeMismatchError(path, value, f"declared {arrow_type}")
@@ -174,8 +176,6 @@ def _float(arrow_type: pa.DataType, path: str) -> Fit:
 def _string(arrow_type: pa.DataType, path: str) -> Fit:
     def fit(value: Any) -> str:
         if not issubclass(type(value), str):
-            if isinstance(value, enum.Enum):
-                return fit(value.value)
             raise TypeMismatchError(path, value, "declared string")
         text = value if type(value) is str else str.__str__(value)  # methods of a subclass may do anything
         if not text.isascii():

@@ -139,6 +139,18 @@ _SCALARS: dict[Any, str] = {
     decimal.Decimal: "decimal(38,18)",  # as Spark itself infers it
 }
 
+# Classes of Pydantic that stand for a plain type, by name: it is not imported here.
+_OF_PYDANTIC: dict[str, str] = {
+    "AwareDatetime": "timestamp",
+    "PastDatetime": "timestamp",
+    "FutureDatetime": "timestamp",
+    "NaiveDatetime": "timestamp_ntz",
+    "PastDate": "date",
+    "FutureDate": "date",
+    "ByteSize": "bigint",
+    "EmailStr": "string",
+}
+
 
 def from_annotation(hint: Any, inside: tuple[Any, ...] = ()) -> str:
     """The DDL of the type that an annotation stands for.
@@ -160,6 +172,8 @@ def from_annotation(hint: Any, inside: tuple[Any, ...] = ()) -> str:
         return _of_values(hint, args)
     if isinstance(hint, type) and hint in _SCALARS:
         return _SCALARS[hint]
+    if getattr(hint, "__module__", None) in ("pydantic.types", "pydantic.networks") and hint.__name__ in _OF_PYDANTIC:
+        return _OF_PYDANTIC[hint.__name__]
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return _of_values(hint, [member.value for member in hint])
     if (origin in (list, collections.abc.Sequence) and args) or (origin is tuple and args[1:] == (Ellipsis,)):
@@ -171,7 +185,10 @@ def from_annotation(hint: Any, inside: tuple[Any, ...] = ()) -> str:
     if fields := _fields(hint):
         inner = ",".join(f"{_quoted(name)}:{_of_field(hint, name, of, inside)}" for name, of in fields.items())
         return f"struct<{inner}>"
-    raise UnknownTypeError(f"no Spark type for {hint!r}")
+    if origin in (typing.Union, types.UnionType):
+        raise UnknownTypeError(f"no Spark type for {hint!r}: a value has one type, or is None")
+    way_out = "; annotate the field with a type that Spark has, such as str, or leave it out" if inside else ""
+    raise UnknownTypeError(f"no Spark type for {hint!r}{way_out}")
 
 
 def _of_field(owner: Any, name: str, hint: Any, inside: tuple[Any, ...]) -> str:

@@ -83,7 +83,7 @@ def _not_inferred(spec: FunctionSpec) -> FunctionError:
     return FunctionError(
         f"the return type of {spec.name} cannot be inferred{why}; declare it, as in async_pandas_udf('temp double, sky "
         "string') or with returnType=, or annotate the result with str, int, float, bool, bytes, date, datetime, "
-        "Decimal, a list or dict of these, a dataclass, a NamedTuple or a TypedDict"
+        "Decimal, a list or dict of these, a dataclass, a NamedTuple, a TypedDict or a Pydantic model"
     )
 
 
