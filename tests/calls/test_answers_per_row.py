@@ -168,6 +168,15 @@ class TestRefusals:
         ]
         assert len(bulk.calls) <= 125
 
+    def test_they_wait_a_second_at_most_where_no_other_rows_come(self) -> None:
+        bulk = Bulk(refuses(1, 1), seconds=1.0)
+        options: dict[str, Any] = {"rate_limit": RateLimit(10), "retry": RetryStrategy.fixed_delay(2, 2.0)}
+        with OperatorHarness(bulk, batch_size=4, **options) as harness:
+            harness.put(*range(4))
+            harness.advance(5.2)
+            assert harness.output == [0, 1, 2, 3]
+            assert [rows for _, rows in bulk.calls] == [[0, 1, 2, 3], [1]]
+
 
 class TestDeadlines:
     def test_rows_of_one_call_have_deadlines_of_their_own(self) -> None:

@@ -155,10 +155,7 @@ class Calls:
         return None
 
     def waits_for_more(self) -> bool:
-        """Whether the rows to be called again are few, and wait a little for others, as each call costs permits.
-
-        They wait only as long as there are new rows to call.
-        """
+        """Whether the rows to be called again are few, and should wait a little for others: each call costs permits."""
         if not (self._bounds.is_many and self.service.has_rate_limit):
             return False
         first = self.ready[0]
@@ -600,6 +597,8 @@ class Calls:
             call.own_trouble().ready = now
         self.ready.extend(calls)
         self.pool.wake()
+        if self._bounds.is_many and self.service.has_rate_limit:
+            self._loop.call_later(GATHERED_FOR, self.pool.wake)
 
     def _park(self, call: Call) -> None:
         """No attempt of the call is under way."""

@@ -369,17 +369,23 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             and not self._calls.has_new
             and self._may_form_call()
         )
-        is_new = is_new or (bool(self._calls.ready) and self._calls.waits_for_more())
-        call = self._calls.next_ready() if self._calls.ready and not is_new else None
+        call = self._calls.next_ready() if self._has_ready() and not is_new else None
         while call is None:
             batch = self._batch
             call = self._next_row() if batch is None else batch.gather(self._next_row, self._is_starved)
             if call is None:
                 self._finish_if_drained()
-                return self._calls.next_ready()
+                return self._calls.next_ready() if self._has_ready() else None
             if self._sharing is not None and self._sharing.claims.claim(call):
                 call = None
         return call
+
+    def _has_ready(self) -> bool:
+        """Whether there are calls whose next attempt should begin now."""
+        if not self._calls.ready or not self._calls.waits_for_more():
+            return bool(self._calls.ready)
+        is_waiting = self._sharing is not None and self._sharing.is_waiting
+        return self._input.has_ended and not (is_waiting or self._may_form_call())
 
     def _may_form_call(self) -> bool:
         """Whether a slot would probably find rows for a call; sure only after one was taken."""
@@ -398,7 +404,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def has_work(self) -> bool:
         if self._finished.done():
             return False
-        return bool(self._calls.ready) or self._may_form_call()
+        return self._has_ready() or self._may_form_call()
 
     def snapshot_state(self) -> list[StreamElement]:
         """The elements not yet emitted, in order: first the queue, then what was fed and not taken.
