@@ -213,4 +213,4 @@ for _ in range(2):
         with driver(program, server.url) as started:
             assert started.communicate()[0].split() == ["5"] * 5
         with redis.Redis.from_url(server.url) as connection:
-            assert len(connection.keys("*:calls:*")) == 5
+            assert len(connection.keys("*:budget:*")) == 5

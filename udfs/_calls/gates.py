@@ -181,8 +181,6 @@ class PermitGate(Gate):
         shared: the places of the limits of the job, and their permits.
     """
 
-    follows_calls = False
-
     def __init__(
         self,
         limits: Sequence[RateLimit],
@@ -194,6 +192,7 @@ class PermitGate(Gate):
         self.limit = limit_label(max(limits, key=lambda limit: limit.interval))  # until it is known
         self._costs = costs
         self._credits = [0.0 for _ in limits]  # what calls have taken of each limit, and not used
+        self.follows_calls = any(limit.settle is not None for limit in limits)
         self._own, self._places = [permits for _, permits in own], [place for place, _ in own]
         self._shared = shared
 

@@ -191,6 +191,7 @@ class SharedPermits(PeriodicTask):
     #
     # _epochs: of each limit, under which its permits were granted
     # _ends: the end of the lease
+    # _waits_for: the costs of the call that the timer is for
     # _costs: of the call for which permits are asked, or will be; None: no call needs any
 
     def __init__(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]]) -> None:
@@ -204,11 +205,15 @@ class SharedPermits(PeriodicTask):
         self._nap = nap_of(self._limits)
         self._costs: Sequence[float] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._waits_for: Sequence[float] = ()
 
     def take(self, costs: Sequence[float]) -> bool:
         """Take a call's permits, of all limits or of none; if False, the task is woken when there may be some."""
         if self._timer is not None:
-            return False
+            if costs == self._waits_for:
+                return False
+            self._timer.cancel()  # it may need fewer by now, as a call has given back what it did not use
+            self._timer = None
         now = self._clock()
         wait = take(self._leased, costs, now) if now < self._ends else None
         is_asked = wait is None or any(self._few(costs, now))
@@ -220,6 +225,7 @@ class SharedPermits(PeriodicTask):
             if now + wait >= self._ends:  # they no longer count by then, unless the lease is renewed
                 is_asked = is_asked or wait <= RENEWED
                 nap = min(wait - RENEWED, self._ends - now)
+            self._waits_for = costs
             self._timer = asyncio.get_running_loop().call_later(max(nap, self._nap), self._look_again)
         if is_asked and self._costs is None:
             self._costs = costs
