@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import decimal
 import enum
+import errno
+import gc
 import typing
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Optional
@@ -15,6 +19,8 @@ import pytest
 
 from asyncudf import (
     AsyncFunction,
+    AsyncUDFError,
+    CircuitBreaker,
     OptionError,
     ResultError,
     ResultFuture,
@@ -333,6 +339,98 @@ class TestLastError:
 
         assert run_rows(many if is_vectorized else one, [1], retry=RetryStrategy.fixed_delay(2, 1.0)) == [1]
         assert seen == [None, RejectedError(7)]
+
+    def test_the_halves_of_a_call_know_why_it_was_split(self) -> None:
+        seen: list[Any] = []
+
+        async def f(x: pd.Series, context: RuntimeContext) -> list[int]:
+            seen.append((len(x), context.last_error and context.last_error.args))
+            if 3 in set(x):
+                raise ValueError(len(x))
+            return list(x)
+
+        assert run_rows(f, [1, 2, 3, 4], split_failed=True, on_error="null") == [1, 2, None, 4]
+        assert seen == [(4, None), (2, (4,)), (2, (4,)), (1, (2,)), (1, (2,))]
+
+    def test_a_row_that_an_outage_has_excused(self) -> None:
+        seen: list[Any] = []
+
+        async def f(x: int, context: RuntimeContext) -> int:
+            if len(seen) < 40:
+                seen.append(x)
+                raise ConnectionError(x)
+            if context.attempt_number > 1:
+                seen.append(context.last_error)
+            return x
+
+        breaker = CircuitBreaker(open_for=1, max_open=300)
+        assert run_rows(f, range(40), capacity=4, on_error="null", breaker=breaker) == list(range(40))
+        assert len(seen) > 40
+        assert {type(error) for error in seen[40:]} == {ConnectionError}
+
+    def test_the_answer_of_a_late_row_knows_it(self) -> None:
+        seen: list[Any] = []
+
+        class Ask(AsyncFunction):
+            async def open(self, context: RuntimeContext) -> None:
+                self.context = context
+
+            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+                if self.context.attempt_number == 1:
+                    raise ValueError("no JSON")
+                await asyncio.Event().wait()
+
+            def timeout(self, value: Any, result_future: ResultFuture) -> None:
+                seen.append(self.context.last_error)
+                result_future.complete([None])
+
+        run_rows(Ask(), [{"x": 1}], timeout=10.0, retry=RetryStrategy.fixed_delay(2, 1.0))
+        assert [error.args for error in seen] == [("no JSON",)]
+
+    @pytest.mark.parametrize("in_group", [False, True])
+    def test_it_keeps_nothing_of_what_was_called_alive(self, in_group: bool) -> None:
+        class Answer:
+            pass
+
+        alive: list[weakref.ref[Answer]] = []
+
+        async def parse() -> None:
+            answer = Answer()
+            alive.append(weakref.ref(answer))
+            raise KeyError("tone")
+
+        async def f(x: int, context: RuntimeContext) -> int:
+            if context.last_error is not None:
+                gc.collect()
+                return sum(one() is not None for one in alive)
+            if in_group:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(parse())
+            try:
+                await parse()
+            except KeyError as error:
+                raise ValueError("no review") from error
+            return -1
+
+        assert run_rows(f, [1], retry=RetryStrategy.fixed_delay(2, 1.0)) == [0]
+
+    @pytest.mark.parametrize("on_error", ["raise", "null"])
+    def test_another_row_may_end_with_the_same_error_as_it_was(self, on_error: Any) -> None:
+        """The first row is called again, as its refusal used no attempt; the task learns why the second failed."""
+        answers = [http.error_for(429, retry_after=1), ValueError()]
+
+        async def f(x: pd.Series, context: RuntimeContext) -> list[int | Exception]:
+            if context.attempt_number == 1:
+                return list(answers)
+            try:
+                raise OSError(errno.EMFILE, "Too many open files")
+            except OSError:
+                raise ValueError("no connection")  # noqa: B904 - as people have it
+
+        with pytest.raises(AsyncUDFError, match=r"for the input \(2,\).*may open no more files") as caught:
+            run_rows(f, [1, 2], on_error=on_error, retry=RetryStrategy.fixed_delay(2, 1.0))
+        assert caught.value.__cause__ is not None
+        assert caught.value.__cause__.__traceback__ is not None
 
     def test_without_a_retry_the_error_keeps_its_traceback(self) -> None:
         async def f(x: int, context: RuntimeContext) -> int:

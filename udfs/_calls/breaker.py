@@ -109,6 +109,7 @@ class _Held:
     call: Call
     outcomes: Sequence[Any]
     attempts: int  # that had ended by then
+    error: BaseException  # of its last attempt
 
 
 class HeldFailures:
@@ -137,14 +138,14 @@ class HeldFailures:
         if not is_down or any(map(is_no_rows_fault, errors)):
             return False
         call.own_trouble().is_held = True
-        self._held.append(_Held(call, outcomes, service.attempts))
+        self._held.append(_Held(call, outcomes, service.attempts, errors[0]))
         return True
 
-    def excused(self) -> Iterator[Call]:
-        """Release all calls if the breaker has opened: they are to be called again."""
+    def excused(self) -> Iterator[tuple[Call, BaseException]]:
+        """Release all calls if the breaker has opened, with their errors: they are to be called again."""
         if self._service.is_broken:
             held, self._held = self._held, deque()
-            yield from (one.call for one in held)
+            yield from ((one.call, one.error) for one in held)
 
     def failed(self, *, is_last: bool = False) -> Iterator[tuple[Call, Sequence[Any]]]:
         """Release the calls that have failed for good, with their outcomes.

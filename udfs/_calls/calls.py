@@ -23,6 +23,7 @@ from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError, ResultErro
 from .._errors.http import Refusal, used_up_quota
 from .._errors.records import is_fatal, is_no_rows_fault
 from .._errors.task_faults import is_of_another_loop
+from .._errors.traces import forget_frames
 from .._functions.async_function import Results
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
@@ -102,6 +103,7 @@ class Calls:
         self._sharing: RowSharing | None = None
         self.ready: deque[Call] = deque()  # calls whose next attempt may begin
         self._backing_off: set[Call] = set()
+        self._ends_with: BaseException | None = None  # the task, which shows it
         self._was_broken = False  # when `evaluate_held` last looked at the breaker
         self.looks_at_results = options.retry is not None and options.retry.checks_results
         self.deadlines: Deadlines[Call] = Deadlines(
@@ -430,7 +432,7 @@ class Calls:
             self._back_off(call.parts, delay)
         elif type(call) is Batch and outcomes[0] is failure and len(call.rows) > 1 and self._may_split(failure):
             self._take_apart(call, True, now)
-            self._halve(call.rows)
+            self._halve(call.rows, failure)
         else:
             self.conclude(call, outcomes)
 
@@ -479,7 +481,7 @@ class Calls:
                 self.conclude(row, [outcome])
         for delay, rows in later.items():
             self._back_off(rows, delay)
-        self._halve(to_split)
+        self._halve(to_split, error)
 
     def _take_apart(self, call: Batch, has_failed: bool, now: float) -> None:
         """A call of many rows is over; its rows that are not done go on alone."""
@@ -497,14 +499,16 @@ class Calls:
             return False
         return not (is_fatal(error) or is_no_rows_fault(error) or issubclass(type(error), ResultError))
 
-    def _halve(self, rows: Sequence[Row]) -> None:
-        """Call each half of these rows, whose call has failed as a whole."""
+    def _halve(self, rows: Sequence[Row], error: BaseException | None) -> None:
+        """Call each half of these rows, whose call has failed as a whole with this error."""
         middle = len(rows) // 2
         for half in (rows[:middle], rows[middle:]):
             for row in half:
+                self._note_last(row, error, None)
                 self._park(row)
             if half:
                 self.ready.append(JointAttempt(half))
+        self._forget_frames(error)
         self.pool.wake()
 
     def _delay_of(
@@ -541,14 +545,14 @@ class Calls:
     def _note_last(self, call: Call, failure: BaseException | None, results: Sequence[Results] | None) -> None:
         """Keep what an attempt has ended with for the next one, if the function can ask for it."""
         if self.asks:
-            last: Any = failure
-            if failure is None:
-                last = self._invoker.seen_by_retry(results or ())
-            else:
-                # The traceback has the frames of all that was called. A frozen exception refuses an assignment.
-                BaseException.with_traceback(failure, None)
+            last = self._invoker.seen_by_retry(results or ()) if failure is None else failure
             for part in call.parts:
                 part.own_trouble().last_error = last
+
+    def _forget_frames(self, error: Any) -> None:
+        """Let go of what the frames of a noted error keep alive, once it is decided about all rows that have it."""
+        if self.asks and error is not self._ends_with:
+            forget_frames(error)
 
     def _refused(self, call: Call, refusal: Refusal) -> float | None:
         """Seconds for which a refused call waits alone, without using an attempt; None if it has failed."""
@@ -585,6 +589,7 @@ class Calls:
     def _back_off(self, calls: Sequence[Call], seconds: float) -> None:
         for call in calls:
             self._park(call)
+            self._forget_frames(call.trouble.last_error)
         self._backing_off.update(calls)
         self._operator.waiting_has_changed()
         self._loop.call_later(seconds, self._retry, calls)
@@ -645,6 +650,7 @@ class Calls:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 if self._policy.fails_task(outcome):
+                    self._ends_with = outcome
                     self.counts.failed_task(call)
                     self.counts.ends_task(outcome, None if is_no_rows_fault(outcome) else "on_error")
                     self._operator.fail(self._policy.task_error(outcome, call.attempt, call.values))
@@ -774,8 +780,10 @@ class Calls:
         held = self.service.held_failures
         if held is None:
             return
-        for call in held.excused():  # they are tried as if they had had no attempt
+        for call, error in held.excused():  # they are tried as if they had had no attempt
             self._renew(call)
+            self._note_last(call, error, None)
+            self._forget_frames(error)
             self._retry([call])
         self._fail_held(held.failed())
         if self.service.is_broken is not self._was_broken:

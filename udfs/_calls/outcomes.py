@@ -70,7 +70,7 @@ class ResultChecker:
     def late(self, invoker: Invoker, call: Call, record: StreamRecord, error: BaseException) -> Results | BaseException:
         """What the function, or `on_timeout`, answers for a row whose deadline has come; an error without an answer."""
         state = CallState(record, call.attempt)  # the answer may ask for its context too
-        state.deadline = call.deadline
+        state.deadline, state.last_error = call.deadline, call.trouble.last_error
 
         def answer() -> Results:
             CURRENT_CALL.set(state)

@@ -74,6 +74,13 @@ def frames_of(error: BaseException) -> list[FrameType]:
     return frames
 
 
+def forget_frames(ended_with: object) -> None:
+    """Remove the tracebacks of an exception and of all behind it: their frames keep what was called alive."""
+    if issubclass(type(ended_with), BaseException):
+        for one in related(ended_with, contexts=True):  # type: ignore[arg-type]
+            BaseException.with_traceback(one, None)  # a frozen exception refuses an assignment
+
+
 def leaves(group: BaseException) -> Iterator[BaseException]:
     """The exceptions in a group and in its groups, in their order."""
     waiting = [group]
