@@ -21,6 +21,7 @@ from asyncudf import (
     AsyncFunction,
     AsyncUDFError,
     CircuitBreaker,
+    FunctionError,
     OptionError,
     ResultError,
     ResultFuture,
@@ -34,6 +35,7 @@ from asyncudf._functions.annotations import UnknownTypeError, from_annotation
 from asyncudf.testing import run_rows
 
 pydantic = pytest.importorskip("pydantic")
+typing_extensions = pytest.importorskip("typing_extensions")  # Pydantic needs it
 
 
 class Tone(str, enum.Enum):  # noqa: UP042 - as people have it
@@ -127,7 +129,7 @@ class TestDeclared:
             born: pydantic.PastDate | None
             size: pydantic.ByteSize
 
-        ddl = "struct<at:timestamp,local:timestamp_ntz,born:date,size:bigint>"
+        ddl = "struct<at:timestamp_ltz,local:timestamp_ntz,born:date,size:bigint>"
         assert from_annotation(Visit) == ddl
         noon = datetime.datetime(2026, 1, 2, 12)
         given = {"at": noon.replace(tzinfo=datetime.UTC), "local": noon, "born": datetime.date(2000, 1, 2)}
@@ -167,6 +169,69 @@ class TestDeclared:
         late = pydantic.create_model("Late", other=("NotThere", ...))
         with pytest.raises(UnknownTypeError, match=r"Late.other is annotated with .* call Late.model_rebuild"):
             from_annotation(late)
+
+    def test_a_model_of_pydantic_1(self) -> None:
+        base = type("BaseModel", (), {"__module__": "pydantic.main", "__fields__": {}, "__validators__": {}})
+
+        class Old(base):  # type: ignore[misc, valid-type]
+            name: str
+
+        async def f(x: int) -> Old:
+            return Old()
+
+        with pytest.raises(FunctionError, match="Old is a model of Pydantic 1"):
+            run_rows(f, [1])
+        for declare in (lambda: async_pandas_udf(Old), lambda: async_pandas_udf(f, returnType=Old)):
+            with pytest.raises(OptionError, match="Old is a model of Pydantic 1; asyncudf reads those of Pydantic 2"):
+                declare()
+        with pytest.raises(ResultError, match="give a dict, a dataclass"):
+            run_rows(f, [1], returnType="name string")
+
+    def test_a_typed_dict_of_typing_extensions(self) -> None:
+        """Pydantic takes no other before Python 3.12."""
+        found = typing_extensions.TypedDict("Found", {"tone": Tone, "parts": list[Part]})
+
+        async def f(x: int):  # type: ignore[no-untyped-def]
+            return {"tone": Tone.GOOD, "parts": [Part(name="x")]}
+
+        assert results(f, returnType=found) == [{"tone": "good", "parts": [{"name": "x", "price": None}]}]
+
+    def test_what_pydantic_has_for_annotations_is_no_type(self) -> None:
+        with pytest.raises(UnknownTypeError, match="no Spark type for Strict"):
+            from_annotation(pydantic.Strict())
+
+    def test_a_class_of_an_enclosing_function(self) -> None:
+        class Local(pydantic.BaseModel):
+            number: int
+
+        async def found(x: int) -> Local:
+            return Local(number=x)
+
+        async def lost(x: int) -> Local:  # its code does not use the name: Python keeps no reference
+            return {"number": x}  # type: ignore[return-value]
+
+        async def many(x: int) -> AsyncIterator[Local]:
+            yield {"number": x}  # type: ignore[misc]
+
+        assert results(found) == [{"number": 1}]
+        for function in (lost, many):
+            with pytest.raises(FunctionError, match=r"Local.*' cannot be read: .* at the top of the module, or give"):
+                run_rows(function, [1])
+            assert run_rows(function, [1], returnType=Local) == [{"number": 1}]
+
+    def test_a_field_of_a_class_of_an_enclosing_function(self) -> None:
+        @dataclass
+        class Inner:
+            number: int
+
+        @dataclass
+        class Outer:
+            inner: Inner
+
+        with pytest.raises(
+            UnknownTypeError, match=r"annotation of inner in .*Outer.* cannot be read: .* at the top of"
+        ):
+            from_annotation(Outer)
 
     def test_a_class_that_only_looks_like_one(self) -> None:
         class Car:

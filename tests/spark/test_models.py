@@ -97,6 +97,21 @@ def test_in_a_lookup_table(spark, tmp_path):
     assert sorted(table.join(spark.range(2)).collect()) == [Row(id=n, name=str(n), price=None) for n in range(2)]
 
 
+class Visit(pydantic.BaseModel):
+    at: pydantic.AwareDatetime
+
+
+async def visit(x: int) -> Visit:
+    return Visit(at="2026-01-02T12:00:00Z")
+
+
+def test_an_aware_datetime_is_one_whatever_the_session_calls_timestamp(spark, conf):
+    conf("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    rows = ordered_wait(spark.range(1), visit, "id")
+    assert rows.schema["at"].dataType.typeName() == "timestamp"
+    assert rows.select(rows.at.cast("long").alias("s")).collect() == [Row(s=1767355200)]
+
+
 def local():
     """A function and its model, which exist on no executor: cloudpickle sends the classes with them."""
 

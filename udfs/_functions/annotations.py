@@ -47,13 +47,21 @@ _UNIMPORTED: Mapping[str, Any] = {
 
 
 def function_hints(function: Any) -> dict[str, Any]:
-    """The types of a function's parameters and of its result (`return`), as far as they can be read."""
+    """The types of a function's parameters and of its result (`return`), as far as they can be read.
+
+    That of the result is a text if it cannot: its type has to be declared then, and the error says why.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     target = function if inspect.isroutine(function) else type(function).__call__
     origin = inspect.unwrap(target)  # functools.wraps copies the annotations, but not the names in them
     origin = getattr(origin, "__func__", origin)
-    return _read(_annotations(target), _closure(origin), getattr(origin, "__globals__", {}))
+    annotations = _annotations(target)
+    hints = _read(annotations, _closure(origin), getattr(origin, "__globals__", {}))
+    result = annotations.get("return")
+    if isinstance(text := getattr(result, "__forward_arg__", result), str):
+        hints.setdefault("return", text)
+    return hints
 
 
 def class_hints(cls: type) -> dict[str, Any]:
@@ -118,7 +126,9 @@ def _read(annotations: Mapping[str, Any], nearer: Mapping[str, Any], further: Ma
         for spelling in [annotation, *plainer]:
             with contextlib.suppress(Exception):  # a text may say anything
                 alone = types.SimpleNamespace(__annotations__={name: spelling})
-                hints |= typing.get_type_hints(alone, scope, dict(nearer))
+                found = typing.get_type_hints(alone, scope, dict(nearer))
+                if spelling is annotation or any(map(_is_vector, _parts(found[name]))):
+                    hints |= found
                 break
     return hints
 
@@ -139,9 +149,11 @@ _SCALARS: dict[Any, str] = {
     decimal.Decimal: "decimal(38,18)",  # as Spark itself infers it
 }
 
+_NOT_FOUND = "a class of an enclosing function is not found by its name; define it at the top of the module"
+
 # Classes of Pydantic that stand for a plain type, by name: it is not imported here.
 _OF_PYDANTIC: dict[str, str] = {
-    "AwareDatetime": "timestamp",
+    "AwareDatetime": "timestamp_ltz",  # "timestamp" is what the session says
     "PastDatetime": "timestamp",
     "FutureDatetime": "timestamp",
     "NaiveDatetime": "timestamp_ntz",
@@ -165,6 +177,8 @@ def from_annotation(hint: Any, inside: tuple[Any, ...] = ()) -> str:
     ('map<string,array<bigint>>', 'string')
     """
     hint = without_none(hint)
+    if isinstance(hint, str):
+        raise UnknownTypeError(f"its annotation {hint!r} cannot be read: {_NOT_FOUND}, or give it as returnType=")
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return from_annotation(args[0], inside)
@@ -172,8 +186,9 @@ def from_annotation(hint: Any, inside: tuple[Any, ...] = ()) -> str:
         return _of_values(hint, args)
     if isinstance(hint, type) and hint in _SCALARS:
         return _SCALARS[hint]
-    if getattr(hint, "__module__", None) in ("pydantic.types", "pydantic.networks") and hint.__name__ in _OF_PYDANTIC:
-        return _OF_PYDANTIC[hint.__name__]
+    is_of_pydantic = getattr(hint, "__module__", None) in ("pydantic.types", "pydantic.networks")
+    if is_of_pydantic and (known := _OF_PYDANTIC.get(getattr(hint, "__name__", ""))):
+        return known
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return _of_values(hint, [member.value for member in hint])
     if (origin in (list, collections.abc.Sequence) and args) or (origin is tuple and args[1:] == (Ellipsis,)):
@@ -217,17 +232,17 @@ def _fields(hint: Any) -> dict[str, Any] | None:
         return {name: _annotation_of(hint, name, field) for name, field in hint.model_fields.items()}  # type: ignore[attr-defined]
     if dataclasses.is_dataclass(hint):
         names = [field.name for field in dataclasses.fields(hint)]
-    elif typing.is_typeddict(hint):
+    elif _is_typed_dict(hint):
         names = list(_annotations(hint))
     elif issubclass(hint, tuple) and hasattr(hint, "_fields"):
         names = list(getattr(hint, "_fields", ()))
     else:
-        if hasattr(hint, "__fields__") and hasattr(hint, "__validators__"):
+        if _is_model_of_pydantic_1(hint):
             raise UnknownTypeError(f"{hint.__name__} is a model of Pydantic 1; asyncudf reads those of Pydantic 2")
         return None
     hints = class_hints(hint)
     if missing := [name for name in names if name not in hints]:
-        raise UnknownTypeError(f"the annotation of {', '.join(missing)} in {hint!r} cannot be read")
+        raise UnknownTypeError(f"the annotation of {', '.join(missing)} in {hint!r} cannot be read: {_NOT_FOUND}")
     return {name: hints[name] for name in names}
 
 
@@ -236,13 +251,25 @@ def has_fields(hint: Any) -> bool:
     if not isinstance(hint, type):
         return False
     is_tuple = issubclass(hint, tuple) and hasattr(hint, "_fields")
-    return is_model(hint) or dataclasses.is_dataclass(hint) or typing.is_typeddict(hint) or is_tuple
+    is_class_of_models = is_model(hint) or _is_model_of_pydantic_1(hint)  # the latter to be refused as a type
+    return is_class_of_models or dataclasses.is_dataclass(hint) or _is_typed_dict(hint) or is_tuple
 
 
 def is_model(cls: type) -> bool:
     """Whether a class is a model of Pydantic, which is not imported here."""
-    # Not an attribute of the class alone: a class of the user's may have one of that name.
-    return any(base.__module__ == "pydantic.main" and base.__name__ == "BaseModel" for base in cls.__mro__)
+    # Not an attribute of the class alone: a class of the user's may have one of that name. Pydantic 1 has no such one.
+    return hasattr(cls, "model_fields") and any(
+        base.__module__ == "pydantic.main" and base.__name__ == "BaseModel" for base in cls.__mro__
+    )
+
+
+def _is_model_of_pydantic_1(cls: type) -> bool:
+    return not is_model(cls) and hasattr(cls, "__fields__") and hasattr(cls, "__validators__")
+
+
+def _is_typed_dict(hint: Any) -> bool:
+    # By name: typing.is_typeddict does not know those of typing_extensions, which Pydantic wants before Python 3.12.
+    return type(hint).__name__ == "_TypedDictMeta"
 
 
 def _annotation_of(model: Any, name: str, field: Any) -> Any:

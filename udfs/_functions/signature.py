@@ -312,7 +312,9 @@ def _resources(given: Any, name: str) -> dict[str, Callable[..., Any]]:
 
 def _returns(hint: Any, kind: FunctionKind, *, is_vectorized: bool) -> tuple[str | None, str | None]:
     """The DDL of one result, or of what a generator yields; or why the annotation does not tell it."""
-    if kind is FunctionKind.GENERATOR:
+    if isinstance(hint, str):  # it cannot be read
+        pass
+    elif kind is FunctionKind.GENERATOR:
         hint = next(iter(typing.get_args(hint)), None)
     elif is_vectorized and (typing.get_origin(hint) or hint) in (list, Sequence):
         # An answer for each row, a result or an exception.
