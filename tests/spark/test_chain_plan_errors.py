@@ -116,7 +116,7 @@ PLANS = {
         lambda s, df: AsyncStream(df.city),
         "AsyncStream takes a DataFrame, not Column<'city'>",
     ),
-    "a number for a type": (lambda s, df: s.map(len, 3), "a type is DDL such as .* or a DataType, not 3"),
+    "a number for a type": (lambda s, df: s.map(len, 3), "returnType must be DDL such as .*, a DataType, .* not 3"),
     "a tag without a name": (lambda s, df: OutputTag("", "int"), "an OutputTag needs a name, not ''"),
     "a side output of a side output": (
         lambda s, df: s.process(Passes()).side_output(LOG).side_output(LOG),
