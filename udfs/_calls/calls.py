@@ -433,6 +433,7 @@ class Calls:
         elif type(call) is Batch and outcomes[0] is failure and len(call.rows) > 1 and self._may_split(failure):
             self._take_apart(call, True, now)
             self._halve(call.rows, failure)
+            self._watch_each(call.rows)
         else:
             self.conclude(call, outcomes)
 
@@ -482,16 +483,20 @@ class Calls:
         for delay, rows in later.items():
             self._back_off(rows, delay)
         self._halve(to_split, error)
+        self._watch_each(call.rows)
 
     def _take_apart(self, call: Batch, has_failed: bool, now: float) -> None:
         """A call of many rows is over; its rows that are not done go on alone."""
         call.release()
         self.deadlines.stop(call)
-        for row in call.rows:
-            if row.deadline is not None:
-                timer = self._loop.call_later(row.deadline - now, self._expire_late, row)
-                row.trouble.timer = timer
         self.counts.ended_in_part(call, has_failed, now)
+
+    def _watch_each(self, rows: Sequence[Row]) -> None:
+        """Each row that goes on alone has a timer of its own, unless it has one from an earlier attempt."""
+        now = self.clock()
+        for row in rows:
+            if not row.is_over and row.deadline is not None and row.trouble.timer is None:
+                row.trouble.timer = self._loop.call_later(row.deadline - now, self._expire_late, row)
 
     def _may_split(self, error: BaseException | None) -> bool:
         """Whether a call that failed as a whole with this error is split, to find the rows because of which it did."""
