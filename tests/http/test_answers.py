@@ -103,6 +103,26 @@ def test_an_answer_in_json_has_a_code(body: Any, kind: type[HTTPStatusError], co
         assert other.code == code
 
 
+@pytest.mark.parametrize(
+    ("status", "delay", "wait"),
+    [
+        (429, "34.5s", 34.5),
+        (503, "2s", 2.0),
+        (400, "2s", None),
+        (429, "soon", None),
+        (429, None, None),
+        (429, "", None),
+    ],
+)
+def test_the_wait_may_be_in_the_body(status: int, delay: Any, wait: float | None) -> None:
+    """Google's services have it there, and no header for it."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({"error": {"code": status, "details": [{"retryDelay": delay}]}}, status=status)
+
+    assert error_of(answer).retry_after == wait
+
+
 def test_a_used_up_quota_ends_the_job() -> None:
     asked = 0
 

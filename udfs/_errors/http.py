@@ -137,6 +137,12 @@ def error_code(body: str) -> str:
     return next((code for code in codes if code in USED_UP), next(iter(codes), ""))
 
 
+def wait_in(body: Any) -> float | None:
+    """The seconds to wait that the error in a body asks for, as Google's `RetryInfo` does; None without any."""
+    delays = (_item(detail, "retryDelay") for _, _, details in _errors_in(body) for detail in details)
+    return next((wait for delay in delays if (wait := _until(delay, {})) is not None), None)
+
+
 def status_of(outcome: Any) -> int | None:
     """The HTTP status of a response, or of an exception, its causes and the exceptions in its group.
 
@@ -165,9 +171,9 @@ def retry_after(outcome: Any) -> float | None:
     """The seconds that a server asked to wait; None if it does not say.
 
     Reads the attribute `retry_after`, then of the headers of `outcome` (aiohttp, urllib) and of its `response` (httpx,
-    requests, botocore) `retry-after-ms`, `x-ms-retry-after-ms` and `Retry-After`, which has seconds or an HTTP date; of
-    a refusal also when its limit is reset. The exceptions that an exception was raised from count, as in `status_of`;
-    in a group the longest wait counts.
+    requests, botocore) `retry-after-ms`, `x-ms-retry-after-ms` and `Retry-After`, which has seconds or an HTTP date;
+    then the `retryDelay` in the body; of a refusal also when its limit is reset. The exceptions that an exception was
+    raised from count, as in `status_of`; in a group the longest wait counts.
 
     Never negative nor NaN; 0 for a time in the past; without an upper bound, so `inf` is possible.
     """
@@ -190,23 +196,34 @@ def limit_headers(response: Any) -> dict[str, str]:
 def _codes(outcome: Any) -> Iterator[str]:
     """The codes and types that an exception has, and those of the error that the body of its response describes."""
     yield from _texts((_code(outcome), *(_attribute(outcome, name) for name in ("type", "error_code", "reason"))))
+    for body in _bodies(outcome):
+        yield from _codes_in(body)
+
+
+def _bodies(outcome: Any) -> Iterator[Any]:
+    """The body of the response of an exception, as far as a client has read it: JSON, or what it has made of it."""
     response = _attribute(outcome, "response")
     read = _tried(lambda: response.content if response.is_stream_consumed is True else None)  # httpx's: no waiting
     for body in (_attribute(outcome, "body"), _attribute(outcome, "details"), response, read):
         if type(body) in (dict, list, str, bytes):
-            yield from _codes_in(body)
+            yield body
 
 
 def _codes_in(body: Any) -> Iterator[str]:
-    """Those of the error that a body describes: JSON, or what was read from it."""
+    for outer, error, details in _errors_in(body):
+        yield from _texts([error])
+        for holder in (error, outer, *details):
+            yield from _texts(_item(holder, name) for name in CODES)
+
+
+def _errors_in(body: Any) -> Iterator[tuple[Any, Any, list[Any]]]:
+    """The errors that a body describes: what each is in, the error itself, and its details."""
     if type(body) in (str, bytes):
         body = _tried(lambda: json.loads(body[:LONGEST_BODY]))
     for outer in body if type(body) is list else [body]:
         error = _item(outer, "error", "Error")
         details = _item(error, "details")
-        yield from _texts([error])
-        for holder in (error, outer, *(details if type(details) is list else [details])):
-            yield from _texts(_item(holder, name) for name in CODES)
+        yield outer, error, details if type(details) is list else [details]
 
 
 def _texts(values: Iterable[Any]) -> Iterator[str]:
@@ -250,6 +267,7 @@ def _waits(outcome: Any) -> Iterator[float | None]:
         for name in MILLISECONDS:
             yield None if (milliseconds := _number(headers.get(name))) is None else milliseconds / 1000
         yield _tried(lambda: _seconds(headers.get("retry-after"), headers))  # noqa: B023 - called here
+    yield from map(wait_in, _bodies(outcome))
 
 
 def _headers(outcome: Any) -> Iterator[dict[str, Any]]:

@@ -14,12 +14,15 @@ from urllib.parse import quote
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.http import (
     LEAST_ERROR,
+    TOO_MANY_REQUESTS,
+    UNAVAILABLE,
     USED_UP,
     error_code,
     limit_headers,
     refusal_of,
     status_of,
     used_up_quota,
+    wait_in,
 )
 from .._errors.http import retry_after as asked_wait
 from .._errors.records import is_fatal
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     import aiohttp
 
 
-TOO_MANY_REQUESTS = 429
 RETRYABLE = (408, 425)  # request timeout, too early
 NOT_RETRYABLE = (501, 505)  # not implemented, HTTP version not supported: the next call gets the same
 BODY_LENGTH = 300  # characters that are shown; error pages are long, and their first line says the same
@@ -274,6 +276,8 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
     finally:
         response.close()  # closes the connection only if the body is not at its end
     wait = asked_wait(response)
+    if wait is None and status in (TOO_MANY_REQUESTS, UNAVAILABLE):
+        wait = wait_in(body)
     kind = ThrottledError if refusal_of(response) is not None else error_class(status, wait)
     if getattr(response, "may_renew", False):  # a 401, and the session has a new token for the next attempt
         kind = RetryableError
