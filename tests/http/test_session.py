@@ -382,6 +382,7 @@ def test_when_a_task_is_over_its_connections_are_closed(
         return {"ssl": context}
 
     factory_options = {"on_executor": trusting} if tls else {}
+    gc.collect()  # what other tests have left
     with serving(handler, tls_context if tls else None) as url, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         options: dict[str, Any] = {"resources": http.session(url, **factory_options), "returnType": "map<string,int>"}

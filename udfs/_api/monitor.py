@@ -50,6 +50,7 @@ class Run:
         self._began: float | None = None
         self._since = 0.0
         self._ended: float | None = None
+        self._error = ""
         self._progress = progress
         self._shown: _Progress | None = None
 
@@ -70,6 +71,7 @@ class Run:
     ) -> None:
         assert self._began is not None
         self._ended = time.monotonic()
+        self._error = "" if exc_type is None else exc_type.__name__
         try:
             self._add_last()
         finally:
@@ -141,6 +143,30 @@ class Run:
         from .._reports.run_report import run_report
 
         run_report(self.metrics, Path(path))
+
+    def manifest(self) -> dict[str, Any]:
+        """What an orchestrator has to know of the run, as plain values that JSON can hold.
+
+        - `asyncudf`, its version; `began` (in UTC, by ISO 8601); `seconds`.
+        - `complete`: whether the block has ended without an error, and every row was called or needed no call. Rows
+          that failed under `on_error` are done too, and are in `failures`; rows that `on_spent` left out are not.
+        - `reason`: None for a run that is complete; else what ended it: "budget", "max_calls", "max_failures",
+          "breaker", "quota", "on_error", "running", or an error.
+        - `exit_code`: 0 if it is complete; 75 (which says "try again later") if a budget, a limit or a quota has ended
+          it; 1 for all else. `sys.exit(run.manifest()["exit_code"])` tells it to what has started the program.
+        - `rows`, `failures`, `unpaid`, `calls`, `spent` (by unit): of all functions together. What task attempts did
+          that failed counts in `calls` and `spent` only.
+        - `functions`, each with its label as `function`, its `name`, and the same figures and `reason`.
+
+        >>> import asyncudf
+        >>> def load(spark, df):
+        ...     with asyncudf.monitor(spark) as run:
+        ...         df.write.parquet("out")
+        ...     return run.manifest()
+        """
+        from .._reports.manifest import manifest
+
+        return manifest(self.metrics, self._error)
 
     def to_df(self) -> DataFrame:
         """A row for each function and task, of the 200 longest of each function."""

@@ -662,7 +662,9 @@ class Calls:
                     return
                 result = self._policy.result(outcome, call.attempt, call.elapsed(self.clock()))
                 self.counts.failed(result)
-                if type(outcome) is not BudgetSpentError:
+                if type(outcome) is BudgetSpentError:
+                    self.counts.unpaid()
+                else:
                     failed.append(outcome)
                 completed.append((result,))
             else:

@@ -123,6 +123,7 @@ class ErrorPolicy:
             "account has a quota"
         )
         fatal.__cause__ = error
+        fatal.option = "quota"
         return fatal
 
     def task_error(self, error: BaseException, attempt: int, rows: Sequence[Any]) -> BaseException:
@@ -180,6 +181,10 @@ class CallCounts:
         self._counters.totals.failures += 1
         if isinstance(result, SideRecord):
             self._counters.totals.dead_letters += 1
+
+    def unpaid(self) -> None:
+        """A row that has failed was not called."""
+        self._counters.totals.unpaid += 1
 
     def call_failed(self) -> None:
         """A call ends with rows that have failed."""

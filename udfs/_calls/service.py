@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -84,7 +84,6 @@ class Service:
         self._options = options
         self._pool = pool
         self._costs = costs
-        self._may_spend = spec.has_context
         self._spending: list[BudgetGate] = []  # of the budgets
         settles = [limit.settle for limit in options.rate_limit] + [budget.settle for budget in options.budgets]
         self._settles = [*map(callable, settles)]
@@ -151,8 +150,8 @@ class Service:
         options, gates = self._options, list[Gate]()
         if (total := options.job_capacity) is not None:
             gates.append(ShareGate(self._pool, lambda: total, lambda: None))
-        for budget, is_settled in self._budgets():
-            gates.append(self._budget_gate(budget, TaskBudget(budget.amount, is_settled=is_settled)))
+        for budget in options.budgets:
+            gates.append(self._budget_gate(budget, TaskBudget(budget.amount, is_settled=budget.is_settled)))
         if options.rate_limit:
             gates.append(
                 PermitGate(
@@ -163,11 +162,6 @@ class Service:
                 )
             )
         return gates
-
-    def _budgets(self) -> Iterator[tuple[Budget, bool]]:
-        """The budgets, and of each whether an attempt may cost less than it has reserved."""
-        for budget in self._options.budgets:
-            yield budget, budget.unit != CALLS and (budget.settle is not None or self._may_spend)
 
     def _budget_gate(self, budget: Budget, amount: SharedAmount) -> BudgetGate:
         place = len(self._options.rate_limit) + len(self._spending)
@@ -227,11 +221,11 @@ class Service:
             demand = lambda: (self._pool.in_flight, operator.wanted_calls())  # noqa: E731
             share = running(CapacityShare(link, names.share(total), total, demand))
             gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
-        for (budget, is_settled), ledger in zip(self._budgets(), ledgers, strict=True):
+        for budget, ledger in zip(options.budgets, ledgers, strict=True):
             # The budget of a name is that of all who use the name; else it is of one query.
             name = f"{query}:{budget.unit}" if budget.name is None else f"{budget.name}:{budget.unit}"
             keys = [link.key(kind, name, for_all=budget.name is not None) for kind in ("budget", "holders")]
-            amount = SharedBudget(link, keys, budget.amount, is_settled=is_settled, ledger=ledger)
+            amount = SharedBudget(link, keys, budget.amount, is_settled=budget.is_settled, ledger=ledger)
             gates.append(self._budget_gate(budget, running(amount)))
         if limits := options.rate_limit:
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]

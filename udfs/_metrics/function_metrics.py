@@ -75,6 +75,11 @@ class FunctionMetrics:
         "Rows that went to the side output of those that failed.", unit="row", noun=("dead letter",),
         in_frame=True, in_log=True, in_summary=5, on_page=2, is_bad=True, export="dead_letters",
     )  # fmt: skip
+    unpaid: int = _figure(
+        "Rows that were not called because a budget was spent; they are failed rows too.", unit="row",
+        noun=("row not called, as a budget was spent", "rows not called, as a budget was spent"),
+        in_frame=True, in_log=True, in_summary=10, on_page=7, is_bad=True, export="unpaid_rows",
+    )  # fmt: skip
     store_hits: int = _figure(
         "Rows answered from the store.", noun=("store hit",), in_frame=True, in_log=True, in_summary=7, outcome="hit"
     )

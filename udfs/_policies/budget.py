@@ -77,6 +77,11 @@ class Budget:
         """Whether what a call may cost is learnt from those before it."""
         return self.reserve is None and self.unit != CALLS
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether what an attempt did cost is known at its end only; it counts in `spent` then."""
+        return self.unit != CALLS
+
     @classmethod
     def all_of(cls, value: Any, name: str) -> tuple[Budget, ...]:
         """What the option `budget=` accepts: None, one budget or several."""

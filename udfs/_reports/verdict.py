@@ -188,6 +188,11 @@ def _end_of(f: FunctionFigures, what: str) -> Cause | None:
             return Cause(f"{ended}: more rows failed than it allows{often}", change)
         case "max_calls":
             return Cause(f"{ended}: all these calls were made, and rows are left", "a higher one goes further")
+        case "budget":
+            return Cause(f"{ended}: it is spent, and rows are left", "a larger one goes further")
+        case "quota":
+            seen = f"a quota of the service that is used up ended {what}"
+            return Cause(seen, "run it again when the account has a quota")
         case "breaker":
             seen = f"{ended}: the service gave no answer for its max_open{often}"
             return Cause(seen, "run it again when the service works")
