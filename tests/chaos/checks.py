@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tests.chaos.services import Call
-from tests.chaos.shapes import Shape, result_of
+from tests.chaos.shapes import DEAREST, Shape, price_of, result_of
 
 __all__ = ("CHECKS", "Event", "Job", "Run", "faults_of", "it_failed_with_reason")
 
@@ -64,7 +64,16 @@ class Job:
         return [event for event in self.events if event.pids]
 
     def calls_of(self, run: Run) -> list[Call]:
-        return [call for call in self.calls if run.began <= call.began and call.run == run.number]
+        return [call for call in self.requests if run.began <= call.began and call.run == run.number]
+
+    @property
+    def requests(self) -> list[Call]:
+        return [call for call in self.calls if call.leads]
+
+    def bill(self, *runs: Run) -> int:
+        """Credits for all that the service has answered, in these runs."""
+        numbers = {run.number for run in runs}
+        return sum(price_of(n) for call in self.calls if call.outcome == "ok" and call.run in numbers for n in call.ns)
 
     @property
     def delay(self) -> float:
@@ -107,6 +116,10 @@ def it_failed_with_reason(job: Job) -> Iterator[str]:
         allowed.append(r"more than max_failures= allows")
         if job.is_predictable and shape.partitions == 1 and whole:  # without a coordinator each task counts for itself
             required = required or f"max_failures={shape.options['max_failures']}"
+    if shape.is_short:
+        allowed.append(r"of its budget of")
+    if shape.entry == "sink" and (shape.is_short or failing > 0.4 * shape.rows or not job.is_predictable):
+        allowed.append(r"SinkError|more than max_failures= allows")
     if job.happened("cancel"):
         allowed.append(r"(?i)cancel")
         required = ""
@@ -163,6 +176,12 @@ def _rows(job: Job, rows: pd.DataFrame, letters: pd.DataFrame | None, run: Run) 
             yield f"fewer than {shape.copies} results: {_some(halves)}"
     if shape.is_ordered and not shape.streaming and not rows["id"].is_monotonic_increasing:
         yield "the rows are not in the order of the input"
+    if shape.entry == "sink":
+        acknowledged = {n for call in job.calls if call.outcome == "ok" for n in call.ns}
+        if unwritten := set(good["n"]) - acknowledged:
+            yield f"written, though the service has not acknowledged them: {_some(unwritten)}"
+    if shape.is_short:  # rows that were not called are among those without a result
+        return
     failed = set(bad["n"]) - shape.hopeless
     if shape.form == "postgres" and job.is_predictable:
         answered = failed
@@ -183,9 +202,9 @@ def no_limit_is_passed(job: Job) -> Iterator[str]:
     """By the service's count: rate, calls in flight in each task and in the job, calls in all."""
     options = job.shape.options
     slots = 400 if options["capacity"] == "auto" else options["capacity"]
-    intervals = [_interval(call, job) for call in job.calls] if job.shape.form != "postgres" else []
+    intervals = [_interval(call, job) for call in job.requests] if job.shape.form != "postgres" else []
     of_pid: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for call, interval in zip(job.calls, intervals, strict=False):
+    for call, interval in zip(job.requests, intervals, strict=False):
         of_pid[call.pid].append(interval)
     for pid, those in of_pid.items() if job.shape.form != "thread" else ():
         if (peak := _peak(those)) > slots:
@@ -196,7 +215,7 @@ def no_limit_is_passed(job: Job) -> Iterator[str]:
         permits, burst = options["rate_limit"]
         share = 0.1 if job.shape.form == "thread" else 0.02
         bound = permits + (max(1, 0.02 * permits) if burst is None else burst) + max(1, math.ceil(share * permits))
-        times = sorted(call.began for call in job.calls)
+        times = sorted(call.began for call in job.requests)
         most = max((index + 1 - bisect_left(times, time - 1.0) for index, time in enumerate(times)), default=0)
         if most > bound and not job.shape.restarts:
             yield f"{most} calls in a second, with RateLimit({permits}, burst={burst}), which allows {bound:g}"
@@ -204,6 +223,24 @@ def no_limit_is_passed(job: Job) -> Iterator[str]:
         for run in job.runs:
             if (count := len(job.calls_of(run))) > options["max_calls"]:
                 yield f"{count} calls in run {run.number}, with max_calls={options['max_calls']}"
+
+
+def no_budget_is_passed(job: Job) -> Iterator[str]:
+    """By the service's bill; and where rows were left out, no call could have been paid for."""
+    if "budget" not in job.shape.options or job.happened("coordinator", "redis", "redis stops", "disk"):
+        return
+    amount, on_spent = job.shape.options["budget"]
+    is_kept = job.shape.store in ("disk", "redis")
+    if job.shape.restarts and not is_kept:  # each driver has a budget of its own
+        return
+    for runs in [job.runs] if is_kept else [[run] for run in job.runs]:
+        bill = job.bill(*runs)
+        if bill > amount and not job.shape.streaming:
+            yield f"run {runs[-1].number}: {bill} credits are billed, of {amount}"
+        run = runs[-1]
+        unpaid = run.figures.get("unpaid", 0)
+        if unpaid and on_spent != "raise" and not job.events and bill <= amount - DEAREST:
+            yield f"run {run.number}: {unpaid} rows were not called, though {amount - bill} credits are left"
 
 
 def _interval(call: Call, job: Job) -> tuple[float, float]:
@@ -345,6 +382,7 @@ CHECKS: tuple[Callable[[Job], Iterator[str]], ...] = (
     it_failed_with_reason,
     each_row_is_there_once,
     no_limit_is_passed,
+    no_budget_is_passed,
     what_is_paid_is_not_called_again,
     it_stopped,
     the_figures_are_right,

@@ -32,6 +32,7 @@ from asyncudf import (
     AsyncFunction,
     AsyncStream,
     AsyncUDF,
+    Budget,
     CircuitBreaker,
     RateLimit,
     ResultFuture,
@@ -39,13 +40,15 @@ from asyncudf import (
     RetryStrategy,
     RuntimeContext,
     async_pandas_udf,
+    async_sink,
     http,
     monitor,
     ordered_wait,
+    stream_sink,
     unordered_wait,
 )
 from tests.chaos.checks import Run
-from tests.chaos.shapes import NULL_ROW, NULL_ROWS, Shape
+from tests.chaos.shapes import DEAREST, NULL_ROW, NULL_ROWS, Shape, price_of, result_of
 from tests.kit.leftovers import leftovers
 
 __all__ = ("Place", "run_once")
@@ -101,6 +104,11 @@ def function_of(shape: Shape, place: Place, run: int) -> AsyncUDF[Any, Any]:
     async def batch(n: pd.Series, session: aiohttp.ClientSession, stacks: None) -> pd.Series:
         return pd.Series(await asked(session, n.tolist()))
 
+    async def bulk(n: pd.Series, session: aiohttp.ClientSession, stacks: None) -> list[int | Exception]:
+        async with session.get(place.path(run, time.time(), n)) as response:
+            await http.raise_for_status(response)
+            return [answer_of(status, value) for status, value in await response.json()]
+
     async def many(n: int, session: aiohttp.ClientSession, stacks: None) -> AsyncIterator[int]:
         (value,) = await asked(session, [n])
         yield value
@@ -141,11 +149,30 @@ def function_of(shape: Shape, place: Place, run: int) -> AsyncUDF[Any, Any]:
         async def close(self) -> None:
             await self.stack.aclose()
 
-    made = {"row": row, "batch": batch, "many": many, "thread": thread, "postgres": postgres, "class": Asking()}
+    made = {
+        "row": row,
+        "batch": batch,
+        "bulk": bulk,
+        "many": many,
+        "thread": thread,
+        "postgres": postgres,
+        "class": Asking(),
+    }
     options = options_of(shape, place)
     if shape.form != "class":
         options["resources"] = resources
     return async_pandas_udf(made[shape.form], "long", version=place.key, **options)
+
+
+def answer_of(status: int, value: int) -> int | Exception:
+    return value if status == 200 else http.error_for(status, retry_after=1.0 if status == 429 else None)
+
+
+def cost_of(n: int, outcome: Any) -> float:
+    """What the service has billed for a call, as far as its caller can tell."""
+    if isinstance(outcome, http.HTTPStatusError):
+        return 0.0
+    return DEAREST if isinstance(outcome, BaseException) else price_of(n)
 
 
 def options_of(shape: Shape, place: Place) -> dict[str, Any]:
@@ -160,6 +187,12 @@ def options_of(shape: Shape, place: Place) -> dict[str, Any]:
         options["rate_limit"] = RateLimit(permits, burst=burst)
     if "breaker" in options:
         options["breaker"] = CircuitBreaker(open_for=0.5, max_open=60)
+    if "max_batch_weight" in options:
+        options["batch_weight"] = price_of
+    if "budget" in options:
+        amount, options["on_spent"] = options["budget"]
+        name = place.key if shape.store in ("disk", "redis") else None
+        options["budget"] = Budget(amount, "credits", DEAREST, cost_of, name)
     if shape.store == "executor":
         options["store"] = ResultStore.executor()
     elif shape.store == "disk":
@@ -234,11 +267,40 @@ def run_once(spark: SparkSession, shape: Shape, place: Place, run: int) -> None:
         if letters is not None:
             letters.to_parquet(folder / f"letters-{to}.parquet")
 
+    def written(letters: pd.DataFrame, to: str) -> None:
+        """A sink has no rows: those that are not among the dead letters are written."""
+        ids = pd.Series(range(shape.rows))
+        ids = ids[~ids.isin(letters["id"])]
+        n = (ids % shape.distinct).astype("Int64").mask(ids.isin(shape.null_rows))
+        rows = pd.DataFrame({"id": ids, "n": n, "value": n.map(result_of, na_action="ignore"), "error": None})
+        rows.to_parquet(folder / f"rows-{to}.parquet")
+
+    def kept(letters: DataFrame, to: str) -> pd.DataFrame:
+        frame = letters.selectExpr("id", "n", "error.type AS error").toPandas()
+        frame.to_parquet(folder / f"letters-{to}.parquet")
+        return frame
+
+    if shape.entry == "sink" and not shape.streaming:
+        report = async_sink(numbers(spark, shape, place), function, "n")
+        letters = kept(report.dead_letters, str(run))
+        told = (report.failed, report.written + report.reused + report.skipped)
+        if told != (len(letters), shape.rows - len(letters)):
+            raise RuntimeError(f"{report} with {len(letters)} dead letters of {shape.rows} rows")
+        written(letters, str(run))
+        return
     if not shape.streaming:
         write(enriched(spark, numbers(spark, shape, place), shape, function), str(run))
         return
     source = numbers(spark, shape, place)
     checkpoint = f"{folder}/checkpoint-{run}"
+    if shape.entry == "sink":
+        sink = stream_sink(function, "n", dead_letters=lambda df, batch: kept(df, f"{run}-{batch}"))
+        source.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+        files = [*folder.glob(f"letters-{run}-*.parquet")]
+        written(pd.concat(map(pd.read_parquet, files)) if files else pd.DataFrame({"id": []}), str(run))
+        return
     if shape.options["on_error"] == "dead_letter":
         writer = source.writeStream.foreachBatch(
             lambda df, batch: write(enriched(spark, df, shape, function), f"{run}-{batch}")
@@ -271,7 +333,7 @@ def figures(run: Any) -> dict[str, int]:
     """What the monitor has counted: rows and dead letters of tasks that count, calls of all tasks."""
     functions = run.metrics["functions"]
     everything = [*functions, *(one["failed_attempts"] for one in functions)]
-    told = {name: sum(one[name] for one in functions) for name in ("rows", "dead_letters")}
+    told = {name: sum(one[name] for one in functions) for name in ("rows", "dead_letters", "unpaid")}
     return told | {name: sum(one[name] for one in everything) for name in ("attempts", *UNSENT)}
 
 

@@ -27,6 +27,9 @@ from tests.kit.http_services import serving
 __all__ = ("Call", "Ledger", "Services", "services")
 
 
+STATUSES = {"error": 500, "hopeless": 404, "refused": 429, "outage": 503}
+
+
 class Call:
     """A call as the service has seen it.
 
@@ -35,11 +38,13 @@ class Call:
         ended: when the service was done with it; infinite as long as it is not.
         arrived: when the service got it.
         outcome: what `Service.answer` says, "refused", "outage", or "gone": nobody waited any more.
+        leads: whether it is the first of its request: one in bulk is a call for each of its rows.
     """
 
-    __slots__ = ("arrived", "began", "ended", "ns", "outcome", "pid", "run")
+    __slots__ = ("arrived", "began", "ended", "leads", "ns", "outcome", "pid", "run")
 
-    def __init__(self, run: int, pid: int, began: float, ns: tuple[int, ...]) -> None:
+    def __init__(self, run: int, pid: int, began: float, ns: tuple[int, ...], *, leads: bool = True) -> None:
+        self.leads = leads
         self.run, self.pid, self.began, self.ns = run, pid, began, ns
         self.arrived = time.time()
         self.ended = float("inf")
@@ -94,8 +99,11 @@ class Services:
         assert transport is not None
         self._connections.add(transport)
         self._loop = asyncio.get_running_loop()
-        key, run, pid, began, ns = request.path[1:].split("/")
-        call = Call(int(run), int(pid), float(began), tuple(map(int, ns.split(","))))
+        key, run, pid, began, listed = request.path[1:].split("/")
+        ns = tuple(map(int, listed.split(",")))
+        if self.ledgers[key].shape.form == "bulk":
+            return await self._answer_each(self.ledgers[key], int(run), int(pid), float(began), ns)
+        call = Call(int(run), int(pid), float(began), ns)
         try:
             outcome, seconds = self.ledgers[key].begin(call)
             await asyncio.sleep(3600 if outcome == "hang" else seconds)
@@ -104,10 +112,25 @@ class Services:
             call.ended = time.time()
         if outcome == "drop":
             transport.abort()
-        status = {"error": 500, "hopeless": 404, "refused": 429, "outage": 503}.get(outcome, 200)
+        status = STATUSES.get(outcome, 200)
         headers = {"Retry-After": "1"} if outcome == "refused" else {}
         text = ",".join(str(result_of(n)) for n in call.ns) if status == 200 else outcome
         return web.Response(text=text, status=status, headers=headers)
+
+    async def _answer_each(
+        self, ledger: Ledger, run: int, pid: int, began: float, ns: tuple[int, ...]
+    ) -> web.StreamResponse:
+        """A request in bulk: the status of each row, and its result."""
+        calls = [Call(run, pid, began, (n,), leads=not place) for place, n in enumerate(ns)]
+        try:
+            answers = [ledger.begin(call) for call in calls]
+            await asyncio.sleep(max(seconds for _, seconds in answers))
+            for call, (outcome, _) in zip(calls, answers, strict=True):
+                call.outcome = outcome
+        finally:
+            for call in calls:
+                call.ended = time.time()
+        return web.json_response([[STATUSES.get(one.outcome, 200), result_of(one.ns[0])] for one in calls])
 
     def open_connections(self) -> int:
         self._connections = {one for one in self._connections.copy() if not one.is_closing()}

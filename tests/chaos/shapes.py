@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ("ACCIDENTS", "Accident", "Service", "Shape", "million", "result_of")
+__all__ = ("ACCIDENTS", "DEAREST", "Accident", "Service", "Shape", "million", "price_of", "result_of")
 
 # What may happen to a job, and what the report calls it.
 ACCIDENTS = {
@@ -90,14 +90,23 @@ def result_of(n: int) -> int:
     return 10 * n + 7
 
 
+DEAREST = 3  # credits, the most that a call for an argument costs
+
+
+def price_of(n: int) -> int:
+    """What the service bills for an answer, in credits."""
+    return 1 + n % DEAREST
+
+
 @dataclass(frozen=True)
 class Shape:
     """A job. Row i of `rows` asks for the argument i % distinct; with `on_null_input` every seventh asks for NULL.
 
     Attributes:
         entry: the entry point.
-        form: of the function: "row", "batch" (vectorized), "many" (two results per row), "class" (an `AsyncFunction`),
-            "thread" (a plain `def`), "postgres" (vectorized, on PostgreSQL).
+        form: of the function: "row", "batch" (vectorized), "bulk" (the same, with an answer for each row), "many" (two
+            results per row), "class" (an `AsyncFunction`), "thread" (a plain `def`), "postgres" (vectorized, on
+            PostgreSQL).
         options: those of the function that are plain values.
         store: "executor", "disk", "redis" or none.
         limit: the LIMIT behind the function; 0: none.
@@ -144,6 +153,11 @@ class Shape:
         return 2 if self.form == "many" else 1
 
     @property
+    def is_short(self) -> bool:
+        """Whether the budget does not suffice for all rows."""
+        return "budget" in self.options and self.options["budget"][0] < 3 * DEAREST * self.rows
+
+    @property
     def is_ordered(self) -> bool:
         return bool(self.options["output_mode"] == "ordered")
 
@@ -170,26 +184,29 @@ class Shape:
 
 def _random(chance: random.Random, seed: int) -> Shape:
     """A shape in which all that is combined may be combined."""
-    entry = chance.choice(["column", "sql", "operator", "operator", "table function", "chain", "chain"])
+    entry = chance.choice(["column", "sql", "operator", "operator", "table function", "chain", "chain", "sink", "sink"])
     in_order = entry in ("column", "sql")
-    forms = ["row", "row", "row", "batch", "thread", "postgres"] + ([] if in_order else ["many", "class"])
-    form = chance.choice(forms)
+    forms = ["row", "row", "row", "batch", "bulk", "thread", "postgres"] + ([] if in_order else ["many", "class"])
+    form = chance.choice(["row", "bulk", "bulk"] if entry == "sink" else forms)
     streaming = entry != "table function" and chance.random() < 0.15
     store = "" if form == "postgres" else chance.choice(["", "", "", "executor", "disk", "redis"])
     rows = chance.choice([1, 40, 200, 200, 500, 500, 1000, 1000])
     distinct = max(1, rows // chance.choice([1, 2, 10]) if store else rows)
     cluster = chance.random() < 0.3
     on_error = chance.choice(["raise", "null", "capture"] + (["dead_letter"] * 3 if entry == "chain" else []))
+    on_error = "dead_letter" if entry == "sink" else on_error
     options: dict[str, Any] = {
-        "output_mode": "ordered" if in_order else chance.choice(["ordered", "unordered"]),
+        "output_mode": "ordered" if in_order or entry == "sink" else chance.choice(["ordered", "unordered"]),
         "capacity": chance.choice([1 if rows < 100 else 10, 5, 20, 50, "auto"]),
         "on_error": on_error,
         "timeout": 90.0,
     }
     if entry == "table function" and form != "many":  # an ordered one would be a SQL function
         options["output_mode"] = "unordered"
-    if form in ("batch", "postgres"):
+    if form in ("batch", "bulk", "postgres"):
         options |= {"batch_size": chance.choice([1, 7, 50]), "batch_linger": chance.choice([None, 0.02])}
+    if form == "bulk" and chance.random() < 0.3:
+        options["max_batch_weight"] = chance.choice([2, 20])
     mercy = chance.choice([1, 3, 5])
     options["retry"] = mercy
     options["attempt_timeout"] = chance.choice([1.0, 2.0])
@@ -197,16 +214,17 @@ def _random(chance: random.Random, seed: int) -> Shape:
         seed=seed,
         seconds=chance.choice([0.002, 0.02, 0.05]),
         error=chance.choice([0.0, 0.1, 0.3]),
-        hang=chance.choice([0.0, 0.0, 0.05]) / (1 if rows < 1000 else 3),
+        # A bulk request that has no answer is one of all of its rows, so that a row may have none more often.
+        hang=0.0 if form == "bulk" else chance.choice([0.0, 0.0, 0.05]) / (1 if rows < 1000 else 3),
         refuse=chance.choice([0.0, 0.0, 0.05]),
-        drop=0.0 if form in ("thread", "postgres") else chance.choice([0.0, 0.0, 0.05]),
+        drop=0.0 if form in ("thread", "bulk", "postgres") else chance.choice([0.0, 0.0, 0.05]),
         hopeless=0.0 if form in ("batch", "postgres") else chance.choice([0.0, 0.02 if on_error != "raise" else 0.005]),
         mercy=mercy,
     )
     if chance.random() < 0.5:
         options |= _limits(chance, rows, form)
     limit = 0
-    if not streaming and not in_order and on_error != "dead_letter" and chance.random() < 0.1:
+    if not streaming and not in_order and on_error != "dead_letter" and entry != "sink" and chance.random() < 0.1:
         limit = 1 + rows // 10
     accidents = _accidents(
         chance, distinct // options.get("batch_size", 1), cluster=cluster, store=store, options=options
@@ -232,6 +250,9 @@ def _random(chance: random.Random, seed: int) -> Shape:
     )
     if chance.random() < 0.25:
         options["on_null_input"] = "null"
+    if form in ("row", "bulk") and chance.random() < 0.3:
+        left_out = "dead_letter" if on_error == "dead_letter" else "null"
+        options["budget"] = [chance.choice([1, 4 * DEAREST]) * max(rows, 10), chance.choice([left_out, "raise"])]
     if on_error != "raise" and chance.random() < 0.3:
         options["max_failures"] = chance.choice([0, 3, rows])
     return shape
@@ -253,7 +274,7 @@ def _limits(chance: random.Random, rows: int, form: str) -> dict[str, Any]:
 def _accidents(
     chance: random.Random, calls: int, *, cluster: bool, store: str, options: dict[str, Any]
 ) -> tuple[Accident, ...]:
-    limited = options.keys() & {"rate_limit", "job_capacity", "max_calls"}
+    limited = options.keys() & {"rate_limit", "job_capacity", "max_calls", "budget"}
     kinds = ["worker", "worker", "driver", "driver alone", "connections", "cancel"]
     kinds += ["executor"] * 3 * cluster + ["coordinator"] * 3 * bool(limited) + ["disk"] * 3 * (store == "disk")
     kinds += ["redis", "redis", "redis stops"] * (store == "redis") + ["outage"] * ("breaker" in options) * 3
@@ -266,9 +287,38 @@ def _accidents(
     return tuple(Accident(kind, int(calls * chance.uniform(0.05, 0.8))) for kind in chosen)
 
 
-def million(seed: int, rows: int = 1_000_000) -> Shape:
-    """A large job: a tenth of the calls fails, a twentieth hangs, and workers are killed."""
+def million(seed: int, rows: int = 1_000_000, *, sink: bool = False) -> Shape:
+    """A large job: a tenth of the calls fails, a twentieth hangs, and workers are killed.
+
+    Args:
+        sink: write the rows in bulk, with a store, on two executors; one is killed too, and once the driver.
+    """
     chance = random.Random(seed)
+    if sink:
+        kills = ["worker"] * 8 + ["executor", "driver"]
+        return Shape(
+            seed=seed,
+            rows=rows,
+            distinct=rows,
+            partitions=40,
+            batch=10_000,
+            cluster=True,
+            entry="sink",
+            form="bulk",
+            options={
+                "output_mode": "ordered",
+                "capacity": 10,
+                "on_error": "dead_letter",
+                "timeout": 90.0,
+                "attempt_timeout": 10.0,
+                "retry": 5,
+                "batch_size": 500,
+            },
+            service=Service(seed=seed, seconds=0.05, error=0.02, refuse=0.01, hopeless=0.001, mercy=5),
+            # More calls than rows / 500: those for what was refused.
+            accidents=tuple(Accident(kind, int(rows / 500 * chance.uniform(0.05, 0.9))) for kind in kills),
+            minutes=40.0,
+        )
     return Shape(
         seed=seed,
         rows=rows,

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.chaos.checks import CHECKS, Event, Job, Run, faults_of, it_failed_with_reason
+from tests.chaos.checks import CHECKS, Event, Job, Run, faults_of, it_failed_with_reason, no_budget_is_passed
 from tests.chaos.services import Call
 from tests.chaos.shapes import Service, Shape, million, result_of
 
@@ -140,7 +140,27 @@ def test_a_fault_is_found(name: str) -> None:
 
 
 def test_every_check_is_tested() -> None:
-    assert {check for check, _ in DAMAGES.values()} == {check.__name__ for check in CHECKS}
+    tested = {check for check, _ in DAMAGES.values()} | {no_budget_is_passed.__name__}
+    assert tested == {check.__name__ for check in CHECKS}
+
+
+@pytest.mark.parametrize(("amount", "unpaid", "holds"), [(39, 0, True), (38, 0, False), (41, 2, True), (42, 2, False)])
+def test_a_budget_is_not_passed_and_is_used(amount: int, unpaid: int, holds: bool) -> None:
+    """Twenty answers cost 39 credits, and one costs 3 at most."""
+    job = good_job(budget=[amount, "null"])
+    job.runs[0].figures["unpaid"] = unpaid
+    assert ([*no_budget_is_passed(job)] == []) == holds
+
+
+def test_a_sink_has_written_what_the_service_has_acknowledged() -> None:
+    job = good_job()
+    job.shape = replace(job.shape, entry="sink", form="bulk")
+    for one in job.calls:
+        one.leads = one is job.calls[0]
+    job.runs[0].figures = figures(1)
+    assert faults_of(job) == []
+    job.calls[3].outcome = "refused"
+    assert "each_row_is_there_once" in dict(faults_of(job))
 
 
 @pytest.mark.parametrize(
