@@ -982,7 +982,7 @@ def test_advice_for_a_service_that_takes_few_is_not_taken_back(capacity: int) ->
     assert "capacity=" not in again
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "observe.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "slow.md").read_text()
 
 
 @pytest.mark.parametrize(
