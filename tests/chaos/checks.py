@@ -327,7 +327,8 @@ def _excuses(job: Job) -> Iterator[_Excuse]:
             yield _Excuse((time - written, time + STOPPED), (time, later))
         elif pids:
             yield _Excuse((time - written, later), (time, later), pids)
-    if job.shape.options["on_error"] == "raise":  # the task has failed, and a plain def went on in its thread
+    if job.shape.options["on_error"] == "raise" or "max_failures" in job.shape.options:
+        # The task has failed: it did not see answers on their way, and a plain def went on in its thread.
         for call in job.calls:
             if call.outcome == "hopeless":
                 yield _Excuse((call.ended, later), always, frozenset({call.pid}))
