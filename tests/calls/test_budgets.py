@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asyncudf import (
@@ -403,3 +403,40 @@ def test_the_amount_is_never_passed(amount: int, capacity: int, size: int | None
         budget=Budget(amount, reserve=lambda x: 2.0, settle=settle), **options,
     )  # fmt: skip
     assert billed <= amount
+
+
+@example(costs=[0.9] * 20, reserve=0.1, calls=9.5, capacity=3, failing=1)
+@given(
+    costs=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=40),
+    reserve=st.sampled_from([0.1, 0.3, 1e-9, 7.0]),
+    calls=st.floats(0.2, 50.0),
+    capacity=st.sampled_from([1, 3, 20]),
+    failing=st.sampled_from([1, 2, 5]),
+)
+def test_whatever_calls_cost_the_amount_holds_and_is_used(
+    costs: list[float], reserve: float, calls: float, capacity: int, failing: int
+) -> None:
+    """Sums of floats are seldom 0 again: rows waited for ever for what was left of reservations that were over."""
+    billed = 0.0
+
+    async def ask(row: int) -> int:
+        nonlocal billed
+        await asyncio.sleep(0.1 + row % 3)
+        billed += cost(row)
+        if row % failing == 1:
+            raise ConnectionError
+        return row
+
+    def cost(row: int, outcome: object = None) -> float:
+        return costs[row] * reserve
+
+    amount = calls * reserve
+    budget = Budget(amount, reserve=reserve, settle=cost)
+    retry = RetryStrategy.fixed_delay(2, 0.5)
+    rows = range(len(costs))
+    found = run_rows(
+        ask, rows, capacity=capacity, budget=budget, retry=retry, on_spent="null", on_error="capture", timeout=1e4
+    )
+    assert billed <= amount * (1 + 1e-6)
+    if any(one["error"] and one["error"]["type"] == "BudgetSpentError" for one in found):
+        assert billed > amount - reserve * (1 + 1e-6)

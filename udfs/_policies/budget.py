@@ -36,8 +36,8 @@ class Budget:
             `coordinator`, and over runs that use one disk or Redis `store`. Without a name a budget is of one query.
 
     An attempt that is cancelled, at its deadline or with its task, counts with its reservation: nobody knows what the
-    service charges. The same is so if `settle` raises for a result. In a call of many rows `reserve` and `settle` are
-    asked for each row, and the sum counts.
+    service charges. The same is so if `settle` raises for a result. In a call of many rows a number is for the call;
+    functions are asked for each row, and the sum counts.
 
     Raises:
         OptionError: a value that cannot work.
@@ -142,7 +142,7 @@ class TaskBudget:
 
     def is_spent(self, need: float) -> bool:
         """Whether so much will never be left."""
-        return not self._reserved and not self.has(need)
+        return self._reserved <= self._rounding and not self.has(need)  # sums of floats are seldom 0 again
 
     def reserve(self, need: float) -> None:
         if self.is_settled:
