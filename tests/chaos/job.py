@@ -298,6 +298,8 @@ def run_once(spark: SparkSession, shape: Shape, place: Place, run: int) -> None:
         source.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).trigger(
             availableNow=True
         ).start().awaitTermination()
+        if CANCELLED.is_set():
+            raise RuntimeError("the query was cancelled")
         files = [*folder.glob(f"letters-{run}-*.parquet")]
         written(pd.concat(map(pd.read_parquet, files)) if files else pd.DataFrame({"id": []}), str(run))
         return
