@@ -30,7 +30,7 @@ NULL_ROWS, NULL_ROW = 7, 3  # one row of so many, and the first of them
 
 @dataclass(frozen=True)
 class Accident:
-    """One of `ACCIDENTS`, which happens when the service has had more than `calls` calls of the job."""
+    """One of `ACCIDENTS`, which happens after more than `calls` calls of the job, or rows in bulk."""
 
     kind: str
     calls: int
@@ -227,7 +227,11 @@ def _random(chance: random.Random, seed: int) -> Shape:
     if not streaming and not in_order and on_error != "dead_letter" and entry != "sink" and chance.random() < 0.1:
         limit = 1 + rows // 10
     accidents = _accidents(
-        chance, distinct // options.get("batch_size", 1), cluster=cluster, store=store, options=options
+        chance,
+        distinct // (1 if form == "bulk" else options.get("batch_size", 1)),
+        cluster=cluster,
+        store=store,
+        options=options,
     )
     if "redis stops" not in {one.kind for one in accidents}:
         options["store_timeout"] = 10.0  # on a busy machine a second passes without anything being wrong
@@ -315,8 +319,7 @@ def million(seed: int, rows: int = 1_000_000, *, sink: bool = False) -> Shape:
                 "batch_size": 500,
             },
             service=Service(seed=seed, seconds=0.05, error=0.02, refuse=0.01, hopeless=0.001, mercy=5),
-            # More calls than rows / 500: those for what was refused.
-            accidents=tuple(Accident(kind, int(rows / 500 * chance.uniform(0.05, 0.9))) for kind in kills),
+            accidents=tuple(Accident(kind, int(rows * chance.uniform(0.05, 0.95))) for kind in kills),
             minutes=40.0,
         )
     return Shape(
