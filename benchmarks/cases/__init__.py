@@ -1,6 +1,7 @@
 """All cases, in the order in which they run and are shown."""
 
 from .._harness import Case
+from .budgets import P26
 from .calls import P3, P3B, P3C
 from .chain import CHAIN
 from .engine import P9, P23
@@ -15,5 +16,5 @@ __all__ = ("CASES",)
 
 CASES: tuple[Case, ...] = (
     *(P3, P3B, P3C, P5, P5B, SLOW, TLS, P2, P6, P22, JOB, EXECUTORS),
-    *(CHAIN, P25, P13, P7, WAITING, HELD, P24, P9, P23),
+    *(CHAIN, P25, P26, P13, P7, WAITING, HELD, P24, P9, P23),
 )

@@ -1,0 +1,91 @@
+"""P26: a budget and a rate of tokens, both settled after each call, which four tasks share.
+
+Each call reserves 1,000 tokens and uses 100 to 400 of them; 500,000 a second are allowed. So about 2,000 calls a second
+begin, and the budget ends before the rows do. The function is the service: it waits, and bills what it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from asyncudf import AsyncUDF, Budget, RateLimit, async_pandas_udf
+
+from .._harness import Case, Sample, Settings, System, Target
+from .._meter import Processes, driver_of
+from .._spark import local_spark
+
+__all__ = ("P26",)
+
+ROWS, TASKS = 40_000, 4
+RESERVED, RATE = 1_000, 500_000  # tokens of a call, and of a second
+PRICE = 1e-6  # USD of a token
+SHARE = 0.9  # of what all rows cost, that may be spent
+
+
+def tokens_of(n: int) -> int:
+    return 100 + n * 7919 % 301
+
+
+def asking(**options: object) -> AsyncUDF[..., object]:
+    @async_pandas_udf("ended double, tokens long", capacity=200, **options)
+    async def ask(id: int) -> dict[str, float]:
+        await asyncio.sleep(0.05)
+        return {"ended": time.time(), "tokens": tokens_of(id)}
+
+    return ask
+
+
+@contextlib.contextmanager
+def systems(settings: Settings) -> Iterator[list[System]]:
+    with local_spark(cores=TASKS) as session:
+        rows = settings.rows(ROWS)
+        df = session.range(0, rows, 1, TASKS)
+        amount = SHARE * PRICE * sum(map(tokens_of, range(rows)))
+        limited = asking(
+            budget=Budget(amount, reserve=PRICE * RESERVED, settle=lambda n, answer: PRICE * answer["tokens"]),
+            rate_limit=RateLimit(RATE, cost=RESERVED, settle=lambda n, answer: answer["tokens"]),
+            on_spent="null",
+        )
+        yield [
+            System("budget and rate", partial(measure, session, df, limited, amount)),
+            System("no limits", partial(measure, session, df, asking(), amount)),
+        ]
+
+
+def measure(session: SparkSession, df: DataFrame, ask: AsyncUDF[..., object], amount: float) -> Sample:
+    used = Processes(driver_of(session), "python")
+    before = used.cpu()
+    found = (
+        df.select(ask("id").alias("r"))
+        .agg(sf.count("r.tokens"), sf.sum("r.tokens"), sf.min("r.ended"), sf.max("r.ended"))
+        .first()
+    )
+    assert found is not None
+    calls, tokens, first, last = found
+    return Sample(
+        {
+            "% of the amount": 100 * PRICE * tokens / amount,
+            "% of the rate": 100 * tokens / (RATE * (last - first)),
+            "CPU us/call": 1e6 * (used.cpu() - before) / calls,
+        }
+    )
+
+
+P26 = Case(
+    "P26",
+    "a budget and a rate of tokens, both settled after each call, over four tasks",
+    systems,
+    (
+        Target("% of the amount", "budget and rate", most=100),
+        Target("% of the rate", "budget and rate", least=95),
+        Target("CPU us/call", "budget and rate", most=150),
+    ),
+    minutes=2.0,
+)
