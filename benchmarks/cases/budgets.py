@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -23,7 +24,7 @@ from .._spark import local_spark
 
 __all__ = ("P26",)
 
-ROWS, TASKS = 40_000, 4
+ROWS, TASKS = 20_000, 4
 RESERVED, RATE = 1_000, 500_000  # tokens of a call, and of a second
 PRICE = 1e-6  # USD of a token
 SHARE = 0.9  # of what all rows cost, that may be spent
@@ -33,11 +34,11 @@ def tokens_of(n: int) -> int:
     return 100 + n * 7919 % 301
 
 
-def asking(**options: object) -> AsyncUDF[..., object]:
+def asking(**options: Any) -> AsyncUDF[..., Any]:
     @async_pandas_udf("ended double, tokens long", capacity=200, **options)
-    async def ask(id: int) -> dict[str, float]:
+    async def ask(n: int) -> dict[str, float]:
         await asyncio.sleep(0.05)
-        return {"ended": time.time(), "tokens": tokens_of(id)}
+        return {"ended": time.time(), "tokens": tokens_of(n)}
 
     return ask
 
@@ -59,7 +60,7 @@ def systems(settings: Settings) -> Iterator[list[System]]:
         ]
 
 
-def measure(session: SparkSession, df: DataFrame, ask: AsyncUDF[..., object], amount: float) -> Sample:
+def measure(session: SparkSession, df: DataFrame, ask: AsyncUDF[..., Any], amount: float) -> Sample:
     used = Processes(driver_of(session), "python")
     before = used.cpu()
     found = (
@@ -87,5 +88,5 @@ P26 = Case(
         Target("% of the rate", "budget and rate", least=95),
         Target("CPU us/call", "budget and rate", most=150),
     ),
-    minutes=2.0,
+    minutes=1.0,
 )
