@@ -91,12 +91,11 @@ def figures(rows: int, **counts: int) -> SinkFigures:
 
 
 def test_figures_of_tasks_add_up() -> None:
-    one, other = figures(10, store_hits=3, calls=7), figures(5, shared_flights=1)
+    one, other = figures(10, store_hits=3, calls=7), figures(5, shared_flights=1, null_rows=2)
     one.note_failures([("ValueError", "first", False), ("ValueError", "second", False), ("OSError", "stored", True)])
     other.note_failures([("ValueError", "third", False)])
-    other.null_rows = 2
     total = SinkFigures.of_tasks([one.to_json(), other.to_json()])
-    assert (total.failed, total.reused, total.null_rows, total.written) == (4, 3, 2, 6)
+    assert (total.failed, total.reused, total.metrics.null_rows, total.written) == (4, 3, 2, 6)
     assert total.reasons == {"ValueError": 3, "OSError": 1}
     assert total.examples == {"ValueError": "first", "OSError": "stored"}
     assert total.metrics.calls == 7

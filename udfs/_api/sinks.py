@@ -223,7 +223,7 @@ def _written(udf: AsyncUDF[..., Any], df: DataFrame, columns: Sequence[Any], *mi
         written=figures.written,
         failed=figures.failed,
         reused=figures.reused,
-        skipped=figures.null_rows,
+        skipped=figures.metrics.null_rows,
         calls=figures.metrics.calls,
         retried=figures.metrics.retries,
         reasons=dict(figures.reasons.most_common()),

@@ -92,6 +92,11 @@ class FunctionMetrics:
         noun=("row answered by another row's call", "rows answered by another row's call"),
         in_frame=True, in_summary=9, outcome="shared",
     )  # fmt: skip
+    null_rows: int = _figure(
+        "Rows that made no call because an argument is NULL.", unit="row",
+        noun=("row with a NULL argument", "rows with a NULL argument"),
+        in_frame=True, in_summary=11, export="null_rows",
+    )  # fmt: skip
     unkept_failures: int = _figure("Rows whose call ended with an error that a store with error_ttl keeps.")
     queued_seconds: float = _figure("That rows were in the queue, all together.", unit="s", is_shown=False)
     in_flight_peak: int = _figure("Calls, in the task that had most.", PEAK, is_shown=False)

@@ -16,7 +16,6 @@ class SinkFigures:
 
     Attributes:
         metrics: of its function.
-        null_rows: rows without a call because of a NULL among the arguments.
         stored_failures: rows without a call because the store has the error of an equal one.
         reasons: how many rows failed for each reason.
         examples: a message for each reason.
@@ -24,7 +23,7 @@ class SinkFigures:
 
     def __init__(self) -> None:
         self.metrics = FunctionMetrics()
-        self.null_rows = self.stored_failures = 0
+        self.stored_failures = 0
         self.reasons: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
 
@@ -48,12 +47,11 @@ class SinkFigures:
     @property
     def written(self) -> int:
         """Rows that the function has written."""
-        return max(0, self.metrics.rows - self.failed - self.reused - self.null_rows)
+        return max(0, self.metrics.rows - self.failed - self.reused - self.metrics.null_rows)
 
     def merge(self, other: SinkFigures) -> None:
         """Add what the sink did in other tasks."""
         self.metrics.merge(other.metrics)
-        self.null_rows += other.null_rows
         self.stored_failures += other.stored_failures
         self.reasons.update(other.reasons)
         for reason, message in other.examples.items():
@@ -61,8 +59,7 @@ class SinkFigures:
                 self.examples.setdefault(reason, message)
 
     def to_json(self) -> str:
-        counts = self.null_rows, self.stored_failures
-        return json.dumps([self.metrics.to_plain(), *counts, self.reasons, self.examples])
+        return json.dumps([self.metrics.to_plain(), self.stored_failures, self.reasons, self.examples])
 
     @classmethod
     def of_tasks(cls, texts: Iterable[str]) -> SinkFigures:
@@ -70,7 +67,7 @@ class SinkFigures:
         total = cls()
         for text in texts:
             one = cls()
-            metrics, one.null_rows, one.stored_failures, reasons, examples = json.loads(text)
+            metrics, one.stored_failures, reasons, examples = json.loads(text)
             one.metrics = FunctionMetrics.from_plain(metrics)
             one.reasons.update(reasons)
             one.examples.update(examples)

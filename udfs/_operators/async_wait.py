@@ -136,7 +136,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._inlet = sharing.inlet
             self._calls.share(sharing)
         if options.on_null_input is OnNullInput.NULL:
-            self._inlet = NullAnswers(self._inlet, validate)
+            self._inlet = NullAnswers(self._inlet, validate, self.counters.totals)
         self._batch: MicroBatch | None = None
         if bounds.size > 1:
             self._batch = MicroBatch(bounds, self._calls.weight_of, options.batch_linger, loop, self._pool.wake)

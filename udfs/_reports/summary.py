@@ -78,7 +78,7 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _given(figures: FunctionFigures) -> str:
     if figures.plain.get("entry_point") != "sink":
         return f"{count(figures.count('results'))} out"
-    not_sent = sum(figures.count(key) for key in ("failures", "store_hits", "shared_flights"))
+    not_sent = sum(figures.count(key) for key in ("failures", "store_hits", "shared_flights", "null_rows"))
     return f"{count(max(0, figures.count('rows') - not_sent))} written"
 
 

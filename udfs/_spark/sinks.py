@@ -25,7 +25,7 @@ from .._functions.side_outputs import DEAD_LETTERS
 from .._functions.signature import FunctionSpec
 from .._loop.bridge import pipe
 from .._metrics.sink_figures import SinkFigures
-from .._policies.options import OnNullInput, Options
+from .._policies.options import Options
 from .._text.safe import named_error
 from .coordinators import coordinator_config
 from .map_in_arrow import ChainTask
@@ -79,7 +79,7 @@ class SinkTask(ChainTask):
         figures, chains, held = SinkFigures(), list[Chain](), list[pa.RecordBatch]()
         start = partial(self._start, built=chains.append)
         with self.error_reporting():
-            for letters in pipe(self._counted(batches, figures), start, SourceReader(self.plan)):
+            for letters in pipe(filter(len, batches), start, SourceReader(self.plan)):
                 if not letters.num_rows:
                     yield None, None
                     continue
@@ -92,17 +92,6 @@ class SinkTask(ChainTask):
             (operator,) = chain.counted.values()
             figures.metrics = operator.counters.totals
             yield figures.to_json(), _packed(held) if held else None
-
-    def _counted(self, batches: Iterator[pa.RecordBatch], figures: SinkFigures) -> Iterator[pa.RecordBatch]:
-        """The batches that have rows; counts the rows that have no call because of a NULL."""
-        factory = self.plan.nodes[-1].factory
-        assert isinstance(factory, WaitFactory)
-        skips = factory.function_plan.options.on_null_input is OnNullInput.NULL
-        for batch in batches:
-            if batch.num_rows:
-                if skips:
-                    figures.null_rows += batch.num_rows - batch.select([*factory.positions]).drop_null().num_rows
-                yield batch
 
     @property
     def letters(self) -> spark.StructType:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from asyncudf.queues import StreamElement, StreamRecord
 
+from .._metrics.function_metrics import FunctionMetrics
 from .stored_results import Found
 
 KEYED = 320  # bytes by which a `CacheMiss` is larger than a record, with its key
@@ -102,11 +103,13 @@ class NullAnswers:
     Args:
         inlet: where all elements go.
         validate: checks and converts each result.
+        totals: counts the rows.
     """
 
-    def __init__(self, inlet: Inlet, validate: Callable[[Any], Any] | None) -> None:
+    def __init__(self, inlet: Inlet, validate: Callable[[Any], Any] | None, totals: FunctionMetrics) -> None:
         self._inlet = inlet
         self._validate = validate
+        self._totals = totals
 
     @property
     def waiting(self) -> int:
@@ -143,6 +146,7 @@ class NullAnswers:
 
     def _cached(self, rows: Sequence[Any]) -> CachedRows:
         validate = self._validate
+        self._totals.null_rows += len(rows)
         return CachedRows(rows, [None if validate is None else validate(None) for _ in rows])
 
 
