@@ -113,7 +113,7 @@ def commands(server: Server, script: str, keys: list[str], tasks: int, *argument
     ("script", "keys", "arguments"),
     [
         (SHARE, ["x", "leases", "pace"], (40, 0, 100, 4.0)),
-        (SPEND, ["x", "holders", "pace"], (10**6, 1, 0, 0, 0, 1, 1, 60.0, "run")),
+        (SPEND, ["x", "holders", "pace"], (10**6, 1, 0, 0, 0, 1, 1, 60.0, "", 0, 1000)),
         (HEALTH, ["x", "pace"], (20, 0.5, 10.0, 4.0, 0, "s", "", 0.0)),
     ],
 )

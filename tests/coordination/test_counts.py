@@ -200,7 +200,7 @@ class Asked:
     def __call__(
         self, task: str, now: float, *, made: int = 0, held: int = 0, want: int = 0, number: int = 0
     ) -> tuple[int, bool, bool]:
-        told = (task, self._total, number or next(self.numbers), made, 0, held, 1, want, LEASE, task)
+        told = (task, self._total, number or next(self.numbers), made, 0, held, 1, want, LEASE, "", 0, 10**6)
         _, got, is_over, is_awaited, *_ = self._scripts.run(SPEND, now, ["calls", "holders", "pace"], *told)
         return int(got), bool(is_over), bool(is_awaited)
 

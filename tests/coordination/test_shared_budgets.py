@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import ResultStore
-from asyncudf._coordination.budgets import LEASE, Ledger, SharedBudget
+from asyncudf import Budget, FatalError, ResultStore, async_pandas_udf
+from asyncudf._coordination.budgets import KEEP_NAMED, LEASE, Ledger, SharedBudget
 from asyncudf._coordination.periodic import TaskLink
 from asyncudf._stores.ledgers import ledger_of
-from tests.kit.coordinators import Server, coordinator, linked, space_of_its_own
+from tests.kit.coordinators import OnGivenTime, Server, coordinator, linked, run_on_given_time, space_of_its_own
+from tests.kit.engines import run_tasks
 
 pytestmark = pytest.mark.services
 
@@ -119,6 +120,154 @@ def test_the_next_run_goes_on_with_what_is_left(server: Server, tmp_path: Path, 
     assert 10.0 - 1.0 < spent <= 10.0
     assert 2.0 + 3.0 + 0.5 * made <= 10.0
     assert made >= 4, "little more than what was reserved is lost"
+
+
+async def reserve(budget: SharedBudget, woken: asyncio.Event, need: float) -> bool:
+    """Reserve so much when it is there; False if it never will be."""
+    while not budget.has(need):
+        if budget.is_spent(need):
+            return False
+        woken.clear()
+        await woken.wait()
+    budget.reserve(need)
+    return True
+
+
+@pytest.mark.parametrize("has_ledger", [True, False])
+def test_a_coordinator_that_forgets_grants_nothing_twice(server: Server, tmp_path: Path, *, has_ledger: bool) -> None:
+    """Tasks that have ended spent 6 of 10, and the one at work 1 and has 1 in flight: 8 when the memory was lost."""
+    store = ResultStore.disk(str(tmp_path)) if has_ledger else None
+
+    async def job() -> None:
+        async with OnGivenTime(server) as connection, ledger_of(store, "b") as ledger:
+
+            def begun(task: str) -> tuple[SharedBudget, asyncio.Event]:
+                woken = asyncio.Event()
+                return budget_of(linked(connection, task, woken.set), 10.0, ledger), woken
+
+            for number in range(2):
+                budget, woken = begun(f"ended {number}")
+                for _ in range(3):
+                    assert await reserve(budget, woken, 1.0)
+                    budget.settle(1.0, 1.0)
+                await budget.close()
+            budget, woken = begun("at work")
+            assert await reserve(budget, woken, 1.0)
+            budget.settle(1.0, 1.0)
+            assert await reserve(budget, woken, 1.0)
+            await asyncio.sleep(5)
+            connection.on_given_time.forget()
+            await asyncio.sleep(5)
+            budget.settle(1.0, 1.0)
+            other, other_woken = begun("new")
+            made = 0
+            while await reserve(other, other_woken, 1.0):
+                other.settle(1.0, 1.0)
+                made += 1
+            assert made in (1, 2), "the call in flight may count twice"
+            assert budget.spent_by_all >= 8.0
+            await budget.close()
+            await other.close()
+            if ledger is not None:
+                assert 9.0 <= await ledger.spent_before("next run") <= 11.0
+
+    run_on_given_time(job)
+
+
+class Broken:
+    """A ledger that cannot be written for some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = asyncio.get_running_loop().time() + seconds
+        self.written = 0.0
+
+    async def spent_before(self, run: str) -> float:
+        return 0.0
+
+    async def write(self, run: str, number: int, amount: float) -> None:
+        if asyncio.get_running_loop().time() < self._end:
+            raise OSError("no space at redis://me:secret@host")
+        self.written = amount
+
+
+@pytest.mark.parametrize("seconds", [20.0, 60.0])
+def test_no_call_begins_before_the_ledger_is_written(server: Server, seconds: float) -> None:
+    """It may be away as long as the coordinator; then the job ends and says why."""
+
+    async def job() -> None:
+        errors: list[BaseException] = []
+        woken = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        async with OnGivenTime(server) as connection:
+            ledger = Broken(seconds)
+            budget = budget_of(
+                linked(connection, "t", woken.set, lambda e: errors.append(e) or woken.set()), 10.0, ledger
+            )  # type: ignore[func-returns-value]
+            assert not budget.has(1.0)
+            await woken.wait()
+            if seconds < 30.0:
+                assert seconds <= loop.time() < seconds + 3
+                assert budget.has(1.0)
+                assert ledger.written == 1.0
+            else:
+                (error,) = errors
+                assert isinstance(error, FatalError)
+                assert "could not be kept in the store= for 30 s" in str(error)
+                assert "OSError: no space" in str(error)
+                assert "secret" not in str(error)
+                assert not budget.has(1.0)
+            await budget.close()
+
+    run_on_given_time(job)
+
+
+def test_a_budget_with_a_name_outlives_a_night(server: Server) -> None:
+    """It was forgotten after an hour, and then spent again."""
+
+    async def job() -> None:
+        async with OnGivenTime(server) as connection:
+            for number, expected in enumerate([True, False]):
+                woken = asyncio.Event()
+                link = linked(connection, f"t{number}", woken.set)
+                keys = [link.key("budget", "x"), link.key("holders", "x")]
+                budget = SharedBudget(link, keys, 3.0, keep=KEEP_NAMED)
+                assert await reserve(budget, woken, 2.0) is expected
+                await budget.close()
+                await asyncio.sleep(12 * 3600)
+
+    run_on_given_time(job)
+
+
+def test_small_calls_of_a_large_budget_are_asked_for(server: Server) -> None:
+    """A call of less than a billionth of the budget was never counted."""
+
+    async def job() -> None:
+        async with coordinator(server, space_of_its_own()) as connection:
+            woken = asyncio.Event()
+            budget = budget_of(linked(connection, "t", woken.set), 1e10)
+            assert not budget.has(1.0)
+            assert await reserve(budget, woken, 1.0)
+            await budget.close()
+
+    asyncio.run(job())
+
+
+def test_functions_that_share_two_budgets_do_not_wait_in_a_circle(server: Server) -> None:
+    """Each had got what its call needed of its first budget, and waited for what the other had."""
+
+    async def ask(x: int) -> int:
+        await asyncio.sleep(0.1)
+        return x
+
+    one, two = (
+        Budget(1, reserve=1, settle=lambda x, result: float(x > 7), name=f"{space_of_its_own()} {name}")
+        for name in "ab"
+    )
+    functions = [
+        async_pandas_udf(ask, budget=budgets, on_spent="null", capacity=3) for budgets in ([one, two], [two, one])
+    ]
+    answers = run_tasks(server, functions, range(10))
+    assert [len(rows) for rows in answers if isinstance(rows, list)] == [10, 10]
 
 
 def test_a_store_of_an_executor_keeps_no_ledger() -> None:

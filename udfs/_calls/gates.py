@@ -12,7 +12,7 @@ from .._metrics.time_account import State
 from .._policies.budget import Budget
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import CapacityPolicy
-from .._policies.rate_limit import Permits, RateLimit, limit_label, take, tightest
+from .._policies.rate_limit import Credit, Permits, RateLimit, limit_label, take, tightest
 from .row import Call
 from .slots import CallSlot, SlotPool
 
@@ -121,6 +121,7 @@ class BudgetGate(Gate):
         place: of the budget's reservations among the costs of an attempt.
         costs: of each attempt; None if each call has costs of its own.
         error_of: makes the error of a call that will never begin, of what is spent and of what the call needs.
+        ends_task: whether that error ends the task; then calls in flight, which are paid for, may end before.
     """
 
     def __init__(
@@ -130,14 +131,16 @@ class BudgetGate(Gate):
         place: int,
         costs: Sequence[float] | None,
         error_of: Callable[[float, float], AsyncUDFError],
+        *,
+        ends_task: bool,
     ) -> None:
         self.amount, self.place = amount, place
         self.learns = budget.learns
         self._most: float | None = None  # that an attempt did cost so far
         self._least = 1e-6 * budget.amount
         self._in_flight = 0
-        self._costs, self._error_of = costs, error_of
-        self.follows_calls = amount.is_settled
+        self._costs, self._error_of, self._ends_task = costs, error_of, ends_task
+        self.follows_calls = amount.is_settled or ends_task
 
     def need(self, call: Call) -> float:
         """What an attempt of this call reserves."""
@@ -153,7 +156,7 @@ class BudgetGate(Gate):
         need = self.need(call)
         if self.amount.has(need):
             return 0.0
-        if self.amount.is_spent(need):
+        if self.amount.is_spent(need) and not (self._ends_task and self._in_flight):
             raise self._error_of(self.amount.spent_by_all, need)
         return None
 
@@ -191,7 +194,7 @@ class PermitGate(Gate):
         self.limits = [*map(limit_label, limits)]
         self.limit = limit_label(max(limits, key=lambda limit: limit.interval))  # until it is known
         self._costs = costs
-        self._credits = [0.0 for _ in limits]  # what calls have taken of each limit, and not used
+        self._credits = [*map(Credit, limits)]
         self.follows_calls = any(limit.settle is not None for limit in limits)
         self._own, self._places = [permits for _, permits in own], [place for place, _ in own]
         self._shared = shared
@@ -199,7 +202,7 @@ class PermitGate(Gate):
     def wait(self, call: Call, now: float) -> float | None:
         given = call.trouble.costs if self._costs is None else self._costs
         assert given is not None
-        costs = [max(0.0, cost - credit) for cost, credit in zip(given, self._credits, strict=False)]
+        costs = [max(0.0, cost - credit.left(now)) for cost, credit in zip(given, self._credits, strict=False)]
         own, own_costs = self._own, [costs[place] for place in self._places]
         if self._shared is None:
             wait = take(own, own_costs, now)
@@ -216,14 +219,13 @@ class PermitGate(Gate):
                 return None
             take(own, own_costs, now)
         if wait == 0.0:
-            self._credits = [
-                credit - (cost - taken) for credit, cost, taken in zip(self._credits, given, costs, strict=False)
-            ]
+            for credit, cost, taken in zip(self._credits, given, costs, strict=False):
+                credit.use(cost - taken)
         return wait
 
-    def settle(self, place: int, reserved: float, used: float) -> None:
+    def settle(self, place: int, reserved: float, used: float, now: float) -> None:
         """A call that was thought to cost so many permits of a limit has used other ones: later calls get the rest."""
-        self._credits[place] += reserved - used
+        self._credits[place].add(reserved - used, now)
 
     def _turns_away(self, number: int | None, places: Sequence[int]) -> None:
         """Note which limit a call waits for; while permits are asked for it is the one that calls waited for before."""

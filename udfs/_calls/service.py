@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from .._coordination.budgets import Ledger, SharedBudget, SharedFailures
+from .._coordination.budgets import KEEP_CALLS, KEEP_NAMED, Ledger, SharedBudget, SharedFailures
 from .._coordination.client import Coordinator, TaskIdentity
 from .._coordination.health import SharedHealth
 from .._coordination.periodic import PeriodicTask, TaskLink
@@ -165,7 +165,8 @@ class Service:
 
     def _budget_gate(self, budget: Budget, amount: SharedAmount) -> BudgetGate:
         place = len(self._options.rate_limit) + len(self._spending)
-        gate = BudgetGate(amount, budget, place, self._costs, partial(self._spent_error, budget))
+        error_of, ends_task = partial(self._spent_error, budget), self._options.on_spent is OnSpent.RAISE
+        gate = BudgetGate(amount, budget, place, self._costs, error_of, ends_task=ends_task)
         self._spending.append(gate)
         return gate
 
@@ -221,12 +222,23 @@ class Service:
             demand = lambda: (self._pool.in_flight, operator.wanted_calls())  # noqa: E731
             share = running(CapacityShare(link, names.share(total), total, demand))
             gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
+        budgets: list[tuple[str, Gate]] = []
         for budget, ledger in zip(options.budgets, ledgers, strict=True):
             # The budget of a name is that of all who use the name; else it is of one query.
-            name = f"{query}:{budget.unit}" if budget.name is None else f"{budget.name}:{budget.unit}"
-            keys = [link.key(kind, name, for_all=budget.name is not None) for kind in ("budget", "holders")]
-            amount = SharedBudget(link, keys, budget.amount, is_settled=budget.is_settled, ledger=ledger)
-            gates.append(self._budget_gate(budget, running(amount)))
+            is_named = budget.name is not None
+            name = f"{budget.name if is_named else query}:{budget.unit}"
+            keys = [link.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
+            amount = SharedBudget(
+                link,
+                keys,
+                budget.amount,
+                is_settled=budget.is_settled,
+                ledger=ledger,
+                keep=KEEP_NAMED if is_named else KEEP_CALLS,
+            )
+            budgets.append((name, self._budget_gate(budget, running(amount))))
+        # In one order in all functions: a task keeps what it has got of one budget while it waits for the next.
+        gates += [gate for _, gate in sorted(budgets, key=lambda one: one[0])]
         if limits := options.rate_limit:
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
             own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
@@ -365,14 +377,23 @@ class Service:
         slot.costs = slot.state.spent = None
         spent = dict(said or {})
         if costs is not None:
-            self._settle(call, costs, spent, [error] * len(call.rows) if results is None else results, is_cut=is_cut)
+            outcomes = [error] * len(call.rows) if results is None else results
+            is_refused = error is not None and self.refusal_of(error) is not None
+            self._settle(call, costs, spent, outcomes, is_cut=is_cut, is_refused=is_refused)
         totals = self._counters.totals
         for unit, cost in spent.items():
             totals.spent[unit] = totals.spent.get(unit, 0.0) + cost
             totals.spent_squares[unit] = totals.spent_squares.get(unit, 0.0) + cost * cost
 
     def _settle(
-        self, call: Call, costs: Sequence[float], spent: dict[str, float], outcomes: Sequence[Any], *, is_cut: bool
+        self,
+        call: Call,
+        costs: Sequence[float],
+        spent: dict[str, float],
+        outcomes: Sequence[Any],
+        *,
+        is_cut: bool,
+        is_refused: bool,
     ) -> None:
         """Settle limits and budgets; `spent` has what the function has said, and gets what the attempt did cost."""
         said = dict(spent)
@@ -380,7 +401,7 @@ class Service:
         for place in [place for place in range(first) if self._settles[place]]:
             used = costs[place] if is_cut else self._cost_of(place, call, outcomes, costs[place])
             assert self._permits is not None
-            self._permits.settle(place, costs[place], used)
+            self._permits.settle(place, costs[place], used, self._clock())
         for number, (gate, budget) in enumerate(zip(self._spending, self._options.budgets, strict=True)):
             place, own = first + number, said.get(budget.unit)
             if not gate.amount.is_settled:
@@ -390,7 +411,7 @@ class Service:
             elif self._settles[place]:
                 cost = self._cost_of(place, call, outcomes, costs[place]) + (own or 0.0)
             else:
-                cost = costs[place] if own is None else own
+                cost = own if own is not None else 0.0 if is_refused else costs[place]
             gate.settle(costs[place], cost)
             spent[budget.unit] = cost
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from .._errors.exceptions import FatalError
 from .._policies.error_budget import ErrorBudget, Failures
+from .._text.safe import type_name, without_secrets
+from .client import ANSWER, FIRST_PAUSE, LONGEST_PAUSE, PATIENCE
 from .periodic import KEEP_QUERY, PACE_SCRIPT, PeriodicTask, TaskLink
 
 REPORT_EVERY = 0.5  # seconds between two questions
@@ -16,8 +20,12 @@ REFRESH = 60.0  # seconds after which a task with nothing to report asks anyway,
 EXAMPLE_CHARACTERS = 200  # characters of an example: each micro-batch of a stream leaves some on the server for a while
 CALLS_AT_ONCE = 64  # calls for which a task asks at once
 LEASE = 60.0  # seconds after which a task that is silent is gone, and has perhaps spent what it held
+ROUNDING = 1e-9  # of what a call needs: the same amount after some arithmetic
 QUESTION_GAP = 0.001  # seconds between two questions of a task that uses up what it has
-KEEP_CALLS = 3_600_000  # milliseconds that a budget outlives its last use; it is money, so it stays
+KEEP_CALLS = 3_600_000  # milliseconds that the budget of a query outlives its last use
+KEEP_NAMED = 400 * 86_400_000  # the same of a budget with a name: it is money, and the next run may come in a year
+
+T = TypeVar("T")
 
 
 # Adds the failures of a task to those of the job. A task reports all that it has counted so far. So a report that is
@@ -55,21 +63,28 @@ return {{behind(), redis.call('HGETALL', KEYS[1]), redis.call('LRANGE', KEYS[2],
 #
 # keys: a hash, of each task "number spent reserved held short lost", and the sums; the tasks by the ends of their
 # leases; the pace. Arguments: time, task, total, number of the question, spent, reserved, held, what the next call
-# needs, wanted (-1: the task leaves), lease, a name for this run of the budget.
+# needs, wanted (-1: the task leaves), lease, the run of the budget that the task knows, what was spent before that run,
+# milliseconds to keep the keys.
 # Answers how far the coordinator is behind, how much the task gets, whether what it needs will never be there, whether
 # others wait for what this task holds, what all have spent and what they have reserved or hold, the name of the run,
-# and the number of the answer.
+# the number of the answer, and what was spent before. To a task that knows another run it says only which one it is.
 SPEND = (
     PACE_SCRIPT
-    + f"""
+    + """
 local key, leases, me, total = KEYS[1], KEYS[2], 't:' .. ARGV[2], tonumber(ARGV[3])
 local number, made, reserved, held = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local need, want, ROUNDING = tonumber(ARGV[8]), tonumber(ARGV[9]), 1e-9 * total
-local sums = redis.call('HMGET', key, 'made', 'out', 'short', 'run')
-local run = sums[4] or ARGV[11]
+local sums = redis.call('HMGET', key, 'made', 'out', 'short', 'run', 'before')
+local run = sums[4] or ARGV[2] .. '@' .. text(now)
+local before = math.max(tonumber(sums[5] or 0), tonumber(ARGV[12]))
 for i = 1, 3 do sums[i] = tonumber(sums[i] or 0) end
+if ARGV[11] ~= '' and ARGV[11] ~= run then
+  redis.call('HSET', key, 'run', run)
+  redis.call('PEXPIRE', key, ARGV[13])
+  return {behind(), '0', 0, 0, text(sums[1]), text(sums[2]), run, 0, text(before)}
+end
 local function entry(task)
-  local found = {{}}
+  local found = {}
   for one in string.gmatch(redis.call('HGET', key, task) or '', '%S+') do found[#found + 1] = tonumber(one) end
   return found[1] and found
 end
@@ -89,7 +104,7 @@ for _, gone in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', '(' .. text(no
   local its = entry(gone)
   if its then
     count(its, -1)
-    keep(gone, {{its[1], its[2], its[3], its[4], 0, 1}})
+    keep(gone, {its[1], its[2], its[3], its[4], 0, 1})
   end
 end
 local mine, got = entry(me), 0
@@ -104,20 +119,24 @@ else
     got = math.max(0, mine[4] - held)  -- repeated: the answer was lost
     mine[6] = 0
   else
-    local left = total - spent - out - made - reserved - held
+    local left = total - before - spent - out - made - reserved - held
     if want > 0 and left + ROUNDING >= need then
       got = math.max(need, need * math.floor(math.min(want, left, left / 8) / need))
     end
-    mine = {{number, made, reserved, held + got, (want > 0 and got == 0) and 1 or 0, 0}}
+    mine = {number, made, reserved, held + got, (want > 0 and got == 0) and 1 or 0, 0}
   end
   keep(me, mine)
   redis.call('ZADD', leases, text(now + tonumber(ARGV[10])), me)
 end
 local answers = redis.call('HINCRBY', key, 'answers', 1)
-redis.call('HSET', key, 'made', text(sums[1]), 'out', text(sums[2]), 'short', sums[3], 'run', run)
-for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], {KEEP_CALLS}) end
-local is_over = got == 0 and out <= ROUNDING and reserved <= ROUNDING and total - spent - made + ROUNDING < need
-return {{behind(), text(got), is_over and 1 or 0, waits and 1 or 0, text(sums[1]), text(sums[2]), run, answers}}
+redis.call('HSET', key, 'made', text(sums[1]), 'out', text(sums[2]), 'short', sums[3])
+redis.call('HSET', key, 'run', run, 'before', text(before))
+for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], ARGV[13]) end
+local never = total - before - spent - made + ROUNDING < need
+local is_over = got == 0 and out <= ROUNDING and reserved <= ROUNDING and never
+local said = {behind(), text(got), is_over and 1 or 0, waits and 1 or 0}
+for _, one in ipairs({text(sums[1]), text(sums[2]), run, answers, text(before)}) do said[#said + 1] = one end
+return said
 """
 )
 
@@ -215,6 +234,7 @@ class SharedBudget(PeriodicTask):
         keys: of the budget, on the server.
         is_settled: whether what is reserved may come back, when an attempt ends.
         ledger: is written before calls begin, so that nothing that was spent is missing in it.
+        keep: milliseconds for which the budget outlives its last use.
     """
 
     # What a task holds comes in blocks, which double as they are used up. A budget that is settled is money: there the
@@ -225,7 +245,9 @@ class SharedBudget(PeriodicTask):
     # _is_awaited: other tasks wait for what this one holds
     # _over: what the next call needed when it was said that it would never be there
     # _number: of the last question; 0: there was none
+    # _run: the name of the run; of another name is that of a coordinator that has lost its memory
     # _before: what runs before this one have spent; None: not known yet
+    # _known: what all have spent, reserved or held at the last answer
 
     def __init__(
         self,
@@ -235,11 +257,12 @@ class SharedBudget(PeriodicTask):
         *,
         is_settled: bool = False,
         ledger: Ledger | None = None,
+        keep: int = KEEP_CALLS,
     ) -> None:
         super().__init__(link, keys, gap=QUESTION_GAP)
-        self._total, self.is_settled, self._ledger = total, is_settled, ledger
+        self._total, self.is_settled, self._ledger, self._keep = total, is_settled, ledger, keep
         self._spent = self._reserved = self._held = self._need = 0.0
-        self._rounding = 1e-9 * total
+        self._run, self._known = "", 0.0
         self._number, self._block = 0, 1
         self._is_awaited = False
         self._over = math.inf
@@ -250,12 +273,15 @@ class SharedBudget(PeriodicTask):
         """Whether so much may be reserved now; if not, and it may be there later, `wake` is called."""
         if need <= 0:
             return True
-        is_there = need <= self._held + self._rounding
+        is_there = self._holds(need)
         if self._need != need:
             self._need = need
             if not is_there:
                 self._poke()
         return is_there
+
+    def _holds(self, need: float) -> bool:
+        return need * (1 - ROUNDING) <= self._held
 
     def is_spent(self, need: float) -> bool:
         """Whether so much will never be left."""
@@ -280,7 +306,7 @@ class SharedBudget(PeriodicTask):
     @property
     def spent_by_all(self) -> float:
         """What all tasks have spent, as far as it is known."""
-        return max(self._spent_by_all, self._spent) + (self._before or 0.0)
+        return max(self._spent_by_all, self._spent + (self._before or 0.0))
 
     def _last_message(self) -> Awaitable[object] | None:
         return self._leave() if self._number else None
@@ -298,7 +324,7 @@ class SharedBudget(PeriodicTask):
         if self._is_awaited or self.is_settled:
             self._held = min(self._held, spare)
         need, want = self._need, 0.0
-        if need > self._held + self._rounding:
+        if not self._holds(need):
             self._held = 0.0  # too little for a call, and together with what others hold it may be enough
             most = max(need, self._reserved) if self.is_settled else self._block * need
             want = min(self._block * need, most)
@@ -314,20 +340,55 @@ class SharedBudget(PeriodicTask):
             self._need = 0.0  # the call that asked may need none by now; else it asks again
             self._link.wake()
             return HURRY_EVERY
-        if self._need > self._held + self._rounding:
+        if not self._holds(self._need):
             return HURRY_EVERY
         return REPORT_EVERY if self._held or self._reserved else REFRESH
 
     async def _question(self, want: float) -> tuple[float, bool]:
         self._number += 1
-        total = self._total - (self._before or 0.0)
-        own = (self._spent, self._reserved, self._held, self._need, want, LEASE, self._link.task)
-        answer = await self._ask(SPEND, self._link.task, max(0.0, total), self._number, *own)
+        own = (
+            self._spent,
+            self._reserved,
+            self._held,
+            self._need,
+            want,
+            LEASE,
+            self._run,
+            self._before or 0.0,
+            self._keep,
+        )
+        answer = await self._ask(SPEND, self._link.task, self._total, self._number, *own)
         got, is_over, is_awaited, spent, out = map(float, answer[:5])
-        run, number = str(answer[5]), int(answer[6])
-        self._is_awaited, self._spent_by_all = bool(is_awaited), spent
-        if self._ledger is not None:
+        run, number, before = str(answer[5]), int(answer[6]), float(answer[7])
+        if self._run not in ("", run):
+            # The coordinator has lost its memory: all that was known counts as spent, and a new run begins with that.
+            self._run, self._before = run, self._known
+            self._spent = self._reserved = self._held = 0.0
+            return await self._question(want)
+        self._run, self._is_awaited = run, bool(is_awaited)
+        self._spent_by_all, self._known = before + spent, before + spent + out
+        if (ledger := self._ledger) is not None:
             if self._before is None:
-                self._before = await self._ledger.spent_before(run)
-            await self._ledger.write(run, number, spent + out)
+                self._before = await self._kept(lambda: ledger.spent_before(run))
+            await self._kept(lambda: ledger.write(run, number, spent + out))
         return got, bool(is_over)
+
+    async def _kept(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Read or write the ledger, which may be away for as long as the coordinator.
+
+        Raises:
+            FatalError: it was away for longer.
+        """
+        begun, pause = self._clock(), FIRST_PAUSE
+        while True:
+            try:
+                async with asyncio.timeout(ANSWER):
+                    return await ask()
+            except Exception as error:
+                if self._clock() - begun + pause > PATIENCE:
+                    raise FatalError(
+                        f"what is spent of a budget could not be kept in the store= for {PATIENCE:g} s, and the next "
+                        f"run would spend it again ({type_name(error)}: {without_secrets(str(error))})"
+                    ) from error
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE, 2 * pause)

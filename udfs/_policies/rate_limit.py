@@ -340,6 +340,38 @@ class LeasedPermits:
                 self._stretches.appendleft((stale, end, ahead))
 
 
+class Credit:
+    """Permits of one limit that calls have taken and not used, for later ones; less than 0 if they have used more.
+
+    They become stale like permits that were leased. Else a quiet time would save up what all calls before it did not
+    use, and a burst of any size could follow.
+
+    >>> credit = Credit(RateLimit(100))
+    >>> credit.add(8.0, 10.0)
+    >>> credit.left(10.01), credit.left(11.0)
+    (8.0, 0.0)
+    """
+
+    def __init__(self, limit: RateLimit) -> None:
+        self._patience = _patience(limit)
+        self._permits, self._since = 0.0, -math.inf
+
+    def left(self, now: float) -> float:
+        """How many there are."""
+        if self._permits > 0 and now > self._since + self._patience:
+            self._permits = 0.0
+        return self._permits
+
+    def add(self, permits: float, now: float) -> None:
+        """A call has not used so many."""
+        self._permits = self.left(now) + permits
+        self._since = now
+
+    def use(self, permits: float) -> None:
+        """A call begins with them."""
+        self._permits -= permits
+
+
 class BlockSize:
     """For how many calls permits are asked at once: as many as begin before permits become stale, found by doubling.
 
