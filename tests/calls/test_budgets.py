@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -69,6 +72,9 @@ def test_rows_without_a_budget_are_dead_letters_or_captured() -> None:
     assert [letter["error"]["type"] for letter in side[DEAD_LETTERS]] == ["BudgetSpentError"] * 2
     captured = run_rows(Paid(), "abcdefgh", on_spent="null", on_error="capture", **options)
     assert [row["error"] and row["error"]["attempts"] for row in captured] == [None] * 6 + [0, 0]
+    both = run_rows(Paid(), "abcdefgh", on_spent="dead_letter", on_error="capture", side_outputs=side, **options)
+    assert len(both) == 6
+    assert len(side[DEAD_LETTERS]) == 4
 
 
 def test_the_reservation_is_asked_of_the_arguments() -> None:
@@ -85,6 +91,42 @@ def test_a_cheaper_row_may_still_be_called() -> None:
 
     budget = Budget(10, "tokens", reserve=len)
     assert run_rows(ask, ["aaaaaaaa", "bbbb", "cc"], budget=budget, on_spent="null", capacity=1) == [8, None, 2]
+
+
+def test_what_calls_in_flight_are_paid_for_is_kept_when_the_job_ends() -> None:
+    """Three calls are begun and paid for when the fourth has no budget; their results were dropped with the job."""
+    done = []
+
+    async def ask(x: int) -> int:
+        await asyncio.sleep(1)
+        done.append(x)
+        return x
+
+    for options in ({"budget": Budget(3, reserve=1)}, {"max_calls": 3}):
+        done.clear()
+        with pytest.raises(FatalError):
+            run_rows(ask, range(9), **options)  # type: ignore[arg-type]
+        assert done == [0, 1, 2]
+
+
+def test_small_calls_of_a_large_budget_are_counted() -> None:
+    async def ask(x: int) -> int:
+        return x
+
+    budget = Budget(1e6, reserve=lambda x: 1e6 - 1e-4 if x == 0 else 4e-5)
+    assert run_rows(ask, range(6), budget=budget, on_spent="null", capacity=1)[:3] == [0, 1, 2]
+    assert run_rows(ask, range(90), budget=budget, on_spent="null", capacity=1).count(None) > 50
+
+
+def test_what_is_left_of_sums_of_fractions_is_not_waited_for() -> None:
+    """0.1 + 0.2 + 0.3 - 0.2 - 0.3 - 0.1 is not 0: the row behind them waited for calls that had ended."""
+
+    async def ask(x: int) -> float:
+        await asyncio.sleep([3, 1, 2, 1][x])
+        return 0.2
+
+    budget = Budget(1, reserve=lambda x: [0.1, 0.2, 0.3, 9.0][x], settle=lambda x, cost: cost)
+    assert run_rows(ask, range(4), budget=budget, on_spent="null") == [0.2, 0.2, 0.2, None]
 
 
 def test_each_attempt_counts_and_a_failed_one_is_asked_what_it_cost() -> None:
@@ -151,6 +193,25 @@ class TestSpend:
 
         found = figures(ask, range(3), retry=RetryStrategy.fixed_delay(2, 1.0))
         assert found.spent == {"tokens": 42, "USD": 3}
+
+    def test_an_attempt_that_the_service_refused_costs_nothing(self) -> None:
+        """Before it could say what it costs; and one that failed in another way may have cost what it reserved."""
+
+        class RefusedError(Exception):
+            status, headers = 429, {"retry-after": "1"}
+
+        begun: list[int] = []
+
+        async def ask(x: int, context: RuntimeContext) -> int:
+            begun.append(x)
+            if begun.count(x) == 1:
+                raise RefusedError if x else OSError
+            context.spend(0.1)
+            return x
+
+        options: dict[str, Any] = {"budget": Budget(9, reserve=1), "retry": RetryStrategy.fixed_delay(2, 1.0)}
+        assert figures(ask, [1, 2, 3], **options).spent == {"USD": pytest.approx(0.3)}
+        assert figures(ask, [0], **options).spent == {"USD": pytest.approx(1.1)}
 
     @pytest.mark.parametrize("amount", [-1, math.nan, math.inf, "1", None, True])
     def test_what_is_no_amount_fails_the_row(self, amount: Any) -> None:
@@ -261,6 +322,27 @@ class TestBadFunctions:
         with pytest.raises(FatalError, match="reserve of a budget must give a number of 0 or more, not"):
             run_rows(ask, [1], budget=Budget(1, reserve=lambda x: cost), on_error="null")
 
+    @pytest.mark.parametrize("cost", [Decimal("0.5"), Fraction(1, 2), np.float32(0.5), np.float64(0.5)])
+    def test_numbers_of_other_libraries_are_costs(self, cost: Any) -> None:
+        """A Decimal, or a count that numpy made, ended the job, or failed the row that was paid for."""
+
+        async def ask(x: int, context: RuntimeContext) -> int:
+            context.spend(cost)
+            context.spend(np.int64(3), "tokens")
+            return x
+
+        budget = Budget(cost + cost, reserve=lambda x: cost, settle=lambda x, result: cost - cost)
+        assert figures(ask, range(4), budget=budget, on_spent="null", capacity=1).spent == {"USD": 1, "tokens": 6}
+        assert run_rows(ask, range(4), rate_limit=RateLimit(9, cost=lambda x: np.int64(1))) == [0, 1, 2, 3]
+
+    def test_settle_that_edits_the_result_changes_it_for_itself(self) -> None:
+        async def ask(x: int) -> dict[str, int]:
+            return {"x": x, "tokens": 5}
+
+        budget = Budget(9, reserve=1, settle=lambda x, result: result.pop("tokens") / 10)
+        got = run_rows(ask, range(2), budget=budget, returnType="x int, tokens int")
+        assert got == [{"x": 0, "tokens": 5}, {"x": 1, "tokens": 5}]
+
     def test_settle_that_raises_loses_no_row_and_no_money(self, caplog: pytest.LogCaptureFixture) -> None:
         async def ask(x: int) -> int:
             return x
@@ -347,6 +429,20 @@ def test_permits_that_a_call_has_not_used_are_there_for_later_ones() -> None:
     assert max(run_rows(ask, range(200), rate_limit=unsettled)) == pytest.approx(20.0, rel=0.15)
     more = RateLimit(100, cost=lambda x: 1, settle=lambda x, begun: 4)
     assert max(run_rows(ask, range(200), rate_limit=more)) == pytest.approx(8.0, rel=0.15)
+
+
+def test_permits_that_were_not_used_are_not_saved_up() -> None:
+    """300 calls of 30 s had not used 2,400 permits: later 1,000 calls began at once, at 100 a second."""
+    begun: list[float] = []
+
+    async def ask(x: int) -> int:
+        begun.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(30.0 if x < 300 else 0.1)
+        return 2
+
+    limit = RateLimit(100, cost=lambda x: 10, settle=lambda x, used: used)
+    figures(ask, range(300), batches=[(4000.0, range(300, 400))], capacity=1000, rate_limit=limit)
+    assert sum(2 for time in begun if 4000.0 <= time < 4001.0) <= 100 + 2 + 2
 
 
 def test_in_a_stream_a_budget_of_one_name_is_of_one_operator_of_the_task() -> None:

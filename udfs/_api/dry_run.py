@@ -62,6 +62,7 @@ def dry_run(
     waits = optional(seconds)(latency, "latency")
     if price is not None and not (is_number(price) and price >= 0):
         raise OptionError(f"price must be a number of at least 0, what one call costs, not {safe_repr(price)}")
+    price = None if price is None else float(price)
     if counting not in get_args(Counting):
         raise OptionError(f"counting must be one of {str(get_args(Counting))[1:-1]}, not {safe_repr(counting)}")
     frame: Any = df.to_df() if isinstance(df, AsyncStream) else df

@@ -354,7 +354,7 @@ class Settlement:
         for value, outcome in zip(values, outcomes, strict=True):
             arguments = self._row(*copied(_arguments(value)))
             try:
-                cost = settle(*arguments, outcome)
+                cost = settle(*arguments, copied(outcome))
             except BaseException:
                 if not isinstance(outcome, BaseException):
                     raise

@@ -144,6 +144,8 @@ class FunctionPlan:
 
 
 def _size_of_error(captured: Any) -> int:
+    if type(captured) is SideRecord:  # no budget was left
+        return estimated_size(captured)
     return 0 if captured["error"] is None else estimated_size(captured["error"])
 
 

@@ -214,7 +214,7 @@ class RuntimeContext:
         state = self._state()
         if state.spent is None:
             state.spent = {}
-        state.spent[unit] = state.spent.get(unit, 0.0) + amount
+        state.spent[unit] = state.spent.get(unit, 0.0) + float(amount)
 
     def output(self, tag: OutputTag, value: Any) -> None:
         """Write a row to a side output, which `AsyncStream.side_output(tag)` reads.

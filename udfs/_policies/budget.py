@@ -31,7 +31,8 @@ class Budget:
             makes one call at a time. So calls that cost more than all before them may pass the amount.
         settle: what a call did cost: a plain function of the arguments and the result, as the function returned it; of
             an attempt that failed it gets the exception. If it raises for an exception, the attempt has cost nothing.
-            Without it an attempt costs what it reserved, or what `context.spend` says.
+            Without it an attempt costs what it reserved, or what `context.spend` says; one that the service refused
+            costs what `context.spend` says.
         name: budgets of one name are one budget: over queries and functions of an application, over jobs that have one
             `coordinator`, and over runs that use one disk or Redis `store`. Without a name a budget is of one query.
 

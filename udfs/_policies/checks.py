@@ -8,9 +8,11 @@ import enum
 import functools
 import inspect
 import math
+import numbers
 import sys
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 from .._errors.exceptions import FatalError, OptionError
@@ -51,10 +53,11 @@ def positive_int(value: int, name: str) -> int:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number and no bool."""
+    """Whether a value is a finite number and no bool; numbers of numpy are, and money is often a Decimal."""
     try:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an int with hundreds of digits
+        is_one = isinstance(value, (int, float, Decimal, numbers.Real)) and not isinstance(value, bool)
+        return is_one and math.isfinite(value)
+    except (OverflowError, ValueError):  # an int with hundreds of digits, a Decimal that signals
         return False
 
 

@@ -153,7 +153,7 @@ class RetryStrategy:
             raise OptionError(f"multiplier must be a number of at least 1, not {safe_repr(multiplier)}")
         strategy = cls(
             stop=_stop(attempts),
-            wait=tenacity.wait_exponential(first, longest, multiplier),
+            wait=tenacity.wait_exponential(first, longest, float(multiplier)),
             retry=_predicate(retry_on, retry_if_result),
             max_retry_after=max_retry_after,
         )
