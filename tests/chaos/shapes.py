@@ -317,6 +317,7 @@ def million(seed: int, rows: int = 1_000_000, *, sink: bool = False) -> Shape:
                 "attempt_timeout": 10.0,
                 "retry": 5,
                 "batch_size": 500,
+                "store_timeout": 10.0,  # on a busy machine a second passes without anything being wrong
             },
             service=Service(seed=seed, seconds=0.05, error=0.02, refuse=0.01, hopeless=0.001, mercy=5),
             accidents=tuple(Accident(kind, int(rows * chance.uniform(0.05, 0.95))) for kind in kills),
