@@ -313,6 +313,16 @@ def test_the_first_line_of_each_test_file_says_what_it_promises() -> None:
     require_none(violations, "Begin these files with a docstring whose first line is one sentence and ends with a dot:")
 
 
+def test_what_is_promised_is_tested_by_public_names_alone() -> None:
+    violations = []
+    for path in sorted((ROOT / "tests" / "contract").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            violations += [f"{path.name} imports {name}" for name in names if name.startswith("asyncudf._")]
+    require_none(violations, "A test of a private name belongs beside tests/contract.")
+
+
 def test_text_has_the_terms_of_the_field() -> None:
     """Words that only this project would understand, and pronouns for nobody in particular, stay out of it."""
     words = re.compile(
