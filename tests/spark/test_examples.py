@@ -170,9 +170,9 @@ def test_enrich_flights_finds_the_same_airports_in_all_ways_through_errors_and_t
 def test_enrich_flights_has_calls_in_flight_all_the_time(run_alone: Run, tmp_path: Path) -> None:
     """Some calls in a thousand are refused: when each refusal paused all calls, every way took ten times the ideal."""
     report = tmp_path / "run.html"
-    output = run_alone("enrich_flights", "--rows", 6000, "--sample", 200, "--batch-rows", 150, "--report", report)
+    output = run_alone("enrich_flights", "--rows", 3000, "--sample", 200, "--batch-rows", 150, "--report", report)
     refused = numbers("# x 429", output)[:3]
-    assert min(count for (count,) in refused) > 10
+    assert min(count for (count,) in refused) > 5
     assert len(re.findall(r"is [0-9.]+ x ideal", output)) == 4
     figures = figures_in(read_page(report))
     in_flight = [figures[f"functions.{number}.in_flight.mean"][0] for number in range(3)]
