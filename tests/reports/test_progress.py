@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncudf import RuntimeContext
 from asyncudf._reports.progress import Progress, ProgressTracker, Snapshot, line
+from tests.kit.figures import figures as figures_of_a_run
 
 
 def figures(rows: int = 0, **others: Any) -> dict[str, Any]:
@@ -145,6 +149,23 @@ class TestTheRest:
 
 
 class TestSpent:
+    @pytest.mark.parametrize("seed", range(10))
+    def test_at_a_tenth_of_the_rows_the_cost_of_all_is_known_to_15_percent(self, seed: int) -> None:
+        """Prices differ as lengths of answers do: a few are many times the usual one."""
+        rng = random.Random(seed)
+        prices = [rng.expovariate(1 / 0.002) for _ in range(5_000)]
+
+        async def ask(row: int, context: RuntimeContext) -> int:
+            context.spend(prices[row])
+            return row
+
+        one_task = vars(figures_of_a_run(ask, range(500)))
+        told = progress(one_task, done=1, total=10).spent
+        spent, _, _, least, _, most = told.split()
+        assert float(spent) == pytest.approx(sum(prices[:500]), rel=0.01)
+        assert (float(least) + float(most)) / 2 == pytest.approx(sum(prices), rel=0.15)
+        assert float(least) <= sum(prices) <= float(most)
+
     def test_what_the_rest_may_cost_is_a_range(self) -> None:
         """100 of 1,000 rows cost 0.02 each, give or take 0.01: 20, within some percent."""
         one = progress(figures(100, spent={"USD": 2.0}, spent_squares={"USD": 0.05}), done=1, total=10)

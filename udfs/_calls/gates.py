@@ -169,7 +169,7 @@ class BudgetGate(Gate):
 
     def settle(self, reserved: float, cost: float) -> None:
         """An attempt that had reserved so much did cost so much."""
-        if cost > 0:
+        if cost > self._least:  # else it was free, or nobody has said what it cost
             self._most = max(self._most or 0.0, cost)
         self.amount.settle(reserved, cost)
 

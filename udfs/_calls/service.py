@@ -412,8 +412,21 @@ class Service:
                 cost = self._cost_of(place, call, outcomes, costs[place]) + (own or 0.0)
             else:
                 cost = own if own is not None else 0.0 if is_refused else costs[place]
+                if own is None and budget.learns and not isinstance(outcomes[0], BaseException):
+                    self._warn_of_silence(budget)
             gate.settle(costs[place], cost)
             spent[budget.unit] = cost
+
+    def _warn_of_silence(self, budget: Budget) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s has given a result and not said what it cost of its budget of %s: call context.spend(amount, %r), "
+                "or give reserve=. Until a task knows a cost, it makes one call at a time",
+                self._operator.name,
+                budget_label(budget),
+                budget.unit,
+            )
 
     def _cost_of(self, place: int, call: Call, outcomes: Sequence[Any], reserved: float) -> float:
         """What an attempt did cost by `settle`; what it had reserved if that cannot be told."""
