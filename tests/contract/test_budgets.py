@@ -247,6 +247,32 @@ class TestWithoutAReservation:
         budget = Budget(1.6, settle=lambda x, cost: cost)
         assert run_rows(ask, range(9), budget=budget, on_spent="null") == [0, 0, 0.5, 0.5, 0.5, *[None] * 4]
 
+    def test_a_call_that_fails_before_it_says_its_cost_teaches_nothing(self) -> None:
+        """Its reservation, a millionth, was taken for the price: all rows were called at once, for 29.7 of 2 USD."""
+
+        async def ask(x: int, context: RuntimeContext) -> int:
+            if x == 0:
+                raise ValueError
+            await asyncio.sleep(1)
+            context.spend(0.3)
+            return x
+
+        options: dict[str, Any] = {"budget": Budget(2.0), "on_spent": "null", "on_error": "null", "capacity": 100}
+        assert figures(ask, range(100), **options).spent == {"USD": pytest.approx(1.8, rel=1e-3)}
+
+    def test_a_function_that_says_nothing_is_named_and_called_one_by_one(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def ask(x: int, context: RuntimeContext) -> float:
+            begun = asyncio.get_running_loop().time()
+            context.spend(0.3, "usd")
+            await asyncio.sleep(1)
+            return begun
+
+        assert run_rows(ask, range(4), budget=Budget(2.0)) == [0.0, 1.0, 2.0, 3.0]
+        (record,) = caplog.records
+        assert "not said what it cost of its budget of 2 USD: call context.spend(amount, 'USD')" in record.getMessage()
+
     def test_calls_that_fail_for_nothing_do_not_stop_the_others(self) -> None:
         async def ask(x: int) -> int:
             if x < 5:

@@ -1,0 +1,10 @@
+"""Spark's daemon of Python workers: what a killed task held of a budget is lost after 3 s, and not after a minute."""
+
+from pyspark.daemon import manager
+
+from asyncudf._coordination import budgets
+
+budgets.LEASE = 3.0
+
+if __name__ == "__main__":
+    manager()
