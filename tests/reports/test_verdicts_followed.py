@@ -986,14 +986,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "slow.md").read_text()
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "a service that takes 4 at once",
-        "a pool of 4 whose connections go to the newest call",
-        "calls that wait, and then block",
-        "hits alone",
-        "rows that fail each time",
-    ],
+    "name", ["a service that takes 4 at once", "a pool of 4 whose connections go to the newest call"]
 )
 def test_the_page_says_what_the_verdict_says(name: str) -> None:
     """Word for word, but for line breaks; the page has more of them, see test_slow_jobs."""
