@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import Budget, FatalError, ResultStore, async_pandas_udf
+from asyncudf import Budget, FatalError, RateLimit, ResultStore, async_pandas_udf
 from asyncudf._coordination.budgets import KEEP_NAMED, LEASE, Ledger, SharedBudget
 from asyncudf._coordination.periodic import TaskLink
 from asyncudf._stores.ledgers import ledger_of
+from tests.kit import engines
 from tests.kit.coordinators import OnGivenTime, Server, coordinator, linked, run_on_given_time, space_of_its_own
 from tests.kit.engines import run_tasks
 
@@ -268,6 +269,25 @@ def test_functions_that_share_two_budgets_do_not_wait_in_a_circle(server: Server
     ]
     answers = run_tasks(server, functions, range(10))
     assert [len(rows) for rows in answers if isinstance(rows, list)] == [10, 10]
+
+
+@pytest.mark.parametrize("trip", [0.001, 0.2])
+def test_permits_that_calls_have_not_used_are_there_for_the_one_that_waits(
+    server: Server, trip: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """400 are reserved for each call and 100 used; the rest became stale while a call waited for its permits."""
+    begun: list[float] = []
+
+    async def ask(x: int) -> float:
+        begun.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(0.05)
+        return 100.0
+
+    monkeypatch.setattr(engines, "OnGivenTime", lambda server, space: OnGivenTime(server, trip, space))
+    limit = RateLimit(5000, cost=400, settle=lambda x, used: used)
+    run_tasks(server, [ask] * 4, range(50), capacity=50, rate_limit=limit, returnType="double")
+    assert max(begun) - min(begun) < 0.6 * 200 * 400 / 5000
+    assert max(sum(100 for one in begun if first <= one < first + 1) for first in begun) <= 5000 + 400 + 100
 
 
 def test_a_store_of_an_executor_keeps_no_ledger() -> None:

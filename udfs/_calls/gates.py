@@ -229,5 +229,7 @@ class PermitGate(Gate):
 
     def _turns_away(self, number: int | None, places: Sequence[int]) -> None:
         """Note which limit a call waits for; while permits are asked for it is the one that calls waited for before."""
+        for credit in self._credits:
+            credit.is_wanted = True
         if number is not None:
             self.limit = self.limits[places[number]]

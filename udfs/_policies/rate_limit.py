@@ -343,8 +343,11 @@ class LeasedPermits:
 class Credit:
     """Permits of one limit that calls have taken and not used, for later ones; less than 0 if they have used more.
 
-    They become stale like permits that were leased. Else a quiet time would save up what all calls before it did not
-    use, and a burst of any size could follow.
+    They become stale like permits that were leased, unless a call waits for permits. Else a quiet time would save up
+    what all calls before it did not use, and a burst of any size could follow.
+
+    Attributes:
+        is_wanted: a call waits.
 
     >>> credit = Credit(RateLimit(100))
     >>> credit.add(8.0, 10.0)
@@ -355,10 +358,11 @@ class Credit:
     def __init__(self, limit: RateLimit) -> None:
         self._patience = _patience(limit)
         self._permits, self._since = 0.0, -math.inf
+        self.is_wanted = False
 
     def left(self, now: float) -> float:
         """How many there are."""
-        if self._permits > 0 and now > self._since + self._patience:
+        if self._permits > 0 and now > self._since + self._patience and not self.is_wanted:
             self._permits = 0.0
         return self._permits
 
@@ -370,6 +374,7 @@ class Credit:
     def use(self, permits: float) -> None:
         """A call begins with them."""
         self._permits -= permits
+        self.is_wanted = False
 
 
 class BlockSize:
