@@ -274,7 +274,11 @@ class TestWhatSparkRefusesTheTestKitRefuses:
     ]
 
     @pytest.mark.parametrize(("declared", "said"), REFUSED)
-    def test_a_type(self, declared: str, said: str) -> None:
+    def test_a_type(self, declared: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where there is no session: with one, such as another test's, Spark reads the type."""
+        monkeypatch.setattr("asyncudf._spark.types.SparkSession.getActiveSession", lambda: None)
+        monkeypatch.setattr("asyncudf._spark.types.active_session", lambda: None)
+
         async def call(n: int) -> Any:
             return n
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
@@ -114,6 +115,8 @@ def cluster(standalone: StandaloneCluster) -> Iterator[SharedDriver]:
 def connect() -> Iterator[SharedDriver]:
     """A driver with a session of Spark Connect."""
     pytest.importorskip("grpc", reason="Spark Connect is not installed")
+    if pyspark.__version__.startswith("3."):
+        pytest.skip("Spark 3.5 brings no server of Spark Connect")
     # With SPARK_TESTING the server takes a free port, while other tests may use the usual one.
     with contextlib.closing(SharedDriver('SparkSession.builder.remote("local[2]")', SPARK_TESTING="1")) as driver:
         yield driver
