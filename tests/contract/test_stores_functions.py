@@ -389,7 +389,7 @@ class TestWhatTheNameDoesNotTell:
         stores = MemoryStore()
         for udf in udfs:
             run_rows(udf, [{"city": "oslo"} if kind in ("AsyncFunction", "its class") else "oslo"], store=stores)
-        keys = len(stores._entries)
+        keys = asyncio.run(stores.info())["entries"]
         assert keys == len(udfs) or "besides: where these differ" in caplog.text
 
     def test_what_does_no_harm_is_not_told(self, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,50 +11,35 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from asyncudf import AsyncUDFError, CircuitBreaker, RateLimit, async_pandas_udf
-from asyncudf.queues._entries import RecordEntry
+from asyncudf import AsyncUDFError, CircuitBreaker, RateLimit
 from asyncudf.testing import VirtualClockLoop
-from asyncudf.testing._rows import ListOutput, chain_of, elements_of
-
-from ..kit.stores import Counting, LeasedStore, SlowStore
+from tests.kit.engines import Engine
+from tests.kit.stores import Counting, LeasedStore, SlowStore
 
 
 class Tasks:
     """Tasks that run the same function over rows of their own, on one virtual clock."""
 
     def __init__(self, function: Any, rows: Sequence[Sequence[Any]], **options: Any) -> None:
-        self.loop = VirtualClockLoop()
-        self.udf = async_pandas_udf(function, version="1", **options)
-        self.outputs = [ListOutput() for _ in rows]
-        self.rows = rows
-        self.running: list[asyncio.Task[None]] = []
+        loop = VirtualClockLoop()
+        self.engines = [Engine(function, loop=loop, version="1", **options) for _ in rows]
+        for engine, given in zip(self.engines, rows, strict=True):
+            engine.feed(given)
+            engine.end()
 
-    def run(self, *, cancel: tuple[int, float] | None = None) -> list[Any]:
+    def run(self, *, cancel: float | None = None) -> list[Any]:
         """What each has emitted; a task's error is raised.
 
         Args:
-            cancel: a task, and when it is cancelled.
+            cancel: when the first task is cancelled.
         """
+        first, *others = self.engines
+        first.run(*others, until=cancel)
+        return [engine.output for engine in self.engines]
 
-        async def main() -> None:
-            for output, rows in zip(self.outputs, self.rows, strict=True):
-                chain = chain_of(self.udf, output, self.loop)
-                chain.feed(elements_of(self.udf, rows))
-                chain.end_of_input()
-                self.running.append(self.loop.create_task(chain.run()))
-            if cancel is not None:
-                self.loop.call_later(cancel[1], self.running[cancel[0]].cancel)
-            ended = await asyncio.gather(*self.running, return_exceptions=True)
-            for error in ended:
-                if isinstance(error, Exception):
-                    raise error
-            self.seconds = self.loop.time()
-
-        try:
-            self.loop.run_until_complete(main())
-        finally:
-            self.loop.close()
-        return [output.everything for output in self.outputs]
+    @property
+    def seconds(self) -> float:
+        return self.engines[0].loop.time()
 
 
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
@@ -158,7 +143,7 @@ def test_a_failed_call_is_made_by_the_next_task(vectorized: bool) -> None:
 def test_what_a_cancelled_task_was_calling_another_calls() -> None:
     weather, store = Counting(10.0), LeasedStore()
     shared = Tasks(weather.function, [["oslo"], ["oslo", "bergen"]], store=store)
-    assert shared.run(cancel=(0, 5.0)) == [[], ["OSLO", "BERGEN"]]
+    assert shared.run(cancel=5.0) == [[], ["OSLO", "BERGEN"]]
     assert weather.calls == {"oslo": 2, "bergen": 1}
     assert 15 <= shared.seconds < 15.2
 
@@ -175,7 +160,7 @@ def test_what_a_failed_task_was_calling_another_calls() -> None:
     shared = Tasks(fails, [["oslo", "bad"], ["oslo"]], store=LeasedStore())
     with pytest.raises(AsyncUDFError, match="bad"):
         shared.run()
-    assert shared.outputs[1].everything == ["OSLO"]
+    assert shared.engines[1].output == ["OSLO"]
 
 
 @pytest.mark.parametrize(("timeout", "waits"), [(5.0, 5.0), (None, 180.0)])
@@ -258,25 +243,3 @@ def test_results_of_others_that_take_the_last_room_leave_no_row_waiting() -> Non
         [result["value"][: len(result["value"]) // 10] for result in emitted if result["error"] is None]
         for emitted in out
     ]
-
-
-def test_what_others_call_leaves_a_large_batch_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each row was compared with all that leave: a batch of 20,000 rows held up the loop for seconds."""
-    compared = 0
-
-    def equals(one: object, other: object) -> bool:
-        nonlocal compared
-        compared += 1
-        return one is other
-
-    monkeypatch.setattr(RecordEntry, "__eq__", equals)
-    monkeypatch.setattr(RecordEntry, "__hash__", object.__hash__)
-
-    async def same(numbers: pd.Series) -> pd.Series:
-        await asyncio.sleep(1)
-        return numbers
-
-    rows = [*range(300)]
-    out = Tasks(same, [rows, rows], store=LeasedStore(), returnType="bigint", batch_size=300, capacity=2).run()
-    assert out == [rows, rows]
-    assert compared < 10 * len(rows)

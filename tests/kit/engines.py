@@ -71,14 +71,17 @@ class Engine:
         self._chain.taken()
 
     def run(self, *others: Engine, until: float | None = None) -> None:
-        """Run, with others on the same loop, until all rows are done, or cancel what is still running at that time."""
+        """Run, with others on the same loop, until all rows are done; at that time cancel what this one still runs."""
         try:
             self.loop.run_until_complete(self._together(others, until))
         finally:
             self.loop.close()
 
     async def _together(self, others: Iterable[Engine], until: float | None) -> None:
-        await asyncio.gather(*(engine._run(until) for engine in (self, *others)))
+        running = [self._run(until), *(engine._run(None) for engine in others)]
+        for error in await asyncio.gather(*running, return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def _run(self, until: float | None) -> None:
         running = asyncio.ensure_future(self._chain.run())

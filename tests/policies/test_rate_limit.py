@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import OptionError, RateLimit
+from asyncudf._coordination.client import CoordinatorConfig
 from asyncudf._policies.rate_limit import BlockSize, Bucket, LeasedPermits, Scope, take
 from asyncudf.testing import run_rows
 from tests.kit.errors import task_fails
@@ -247,3 +248,32 @@ def test_a_block_grows_to_what_is_used_in_time() -> None:
 def test_who_waits_for_permits_asks_for_more() -> None:
     """Than he uses in 0.4 s: of tasks that share a rate the one with the smaller blocks catches up."""
     assert asked(BlockSize([RateLimit(300)]), 449.0, 12, waits=True)[-2:] == [182, 182]
+
+
+named = CoordinatorConfig("redis://host", "space", "f").rates
+
+
+class TestUnderWhichNameTasksShareIt:
+    """Two limits of one function on one time line were one limit: the permits of the one went for both."""
+
+    def test_two_of_equal_numbers_are_two(self) -> None:
+        limits = [RateLimit(20, cost=5), RateLimit(20), RateLimit(20.0, "second")]
+        assert len(dict(named(limits))) == 3
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (RateLimit(1234567), RateLimit(1234568)),
+            (RateLimit(10, 1.0000001), RateLimit(10, 1.0000002)),
+            (RateLimit(10**7, burst=10**6), RateLimit(10**7, burst=10**6 + 1)),
+        ],
+    )
+    def test_numbers_that_differ_little_differ(self, one: RateLimit, other: RateLimit) -> None:
+        assert named([one])[0][0] != named([other])[0][0]
+
+    def test_wherever_in_a_list_it_is_the_same(self) -> None:
+        """The function is used with one limit and, by `with_options`, with another one before it."""
+        assert named([RateLimit(5), RateLimit(20)])[1:] == named([RateLimit(20)])
+
+    def test_its_own_name_is_it(self) -> None:
+        assert named([RateLimit(20), RateLimit(20, name="model")])[1][0] == "model"

@@ -1,17 +1,26 @@
-"""Equal calls in flight share one: one call at a time for each key, no row lost, no failure handed on."""
+"""Equal calls share one, and one write: a call at a time for each key, no row lost, no failure handed on."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from asyncudf import async_pandas_udf
 from asyncudf._stored.coalescing import SingleFlight
+from asyncudf._stored.stored_results import StoredResults, StoreWriter
+from asyncudf.queues._entries import RecordEntry
 from asyncudf.testing import VirtualClockLoop
+from tests.kit.engines import Engine
+from tests.kit.stores import Counting, LeasedStore, SlowStore
 from tests.kit.thorough import examples
 
 KEYS = st.sampled_from([b"a", b"b", b"c"])
@@ -166,3 +175,52 @@ async def _job(rows: list[Any]) -> tuple[dict[int, tuple[str, int | None]], Coun
     await asyncio.gather(*(live(row, began, key) for row, (began, key, _) in enumerate(rows)))
     await asyncio.gather(*calls.values(), return_exceptions=True)
     return told, most, flights
+
+
+def test_what_others_call_leaves_a_large_batch_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row was compared with all that leave: a batch of 20,000 rows held up the loop for seconds."""
+    compared = 0
+
+    def equals(one: object, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return one is other
+
+    monkeypatch.setattr(RecordEntry, "__eq__", equals)
+    monkeypatch.setattr(RecordEntry, "__hash__", object.__hash__)
+
+    async def same(numbers: pd.Series) -> pd.Series:
+        await asyncio.sleep(1)
+        return numbers
+
+    rows = [*range(300)]
+    options = {"store": LeasedStore(), "returnType": "bigint", "version": "1", "batch_size": 300, "capacity": 2}
+    first = Engine(same, **options)
+    second = Engine(same, loop=first.loop, **options)
+    for engine in (first, second):
+        engine.feed(rows)
+        engine.end()
+    first.run(second)
+    assert first.output == second.output == rows
+    assert compared < 10 * len(rows)
+
+
+@pytest.mark.parametrize("ttls", [*itertools.permutations((None, 1.0, 60.0, 0.5), 2)], ids=str)
+def test_of_one_batch_the_last_write_of_a_key_counts(ttls: tuple[float | None, float | None]) -> None:
+    """An error and a result that came after it have a ttl each, and are written one after the other."""
+
+    async def main() -> bytes | None:
+        store = SlowStore()
+        options = async_pandas_udf(Counting().function, store=store).options
+        stored = StoredResults("f", store, None, None, options, lambda: 0.0)  # type: ignore[arg-type]
+        await stored._open()
+        ended = lambda *_: None  # noqa: E731
+        loop = asyncio.get_running_loop()
+        operator = SimpleNamespace(loop=loop, has_finished=False, push=ended, fail=ended)
+        writer = StoreWriter(operator, stored, lambda: False)  # type: ignore[arg-type]
+        for value, ttl in zip((b"old", b"new"), ttls, strict=True):
+            writer.put(b"key", value, ttl, ended)
+        await writer.close()
+        return store.entries.get(b"key")
+
+    assert asyncio.run(main()) == b"new"

@@ -17,7 +17,7 @@ import pytest
 
 from asyncudf import AsyncUDFError, OptionError, ResultStore, async_pandas_udf
 from asyncudf._stores.base import check_attributes, in_folder
-from asyncudf.testing import MemoryStore, run_rows
+from asyncudf.testing import MemoryStore, check_result_store, run_rows
 
 
 class Forgetful(ResultStore):
@@ -221,6 +221,7 @@ def test_only_an_executors_store_is_placed(tmp_path: Path) -> None:
     store = in_folder(ResultStore.executor(max_bytes=2**25, ttl=5, key=len), str(tmp_path))
     location = store.location  # type: ignore[attr-defined]
     assert (location.path, location.max_bytes, store.ttl, store.key) == (f"{tmp_path}-{2**25}", 2**25, 5.0, len)
+    check_result_store(lambda: in_folder(ResultStore.executor(), str(tmp_path / "of Spark")))
     for other in (ResultStore.disk("x"), ResultStore.redis("redis://h"), MemoryStore(), ResultStore()):
         assert in_folder(other, str(tmp_path)) is other
 

@@ -15,6 +15,7 @@ from asyncudf.queues import (
     StreamRecord,
     UnorderedStreamElementQueue,
     Watermark,
+    WatermarkStatus,
 )
 from tests.kit.outputs import Emitted
 
@@ -46,10 +47,10 @@ class _QueueMachine(RuleBasedStateMachine):
             self.clock += 1
             self.line.append([row, [result], self.clock])
 
-    @rule()
-    def put_watermark(self) -> None:
+    @rule(is_watermark=st.booleans())
+    def put_marker(self, is_watermark: bool) -> None:
         self.clock += 1
-        self._put(Watermark(self.clock), [])
+        self._put(Watermark(self.clock) if is_watermark else WatermarkStatus.IDLE, [])
 
     def _put(self, element: Any, results: Any) -> tuple[Entry | None, list[Any]]:
         entry = self.queue.try_put(element)
@@ -97,7 +98,7 @@ class _QueueMachine(RuleBasedStateMachine):
         expected = self.next_to_leave()
         if expected is None:
             return None
-        self.line.remove(expected)
+        self.line = [slot for slot in self.line if slot is not expected]
         element, results, _ = expected
         is_row = isinstance(element, StreamRecord)
         return [StreamRecord(r, element.timestamp) for r in results] if is_row else [element]
@@ -125,10 +126,9 @@ class UnorderedMachine(_QueueMachine):
     queue_class = UnorderedStreamElementQueue
 
     def next_to_leave(self) -> list[Any] | None:
-        if not self.line or isinstance(self.line[0][0], Watermark):
-            return self.line[0] if self.line else None
-        fence = next((i for i, slot in enumerate(self.line) if isinstance(slot[0], Watermark)), len(self.line))
-        finished = [slot for slot in self.line[:fence] if slot[1] is not None]
+        markers = [i for i, slot in enumerate(self.line) if not isinstance(slot[0], StreamRecord)]
+        segment = self.line[: markers[0] or 1] if markers else self.line
+        finished = [slot for slot in segment if slot[1] is not None]
         return min(finished, key=lambda slot: slot[2]) if finished else None
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncFunction, AsyncUDFError, ProcessFunction, ResultFuture
-from asyncudf._calls.resources import CLOSE_LIMIT, OPEN_LIMIT
 from asyncudf.testing import run_rows, run_stream
 from tests.kit.functions import hang, nothing, swallow
 from tests.kit.resources import breaks_after, ends_after
 
+OPEN_LIMIT, CLOSE_LIMIT = 600.0, 30.0
 NOT_ENDED = "TimeoutError: not done within {:g} s, and not ended when it was cancelled"
 Step = Callable[[], Any]
 

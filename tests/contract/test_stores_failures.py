@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,14 +16,11 @@ from asyncudf import (
     AsyncUDFError,
     ResultStore,
     RetryStrategy,
-    async_pandas_udf,
 )
-from asyncudf._stored.stored_results import StoredResults, StoreWriter
 from asyncudf.http import PermanentError
 from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_rows
-
-from ..kit.stores import Counting, SlowStore
-from ..kit.thorough import times
+from tests.kit.stores import Counting, SlowStore
+from tests.kit.thorough import times
 
 CITIES = ["oslo", "bergen", "oslo", "tromso", "bergen", "oslo"]
 UPPER = [city.upper() for city in CITIES]
@@ -461,24 +456,3 @@ def test_one_that_gives_something_else_is_told(kind: Any, caplog: pytest.LogCapt
     assert "get_many must give bytes or None for each key, not " in caplog.text
     with pytest.raises(AsyncUDFError, match=r"tell it not to \(decode_responses=False\)"):
         run_rows(weather.function, CITIES, store=store, version="1", on_store_error="fail")
-
-
-@pytest.mark.parametrize("ttls", [*itertools.permutations((None, 1.0, 60.0, 0.5), 2)], ids=str)
-def test_of_one_batch_the_last_write_of_a_key_counts(ttls: tuple[float | None, float | None]) -> None:
-    """An error and a result that came after it have a ttl each, and are written one after the other."""
-
-    async def main() -> bytes | None:
-        store = SlowStore()
-        options = async_pandas_udf(Counting().function, store=store).options
-        stored = StoredResults("f", store, None, None, options, lambda: 0.0)  # type: ignore[arg-type]
-        await stored._open()
-        ended = lambda *_: None  # noqa: E731
-        loop = asyncio.get_running_loop()
-        operator = SimpleNamespace(loop=loop, has_finished=False, push=ended, fail=ended)
-        writer = StoreWriter(operator, stored, lambda: False)  # type: ignore[arg-type]
-        for value, ttl in zip((b"old", b"new"), ttls, strict=True):
-            writer.put(b"key", value, ttl, ended)
-        await writer.close()
-        return store.entries.get(b"key")
-
-    assert asyncio.run(main()) == b"new"

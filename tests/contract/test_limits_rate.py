@@ -24,7 +24,6 @@ from asyncudf import (
     RuntimeContext,
     async_pandas_udf,
 )
-from asyncudf._coordination.client import CoordinatorConfig
 from asyncudf.queues import Watermark
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 from tests.kit.errors import task_fails
@@ -365,35 +364,6 @@ class TestBesideOthers:
         for wrong in (RateLimit, 5, [5], "second", {"permits": 1}):
             with pytest.raises(OptionError, match=r"rate_limit must be a RateLimit, such as RateLimit\(100"):
                 run_rows(at_once, [1], rate_limit=wrong)  # type: ignore[arg-type]
-
-
-named = CoordinatorConfig("redis://host", "space", "f").rates
-
-
-class TestUnderWhichNameTasksShareIt:
-    """Two limits of one function on one time line were one limit: the permits of the one went for both."""
-
-    def test_two_of_equal_numbers_are_two(self) -> None:
-        limits = [RateLimit(20, cost=5), RateLimit(20), RateLimit(20.0, "second")]
-        assert len(dict(named(limits))) == 3
-
-    @pytest.mark.parametrize(
-        ("one", "other"),
-        [
-            (RateLimit(1234567), RateLimit(1234568)),
-            (RateLimit(10, 1.0000001), RateLimit(10, 1.0000002)),
-            (RateLimit(10**7, burst=10**6), RateLimit(10**7, burst=10**6 + 1)),
-        ],
-    )
-    def test_numbers_that_differ_little_differ(self, one: RateLimit, other: RateLimit) -> None:
-        assert named([one])[0][0] != named([other])[0][0]
-
-    def test_wherever_in_a_list_it_is_the_same(self) -> None:
-        """The function is used with one limit and, by `with_options`, with another one before it."""
-        assert named([RateLimit(5), RateLimit(20)])[1:] == named([RateLimit(20)])
-
-    def test_its_own_name_is_it(self) -> None:
-        assert named([RateLimit(20), RateLimit(20, name="model")])[1][0] == "model"
 
     def test_one_name_twice_in_a_list_is_refused_at_once(self) -> None:
         limits = [RateLimit(20, cost=5, name="model"), RateLimit(20, name="model")]

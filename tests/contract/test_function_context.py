@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture, RetryStrategy, RuntimeContext
-from asyncudf._metrics.function_metrics import FunctionMetrics
 from asyncudf.testing import run_rows
+from tests.kit.figures import figures
 
 
 class TestContext:
@@ -50,7 +50,7 @@ class TestContext:
             (1, 1, 1),
             (2, 2, 3),
         ]
-        assert seen[-1].keys() <= vars(FunctionMetrics()).keys()
+        assert seen[-1].keys() <= vars(figures(call, [5])).keys()
 
     def test_each_row_has_its_own_key_and_tasks_made_by_the_call_share_it(self) -> None:
         keys: dict[str, str] = {}

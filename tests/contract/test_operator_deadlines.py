@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from asyncudf import AsyncFunction, AsyncTimeoutError, AsyncUDFError, ResultFuture, RetryStrategy
-from asyncudf._calls.timers import Deadlines
-from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from asyncudf.testing import ManualFunction, OperatorHarness, VirtualClockLoop, run_rows, run_stream
 from tests.kit.clocks import HandClock
 from tests.kit.functions import FIXED, Flaky, hangs
 
@@ -301,24 +300,15 @@ def test_a_coroutine_that_never_ends_after_its_result_ends_with_the_task_when_th
     assert function.ended == [5.0, 5.0], "after the grace period"
 
 
-def test_rounding_cannot_make_the_timer_of_the_deadlines_spin() -> None:
+def test_rounding_cannot_make_the_timer_of_the_deadlines_spin(monkeypatch: pytest.MonkeyPatch) -> None:
     """A timer may fire a hair before its time; scheduling it again for the same time would go on for ever."""
+    timers, call_at = 0, VirtualClockLoop.call_at
 
-    class Loop:
-        def __init__(self) -> None:
-            self.now, self.timers = 0.1, []  # type: ignore[var-annotated]
+    def a_hair_early(loop: Any, when: float, *callback: Any, **context: Any) -> Any:
+        nonlocal timers
+        timers += 1
+        assert timers < 100
+        return call_at(loop, math.nextafter(when, 0), *callback, **context)
 
-        def time(self) -> float:
-            return self.now
-
-        def call_at(self, when: float, callback: Any, **context: Any) -> None:
-            self.timers.append((when, callback))
-
-    loop, expired = Loop(), []  # type: ignore[var-annotated]
-    deadlines: Deadlines[str] = Deadlines(loop, loop.time, 0.2, expired.append)  # type: ignore[arg-type]
-    deadlines.start("row", loop.time())
-    when, fire = loop.timers.pop()
-    loop.now = math.nextafter(when, 0)
-    fire()
-    assert expired == ["row"]
-    assert loop.timers == []
+    monkeypatch.setattr(VirtualClockLoop, "call_at", a_hair_early)
+    assert run_rows(hangs, ["hang"], timeout=0.2, on_error="null") == [None]

@@ -1,0 +1,297 @@
+"""What both queues promise, then what each promises of its order."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+
+from asyncudf.queues import (
+    Entry,
+    LatencyMarker,
+    OrderedStreamElementQueue,
+    StreamElement,
+    StreamElementQueue,
+    StreamRecord,
+    UnorderedStreamElementQueue,
+    Watermark,
+    WatermarkStatus,
+)
+from tests.kit.outputs import Emitted
+
+QueueClass = type[StreamElementQueue]
+
+
+def put(queue: StreamElementQueue, *elements: StreamElement | str) -> list[Entry]:
+    """Put elements that find a place; texts are records."""
+    entries = []
+    for element in elements:
+        entry = queue.try_put(StreamRecord(element) if isinstance(element, str) else element)
+        assert entry is not None
+        entries.append(entry)
+    return entries
+
+
+def drain(queue: StreamElementQueue, output: Emitted | None = None) -> list[Any]:
+    """Emit everything that may leave; the values of records, markers as they are."""
+    output = output or Emitted()
+    while queue.has_completed_elements():
+        queue.emit_completed_element(output)
+    return output.values
+
+
+@pytest.fixture(params=[OrderedStreamElementQueue, UnorderedStreamElementQueue])
+def make_queue(request: pytest.FixtureRequest) -> QueueClass:
+    return request.param  # type: ignore[no-any-return]
+
+
+class TestPutting:
+    def test_a_full_queue_takes_nothing_until_something_is_emitted(self, make_queue: QueueClass) -> None:
+        queue = make_queue(2)
+        first, _ = put(queue, "a", "b")
+        assert queue.try_put(StreamRecord("c")) is None
+        first.complete(["A"])
+        assert queue.try_put(StreamRecord("c")) is None, "complete is not yet emitted: it still has its place"
+        assert drain(queue) == ["A"]
+        put(queue, "c")
+        assert queue.try_put(StreamRecord("d")) is None
+
+    def test_watermarks_count_too(self, make_queue: QueueClass) -> None:
+        queue = make_queue(2)
+        put(queue, "a", Watermark(1))
+        assert (len(queue), queue.capacity) == (2, 2)
+        assert queue.try_put(StreamRecord("b")) is queue.try_put(Watermark(2)) is None
+
+    @pytest.mark.parametrize("capacity", [0, -1, 1.5, "10", None, True])
+    def test_a_capacity_is_a_whole_number_of_at_least_one(self, make_queue: QueueClass, capacity: Any) -> None:
+        with pytest.raises(ValueError, match=f"whole number of at least 1, not {capacity!r}"):
+            make_queue(capacity)
+
+    def test_a_bare_value_is_refused(self, make_queue: QueueClass) -> None:
+        with pytest.raises(TypeError, match="StreamRecord"):
+            make_queue(1).try_put("a")  # type: ignore[arg-type]
+
+    def test_fewer_places_than_the_capacity_may_be_free(self, make_queue: QueueClass) -> None:
+        queue = make_queue(5)
+        first, _ = put(queue, "a", "b")
+        queue.most = 1
+        assert (queue.places, queue.try_put(StreamRecord("c")), queue.capacity) == (0, None, 5)
+        first.complete(["A"])
+        drain(queue)
+        assert queue.places == 0
+        queue.most = 3
+        assert queue.places >= 1
+        put(queue, "c")
+
+
+class TestCompleting:
+    @pytest.mark.parametrize("results", [[], [1], (1, 2, 3)])
+    def test_an_entry_of_n_results_emits_n_records_of_its_row(self, make_queue: QueueClass, results: Any) -> None:
+        queue, output = make_queue(1), Emitted()
+        (entry,) = put(queue, StreamRecord("a", 7, "row 0"))
+        assert not entry.is_done
+        assert drain(queue) == []
+        entry.complete(results)
+        assert entry.is_done
+        queue.emit_completed_element(output)
+        assert output.elements == [StreamRecord(result, 7) for result in results]
+        assert {record.origin for record in output.elements} <= {"row 0"}
+        assert queue.is_empty()
+
+    def test_the_first_completion_wins_and_a_later_one_is_ignored(self, make_queue: QueueClass) -> None:
+        queue = make_queue(1)
+        (entry,) = put(queue, "a")
+        entry.complete(["timeout"])
+        entry.complete(["too late"])
+        assert drain(queue) == ["timeout"]
+        entry.complete(["much too late"])
+        assert (drain(queue), len(queue)) == ([], 0)
+
+    @pytest.mark.parametrize("results", ["text", None, {"a": 1}, 5])
+    def test_a_string_is_never_emitted_letter_by_letter(self, make_queue: QueueClass, results: Any) -> None:
+        queue = make_queue(1)
+        (entry,) = put(queue, "a")
+        with pytest.raises(TypeError, match="list or tuple"):
+            entry.complete(results)
+        assert not entry.is_done
+        entry.complete(["A"])
+        entry.complete(results)
+        assert drain(queue) == ["A"], "a later completion is ignored, whatever it is"
+
+    def test_markers_are_born_complete_and_keep_their_places(self, make_queue: QueueClass) -> None:
+        markers = [Watermark(1), WatermarkStatus.IDLE, LatencyMarker(1.0, "map", 0), WatermarkStatus.ACTIVE]
+        queue = make_queue(10)
+        assert all(entry.is_done for entry in put(queue, *markers))
+        (entry,) = put(queue, "a")
+        put(queue, *markers)
+        assert drain(queue) == markers, "nothing is before them"
+        entry.complete(["A"])
+        assert drain(queue) == ["A", *markers]
+
+
+class TestEmitting:
+    def test_an_empty_queue_emits_nothing(self, make_queue: QueueClass) -> None:
+        queue, output = make_queue(1), Emitted()
+        queue.emit_completed_element(output)
+        assert (output.values, queue.is_empty(), queue.values()) == ([], True, [])
+
+    def test_one_entry_leaves_at_a_time(self, make_queue: QueueClass) -> None:
+        queue, output = make_queue(2), Emitted()
+        for entry in put(queue, "a", "b"):
+            entry.complete([entry.element.value.upper()])  # type: ignore[union-attr]
+        queue.emit_completed_element(output)
+        assert (output.values, len(queue)) == (["A"], 1)
+
+    def test_values_are_the_elements_not_yet_emitted_in_arrival_order(self, make_queue: QueueClass) -> None:
+        elements = [StreamRecord("a", 1), StreamRecord("b", 2), Watermark(2), StreamRecord("c", 3)]
+        queue = make_queue(4)
+        first, second, _, third = put(queue, *elements)
+        second.complete(["B"])
+        third.complete(["C"])
+        assert queue.values() == elements
+        first.complete(["A"])
+        queue.emit_completed_element(Emitted())
+        assert len(queue.values()) == 3
+
+    def test_an_entry_that_has_left_keeps_no_result_alive(self, make_queue: QueueClass) -> None:
+        """The timer of a moved deadline had the entry, and a result of any size, until that time."""
+        queue, result, output = make_queue(1), {"large"}, Emitted()
+        (entry,), kept = put(queue, "a"), weakref.ref(result)
+        entry.complete([result])
+        del result
+        queue.emit_completed_element(output)
+        output.elements.clear()
+        assert kept() is None
+
+
+class TestTogether:
+    """What the operator asks for many rows at once, or for a row that leaves as soon as it is done."""
+
+    def test_records_that_are_complete_take_their_place_in_line(self, make_queue: QueueClass) -> None:
+        queue, output = make_queue(4), Emitted()
+        put(queue, Watermark(1))
+        queue.put_completed([StreamRecord("a", 5), StreamRecord("b", 6)], ["A", "B"])
+        assert (queue.places, queue.values()) == (1, [Watermark(1), StreamRecord("a", 5), StreamRecord("b", 6)])
+        assert drain(queue, output) == [Watermark(1), "A", "B"]
+        assert [element.timestamp for element in output.elements] == [1, 5, 6]
+
+    @pytest.mark.parametrize("inside", [0, 1])
+    @pytest.mark.parametrize(("rows", "results"), [(3, 3), (2, 1), (1, 2)])
+    def test_more_than_fit_or_uneven_ones_are_refused_whole(
+        self, make_queue: QueueClass, rows: int, results: int, inside: int
+    ) -> None:
+        queue = make_queue(2 + inside)
+        put(queue, *["before"] * inside)
+        with pytest.raises(ValueError, match=f"{rows} records and {results} results for 2 places"):
+            queue.put_completed([StreamRecord(x) for x in range(rows)], list(range(results)))
+        assert queue.values() == [StreamRecord("before")] * inside
+
+    def test_an_output_may_put_complete_and_emit(self, make_queue: QueueClass) -> None:
+        queue, output, left = make_queue(2), Emitted(), list("bcd")
+        completed = queue.completing(output, lambda: queue.emit_completed_elements(output, 9))
+
+        def collect(record: StreamRecord) -> None:
+            output.elements.append(record)
+            if left:
+                put(queue, Watermark(len(left)))  # what leaves has given its place back
+                (entry,) = put(queue, left.pop(0))
+                completed(entry, f"after {record.value}")
+
+        output.collect = collect  # type: ignore[assignment]
+        completed(put(queue, "a")[0], "A")
+        after = ["A", Watermark(3), "after A", Watermark(2), "after after A", Watermark(1), "after after after A"]
+        assert (output.values, queue.is_empty()) == (after, True)
+
+    def test_a_row_that_leaves_takes_with_it_what_may_leave(self, make_queue: QueueClass) -> None:
+        queue, output = make_queue(5), Emitted()
+        first, second, _, third = put(queue, StreamRecord("a", 7, "row 0"), "b", Watermark(1), "c")
+        third.complete(["C"])
+        completed = queue.completing(output, lambda: queue.emit_completed_elements(output, 9))
+        completed(first, "A")
+        assert output.elements == [StreamRecord("A", 7)]
+        assert output.elements[0].origin == "row 0"
+        completed(second, ["B"])
+        assert output.values == ["A", ["B"], Watermark(1), "C"], "a list is one result"
+        completed(third, "late")
+        assert (len(output.values), queue.is_empty()) == (4, True)
+
+    def test_what_an_entry_holds_is_released_when_it_leaves_however_that_is(self, make_queue: QueueClass) -> None:
+        class Counted:
+            held = 0
+
+            def hold_row(self, record: Any) -> int:
+                return self._hold(1)
+
+            def note_result(self, result: Any) -> None:
+                """No result is held back for the memory of others."""
+
+            def hold_results(self, results: Any) -> int:
+                return self._hold(10 * len(results))
+
+            def release(self, held: int) -> None:
+                self.held -= held
+
+            def _hold(self, size: int) -> int:
+                self.held += size
+                return size
+
+        queue, output = make_queue(5), Emitted()
+        queue.memory = memory = Counted()
+        at_once, first, second, third = put(queue, *"abcd")
+        queue.completing(output, lambda: None)(at_once, "A")
+        assert memory.held == 3, "it has left without waiting: its result was never held"
+        third.complete(["C", "C"])
+        third.complete(["late"])
+        second.complete([])
+        assert memory.held == 3 + 20
+        first.complete(["B"])
+        drain(queue, output)
+        assert memory.held == 0
+
+
+def test_ordered_a_finished_row_waits_for_every_row_before_it() -> None:
+    queue = OrderedStreamElementQueue(3)
+    a, b, c = put(queue, *"abc")
+    c.complete(["C"])
+    b.complete(["B"])
+    assert not queue.has_completed_elements()
+    a.complete(["A"])
+    assert drain(queue) == ["A", "B", "C"]
+
+
+class TestUnordered:
+    def test_rows_leave_in_the_order_in_which_they_finish(self) -> None:
+        queue = UnorderedStreamElementQueue(3)
+        entries = dict(zip("abc", put(queue, *"abc"), strict=True))
+        for x in "cab":
+            entries[x].complete([x.upper()])
+        assert drain(queue) == ["C", "A", "B"]
+
+    def test_rows_and_watermarks_never_pass_each_other(self) -> None:
+        """E1 E2 E3 W1 E4 E5 W2 may leave as E3 E1 E2 W1 E5 E4 W2, never E4 before W1."""
+        queue, output = UnorderedStreamElementQueue(7), Emitted()
+        e1, e2, e3, _, e4, e5, _ = put(queue, "E1", "E2", "E3", Watermark(1), "E4", "E5", Watermark(2))
+        for entry in (e5, e3, e1, e4, e2):
+            entry.complete([entry.element.value])  # type: ignore[union-attr]
+            drain(queue, output)
+        assert output.values == ["E3", "E1", "E2", Watermark(1), "E5", "E4", Watermark(2)]
+        assert queue.is_empty()
+
+    def test_a_later_segment_emits_nothing_before_the_first_is_empty(self) -> None:
+        queue = UnorderedStreamElementQueue(3)
+        first, _, last = put(queue, "a", Watermark(1), "b")
+        last.complete(["B"])
+        assert not queue.has_completed_elements()
+        first.complete(["A"])
+        assert drain(queue) == ["A", Watermark(1), "B"]
+
+    def test_rows_behind_a_watermark_that_has_left_are_one_segment(self) -> None:
+        queue = UnorderedStreamElementQueue(2)
+        put(queue, Watermark(1))
+        drain(queue)
+        a, b = put(queue, *"ab")
+        b.complete(["B"])
+        assert drain(queue) == ["B"]
+        a.complete(["A"])
+        assert drain(queue) == ["A"]
