@@ -69,8 +69,7 @@ from ._api.monitor import Run, monitor
 from ._api.sinks import async_sink, sink_source, stream_sink
 from ._api.stream import AsyncStream, ordered_wait, unordered_wait
 from ._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, FunctionError, OptionError, ResultError
-from ._functions.async_function import AsyncFunction, ResultFuture
-from ._functions.context import RuntimeContext
+from ._functions.async_function import AsyncFunction, ResultFuture, RuntimeContext
 from ._functions.process_function import Collector, ProcessContext, ProcessFunction
 from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from ._policies.budget import Budget

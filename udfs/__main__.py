@@ -16,7 +16,7 @@ from ._doctor.packages import PACKAGE, version_of
 from ._doctor.probes import Examination, examine
 from ._text.safe import safe_repr
 
-DIGITS = 9  # of a number of calls: a longer one is a typing error
+MOST_DIGITS = 9  # of a number of calls: a longer one is a typing error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,8 +90,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    if text.isdecimal() and len(text) > DIGITS:
-        raise argparse.ArgumentTypeError(f"must have at most {DIGITS} digits, not {len(text):,}")
+    if text.isdecimal() and len(text) > MOST_DIGITS:
+        raise argparse.ArgumentTypeError(f"must have at most {MOST_DIGITS} digits, not {len(text):,}")
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {safe_repr(text)}")
     return int(text)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from asyncudf import CircuitBreaker
 from asyncudf._coordination.budgets import SPEND, SharedBudget, SharedFailures
+from asyncudf._coordination.client import TaskLink
 from asyncudf._coordination.health import SharedHealth
-from asyncudf._coordination.periodic import TaskLink
+from asyncudf._policies.budget import ErrorBudget, Failures
 from asyncudf._policies.call_outcome import CallOutcome
-from asyncudf._policies.error_budget import ErrorBudget, Failures
 from tests.kit.coordinators import CutOff, Scripts, Server, coordinator, fail, linked, space_of_its_own, time_to_live
 
 pytestmark = pytest.mark.services
@@ -42,7 +42,7 @@ def test_the_last_failures_spend_the_budget(server: Server, turns: int) -> None:
 
 def test_failures_that_were_cut_off_are_told_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task ends while its connection hangs: what it was about to tell is told by the next one."""
-    monkeypatch.setattr("asyncudf._coordination.periodic.GOODBYE", 0.01)
+    monkeypatch.setattr("asyncudf._coordination.client.LAST_MESSAGE_WITHIN", 0.01)
 
     async def job() -> None:
         heard: list[Failures] = []
@@ -83,7 +83,7 @@ def test_who_is_gone_is_not_waited_for_twice(server: Server) -> None:
 
 def test_what_was_seen_of_a_service_and_cut_off_is_told_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures and the pause: another task hears of both."""
-    monkeypatch.setattr("asyncudf._coordination.periodic.GOODBYE", 0.01)
+    monkeypatch.setattr("asyncudf._coordination.client.LAST_MESSAGE_WITHIN", 0.01)
 
     async def job() -> None:
         options = CircuitBreaker(window=2)

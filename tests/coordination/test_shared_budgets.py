@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asyncudf import Budget, FatalError, RateLimit, ResultStore, async_pandas_udf
 from asyncudf._coordination.budgets import KEEP_NAMED, LEASE, Ledger, SharedBudget
-from asyncudf._coordination.periodic import TaskLink
+from asyncudf._coordination.client import TaskLink
 from asyncudf._stores.ledgers import ledger_of
 from tests.kit import engines
 from tests.kit.coordinators import OnGivenTime, Server, coordinator, linked, run_on_given_time, space_of_its_own

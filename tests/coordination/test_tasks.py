@@ -17,7 +17,7 @@ from asyncudf._coordination.budgets import SharedFailures
 from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination.permits import SharedPermits, open_limits
 from asyncudf._coordination.share import CapacityShare, prepare_shares
-from asyncudf._policies.error_budget import ErrorBudget, Failures
+from asyncudf._policies.budget import ErrorBudget, Failures
 from tests.kit.coordinators import (
     OnGivenTime,
     Server,
@@ -170,7 +170,7 @@ KILLED = """
 import asyncio, sys, time
 from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination import share as shares
-from asyncudf._coordination.periodic import TaskLink
+from asyncudf._coordination.client import TaskLink
 from asyncudf._coordination.share import CapacityShare
 
 shares.LEASE = 2.0  # seconds

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 import asyncudf
-from asyncudf._doctor import open_files, packages, programs
+from asyncudf._doctor import packages, probes, programs
 from asyncudf._doctor.findings import Finding, clear, export
-from asyncudf._doctor.open_files import open_file_limits
 from asyncudf._doctor.packages import spark_folder, spark_in
-from asyncudf._doctor.probes import PROBES, Examination, examine, guarded
+from asyncudf._doctor.probes import PROBES, Examination, examine, guarded, open_file_limits
 from asyncudf._doctor.programs import (
     Java,
     Python,
@@ -75,7 +74,7 @@ def test_a_look_that_lacks_a_package_names_the_line_that_installs_it(monkeypatch
 READINGS = {
     packages: ("version_of", "spark_folder", "spark_in"),
     programs: ("java_settings", "start_python", "run_job"),
-    open_files: ("open_file_limits",),
+    probes: ("open_file_limits",),
 }
 
 

@@ -10,8 +10,8 @@ from packaging.requirements import Requirement
 
 from asyncudf._doctor import programs
 from asyncudf._doctor.findings import Finding, as_text, clear, exit_status, export, one_line
-from asyncudf._doctor.open_files import check_open_files, check_worker_files
 from asyncudf._doctor.packages import as_line, check_package, check_packages, check_remote, check_spark_home
+from asyncudf._doctor.probes import check_open_files, check_worker_files
 from asyncudf._doctor.programs import (
     Java,
     JavaSettings,

@@ -12,8 +12,7 @@ from unittest import mock
 from urllib.parse import urlsplit
 
 from asyncudf import FatalError
-from asyncudf._coordination.client import Coordinator
-from asyncudf._coordination.periodic import TaskLink
+from asyncudf._coordination.client import Coordinator, TaskLink
 from asyncudf._coordination.server import CoordinatorServer
 from asyncudf._spark import coordinators
 from asyncudf.testing import VirtualClockLoop

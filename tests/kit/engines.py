@@ -19,7 +19,7 @@ from asyncudf._coordination.client import CoordinatorConfig
 from asyncudf._metrics.run_metrics import RunMetrics
 from asyncudf._spark.planner import plan_function_offline
 from asyncudf.testing import VirtualClockLoop, _rows, _stream
-from asyncudf.testing._rows import ListOutput, chain_of, elements_of
+from asyncudf.testing._runs import ListOutput, chain_of, elements_of
 from tests.kit.coordinators import OnGivenTime, Server, space_of_its_own
 
 __all__ = ("Counted", "Engine", "added_up", "run_tasks", "started_streams")

@@ -15,7 +15,7 @@ import pytest
 
 from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture
 from asyncudf._loop import bridge as bridge_module
-from asyncudf._loop import shutdown
+from asyncudf._loop import event_loops
 from asyncudf._loop.bridge import Bridge, Reader
 from asyncudf._metrics.time_account import State, TimeAccount
 from asyncudf.queues import StreamRecord
@@ -38,7 +38,7 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutdown, "GRACE", 0.2)
+    monkeypatch.setattr(event_loops, "GRACE", 0.2)
 
 
 async def instant(x: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf._loop.collector import OFTEN, collecting_by_time
+from asyncudf._loop.bridge import LOOK_GAP, collecting_by_time
 from asyncudf.testing import VirtualClockLoop
 
 THRESHOLDS = (700, 10, 10)
@@ -55,7 +55,7 @@ def test_rows_that_wait_are_looked_at_once_and_not_again_and_again() -> None:
         before = collections()
         rows = [[row] for row in range(50_000)]
         at_once = collections() - before
-        await asyncio.sleep(10 * OFTEN)
+        await asyncio.sleep(10 * LOOK_GAP)
         assert len(rows) == 50_000
         return at_once, collections() - before
 
@@ -68,7 +68,7 @@ def test_the_pause_after_a_collection_counts_work_and_not_waiting() -> None:
     async def main() -> list[bool]:
         rows = [[row] for row in range(50_000)]
         seen = []
-        for work in (OFTEN, 30.0, 11.0):
+        for work in (LOOK_GAP, 30.0, 11.0):
             clock[0] += work
             before = collections()
             await asyncio.sleep(3600.0)
@@ -93,7 +93,7 @@ def test_garbage_in_cycles_does_not_outlive_the_next_look() -> None:
         for _ in range(1_000):
             for _ in range(10):
                 Body()
-            await asyncio.sleep(OFTEN / 50)
+            await asyncio.sleep(LOOK_GAP / 50)
             most = max(most, Body.alive)
         return most
 
@@ -116,7 +116,7 @@ def test_a_collector_that_is_switched_off_stays_off() -> None:
         gc.disable()
         before = collections()
         rows = [[row] for row in range(50_000)]
-        await asyncio.sleep(10 * OFTEN)
+        await asyncio.sleep(10 * LOOK_GAP)
         del rows
         return collections() - before
 
@@ -131,7 +131,7 @@ def test_thresholds_of_the_users_own_hold(own: tuple[int, int, int]) -> None:
 
     async def of_the_function() -> None:
         gc.set_threshold(*own)
-        await asyncio.sleep(10 * OFTEN)
+        await asyncio.sleep(10 * LOOK_GAP)
 
     gc.set_threshold(*own)
     run(of_before)

@@ -11,9 +11,8 @@ import pytest
 
 from asyncudf import AsyncUDFError
 from asyncudf._calls.resources import opening
-from asyncudf._loop.event_loops import run_to_end
+from asyncudf._loop.event_loops import GRACE, run_to_end
 from asyncudf._loop.limited import within
-from asyncudf._loop.shutdown import GRACE
 from asyncudf.testing import VirtualClockLoop
 from tests.kit.functions import hang, nothing, swallow
 

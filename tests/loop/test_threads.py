@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, RetryStrategy, async_pandas_udf
-from asyncudf._loop import shutdown
+from asyncudf._loop import event_loops
 from asyncudf._loop.threads import MOST_HUNG, SPARE, CallThreads
 from asyncudf.testing import run_rows
 from tests.kit.clocks import HandClock
@@ -28,7 +28,7 @@ PATIENCE = 20.0  # seconds for what is bound to happen
 @pytest.fixture
 def release(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """What hanging threads wait for; nobody waits for them."""
-    monkeypatch.setattr(shutdown, "GRACE", 0.1)
+    monkeypatch.setattr(event_loops, "GRACE", 0.1)
     event = threading.Event()
     yield event
     event.set()
@@ -171,10 +171,10 @@ def test_calls_that_send_their_work_to_a_thread_are_not_starved_either(
 def test_a_hanging_thread_does_not_keep_the_process_from_its_end() -> None:
     program = """
         import time
-        from asyncudf._loop import shutdown
+        from asyncudf._loop import event_loops
         from asyncudf.testing import run_rows
 
-        shutdown.GRACE = 0.1
+        event_loops.GRACE = 0.1
 
         def call(x: int) -> int:
             time.sleep(1000)

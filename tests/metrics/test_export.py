@@ -17,8 +17,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import REGISTRY, generate_latest
 
 from asyncudf._metrics.export import AT_ONCE, RECORDS, Exporter
-from asyncudf._metrics.figure import KINDS_APART
-from asyncudf._metrics.function_metrics import FunctionMetrics
+from asyncudf._metrics.function_metrics import KINDS_APART, FunctionMetrics
 from asyncudf._metrics.time_account import State
 
 FUNCTION = {"code.function.name": "jobs.weather", "asyncudf.entry_point": "column"}

@@ -31,7 +31,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from asyncudf import Run
 from asyncudf._metrics.export import Exporter
 from asyncudf._metrics.function_metrics import FunctionMetrics
-from asyncudf._metrics.log_line import task_line
+from asyncudf._metrics.export import task_line
 from asyncudf._metrics.run_metrics import RunMetrics
 from asyncudf._reports.run_report import _page
 from asyncudf._reports.summary import summary

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from asyncudf._metrics.export import task_line
 from asyncudf._metrics.function_metrics import FunctionMetrics
-from asyncudf._metrics.log_line import task_line
 from asyncudf._metrics.time_account import State
 
 

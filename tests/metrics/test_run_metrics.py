@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf._api.monitor import Run
-from asyncudf._metrics.figure import KINDS_APART, OTHERS
-from asyncudf._metrics.function_metrics import FunctionMetrics
+from asyncudf._metrics.function_metrics import KINDS_APART, OTHERS, FunctionMetrics
 from asyncudf._metrics.run_metrics import UNSURE, RunMetrics
 from asyncudf._metrics.time_account import State
 from tests.kit.costs import python_calls

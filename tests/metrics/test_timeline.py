@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._metrics.counters import POINTS, Point, Timeline
+from asyncudf._metrics.counters import MOST_POINTS, Point, Timeline
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 100), st.integers(0, 1000), st.integers(0, 50)), min_size=1, max_size=700))
@@ -18,7 +18,7 @@ def test_however_long_it_is_there_are_few_points_with_all_rows(steps: list[tuple
         area += seconds * in_flight
         timeline.add(Point(now, rows, in_flight, 0))
     points = timeline.to_plain()
-    assert len(points) <= POINTS
+    assert len(points) <= MOST_POINTS
     assert sum(rows for _, rows, _, _ in points) == sum(rows for _, rows, _ in steps)
     assert points[-1][0] == pytest.approx(now, abs=1e-3)
     starts = [0.0, *(point[0] for point in points)]

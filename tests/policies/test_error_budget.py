@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import OptionError
-from asyncudf._policies.error_budget import ErrorBudget, Failures
+from asyncudf._policies.budget import ErrorBudget, Failures
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, 1.5, 0.0, math.nan, True, "2%", None])

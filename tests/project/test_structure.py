@@ -57,7 +57,7 @@ NEVER = {
 ONLY_THERE = {
     "pyspark": {"_spark"},
     "py4j": {"_spark"},
-    "pyarrow": {"_arrow", "_chain", "_spark", "testing._stream"},
+    "pyarrow": {"_arrow", "_chain", "_spark", "testing._runs"},
     "pandas": {"_arrow.vectors", "_spark._compat"},
     "numpy": set(),
     "tenacity": {"_policies.retry"},

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pytest
 import redis
 
-from asyncudf._coordination.client import Coordinator
-from asyncudf._coordination.periodic import TaskLink
+from asyncudf._coordination.client import Coordinator, TaskLink
 from asyncudf._coordination.permits import SharedPermits
 from asyncudf._policies.rate_limit import RateLimit
 from asyncudf._spark import coordinators

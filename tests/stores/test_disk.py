@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, ResultStore
-from asyncudf._stores.leases import FILES
+from asyncudf._stores.leases import LEASE_FILES
 from asyncudf._stores.lmdb_files import RotatingFiles
 from asyncudf._stores.local import SMALLEST, LocalResults
 from tests.kit.stores import begin_another_file
@@ -257,5 +257,5 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
     asyncio.run(main())
     folder = tmp_path / "new"
     files = [folder, *folder.iterdir()]
-    assert len(files) == 4 + FILES  # the folder, results, LMDB's lock, ours, and those of leases
+    assert len(files) == 4 + LEASE_FILES  # the folder, results, LMDB's lock, ours, and those of leases
     assert {one.stat().st_mode & 0o077 for one in files} == {0}

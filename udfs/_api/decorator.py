@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 from .._errors.exceptions import FunctionError, OptionError
 from .._functions.annotations import UnknownTypeError, from_annotation, has_fields
 from .._functions.async_function import AsyncFunction
-from .._functions.parameters import is_coroutine_function
-from .._functions.signature import FunctionSpec, read_function
+from .._functions.signature import FunctionSpec, is_coroutine_function, read_function
 from .._policies.options import FunctionOptions, Options, OutputMode
 from .._spark._compat import COLUMN_EVAL_TYPE, column_function, column_type
 from .._spark.column import ColumnTask, column

@@ -16,7 +16,7 @@ from .objects import has_objects, stored_type
 from .rows import ResultArrays, fields_of, reader, source_columns
 from .sizes import fixed_size, size_estimate
 
-RECORD = 112  # bytes of a record and of its place in the origin of the next one
+RECORD_BYTES = 112  # bytes of a record and of its place in the origin of the next one
 
 Getter = Callable[[StreamRecord], Any]
 Projection = Callable[[StreamRecord], StreamRecord]
@@ -160,7 +160,7 @@ class RowLayout:
     @property
     def size_of_place(self) -> int:
         """The bytes of what operators have added to a record, but for what `weigher` estimates."""
-        return sum(RECORD + (fixed_size(group.arrow_type) or 0) for group in self.groups)
+        return sum(RECORD_BYTES + (fixed_size(group.arrow_type) or 0) for group in self.groups)
 
     def no_rows(self, source: pa.Schema) -> list[pa.Array]:
         """Empty columns, as `columns` makes them of no records; `source` is the schema of the source's batches."""

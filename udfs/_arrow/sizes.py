@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from .._functions.side_outputs import SideRecord
 
-NUMBER = 32  # bytes
-OTHER = 104  # of a moment, a day, a decimal: the largest of them
-TEXT = 57  # of a string or bytes without a character
-ITEM = 8  # of a list, for each of its items
+NUMBER_BYTES = 32  # bytes
+OTHER_BYTES = 104  # of a moment, a day, a decimal: the largest of them
+TEXT_BYTES = 57  # of a string or bytes without a character
+ITEM_BYTES = 8  # of a list, for each of its items
 FLAT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-PLAIN = {type(None): 0, bool: 0, int: NUMBER, float: NUMBER}  # by the class of a value
+PLAIN = {type(None): 0, bool: 0, int: NUMBER_BYTES, float: NUMBER_BYTES}  # by the class of a value
 
 
 def size_estimate(arrow_type: pa.DataType) -> Callable[[Any], int] | None:
@@ -44,8 +44,8 @@ def fixed_size(arrow_type: pa.DataType) -> int | None:
     if pa.types.is_null(arrow_type) or pa.types.is_boolean(arrow_type):
         return 0
     if pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type):
-        return NUMBER
-    return OTHER if pa.types.is_primitive(arrow_type) or pa.types.is_decimal(arrow_type) else None
+        return NUMBER_BYTES
+    return OTHER_BYTES if pa.types.is_primitive(arrow_type) or pa.types.is_decimal(arrow_type) else None
 
 
 def size_of_dict(items: int) -> int:
@@ -66,7 +66,7 @@ def estimated_size(value: Any) -> int:
         return getsizeof(value) + sum(map(estimated_size, value)) + sum(map(estimated_size, value.values()))
     if cls is list or cls is tuple:
         if cls is list and value and isinstance(value[0], (int, float)):
-            return getsizeof(value) + NUMBER * len(value)
+            return getsizeof(value) + NUMBER_BYTES * len(value)
         return getsizeof(value) + sum(map(estimated_size, value))
     if cls is SideRecord:
         return estimated_size(value.value)
@@ -80,12 +80,12 @@ def size_as_objects(column: pa.Array) -> int:
     """An estimate of the bytes of a column's values when they have become a list of Python objects."""
     count, arrow_type = len(column), column.type
     if (fixed := fixed_size(arrow_type)) is not None:
-        return (ITEM + fixed) * count
+        return (ITEM_BYTES + fixed) * count
     if pa.types.is_struct(arrow_type):
         return size_of_dict(arrow_type.num_fields) * count + sum(map(size_as_objects, column.flatten()))
     if pa.types.is_map(arrow_type):  # a place in a dict takes as much as a hundred bytes
-        return (ITEM + TEXT) * count + 2 * (size_as_objects(column.keys) + size_as_objects(column.items))
-    own = (ITEM + TEXT) * count
+        return (ITEM_BYTES + TEXT_BYTES) * count + 2 * (size_as_objects(column.keys) + size_as_objects(column.items))
+    own = (ITEM_BYTES + TEXT_BYTES) * count
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
         return own + size_as_objects(column.flatten())
     return own + int(column.nbytes)

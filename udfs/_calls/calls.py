@@ -37,7 +37,7 @@ from .service import Service
 from .slots import CallSlot, SlotPool
 from .timers import ROUNDING, Deadlines
 
-PAUSE = 0.01  # seconds
+LONGEST_PAUSE = 0.01  # seconds
 GATHERED_FOR = 1.0  # seconds for which rows to be called again wait for others, where a rate limit makes calls precious
 MOST_REFUSED = 3600.0  # seconds for which refusals keep a row that has no deadline
 _NO_ANSWER = AsyncTimeoutError("no answer")  # reported to the gates for attempts that were given up
@@ -115,7 +115,7 @@ class Calls:
         self._limits_attempts = options.attempt_timeout is not None
         limits_of_calls = [limit for limit in (options.timeout, options.attempt_timeout) if limit is not None]
         self.limit = min(limits_of_calls, default=math.inf)
-        self.pause = min(PAUSE, self.limit)  # or deadlines would be seen too late
+        self.pause = min(LONGEST_PAUSE, self.limit)  # or deadlines would be seen too late
         # The function, or a resource of it, may ask for its row.
         asking = any(getattr(factory, "asks", False) for factory in spec.resources.values())
         self.asks = spec.has_context or asking

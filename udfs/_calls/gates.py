@@ -1,18 +1,28 @@
-"""The gates: one for each limit of a function, which every attempt asks before it begins."""
+"""The gates, one for each limit of a function: every attempt asks them before it begins."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from .._coordination.health import SharedHealth
 from .._coordination.permits import SharedPermits
-from .._errors.exceptions import AsyncUDFError
+from .._errors.exceptions import AsyncUDFError, FatalError
+from .._errors.http import Refusal, refusal_of, retry_after, status_of
+from .._errors.records import error_text, is_fatal
 from .._errors.task_faults import is_at_a_limit
 from .._metrics.time_account import State
-from .._policies.budget import Budget
+from .._policies.budget import EXAMPLES, Budget, Failures
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import CapacityPolicy
+from .._policies.options import Options
 from .._policies.rate_limit import Credit, Permits, RateLimit, limit_label, take, tightest
+from .._policies.throttle import RefusedForGood, Throttle
+from .._text.safe import type_name
+from .interfaces import CallingOperator
 from .row import Call
 from .slots import CallSlot, SlotPool
 
@@ -233,3 +243,141 @@ class PermitGate(Gate):
             credit.is_wanted = True
         if number is not None:
             self.limit = self.limits[places[number]]
+
+
+CLOCKS_APART = 0.1  # seconds by which the clocks of two tasks may differ
+NEWS_WITHIN = 5.0  # seconds after which a task knows at the latest that calls of another were accepted
+
+
+class RefusalGate(Gate):
+    """Refusals: all calls pause, or begin at a pace, when there is evidence that the service needs it.
+
+    If the service refuses for good, the task ends, with one error for all its rows.
+    """
+
+    # longest: seconds; longer waits that a service asks for are capped; 0: refusals are errors like others
+    # shared: what the other tasks know; None: this task has no coordinator
+
+    def __init__(self, operator: CallingOperator, options: Options, pool: SlotPool) -> None:
+        self._operator = operator
+        self._options = options
+        self._pool = pool
+        self._longest = options.longest_wait
+        self.throttle = Throttle(operator.counters.clock())
+        self.for_good = RefusedForGood(options.patience)
+        self.shared: SharedHealth | None = None
+
+    def share(self, shared: SharedHealth) -> None:
+        """From now on the tasks of the job share what they know."""
+        self.shared = shared
+        self.for_good = RefusedForGood(self._options.patience + NEWS_WITHIN)
+
+    def wait(self, call: Call, now: float) -> float | None:
+        if self.shared is not None:
+            if (until := self.shared.paused_until) is None:
+                return None
+            if until > now + CLOCKS_APART and until > self.throttle.until + CLOCKS_APART:
+                self.throttle.pause(until, now)
+        return 0.0 if self.throttle.is_free(now) else self.throttle.wait(self._pool.in_flight, now)
+
+    def began(self, slot: CallSlot, call: Call, now: float) -> None:
+        self.throttle.began(now)
+
+    def ended(self, slot: CallSlot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
+        # A call that did not have to ask has begun while calls were free.
+        began = slot.began if slot.has_asked else now
+        if outcome is CallOutcome.NOTHING:
+            self.throttle.gave_up(began)
+        elif error is None or (refusal := self.refusal_of(error)) is None:
+            self.throttle.answered(1, began, now)
+            if outcome is CallOutcome.ANSWERED:
+                self.accepted(now)
+        else:
+            self.throttle.refused(now + refusal.seconds, began, now)
+            if self.shared is not None and self.throttle.until > now:
+                self.shared.pause(self.throttle.until)
+            self._may_end(refusal, began, now, error)
+
+    def accepted(self, now: float) -> None:
+        """A call was not refused, whatever its answer was."""
+        if self.for_good.is_counting:
+            self.for_good.accepted()
+        if self.shared is not None:
+            self.shared.accepted = now
+
+    def _may_end(self, refusal: Refusal, began: float, now: float, error: BaseException | None) -> None:
+        """A call was refused: end the task if the service refuses for good."""
+        for_good, elsewhere = self.for_good, -math.inf if self.shared is None else self.shared.accepted_elsewhere
+        answers = self._operator.counters.calls_answered
+        for_good.refused(now + refusal.seconds, began, now, answers=answers, elsewhere=elsewhere)
+        if for_good.is_for_good(began) and for_good.is_for_good(self._pool.oldest):
+            assert error is not None
+            self._operator.fail(FatalError(self._given_up(error)))
+
+    def _given_up(self, error: BaseException) -> str:
+        options, status, wait = self._options, status_of(error), retry_after(error)
+        takes = "as long as a row may take" if options.patience == options.timeout else "as long as it may"
+        said = [] if status is None else [f"status {status}"]
+        said.append("no wait asked" if wait is None else f"asks to wait {wait:g} s")
+        return (
+            f"the service of {self._operator.name} has refused all calls for {options.patience:g} s, {takes}; the last "
+            f"with {error_text(error, options.redact)} ({', '.join(said)}). Results in a store= are kept: run the job "
+            "again when the service accepts calls"
+        )
+
+    def refusal_of(self, error: BaseException | None) -> Refusal | None:
+        """The refusal in an error, with its wait capped; None if there is none."""
+        refusal = None if error is None or not self._longest or is_fatal(error) else refusal_of(error)
+        return None if refusal is None else dataclasses.replace(refusal, wait=min(refusal.seconds, self._longest))
+
+
+class Tally(Protocol):
+    """Adds up the failed rows of all tasks."""
+
+    def add(self, rows: int, types: dict[str, int], examples: list[str]) -> None: ...
+
+
+class FailureBudget:
+    """Ends the task when too many rows have failed."""
+
+    # The operator counts the rows that are done; the budget looks at the counter when a row fails, and at the end.
+    #
+    # _added: rows that are in the tally already
+    # tally: of the job; None: only this task counts
+
+    def __init__(self, operator: CallingOperator, options: Options) -> None:
+        assert options.max_failures is not None
+        self.budget = options.max_failures
+        self._redact = options.redact
+        self._operator = operator
+        self._own = Failures()
+        self._added = 0
+        self.tally: Tally | None = None
+        self.error: FatalError | None = None
+
+    def note(self, errors: Sequence[BaseException], rows: int) -> None:
+        """The rows of a call are done; those with these errors have failed."""
+        if errors:
+            examples = [error_text(error, self._redact) for error in errors[:EXAMPLES]]
+            self._add(Counter(map(type_name, errors)), examples, rows)
+
+    def finish(self) -> None:
+        """All rows are done."""
+        self._add({}, [], 0)
+
+    def spent(self, failures: Failures) -> None:
+        """These failures have spent the budget: end the task."""
+        if self.error is None:
+            self.error = FatalError(self.budget.message(self._operator.name, failures))
+            self.error.option = "max_failures"
+            self._operator.fail(self.error)
+
+    def _add(self, types: dict[str, int], examples: list[str], rows_of_call: int) -> None:
+        done = self._operator.counters.rows_done + rows_of_call  # the counter does not have these yet
+        rows, self._added = max(0, done - self._added), max(done, self._added)
+        if self.tally is not None:
+            self.tally.add(rows, types, examples)
+            return
+        self._own.add(rows, types, examples)
+        if self.budget.is_spent(self._own):
+            self.spent(self._own)

@@ -16,10 +16,8 @@ from typing import Any, Protocol
 
 from .._errors.exceptions import ResultError
 from .._errors.type_mismatch import TypeMismatchError
-from .._functions.async_function import AsyncFunction, Deliver, ResultFuture, Results
-from .._functions.context import RuntimeContext
-from .._functions.parameters import BY_POSITION, bound, parameters_of
-from .._functions.signature import FunctionKind, FunctionSpec, batch_rows
+from .._functions.async_function import AsyncFunction, Deliver, ResultFuture, Results, RuntimeContext
+from .._functions.signature import BY_POSITION, FunctionKind, FunctionSpec, batch_rows, bound, parameters_of
 from .._policies.budget import Budget
 from .._policies.checks import given_number
 from .._policies.options import Options

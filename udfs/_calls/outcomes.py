@@ -22,8 +22,7 @@ from .._errors.records import (
     shown_input,
     task_error,
 )
-from .._functions.async_function import Results
-from .._functions.context import CURRENT_CALL, CallState
+from .._functions.async_function import CURRENT_CALL, CallState, Results
 from .._functions.side_outputs import DEAD_LETTERS, SideRecord
 from .._metrics.counters import TaskCounters
 from .._policies.options import OnError, Options

@@ -12,10 +12,10 @@ from typing import Any
 
 from .._errors.exceptions import AsyncUDFError
 from .._errors.records import error_text
-from .._functions.context import RuntimeContext
+from .._functions.async_function import RuntimeContext
 from .._functions.signature import FunctionSpec
+from .._loop.event_loops import discard
 from .._loop.limited import within
-from .._loop.shutdown import discard
 from .._text.safe import safe_repr
 
 OPEN_LIMIT = 600.0  # seconds; a client that is not open by then is taken for dead

@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from .._coordination.budgets import KEEP_CALLS, KEEP_NAMED, Ledger, SharedBudget, SharedFailures
-from .._coordination.client import Coordinator, TaskIdentity
+from .._coordination.client import Coordinator, PeriodicTask, TaskIdentity, TaskLink
 from .._coordination.health import SharedHealth
-from .._coordination.periodic import PeriodicTask, TaskLink
 from .._coordination.permits import SharedPermits
 from .._coordination.share import CapacityShare
 from .._errors.exceptions import AsyncUDFError, BudgetSpentError, FatalError
@@ -29,11 +28,9 @@ from .._policies.rate_limit import ROUNDING, Bucket, RateLimit, Scope
 from .._stores.ledgers import ledger_of
 from .._text.figures import amount_
 from .breaker import BreakerGate, HeldFailures
-from .failures import FailureBudget
-from .gates import AdaptiveGate, BudgetGate, Gate, PermitGate, SharedAmount, ShareGate
+from .gates import AdaptiveGate, BudgetGate, FailureBudget, Gate, PermitGate, RefusalGate, SharedAmount, ShareGate
 from .interfaces import CallingOperator
 from .invokers import Settlement
-from .refusals import RefusalGate
 from .row import Call
 from .slots import CallSlot, SlotPool
 

@@ -15,9 +15,9 @@ from types import coroutine
 from typing import Any
 
 from .._errors.exceptions import FatalError
-from .._functions.context import CURRENT_CALL, CallState
-from .._loop import shutdown
-from .._loop.shutdown import driving, end_tasks
+from .._functions.async_function import CURRENT_CALL, CallState
+from .._loop import event_loops
+from .._loop.event_loops import driving, end_tasks
 from .._loop.threads import MOST_HUNG
 from .._metrics.time_account import State
 from .interfaces import CallingOperator
@@ -261,7 +261,7 @@ class SlotPool:
         self._account.enter(State.WINDING_DOWN)
         running = {slot.task for slot in self._slots if not slot.abandoned}
         if patient and running:
-            await asyncio.wait(running, timeout=shutdown.GRACE)
+            await asyncio.wait(running, timeout=event_loops.GRACE)
         for slot in self._slots:
             slot.abandoned = True
         await end_tasks(slot.task for slot in list(self._slots))

@@ -1,17 +1,25 @@
-"""Several operators fused into one chain that runs on one event loop: rows pass between them one by one."""
+"""Several operators fused into one chain that runs on one event loop: rows pass between them one by one.
+
+The chain makes the elements of Arrow batches, and samples the figures of its operators ten times a second.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, count, islice
-from typing import Protocol
+from itertools import chain, count, islice, repeat
+from typing import Any, Protocol
+
+import pyarrow as pa
 
 from asyncudf.queues import LatencyMarker, StreamRecord
 
+from .._arrow.rows import SourceRows, records_of, rows_of, watermark_marks
+from .._arrow.sizes import size_as_objects
 from .._operators.async_wait import AsyncWaitOperator
 from .._operators.input import InputElement
 from .._operators.memory import InputBatch, TaskBatches
@@ -25,9 +33,114 @@ from .._operators.outputs import (
     ReportingOutput,
     SplittingOutput,
 )
+from .._policies.watermarks import WatermarkGenerator
 from .environment import TaskEnvironment
+from .factories import AssignFactory, WaitFactory
 from .plan import ChainPlan, StreamNode
-from .sampler import Sampler
+
+
+class SourceReader:
+    """Makes the elements of each batch of a task: what the chain's first operator sees of its rows."""
+
+    # Only the columns that the first operator reads become Python values, a whole column at a time. The others stay
+    # Arrow: the origin of each row, (SourceRows, number), leads back to them. Elements are made as they are pulled: of
+    # the batch of a task that fails the rest is never made.
+
+    def __init__(self, plan: ChainPlan) -> None:
+        self._declared = plan.nodes[0].layout.source_types
+        self._columns: tuple[int, ...] | None = None
+        self._names: tuple[str, ...] | None = None
+        self._function = ""
+        if plan.head is not None and isinstance(factory := plan.head.factory, WaitFactory):
+            self._columns = factory.positions
+            self._names = factory.names if factory.function_plan.spec.takes_mapping else None
+            self._function = factory.name
+        self._generator: WatermarkGenerator | None = None
+        self._mark: int | None = None
+        if isinstance(assign := plan.start.factory, AssignFactory):
+            self._generator, self._mark = WatermarkGenerator.of(assign.strategy), assign.position
+
+    def __call__(self, batch: pa.RecordBatch) -> InputBatch:
+        rows, size = SourceRows(batch, self._declared), batch.nbytes
+        origins = zip(repeat(rows), range(batch.num_rows))
+        values: Iterable[Any] = repeat(None)
+        if self._columns is not None:
+            columns, declared = [batch.column(i) for i in self._columns], [self._declared[i] for i in self._columns]
+            values = rows_of(self._function, columns, self._names, declared)
+            size += sum(map(size_as_objects, columns))
+        if self._generator is None:
+            return InputBatch(records_of(values, origins), rows, size)
+        marks = repeat(None) if self._mark is None else watermark_marks(batch.column(self._mark))
+        return InputBatch(self._generator.weave(zip(values, origins, strict=False), marks), rows, size)
+
+
+INTERVAL = 0.1  # seconds between two samples, at first
+LONGEST_SAMPLE = 1.0  # seconds between two samples of a task that runs for long
+LATE = 0.025  # seconds; code that blocks the loop has delayed a sample that comes later
+
+
+class Sampler:
+    """Makes curves and means of what the operators are doing, and finds the time in which the loop was blocked."""
+
+    # A late sample says that the loop was blocked at a moment that nobody has chosen. So the time since the sample
+    # before is taken as blocked: too much of it where only its end was, too little where the block was between two
+    # samples, and in the mean over many samples what it was. Less the time in which Spark's thread was at work: to make
+    # rows of a batch it may hold the interpreter for as long. Less the time, too, in which the machine had no processor
+    # for the loop's thread.
+    #
+    # _excused: seconds of both, by the last sample
+
+    def __init__(self, environment: TaskEnvironment, operators: Sequence[AsyncWaitOperator]) -> None:
+        self._loop = loop = environment.loop
+        self._clock = environment.clock
+        self._spark_thread = environment.spark_thread
+        self._sampled = environment.sampled
+        self._operators = operators
+        # On the virtual clock it is no event: where nothing else can happen it is a deadlock all the same.
+        self._call_at: Callable[..., asyncio.TimerHandle] = getattr(loop, "call_beside", loop.call_at)
+        is_virtual = hasattr(loop, "call_beside")  # then time that does not pass may be long, and nobody waits in it
+        self._longest = math.inf if is_virtual else LONGEST_SAMPLE
+        self._without_processor: Callable[[], float] = (lambda: 0.0) if is_virtual else seconds_without_processor
+        self._began = self._due = self._clock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._excused = self._seconds_excused()
+
+    def start(self) -> None:
+        """Sample from now on."""
+        now = self._clock()
+        interval = min(max(INTERVAL, (now - self._began) / 1000), self._longest)
+        self._due = now + interval
+        self._timer = self._call_at(self._loop.time() + interval, self._tick)
+
+    def stop(self) -> None:
+        """Sample for the last time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sample()
+
+    def _tick(self) -> None:
+        self._sample()
+        self._sampled()
+        self.start()
+
+    def _sample(self) -> None:
+        before, self._excused = self._excused, self._seconds_excused()
+        was_blocked = self._clock() - self._due - (self._excused - before) > LATE
+        for operator in self._operators:
+            operator.sample(was_blocked=was_blocked)
+
+    def _seconds_excused(self) -> float:
+        at_work = 0.0 if self._spark_thread is None else self._clock() - self._spark_thread.seconds_waited()
+        return at_work + self._without_processor()
+
+
+def seconds_without_processor() -> float:
+    """How long this thread could have worked and was not let, since it began; 0 where the system does not tell."""
+    try:
+        with open("/proc/thread-self/schedstat") as file:  # Linux
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 class Sinks(Protocol):

@@ -16,11 +16,11 @@ from .._arrow.objects import has_objects
 from .._arrow.sizes import size_of_dict
 from .._arrow.validation import validator
 from .._errors.records import Redact
-from .._functions.context import RuntimeContext
+from .._functions.async_function import RuntimeContext
 from .._functions.process_function import ProcessContext, ProcessFunction
 from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._operators.async_wait import AsyncWaitOperator
-from .._operators.memory import PLACE, RowSizes
+from .._operators.memory import PLACE_BYTES, RowSizes
 from .._operators.operator import ChainedOperator
 from .._operators.outputs import Output, TimestampedCollector
 from .._operators.synchronous import (
@@ -32,7 +32,7 @@ from .._operators.synchronous import (
 )
 from .._policies.options import EventLoop
 from .._policies.watermarks import WatermarkGenerator, WatermarkStrategy
-from .._stored.rows import KEYED
+from .._stored.lookup import KEY_BYTES_MORE
 from .environment import TaskEnvironment
 from .function_plan import FunctionPlan
 
@@ -139,9 +139,9 @@ class WaitFactory(OperatorFactory):
     def _row_sizes(self, before: RowLayout) -> RowSizes:
         """The bytes of its rows in its queue; those of the source are counted by batches."""
         added, result = self.function_plan.size_in_queue()
-        place = PLACE + added + before.size_of_place
+        place = PLACE_BYTES + added + before.size_of_place
         if self.function_plan.options.store is not None:
-            place += KEYED
+            place += KEY_BYTES_MORE
         if self.function_plan.spec.takes_mapping:
             place += size_of_dict(len(self.positions))
         weigh = before.weigher()

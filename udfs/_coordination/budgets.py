@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from .._errors.exceptions import FatalError
-from .._policies.error_budget import ErrorBudget, Failures
+from .._policies.budget import ErrorBudget, Failures
 from .._text.safe import type_name, without_secrets
-from .client import ANSWER, FIRST_PAUSE, LONGEST_PAUSE, PATIENCE
-from .periodic import KEEP_QUERY, PACE_SCRIPT, PeriodicTask, TaskLink
+from .client import ANSWER, FIRST_PAUSE, KEEP_QUERY, LONGEST_PAUSE, PACE_SCRIPT, PATIENCE, PeriodicTask, TaskLink
 
 REPORT_EVERY = 0.5  # seconds between two questions
 HURRY_EVERY = 0.1  # the same where a task waits for what another holds

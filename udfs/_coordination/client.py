@@ -1,4 +1,4 @@
-"""Which coordinator the tasks of a function use, a task's connection to it, and its clock as the task knows it."""
+"""A task's connection to the coordinator: which one it is, its clock, and what is asked again and again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .._policies.rate_limit import RateLimit, Scope
 from .._text.safe import safe_repr, without_secrets
 
 PATIENCE = 30.0  # seconds that a coordinator may be away
-GOODBYE = 1.0  # seconds for the last message of a task
+LAST_MESSAGE_WITHIN = 1.0  # seconds for the last message of a task
 LEASE = 4.0  # seconds that an answer holds: a killed task is forgotten within 5
 ANSWER = LEASE  # seconds without an answer after which a question is asked again
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-SLOW = 0.5  # seconds of a round trip from which on limits may not be used to the full
-AWAY = 1.0  # seconds without an answer from which on the log says so
+SLOW_TRIP = 0.5  # seconds of a round trip from which on limits may not be used to the full
+AWAY_AFTER = 1.0  # seconds without an answer from which on the log says so
 WARN_AGAIN = 60.0  # seconds until the log repeats a warning
 PASSING = "MISCONF", "NOREPLICAS", "BUSY"  # beginnings of errors that pass, or that an operator of the server mends
-NEWEST = 0.3  # the weight of the newest round trip in their mean
+NEWEST_WEIGHT = 0.3  # the weight of the newest round trip in their mean
 DRIFT = 1e-4  # of the time since an answer: how far the two clocks may drift apart
 
 logger = logging.getLogger("asyncudf")
@@ -141,7 +141,7 @@ class Coordinator:
                     f"the coordinator at {self._told} {what} for {self._patience:g} s ({why}); "
                     "without it limits of the job cannot be kept"
                 )
-            if away > AWAY:
+            if away > AWAY_AFTER:
                 waits = "the coordinator at %s %s for %.0f s (%s): calls wait, for %g s at most"
                 self._warn(waits, self._told, what, away, why, self._patience)
             await asyncio.sleep(pause)
@@ -159,12 +159,12 @@ class Coordinator:
     async def send_last(self, message: Awaitable[object]) -> None:
         """Send what a task says when it ends; if it does not arrive, others learn the same when the lease is over."""
         with contextlib.suppress(FatalError, TimeoutError):
-            async with asyncio.timeout(GOODBYE):
+            async with asyncio.timeout(LAST_MESSAGE_WITHIN):
                 await message
 
     def _measure(self, trip: float) -> None:
-        self.trip = trip if not self.trip else (1 - NEWEST) * self.trip + NEWEST * trip
-        if self.trip > SLOW:
+        self.trip = trip if not self.trip else (1 - NEWEST_WEIGHT) * self.trip + NEWEST_WEIGHT * trip
+        if self.trip > SLOW_TRIP:
             self._warn(
                 "the coordinator at %s takes %.1f s to answer: limits of the whole job are kept, but not used to the "
                 "full. It is far away, or it or this machine has too much to do",
@@ -269,3 +269,141 @@ class TaskIdentity:
     query: str
     task: str
     part: str
+
+
+QUESTION_GAP = 0.02  # seconds between two questions: every row may be a reason for one
+
+# Redis keeps numbers as texts: 17 digits bring back the same one. The first argument is the time; only tests give it.
+NOW_SCRIPT = """
+local now = tonumber(ARGV[1])
+if not now then
+  local time = redis.call('TIME')
+  now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+end
+local function text(number) return string.format('%.17g', number) end
+"""
+
+# A server that was restarted, or another one in its place, has no data or old data, such as a replica's.
+RUN = """
+local info = redis.pcall('INFO', 'server')  -- not every user may ask for it
+local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+"""
+
+# How far the coordinator is behind the periodic questions of all tasks: each question takes the next place on a time
+# line. So there are at most RATE questions in a second, and the tasks need not be counted.
+PACE_SCRIPT = (
+    NOW_SCRIPT
+    + """
+local RATE, LONGEST = 2000, 4  -- questions in a second; seconds
+local function behind()
+  local key = KEYS[#KEYS]
+  local line = math.max(now, math.min(now + LONGEST, tonumber(redis.call('GET', key) or '0'))) + 1 / RATE
+  redis.call('SET', key, text(line), 'PX', 1000 * LONGEST)
+  return text(line - now)
+end
+"""
+)
+
+# Milliseconds that a key of one query outlives its last use. Each micro-batch of a stream has keys of its own, so they
+# must go soon, or they fill the server's memory. The tasks of a query refresh its keys: the time must cover stages of
+# the query without such tasks, and tasks whose event loop is blocked by a computation.
+KEEP_QUERY = 900_000
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskLink:
+    """A task's link to the coordinator, over which it shares its limits with other tasks.
+
+    Args:
+        task: a name that no other task has.
+        wake: called when an answer may let calls begin that had to wait.
+        fail: called with the error when the coordinator does not answer; it ends the task.
+    """
+
+    coordinator: Coordinator
+    task: str
+    wake: Callable[[], None]
+    fail: Callable[[BaseException], None]
+
+    def key(self, kind: str, name: str, *, for_all: bool = False) -> str:
+        """The name of a key on the server."""
+        return self.coordinator.key(kind, name, for_all=for_all)
+
+
+class PeriodicTask:
+    """Awaits `_exchange` and waits for the seconds that it returns, until it is closed; of one event loop.
+
+    The coordinator bounds the questions that all tasks ask in a second: each answer says how far it is behind, and the
+    task waits at least that long before it asks again.
+
+    Args:
+        keys: on the server, for the scripts.
+        gap: seconds between the end of one exchange and the next, at least.
+        longest: seconds that a task waits at most for a coordinator that is behind.
+    """
+
+    # _has_failed: `_exchange` has raised, so there is no coordinator to talk to
+    # _is_busy: `_exchange` is under way
+
+    def __init__(self, link: TaskLink, keys: Sequence[str], *, gap: float = QUESTION_GAP, longest: float = 4.0) -> None:
+        self._link, self._coordinator = link, link.coordinator
+        self._clock = link.coordinator.clock
+        self._keys = [*keys, link.key("pace", "all")]
+        self._gap, self._longest = gap, longest
+        self._behind = 0.0
+        self._has_failed = self._is_busy = self._is_closed = False
+        self._reason = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._repeat())
+
+    async def close(self) -> None:
+        """End it, and send the last message."""
+        self._is_closed = True
+        try:
+            if self._is_busy:
+                await asyncio.wait([self._task], timeout=LAST_MESSAGE_WITHIN)
+        finally:
+            self._task.cancel()
+        await asyncio.wait([self._task])
+        if not self._has_failed and (message := self._last_message()) is not None:
+            await self._coordinator.send_last(message)
+
+    async def _exchange(self) -> float:
+        """Ask; returns the seconds until the next time. It is cancelled if the task ends and it takes too long."""
+        raise NotImplementedError
+
+    def _last_message(self) -> Awaitable[object] | None:
+        """What the task tells the coordinator when it ends, if anything."""
+        return None
+
+    def _poke(self) -> None:
+        """Do not wait for the next exchange."""
+        self._reason.set()
+
+    async def _ask(self, script: str, *arguments: object) -> list[Any]:
+        """Run a script that begins with `PACE_SCRIPT`; returns the rest of its answer."""
+        answer: list[Any]
+        behind, *answer = await self._coordinator.run(script, self._keys, *arguments)
+        self._behind = min(float(behind), self._longest)
+        return answer
+
+    async def _repeat(self) -> None:
+        while True:
+            self._reason.clear()
+            self._is_busy = True
+            try:
+                pause = await self._exchange()
+            except Exception as error:
+                self._has_failed = True
+                self._link.fail(error)
+                return
+            finally:
+                self._is_busy = False
+            if self._is_closed:
+                return
+            gap = max(min(self._gap, pause), self._behind)
+            await asyncio.sleep(gap)
+            try:
+                async with asyncio.timeout(max(0.0, pause - gap)):
+                    await self._reason.wait()
+            except TimeoutError:
+                pass

@@ -16,7 +16,7 @@ from .._policies.circuit_breaker import (
     WINDOWS_KEPT,
     CircuitBreaker,
 )
-from .periodic import KEEP_QUERY, PACE_SCRIPT, PeriodicTask, TaskLink
+from .client import KEEP_QUERY, PACE_SCRIPT, PeriodicTask, TaskLink
 
 EXCHANGE_EVERY = 0.25  # seconds between two exchanges
 LEASE = 4.0  # seconds after which another task may probe, if the prober has not reported

@@ -7,8 +7,7 @@ import uuid
 from collections.abc import Awaitable, Sequence
 
 from .._policies.rate_limit import BlockSize, LeasedPermits, RateLimit, nap_of, take, tightest
-from .client import LEASE, Coordinator
-from .periodic import NOW_SCRIPT, RUN, PeriodicTask, TaskLink
+from .client import LEASE, NOW_SCRIPT, RUN, Coordinator, PeriodicTask, TaskLink
 
 IDLE_FOR = 3600.0  # seconds: without a call that needs permits nothing is asked
 GIVEN_BACK_AFTER = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back

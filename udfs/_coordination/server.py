@@ -13,7 +13,7 @@ from typing import IO
 
 from .._errors.exceptions import OptionError
 
-READY = 5.0  # seconds until a server that was started answers
+READY_WITHIN = 5.0  # seconds until a server that was started answers
 PORT_TRIES = 3  # ports, each of which another process may take before the server does
 MEMORY = "64mb"
 
@@ -87,7 +87,7 @@ class CoordinatorServer:
             self._end()
         self.is_closed = True
         raise OptionError(
-            f"the coordinator did not start on {host}: no server answered within {READY:g} s; so {OTHER_WAYS}"
+            f"the coordinator did not start on {host}: no server answered within {READY_WITHIN:g} s; so {OTHER_WAYS}"
         )
 
     def __repr__(self) -> str:
@@ -100,8 +100,8 @@ class CoordinatorServer:
         return f"redis://:{self._password}@{f'[{host}]' if ':' in host else host}:{port}/0"
 
     def is_ready(self) -> bool:
-        """Whether the server answers; waits READY seconds at most for one that is starting."""
-        end = time.monotonic() + READY
+        """Whether the server answers; waits READY_WITHIN seconds at most for one that is starting."""
+        end = time.monotonic() + READY_WITHIN
         while time.monotonic() < end:
             with contextlib.suppress(OSError), socket.create_connection(self._address, timeout=1.0) as connection:
                 connection.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())

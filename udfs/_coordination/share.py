@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 
-from .client import LEASE, Coordinator
-from .periodic import PACE_SCRIPT, RUN, PeriodicTask, TaskLink
+from .client import LEASE, PACE_SCRIPT, RUN, Coordinator, PeriodicTask, TaskLink
 
 EXCHANGE_EVERY = 0.5  # seconds between two questions
 HURRY_EVERY = 0.1  # the same where the share has to shrink, or is too small
-MARGIN = 0.9  # of the lease: it ends here before it ends on the server
-RENEWED = 0.6  # of the lease: it is renewed by then
-KEEP = 86_400_000  # milliseconds that the keys outlive their last use
+LEASE_MARGIN = 0.9  # of the lease: it ends here before it ends on the server
+LEASE_RENEWED = 0.6  # of the lease: it is renewed by then
+KEYS_KEPT = 86_400_000  # milliseconds that the keys outlive their last use
 
 
 # Before a job the driver makes the hash: no task has a share yet. A task that finds none knows that the server has lost
@@ -22,7 +21,7 @@ PREPARE = (
     + f"""
 for _, key in ipairs(KEYS) do
   if redis.call('HSETNX', key, 'frozen', '0') == 1 then redis.call('HSET', key, 'run', run) end
-  redis.call('PEXPIRE', key, {KEEP})
+  redis.call('PEXPIRE', key, {KEYS_KEPT})
 end
 """
 )
@@ -114,7 +113,7 @@ end
 local kept = {{'frozen', frozen, 'run', run, 'asked', text(now)}}
 for _, name in ipairs(SUMS) do kept[#kept + 1] = name; kept[#kept + 1] = text(is[name]) end
 redis.call('HSET', key, unpack(kept))
-for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], {KEEP}) end
+for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], {KEYS_KEPT}) end
 return {{behind(), may}}
 """
 )
@@ -142,7 +141,7 @@ class CapacityShare(PeriodicTask):
     # _wanted: calls that the last question asked for
 
     def __init__(self, link: TaskLink, name: str, total: int, demand: Callable[[], tuple[int, int]]) -> None:
-        super().__init__(link, [link.key("capacity", name), link.key("leases", name)], longest=RENEWED * LEASE)
+        super().__init__(link, [link.key("capacity", name), link.key("leases", name)], longest=LEASE_RENEWED * LEASE)
         self._total, self._demand = total, demand
         self._share = self._wanted = 0
         self._ends = -math.inf
@@ -176,7 +175,7 @@ class CapacityShare(PeriodicTask):
             (share,) = await self._ask(SHARE, self._link.task, self._total, in_flight, max(in_flight, wanted), LEASE)
         finally:
             self._reported = math.inf
-        self._share, self._ends = int(share), sent + MARGIN * LEASE
+        self._share, self._ends = int(share), sent + LEASE_MARGIN * LEASE
         self._link.wake()  # the share may be larger, and calls were held back while the question was under way
         in_flight, wanted = self._demand()
         if in_flight > self._share:  # others wait for these: the coordinator must learn soon that they have ended

@@ -1,4 +1,4 @@
-"""The table of all that `python -m asyncudf doctor` looks at.
+"""The table of all that `python -m asyncudf doctor` looks at, and the limits of open files among it.
 
 Nothing in this package imports Spark, pandas or pyarrow: it is for installations in which they are broken. Each check
 is a pure function of what was read. A reading that fails is a finding too.
@@ -11,8 +11,60 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from . import open_files, packages, programs
+from . import packages, programs
 from .findings import Finding, clear, export, one_line
+
+OWN_FILES = 64  # open in a worker besides its calls: libraries, pipes, its connections to Spark
+
+
+def check_open_files(limits: tuple[float, float] | None, capacity: int) -> Finding:
+    """The soft and the hard limit of open files (None: no limits) against `capacity` calls of one task.
+
+    Each task has a worker process of its own, and the limit counts for each process.
+    """
+    if limits is None:
+        return Finding("open files", "ok", "no limit is known here")
+    soft, hard = limits
+    need = capacity + OWN_FILES
+    if soft >= need:
+        found = f"{_files(soft)} in a process; {capacity:,} calls in a task need about {need:,}"
+        return Finding("open files", "ok", found)
+    if hard >= need:
+        # Java raises its own limit as far as it may when it starts, and Spark's workers inherit that.
+        there = f"{_files(soft)} in a process, more in Spark's workers"
+        found = f"{there}; without Spark {capacity:,} calls need about {need:,}"
+        return Finding("open files", "warn", found, f"ulimit -n {int(min(hard, 1 << (need - 1).bit_length()))}")
+    found = f"at most {_files(hard)} in a process, and {capacity:,} calls in a task need about {need:,}"
+    fix = f"capacity={max(1, int(hard) - OWN_FILES)}, or let root raise the limit of {_files(hard)}"
+    return Finding("open files", "fail", found, fix)
+
+
+def check_worker_files(limit: float, capacity: int) -> Finding:
+    """The limit of open files in a worker that Spark has started; -1: none."""
+    need, found = capacity + OWN_FILES, "no limit" if limit < 0 else _files(limit)
+    if limit < 0 or limit >= need:
+        return Finding("workers' files", "ok", f"{found} in a worker; {capacity:,} calls in a task need about {need:,}")
+    fix = (
+        f"capacity={max(1, int(limit) - OWN_FILES)}, or raise the limit (ulimit -n) where Spark's executors are started"
+    )
+    return Finding(
+        "workers' files", "fail", f"{found} in a worker, and {capacity:,} calls in a task need about {need:,}", fix
+    )
+
+
+def _files(limit: float) -> str:
+    return "no limit" if limit == float("inf") else f"{limit:,.0f}"
+
+
+def open_file_limits() -> tuple[float, float] | None:
+    """The soft and the hard limit of open files in a process; None without such limits, as on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    endless = resource.RLIM_INFINITY
+    return float("inf") if soft == endless else soft, float("inf") if hard == endless else hard
 
 
 @dataclass(frozen=True)
@@ -39,7 +91,7 @@ PROBES: Mapping[str, Probe] = {
     "SPARK_HOME": _of_own_spark(lambda asked: map(_spark_home, filter(None, [asked.environment.get("SPARK_HOME")]))),
     "Java": _of_own_spark(lambda asked: [_java(asked.environment)]),
     "Python": lambda asked: _pythons(asked.environment),
-    "open files": lambda asked: [open_files.check_open_files(open_files.open_file_limits(), asked.capacity)],
+    "open files": lambda asked: [check_open_files(open_file_limits(), asked.capacity)],
     "tiny job": _of_own_spark(lambda asked: _job(asked) if asked.with_job else []),
 }
 
@@ -71,7 +123,7 @@ def _job(asked: Examination) -> Iterator[Finding]:
     other_host = clear("SPARK_LOCAL_HOSTNAME") if has_name else export("SPARK_LOCAL_IP", "127.0.0.1")
     job = programs.run_job(asked.environment)
     if job.files is not None:
-        yield open_files.check_worker_files(job.files, asked.capacity)
+        yield check_worker_files(job.files, asked.capacity)
     yield programs.check_job(job, other_host)
 
 

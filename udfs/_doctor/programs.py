@@ -22,7 +22,7 @@ from .._text.safe import printable
 from .findings import Finding, clear, export, one_line
 from .packages import as_line, packages_needed
 
-KEPT = 20_000  # characters, the last that a program printed
+KEPT_CHARACTERS = 20_000  # characters, the last that a program printed
 LAST_WORDS = 1.0  # seconds for the output of a program that has ended
 JAVA_LIMIT = 30.0  # seconds
 PYTHON_LIMIT = 60.0  # seconds: on a cold disk the imports alone take ten
@@ -83,7 +83,7 @@ def run_program(command: Sequence[str], limit: float, environment: Mapping[str, 
         if process.poll() is None:
             _kill_session(process)
     reader.join(LAST_WORDS)
-    text = printable(bytes(output).decode("utf-8", "replace"))[-KEPT:]
+    text = printable(bytes(output).decode("utf-8", "replace"))[-KEPT_CHARACTERS:]
     return Ran(text, None if problem else process.returncode, problem)
 
 

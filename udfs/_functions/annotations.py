@@ -19,7 +19,7 @@ from inspect import Parameter
 from typing import Any
 
 from .._errors.exceptions import FunctionError
-from .context import RuntimeContext
+from .async_function import RuntimeContext
 
 
 class _Unimported:

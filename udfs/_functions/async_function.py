@@ -1,4 +1,4 @@
-"""AsyncFunction, a function with a life cycle, and the ResultFuture that it completes."""
+"""AsyncFunction, a function with a life cycle, the context that it asks, and the ResultFuture that it completes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,251 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
-from .._errors.exceptions import AsyncTimeoutError
+from asyncudf.queues import StreamRecord
+
+from .._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from .._errors.type_mismatch import check_awaited, result_error
-from .context import RuntimeContext
+from .._policies.checks import is_number
+from .._stores.keys import ResultKeys
+from .._text.safe import safe_repr
+from .side_outputs import OutputTag, SideRecord, SideTypes, check_own_tag
+
+NO_RECORD = StreamRecord(())
+
+
+class CallState:
+    """What one of the `capacity` call slots is doing: which row, which attempt, since when.
+
+    If the function can ask for its context, each attempt has a state of its own and shares it with the asyncio tasks
+    that it starts: a task that outlives its row still sees that row.
+    """
+
+    __slots__ = (
+        "attempt", "deadline", "element", "is_batch", "key", "last_error", "sends_keys", "side", "spent",
+        "started",
+    )  # fmt: skip
+
+    def __init__(self, element: Any = NO_RECORD, attempt: int = 1) -> None:
+        self.element: Any = element  # of a vectorized call: its value has all rows
+        self.attempt = attempt
+        self.is_batch = False  # whether the element's value is that of several rows
+        self.started = 0.0  # when the attempt began, on the loop's clock
+        self.deadline: float | None = None  # of the row; None: not registered yet, the call is in its first step
+        self.last_error: Any = None  # what the attempt before has ended with
+        self.sends_keys = False  # whether the function has asked for idempotency keys
+        self.key: str | None = None  # made when it is first asked for
+        self.side: list[SideRecord] = []  # what this attempt has written to side outputs
+        self.spent: dict[str, float] | None = None  # what this attempt has spent, by unit
+
+
+# A context variable, not an argument: one RuntimeContext serves all rows of the task, and the code that asks it may be
+# deep in a call, in an asyncio task that the call started, or in a thread.
+CURRENT_CALL: ContextVar[CallState] = ContextVar("asyncudf_call_slot")
+# For a mistake in the function that concerns no single row and is noticed later. Returns a callable that any thread may
+# call with the mistake: it fails the task, unless an attempt has failed meanwhile, which may be the reason.
+FAIL_TASK: ContextVar[Callable[[], Callable[[str], None]]] = ContextVar("asyncudf_fail_task")
+
+
+class RuntimeContext:
+    """The task that a function runs in, and the row that it is working on.
+
+    `AsyncFunction.open` gets it; a plain function gets it by a parameter annotated `RuntimeContext`. One object
+    per task: what it says of a row is about the row whose call asks.
+
+    >>> from asyncudf.testing import run_rows
+    >>> async def charge(card: str, context: RuntimeContext) -> int:
+    ...     return context.attempt_number
+    >>> run_rows(charge, ["4111"])
+    [1]
+    """
+
+    def __init__(
+        self,
+        function: str,
+        clock: Callable[[], float],
+        *,
+        partition: int = 0,
+        task_attempt_number: int = 0,
+        timeout: float | None = None,
+        side_types: SideTypes = lambda tag: None,
+        keys: Callable[[], ResultKeys] | None = None,
+        is_stored: bool = False,
+        metrics: Callable[[], dict[str, int]] = dict,
+    ) -> None:
+        self._function = function
+        self._clock = clock  # the loop's time; a function in a thread has no running loop to ask
+        self._partition = partition
+        self._task_attempt_number = task_attempt_number
+        self._timeout = timeout
+        self._side_types = side_types
+        self._make_keys = keys or (lambda: ResultKeys(function, "1", ""))
+        self._keys: ResultKeys | None = None  # made when a key is first asked for
+        self._is_stored = is_stored
+        self._metrics = metrics
+
+    @property
+    def metrics(self) -> dict[str, int]:
+        """What the function has done in this task so far, under the names that `run.metrics` has.
+
+        These are `rows` that are done, `calls` that have ended, their `attempts`, and `failures`, `timeouts` and
+        `throttled`.
+        """
+        return self._metrics()
+
+    @property
+    def partition(self) -> int:
+        """The Spark partition of this task, from 0."""
+        return self._partition
+
+    @property
+    def task_attempt_number(self) -> int:
+        """How many times Spark has started this task before, from 0."""
+        return self._task_attempt_number
+
+    @property
+    def attempt_number(self) -> int:
+        """The number of this attempt for the current row, from 1.
+
+        Raises:
+            AsyncUDFError: asked outside a call, for example in `open`.
+        """
+        return self._state().attempt
+
+    @property
+    def last_error(self) -> Any:
+        """What the attempt before has ended with: its exception, or the result that `retry_if_result` did not accept.
+
+        None in the first attempt. So a model can be asked again, and told what was wrong. In a call of many rows it is
+        that of the first row that has one. An exception has no traceback here.
+
+        Raises:
+            AsyncUDFError: asked outside a call.
+
+        >>> from asyncudf import RetryStrategy
+        >>> from asyncudf.testing import run_rows
+        >>> async def ask(question: str, context: RuntimeContext) -> str:
+        ...     if context.last_error is None:
+        ...         raise ValueError("no JSON")
+        ...     return f"{question} (not as before: {context.last_error})"
+        >>> run_rows(ask, ["How many?"], retry=RetryStrategy.fixed_delay(2, 1.0))
+        ['How many? (not as before: no JSON)']
+        """
+        return self._state().last_error
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline of the current row (all attempts and back-offs), or None without a timeout.
+
+        Raises:
+            AsyncUDFError: asked outside a call.
+        """
+        state = self._state()
+        if self._timeout is None:
+            return None
+        deadline = state.started + self._timeout if state.deadline is None else state.deadline
+        return max(0.0, deadline - self._clock())
+
+    @property
+    def idempotency_key(self) -> str:
+        """A key for the current row: the same in every attempt and in every re-run of the task.
+
+        Made of the function's name, its `version=`, the declared type and the input values. So two equal rows have the
+        same key: a service that gets the key can answer the second from the first. The key is that of the row in a
+        `ResultStore`, in hexadecimal digits; a micro-batch has one key for all of its rows, and `idempotency_keys` are
+        those of each.
+
+        Raises:
+            AsyncUDFError: asked outside a call, or of an input that no key can be made of.
+        """
+        state = self._state()
+        state.sends_keys = True
+        if state.key is None:
+            value = state.element[0]
+            state.key = (self._result_keys.of_call(value) if state.is_batch else self._result_keys.of(value)).hex()
+        return state.key
+
+    @property
+    def idempotency_keys(self) -> list[str]:
+        """The `idempotency_key` of each row of this call, in their order: one, but for a vectorized function.
+
+        A row keeps its key when it is called again, also together with other rows than before.
+
+        Raises:
+            AsyncUDFError: asked outside a call, or of an input that no key can be made of.
+        """
+        state = self._state()
+        if not state.is_batch:
+            return [self.idempotency_key]
+        state.sends_keys = True
+        return [self._result_keys.of(value).hex() for value in state.element[0]]
+
+    @property
+    def _result_keys(self) -> ResultKeys:
+        if self._keys is None:
+            self._keys = self._make_keys()
+        return self._keys
+
+    def spend(self, amount: float, unit: str = "USD") -> None:
+        """Say what this attempt costs, if only the function knows; several amounts of one unit add up.
+
+        It counts in `run.metrics`, also if the attempt fails, and in each `Budget` of this unit: the attempt then costs
+        this and not what was reserved, beside what the budget's `settle` says. It has to be said before the function
+        returns.
+
+        Raises:
+            ResultError: the amount is no number of 0 or more.
+            AsyncUDFError: asked outside a call.
+
+        >>> from asyncudf import Budget
+        >>> from asyncudf.testing import run_rows
+        >>> async def ask(question: str, context: RuntimeContext) -> str:
+        ...     context.spend(0.25)
+        ...     return question.upper()
+        >>> run_rows(ask, ["a", "b", "c"], capacity=1, budget=Budget(0.6, reserve=0.3), on_spent="null")
+        ['A', 'B', None]
+        """
+        if not (is_number(amount) and amount >= 0):
+            raise ResultError(f"context.spend takes a number of 0 or more, not {safe_repr(amount)}")
+        if not isinstance(unit, str) or not unit:
+            raise ResultError(f"the unit of context.spend must be a text, not {safe_repr(unit)}")
+        state = self._state()
+        if state.spent is None:
+            state.spent = {}
+        state.spent[unit] = state.spent.get(unit, 0.0) + float(amount)
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """Write a row to a side output, which `AsyncStream.side_output(tag)` reads.
+
+        The row is emitted together with the results of the current row, at their place, and only if this attempt
+        gives those results: what a failed attempt has written is dropped, so a retry writes nothing twice. Rows for a
+        tag that is not read are dropped, as in Flink, and so are all rows at the entry points without side outputs
+        (a column, SQL, `ordered_wait(df, ...)`).
+
+        Raises:
+            ResultError: the value does not fit the tag's schema.
+            OptionError: `tag` is not a tag, or one that the library fills.
+            FatalError: the function has a store, which keeps results alone: the next run would not write the row.
+            AsyncUDFError: asked outside a call.
+        """
+        if self._is_stored:
+            raise FatalError(
+                f"{self._function} writes to the side output {check_own_tag(tag).name!r}, and its store= keeps results "
+                "alone: a row answered from the store would write nothing; leave store out, or make it a result"
+            )
+        validate = self._side_types(check_own_tag(tag))
+        state = self._state()
+        if validate is not None:
+            state.side.append(SideRecord(tag, validate(value)))
+
+    @staticmethod
+    def _state() -> CallState:
+        state = CURRENT_CALL.get(None)
+        if state is None:
+            raise AsyncUDFError("no row is being worked on here; ask inside a call, not in open() or close()")
+        return state
+
 
 Results = Sequence[Any]
 Deliver = Callable[[Results | None, BaseException | None], None]

@@ -12,7 +12,7 @@ from typing import Any
 from .._errors.exceptions import OptionError
 from .._stores.keys import canonical
 from .async_function import AsyncFunction
-from .parameters import signature_of
+from .signature import signature_of
 
 logger = logging.getLogger("asyncudf")
 

@@ -12,8 +12,8 @@ from asyncudf.queues import StreamRecord
 from .._errors.exceptions import FunctionError
 from .._errors.type_mismatch import result_error
 from .._text.safe import safe_repr
-from .parameters import called, is_coroutine_function
 from .side_outputs import OutputTag, SideTypes, check_own_tag
+from .signature import called, is_coroutine_function
 
 
 class Collector(ABC):

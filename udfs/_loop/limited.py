@@ -13,8 +13,8 @@ from collections.abc import Coroutine, Generator
 from types import coroutine
 from typing import Any, TypeVar
 
-from . import shutdown
-from .shutdown import driving, forget, pauses
+from . import event_loops
+from .event_loops import driving, forget, pauses
 
 Value = TypeVar("Value")
 
@@ -90,7 +90,7 @@ class _Reminder:
             return
         self._hurries = count
         self._timer.cancel()
-        self._timer = self._loop.call_at(min(self._deadline, self._loop.time() + shutdown.GRACE), self._remind)
+        self._timer = self._loop.call_at(min(self._deadline, self._loop.time() + event_loops.GRACE), self._remind)
 
     def holds(self) -> bool:
         """Whether a cancellation that is just asked for is to wait for the coroutine's end."""
@@ -113,7 +113,7 @@ class _Reminder:
     def overdue(self) -> TimeoutError:
         """The error of a coroutine that was not done in time."""
         if self._hurries:
-            return TimeoutError(f"cancelled, and not ended within {shutdown.GRACE:g} s")
+            return TimeoutError(f"cancelled, and not ended within {event_loops.GRACE:g} s")
         besides = ", and not ended when it was cancelled" if self.has_given_up else ""
         return TimeoutError(f"not done within {self._limit:g} s{besides}")
 

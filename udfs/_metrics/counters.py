@@ -10,7 +10,7 @@ from .function_metrics import FunctionMetrics
 from .latency_sketch import LatencySketch
 from .time_account import SparkThread, TimeAccount
 
-POINTS = 120  # at most; then each two become one
+MOST_POINTS = 120  # at most; then each two become one
 EQUAL_BELOW = 2e-5  # seconds; calls that return sooner, in the mean, are counted as equal
 
 
@@ -156,7 +156,7 @@ class Timeline:
     def add(self, point: Point) -> None:
         """Add what came behind all others."""
         self._points.append(point)
-        if len(self._points) > POINTS:
+        if len(self._points) > MOST_POINTS:
             starts = [0.0, *(point.end for point in self._points)]
             self._points = [
                 _joined(starts[i], *self._points[i : i + 2]) if i + 1 < len(self._points) else self._points[i]

@@ -1,4 +1,4 @@
-"""OpenTelemetry: what a function does in a task, for the SDK that its process has set up."""
+"""How the figures of a task leave it: the line in its log, and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -8,9 +8,40 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from .figure import OTHERS
-from .function_metrics import FIGURES, FunctionMetrics
+from .._text.figures import number, rate, seconds, share, things
+from .._text.safe import one_line, which_errors
+from .function_metrics import FIGURES, OTHERS, FunctionMetrics
 from .latency_sketch import LatencySketch
+
+LEAST_SHARE = 0.05  # share of the time that is worth a word
+
+
+def task_line(name: str, totals: FunctionMetrics) -> str:
+    """What a function did in a task, in plain characters whatever its name is.
+
+    >>> task_line("weather", FunctionMetrics(rows=3, calls=3, attempts=4, seconds=1.5))
+    'weather: 3 rows in 1.5 s (2/s), 3 calls, 1 retry'
+    """
+    words = [f"{one_line(name)}: {things(totals.rows, 'row')} in {seconds(totals.seconds)}"]
+    if totals.rows and totals.seconds:
+        words[0] += f" ({rate(totals.rows / totals.seconds)})"
+    if totals.calls:
+        words.append(things(totals.calls, "call"))
+    if totals.latency.count:
+        half, most = totals.latency.quantile(0.5), totals.latency.quantile(0.95)
+        words[-1] += f" (p50 {seconds(half)}, p95 {seconds(most)})"
+        words.append(f"{number(totals.in_flight)} in flight on average")
+    if errors := sum(totals.errors.values()):
+        which = "" if totals.last_error is None else f" ({which_errors(totals.errors, totals.last_error)})"
+        words.append(f"{things(errors, 'error')}{which}")
+    words += [things(value, *one.noun) for one in FIGURES if one.in_log and (value := getattr(totals, one.name))]
+    words += [
+        f"{share(spent / totals.seconds)} {state.value}"
+        for state, spent in sorted(totals.time.items(), key=lambda item: -item[1])
+        if spent > LEAST_SHARE * totals.seconds
+    ]
+    return ", ".join(words)
+
 
 COUNTERS = [figure for figure in FIGURES if figure.export]
 LOOKUPS = [figure for figure in FIGURES if figure.outcome]
@@ -76,10 +107,10 @@ class Exporter:
             self._add(instruments["errors"], count - before["errors"].get(kind, 0), {"error.type": error})
         for unit, cost in plain["spent"].items():
             self._add(instruments["spent"], cost - before["spent"].get(unit, 0.0), {"asyncudf.unit": unit})
-        for state, seconds in plain["time"].items():
-            self._add(instruments["time"], seconds - before["time"][state], {"asyncudf.state": state})
-        for name, number in now.items():
-            self._add(instruments[name], number - self._now[name])
+        for state, lasted in plain["time"].items():
+            self._add(instruments["time"], lasted - before["time"][state], {"asyncudf.state": state})
+        for name, count in now.items():
+            self._add(instruments[name], count - self._now[name])
         self._now = now
         self._records = min(RECORDS, self._records + RECORDS * (plain["seconds"] - before["seconds"]))
         for latency in self._sample(plain["latency"], before["latency"]):

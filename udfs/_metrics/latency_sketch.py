@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-ERROR = 0.01  # relative, of each quantile
-_RATIO = (1 + ERROR) / (1 - ERROR)  # between the bounds of a bucket, as in DDSketch (Masson, Rim, Lee, 2019)
+RELATIVE_ERROR = 0.01  # of each quantile
+_RATIO = (1 + RELATIVE_ERROR) / (
+    1 - RELATIVE_ERROR
+)  # between the bounds of a bucket, as in DDSketch (Masson, Rim, Lee, 2019)
 _PER_LOG = 1 / math.log(_RATIO)
 _LEAST = 1e-8  # seconds, added to each: the logarithm of none is none; of a microsecond it is the 1%
 
@@ -95,7 +97,7 @@ class LatencySketch:
         return [(self._middle(bucket), count) for bucket, count in sorted(self._buckets.items())]
 
     def _middle(self, bucket: int) -> float:
-        """What is at most `ERROR` away from everything in the bucket, and never outside of what was seen."""
+        """What is at most `RELATIVE_ERROR` away from everything in the bucket, and never outside of what was seen."""
         middle = 2 * math.exp(bucket / _PER_LOG) / (_RATIO + 1) - _LEAST
         return min(max(middle, self.shortest), self.longest)
 

@@ -19,18 +19,17 @@ from .._calls.service import Service
 from .._calls.slots import CallSlot, SlotPool, notify_on_suspend
 from .._coordination.client import TaskIdentity
 from .._errors.exceptions import FatalError
-from .._functions.async_function import Results
-from .._functions.context import FAIL_TASK, RuntimeContext
+from .._functions.async_function import FAIL_TASK, Results, RuntimeContext
 from .._functions.signature import FunctionSpec
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
 from .._policies.options import OnNullInput, Options
-from .._stored.rows import CachedRows, CacheMiss, NullAnswers, plain
+from .._stored.lookup import CachedRows, CacheMiss, NullAnswers, plain
 from .._stored.sharing import StoreSharing
 from .._stored.stored_results import StoredResults
 from .emitter import Emitter, queue_of
+from .input import MicroBatch
 from .memory import QueueMemory, RowSizes, TaskBatches
-from .micro_batch import MicroBatch
 from .operator import BufferedOperator, ChainedOperator
 from .outputs import Output
 
@@ -40,7 +39,7 @@ AT_ONCE = 10_000
 CACHED_TOGETHER = 200  # rows that need no call and are emitted together
 ROWS = (tuple, StreamRecord, CacheMiss)
 BURST = 200  # rows that are taken together
-PASSES = 20  # such bursts, if calls fail at once or wait each, before the event loop gets its turn for sure
+BURSTS_AT_ONCE = 20  # such bursts, if calls fail at once or wait each, before the event loop gets its turn for sure
 
 
 class AsyncWaitOperator(BufferedOperator, ChainedOperator):
@@ -506,7 +505,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         state, context, clean = slot.state, slot.context, slot.clean
         end = 0.0  # when the event loop gets its turn; 0: it has just had it
         try:
-            for _ in range(PASSES):
+            for _ in range(BURSTS_AT_ONCE):
                 self._flush()  # or its places would be given twice
                 if not self._may_burst() or slot.is_dirty():
                     return True

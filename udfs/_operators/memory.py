@@ -15,9 +15,13 @@ from typing import Any
 
 from asyncudf.queues import StreamElementQueue
 
-PLACE = 384  # bytes of a row in a queue: its entry, its record, and the tuples of its arguments, origin and results
-CALL = 900  # bytes of a row whose call waits for its next attempt, or for that of an equal row: the call, its timer
-NEWEST = 2  # input batches: one from which rows are taken, one that is read ahead
+PLACE_BYTES = (
+    384  # bytes of a row in a queue: its entry, its record, and the tuples of its arguments, origin and results
+)
+CALL_BYTES = (
+    900  # bytes of a row whose call waits for its next attempt, or for that of an equal row: the call, its timer
+)
+NEWEST_BATCHES = 2  # input batches: one from which rows are taken, one that is read ahead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +34,7 @@ class RowSizes:
         result: of a result; None: no more than `place` says.
     """
 
-    place: int = PLACE
+    place: int = PLACE_BYTES
     row: Callable[[Any], int] | None = None
     result: Callable[[Any], int] | None = None
 
@@ -133,7 +137,7 @@ class TaskBatches:
             freed()
 
     def _count(self) -> None:
-        self.bytes = self._total - sum(islice(reversed(self._sizes.values()), NEWEST)) + self.emitted
+        self.bytes = self._total - sum(islice(reversed(self._sizes.values()), NEWEST_BATCHES)) + self.emitted
         for changed in self._changed:
             changed()
 
@@ -221,7 +225,7 @@ class QueueMemory:
 
     def hold_calls(self, count: int) -> None:
         """So many calls wait now."""
-        held = count * (CALL + self._results // max(1, self._rows))
+        held = count * (CALL_BYTES + self._results // max(1, self._rows))
         self._of_calls += self._hold(held - self._of_calls)
 
     def release(self, held: int) -> None:

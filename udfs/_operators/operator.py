@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
 from .._errors.records import as_exception
-from .._stored.rows import Inlet
+from .._stored.lookup import Inlet
 from .input import InputBuffer, InputElement
 from .outputs import Downstream, Output
 

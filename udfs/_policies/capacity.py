@@ -10,24 +10,24 @@ from .._errors.exceptions import OptionError
 from .call_outcome import CallOutcome, is_unlikely
 from .checks import positive_int
 
-ROUND = 100  # calls, at least, whose latencies are compared: the mean of fewer says little
-FAST_ROUND = 10  # the same while the capacity doubles, which changes more than chance does
+CALLS_OF_ROUND = 100  # calls, at least, whose latencies are compared: the mean of fewer says little
+CALLS_OF_FAST_ROUND = 10  # the same while the capacity doubles, which changes more than chance does
 SLOW, FAST_SLOW, FAST_NEAR = 1.5, 2.0, 1.2  # times the best latency
 UP, DOWN, HALF = 1.05, 0.9, 0.5
-BELOW = 0.8  # of the limit where a service seems to be saturated: no call should wait there
+BELOW_SATURATION = 0.8  # of the limit where a service seems to be saturated: no call should wait there
 RESTART = 0.6  # of the limit, when a service has become faster
 FEW_DOWN, FEW_THROTTLED = 0.05, 0.02  # shares of a round that do not lower the limit
 MORE_FAILURES = 1.25  # times the share that fails at any limit
 RARE_BY_CHANCE = math.log(20)  # chance gives more once in 20 rounds
-SMOOTH = 0.1  # of that share; the rest is what it was
-MEMORY = 1000  # calls that the best latency is a mean of
-HOLD = 3  # rounds
+NEWEST_SHARE_WEIGHT = 0.1  # of that share; the rest is what it was
+BEST_LATENCY_CALLS = 1000  # calls that the best latency is a mean of
+HELD_ROUNDS = 3  # rounds
 PERIOD, LATENCIES = 60.0, 300  # seconds, and times the best latency, between two measurements of it, at least
-QUARTER, LONG_FAST_ROUND = 0.25, 40  # of the limit, where such a measurement begins; calls of its rounds
-CLIFF = 2.0  # times the latency that a queue in the service explains
+QUARTER, CALLS_OF_LONG_FAST_ROUND = 0.25, 40  # of the limit, where such a measurement begins; calls of its rounds
+CLIFF_LATENCY = 2.0  # times the latency that a queue in the service explains
 PATIENCE, MOST_PATIENCE = 16, 256  # rounds before a limit that broke the service is tried again: doubled each time
-QUIET = 2.0  # times the best latency, after a step down, during which ends of calls say nothing
-TINY = 1e-6  # seconds: there is no logarithm of 0
+QUIET_AFTER_DOWN = 2.0  # times the best latency, after a step down, during which ends of calls say nothing
+ROUNDING = 1e-6  # seconds: there is no logarithm of 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class _Round:
         if outcome is CallOutcome.ANSWERED:
             self.answered += 1
             self.good_seconds += latency
-            self.logarithms += math.log(latency + TINY)
+            self.logarithms += math.log(latency + ROUNDING)
         else:
             self.throttled += outcome is CallOutcome.THROTTLED
             self.down += outcome is CallOutcome.DOWN
@@ -130,7 +130,7 @@ class CapacityPolicy:
         self._passed_over = 0  # ends of calls that began under another limit
         self._passed_until = self._lowered_at = -math.inf
         self._start_over_at = math.inf
-        self._fast_round = FAST_ROUND
+        self._fast_round = CALLS_OF_FAST_ROUND
 
     @property
     def limit(self) -> int:
@@ -153,7 +153,7 @@ class CapacityPolicy:
         if outcome is CallOutcome.DOWN and now - latency < self._lowered_at:
             return
         self._round.note(outcome, latency, in_flight)
-        full = max(self._limit, self._fast_round if self._is_fast else ROUND)
+        full = max(self._limit, self._fast_round if self._is_fast else CALLS_OF_ROUND)
         if self._round.calls >= full or self._round.troubles >= max(4.0, self._limit / 2):
             before = self._limit
             if now >= self._start_over_at and not self._is_fast and not self._round.troubles:
@@ -167,7 +167,7 @@ class CapacityPolicy:
                 self._passed_over = in_flight
                 self._passed_until = now
                 if self._limit < before:
-                    self._passed_until, self._lowered_at = now + QUIET * (self._best or 0.0), now
+                    self._passed_until, self._lowered_at = now + QUIET_AFTER_DOWN * (self._best or 0.0), now
 
     def _end_round(self) -> None:
         ended = self._round
@@ -194,7 +194,7 @@ class CapacityPolicy:
         """Whether more calls fail than would at half of the limit."""
         share = ended.down / ended.calls
         if share <= FEW_DOWN or not is_unlikely(ended.down, ended.calls, MORE_FAILURES * self._fails, RARE_BY_CHANCE):
-            self._fails += SMOOTH * (share - self._fails)
+            self._fails += NEWEST_SHARE_WEIGHT * (share - self._fails)
             self._failing_at = 0.0
             return False
         self._failing_at = max(self._failing_at, self._limit)
@@ -217,7 +217,7 @@ class CapacityPolicy:
             self._good_at = self._limit
         if self._is_fast:
             if latency > FAST_SLOW * best and self.limit > self._options.minimum:
-                self._measure_below(BELOW * best / latency)  # Little's law: so many calls were not waiting
+                self._measure_below(BELOW_SATURATION * best / latency)  # Little's law: so many calls were not waiting
             elif self._is_used(ended):
                 self._limit = min(2 * self._limit, max(self._half, self._limit))
                 self._is_fast = self._limit < self._half
@@ -230,9 +230,8 @@ class CapacityPolicy:
         elif self._is_used(ended):
             self._held += 1
             more = max(self._limit + 1, UP * self._limit)
-            patience = (
-                self._patience if more >= self._broke_at else 0 if self._limit < DOWN * self._throttled_at else HOLD
-            )
+            held = 0 if self._limit < DOWN * self._throttled_at else HELD_ROUNDS
+            patience = self._patience if more >= self._broke_at else held
             if self._held > patience:
                 self._limit, self._held = more, 0
 
@@ -241,13 +240,13 @@ class CapacityPolicy:
         ended = self._round
         if self._is_fast or self._best is None or not self._good_at < self._limit:
             return False
-        return ended.latency > CLIFF * SLOW * self._best * self._limit / self._good_at
+        return ended.latency > CLIFF_LATENCY * SLOW * self._best * self._limit / self._good_at
 
     def _start_over(self, limit: float, half: float) -> None:
         """Measure the best latency anew: from this limit on, doubling up to `half`."""
         self._limit, self._half = max(limit, float(self._options.minimum)), half
         self._is_fast, self._best, self._top = self._limit < half, None, 0.0
-        self._fast_round = LONG_FAST_ROUND
+        self._fast_round = CALLS_OF_LONG_FAST_ROUND
 
     def _measure_below(self, step: float) -> None:
         """Go down to a limit at which no call should wait, and measure the best latency there, in long rounds."""
@@ -268,7 +267,7 @@ class CapacityPolicy:
         else:
             is_of_use = latency < (SLOW if self._limit <= self._measured_at else 1.0) * self._best
         if is_of_use:
-            self._of_calls = min(MEMORY, self._of_calls + calls)
+            self._of_calls = min(BEST_LATENCY_CALLS, self._of_calls + calls)
             self._best += min(1.0, calls / self._of_calls) * (latency - self._best)
             self._measured_at = max(self._measured_at, self._limit) if self._is_fast else self._measured_at
         return self._best

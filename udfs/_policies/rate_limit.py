@@ -16,9 +16,9 @@ from .._text.safe import safe_repr
 from .checks import amount, choice, given_number, is_number, is_plain, seconds, unknown_name
 
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
-SAVED = 0.02  # of the permits: the default burst
-LEEWAY = 0.02  # of the period: how late a permit may be used, beside what the burst allows
-LATE = 0.5  # seconds that a timer may come late, at most
+SAVED_SHARE = 0.02  # of the permits: the default burst
+LATE_USE = 0.02  # of the period: how late a permit may be used, beside what the burst allows
+TIMER_DELAY = 0.5  # seconds that a timer may come late, at most
 ROUNDING = 1e-6  # seconds: rounding of sums of times must not make a permit late
 LONGEST_BLOCK = 0.4  # seconds for which permits are leased at once
 MORE_CALLS = 2  # calls
@@ -128,7 +128,7 @@ class RateLimit:
     def _strict(self) -> str:
         """A limit of which no period has more than `permits`."""
         # Of a few permits the burst would leave little: there it counts that calls are whole.
-        permits = math.floor((self.permits - 1) / (1 + LEEWAY)) if self.permits >= 10 else 0.97 * self.permits
+        permits = math.floor((self.permits - 1) / (1 + LATE_USE)) if self.permits >= 10 else 0.97 * self.permits
         names = {seconds: f'"{name}"' for name, seconds in PERIODS.items()}
         per = "" if self.period == 1 else f"per={names.get(self.period, f'{self.period:g}')}, "
         return f"RateLimit({permits:g}, {per}burst=1)"
@@ -136,7 +136,7 @@ class RateLimit:
     @property
     def saved(self) -> float:
         """Permits that a quiet time may save up."""
-        return max(1.0, SAVED * self.permits) if self.burst is None else float(self.burst)
+        return max(1.0, SAVED_SHARE * self.permits) if self.burst is None else float(self.burst)
 
     def seconds_for(self, calls: float, tasks: int, mean_cost: float = 0.0) -> float:
         """How long it takes until so many calls have begun, at least.
@@ -250,7 +250,7 @@ class Bucket:
 
     def __init__(self, limit: RateLimit) -> None:
         self.interval, self._saved = limit.interval, limit.saved
-        self._leeway = min(LATE, LEEWAY * limit.period)
+        self._leeway = min(TIMER_DELAY, LATE_USE * limit.period)
         self._empty_at = -math.inf
         self._awaited = -math.inf
 
@@ -427,4 +427,4 @@ def nap_of(limits: Sequence[RateLimit]) -> float:
 
 def _patience(limit: RateLimit) -> float:
     """Seconds after which a permit that was not used is stale."""
-    return limit.saved * limit.interval + LEEWAY * limit.period
+    return limit.saved * limit.interval + LATE_USE * limit.period

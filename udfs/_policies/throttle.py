@@ -17,14 +17,14 @@ GROWTH, SLOWEST_GROWTH = 5.0, 20.0  # seconds in which a pace doubles: at first,
 FREE_AFTER = 4.0  # times the growth, after which the pace is lifted
 # Such waits are those of a quota, of a minute for example. While calls are paced half of ENOUGH_REFUSALS show that it
 # is used up: if more had to come, the pace would be lowered before, and the next quota used late.
-LONG = 8.0  # seconds
+LONG_WAIT = 8.0  # seconds
 GROWN, IN_VAIN = 1.05, 3  # so many corrections in a row, of paces that had grown less than this, have not helped
-BURST = 0.01  # seconds within which due calls begin together, because timers come late
+BEGIN_TOGETHER = 0.01  # seconds within which due calls begin together, because timers come late
 FIRST_CALLS, DEAR = 2, 2  # calls in flight in a slow start, and how many fewer for each refusal
 FEW_REFUSED = 0.02  # share of refusals that says nothing of the pace: calls go on as they did before the pause
 CROWDED = 0.25  # share of refusals in a slow start that is evidence of a service that takes few calls at once
-NEEDED = 1.25  # times the calls in flight that a pace needs by Little's law, for such a service
-NEWEST = 0.05  # the weight of the newest latency in their mean
+NEEDED_CALLS = 1.25  # times the calls in flight that a pace needs by Little's law, for such a service
+NEWEST_WEIGHT = 0.05  # the weight of the newest latency in their mean
 PATIENCE = 1.0  # seconds after which another call may probe: one that hangs must not stop all
 MOST_PAUSED = 300.0  # seconds by which pauses without an accepted call move deadlines, at most: rows must end
 SHORTEST_MEASURED = 1e-3  # seconds over which a pace is measured, at least
@@ -117,7 +117,7 @@ class Throttle:
         """How many calls may be in flight while calls are paced."""
         if not self._pace:
             return max(1, FIRST_CALLS + self._answers - DEAR * self._refused)
-        return max(1, int(NEEDED * self._latency * self._pace_at(now))) if self._takes_few else math.inf
+        return max(1, int(NEEDED_CALLS * self._latency * self._pace_at(now))) if self._takes_few else math.inf
 
     def began(self, now: float) -> None:
         """A call begins."""
@@ -125,7 +125,7 @@ class Throttle:
             self._is_probing = True
             self._until = now + PATIENCE
         elif self._phase is Phase.PACED and self._pace:
-            self._next = max(self._next, now - BURST) + 1.0 / self._pace_at(now)
+            self._next = max(self._next, now - BEGIN_TOGETHER) + 1.0 / self._pace_at(now)
 
     def gave_up(self, began: float) -> None:
         """A call that began then has ended, and says nothing about the service."""
@@ -136,7 +136,7 @@ class Throttle:
         """So many calls have ended, the first of which began then, and were not refused."""
         self._accepted += calls
         if began < now:
-            self._latency += (NEWEST if self._latency else 1.0) * (now - began - self._latency)
+            self._latency += (NEWEST_WEIGHT if self._latency else 1.0) * (now - began - self._latency)
         if began < self.since:
             return
         if self._phase is not Phase.PAUSED:
@@ -193,7 +193,7 @@ class Throttle:
 
     def _is_refusing(self, free: bool, wait: float) -> bool:
         """Whether the service refuses half of the last calls or more, and not by chance."""
-        enough = ENOUGH_REFUSALS if free or wait < LONG else ENOUGH_REFUSALS // 2
+        enough = ENOUGH_REFUSALS if free or wait < LONG_WAIT else ENOUGH_REFUSALS // 2
         if len(self._refused_of(2 * enough)) < enough:
             return False
         for count, refusal in enumerate(reversed(self._refusals), 1):

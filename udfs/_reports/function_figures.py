@@ -14,7 +14,7 @@ CLEARLY_SHORTER = 0.75  # of half of the calls' time
 ONE_ROUND = 1.5  # times the shortest call: what took longer may have waited for another
 OVERTAKEN = 1.75  # times half of the calls' time: a mean above it is that of few, and very long, calls
 FAR_LONGER = 5  # times the mean
-ALIKE = 1.25  # times the shorter of two: about as long
+ALIKE = 1.25  # times the shorter of two lengths: about as long
 
 
 def spent_of(function: Mapping[str, Any]) -> dict[str, float]:

@@ -1,23 +1,217 @@
-"""A run as a page to look at and to send to others: one HTML file that needs nothing else."""
+"""A run as a page to look at and to send to others: one HTML file that needs nothing else.
+
+A chart is plain figures in, and positions in percent of its area out.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._errors.exceptions import OptionError
 from .._metrics.function_metrics import counted
 from .._metrics.time_account import State
 from .._text import figures
 from .._text.safe import printable
-from .charts import curves_of, histogram_of, segments_of
 from .function_figures import spent_of, throughput_of
+
+BUCKET = math.log(1.01 / 0.99)  # of the sketch; bars of whole buckets, or they would beat against each other
+SHORTEST_SHOWN = 1e-8  # seconds; what took no time has no logarithm
+BARS = 48
+NARROWEST = 36  # buckets: a factor of two, so that equal calls are one slim bar, and not all there is
+POINTS = 48
+TICK_SPACE = 20.0  # percent, or labels would touch on a phone
+
+MANTISSAS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
+MINUTES = tuple(unit * number for unit in (60, 3600) for number in (1, 2, 3, 5, 10, 20, 30))
+EXACT = 1 - 1e-9  # sums of parts are not
+STEPS = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
+
+Point = tuple[float, float, float]  # the end of a stretch, its rows in a second, its calls in flight
+
+
+class Segment(NamedTuple):
+    """A part of a bar."""
+
+    name: str
+    at: float
+    length: float
+
+
+class Bar(NamedTuple):
+    """Calls that took about as long as each other."""
+
+    at: float
+    width: float
+    height: float
+    calls: int
+    shortest: float
+    longest: float
+
+
+class Mark(NamedTuple):
+    """A value on an axis."""
+
+    name: str
+    at: float
+    value: float
+
+
+class Histogram(NamedTuple):
+    """How many calls took how long; the axis of time is logarithmic."""
+
+    bars: list[Bar]
+    ticks: list[Mark]
+    quantiles: list[Mark]
+    highest: int
+
+
+class Curves(NamedTuple):
+    """What tasks did over time, each from its own start, all on one scale.
+
+    Attributes:
+        rates, calls: a line for each task, as SVG paths that enclose the area below.
+        seconds, rate, in_flight: where the axes end.
+    """
+
+    rates: list[str]
+    calls: list[str]
+    seconds: float
+    rate: float
+    in_flight: float
+
+
+def segments_of(parts: Mapping[str, float], whole: float) -> list[Segment]:
+    """One bar of all parts, without those that are nothing."""
+    segments, at = [], 0.0
+    for name, part in parts.items():
+        if part > 0 and whole > 0:
+            length = 100 * part / whole
+            segments.append(Segment(name, at, length))
+            at += length
+    return segments
+
+
+def histogram_of(latency: Mapping[str, Any], quantiles: Sequence[str]) -> Histogram | None:
+    """The figures of `latency`, and these quantiles of it; nothing without calls."""
+    buckets = [(math.floor(_log(max(seconds, SHORTEST_SHOWN))), count) for seconds, count in latency["histogram"]]
+    if not buckets:
+        return None
+    first, last = buckets[0][0], max(number for number, _ in buckets) + 1
+    spare = max(0, NARROWEST - (last - first)) // 2
+    first, last = first - spare, last + spare
+    step = math.ceil((last - first) / BARS)
+    width = 100 / (last - first)
+    counts: dict[int, int] = {}
+    for number, count in buckets:
+        group = (number - first) // step
+        counts[group] = counts.get(group, 0) + count
+    highest = max(counts.values())
+    bars = [
+        Bar(
+            group * step * width,
+            min(step, last - first - group * step) * width,
+            100 * count / highest,
+            count,
+            math.exp((first + group * step) * BUCKET),
+            math.exp(min(first + (group + 1) * step, last) * BUCKET),
+        )
+        for group, count in counts.items()
+    ]
+
+    def at(seconds: float) -> float:
+        return min(100.0, max(0.0, (_log(seconds) - first) * width))
+
+    marks = [Mark(name, at(max(latency[name], SHORTEST_SHOWN)), latency[name]) for name in quantiles]
+    shortest, longest = math.exp(first * BUCKET), math.exp(last * BUCKET)
+    return Histogram(bars, [Mark("", at(time), time) for time in _ticks(shortest, longest)], marks, highest)
+
+
+def _log(seconds: float) -> float:
+    return math.log(seconds) / BUCKET
+
+
+def _ticks(shortest: float, longest: float) -> list[float]:
+    """Round times between these, as many as there is space for."""
+    least = math.log(longest / shortest) * TICK_SPACE / 100
+    exponents = range(math.floor(math.log10(shortest)), math.ceil(math.log10(longest)) + 1)
+    found: list[float] = []
+    for mantissas in MANTISSAS:
+        rounded = [mantissa * 10.0**exponent for exponent in exponents for mantissa in mantissas]
+        found = [time for time in (*(time for time in rounded if time < 60), *MINUTES) if shortest < time < longest]
+        if all(math.log(later / sooner) >= least for sooner, later in pairwise(found)):
+            return found
+    kept = found[:1]
+    for time in found:
+        if math.log(time / kept[-1]) >= least:
+            kept.append(time)
+    return kept
+
+
+def curves_of(timelines: Iterable[Sequence[Sequence[float]]], capacity: float | None) -> Curves:
+    """What these tasks did.
+
+    Args:
+        timelines: of each task its stretches, [end in seconds, rows, calls in flight, rows queued].
+        capacity: calls that may be in flight; the axis ends there.
+    """
+    timelines = [[*timeline] for timeline in timelines]
+    seconds = max((timeline[-1][0] for timeline in timelines if timeline), default=0.0)
+    tasks = [_resampled(timeline, seconds / POINTS) for timeline in timelines]
+    rate = _round_up(max((point[1] for task in tasks for point in task), default=0.0))
+    peak = max((point[2] for task in tasks for point in task), default=0.0)
+    in_flight = capacity if capacity is not None and capacity >= peak * EXACT else _round_up(peak)
+    return Curves(
+        [_area([(end, rows) for end, rows, _ in task], seconds, rate) for task in tasks],
+        [_area([(end, calls) for end, _, calls in task], seconds, in_flight) for task in tasks],
+        seconds,
+        rate,
+        in_flight,
+    )
+
+
+def _resampled(timeline: Sequence[Sequence[float]], width: float) -> list[Point]:
+    """In stretches of about the same length: a very short one with a few rows would be a spike."""
+    if not timeline or timeline[-1][0] <= 0:
+        return []
+    length = timeline[-1][0]
+    count = max(1, round(length / width))
+    rows, calls, begin = [0.0] * count, [0.0] * count, 0.0
+    for end, done, in_flight, _ in timeline:
+        if end <= begin:
+            rows[min(count - 1, int(begin / length * count))] += done
+            continue
+        for number in range(int(begin / length * count), min(count, math.ceil(end / length * count))):
+            inside = min(end, (number + 1) * length / count) - max(begin, number * length / count)
+            rows[number] += done * max(0.0, inside) / (end - begin)
+            calls[number] += in_flight * max(0.0, inside)
+        begin = end
+    stretch = length / count
+    return [((number + 1) * stretch, rows[number] / stretch, calls[number] / stretch) for number in range(count)]
+
+
+def _area(points: Sequence[tuple[float, float]], longest: float, highest: float) -> str:
+    """A line of steps, down to the axis at both ends."""
+    if not points or highest <= 0:
+        return ""
+    steps = "".join(f"V{100 - 100 * value / highest:.2f}H{100 * end / longest:.2f}" for end, value in points)
+    return f"M0,100{steps}V100Z"
+
+
+def _round_up(value: float) -> float:
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next((step * power for step in STEPS if step * power >= value * EXACT), 10 * power)
+
 
 CURVES = 12  # tasks whose course is drawn
 LABELLED = 24  # tasks that have a line of their own in the account of time

@@ -18,18 +18,18 @@ from .function_figures import FunctionFigures, rounded_up, seconds_of
 # answer; and their words. The evidence itself is in the properties of `FunctionFigures`.
 #
 # What is enough to say so; a part of the time, unless something else is named.
-FEW_CALLS, SHORT = 50, 1.0  # calls, and seconds, that tell too little
-LONG = 10  # times the longest call: few calls tell as much then
+FEW_CALLS, SHORT_RUN = 50, 1.0  # calls, and seconds, that tell too little
+LONG_STRETCH = 10  # times the longest call: few calls tell as much then
 DOMINANT_SHARE = 0.6  # one state alone is the answer
 NOT_LITTLE = 0.35  # no state took less, if one is to be the answer
 NEARLY_AS_MUCH = 0.8  # of what cost most: is named too
-IN_ALL = 0.5  # of the run's time: the function's own is named beside it
-MUCH = 0.5  # of the calls' time, of a state, of a processor
+SHARE_OF_RUN = 0.5  # of the run's time: the function's own is named beside it
+MUCH_SHARE = 0.5  # of the calls' time, of a state, of a processor
 MANY_SHARE = 0.2  # of the attempts, of the rows
 MANY_TIMEOUTS = 0.3  # of the calls' time
-SECOND = 0.2  # a second limit, which holds when the first is gone
-BLOCKS = 0.15  # with calls in flight, whose latency the blocks become
-LITTLE = 0.1  # another change is looked for
+SECOND_LIMIT_SHARE = 0.2  # a second limit, which holds when the first is gone
+BLOCKED_SHARE = 0.15  # with calls in flight, whose latency the blocks become
+LITTLE_SHARE = 0.1  # another change is looked for
 SOME_SHARE = 0.01
 FEW_SLOTS = 8  # a service may take no more, and the user may know
 NO_WAIT = 1e-3  # seconds; what takes less hardly waits for a service
@@ -110,7 +110,7 @@ def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
             text = "nothing ran: no task had a row for it, or none has reported anything yet"
             return Verdict(None, 0.0, "not clear", text)
         return Verdict(None, 0.0, "sure", f"nothing was completed: {failed.seen}; {failed.change}")
-    if (f.calls_ended < FEW_CALLS and f.seconds < LONG * f.latency("max")) or f.seconds < SHORT:
+    if (f.calls_ended < FEW_CALLS and f.seconds < LONG_STRETCH * f.latency("max")) or f.seconds < SHORT_RUN:
         if failed is not None and failed.gain >= NOT_LITTLE:
             return Verdict(name, cost, "likely", f"{failed.seen}; {failed.change}")
         if f.came_from_store:
@@ -132,7 +132,7 @@ def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
     sureness: Sureness = "not clear" if cost < NOT_LITTLE else "sure" if is_sure else "likely"
     if is_close:
         text += f"; {second.value} took {share(f.share(second))}"
-    if 0 < f.wall < IN_ALL * run_seconds:
+    if 0 < f.wall < SHARE_OF_RUN * run_seconds:
         text += f"; the tasks that call it ran for {seconds(f.wall)} of the run's {seconds(run_seconds)}"
     return Verdict(name, cost, sureness, text)
 
@@ -245,11 +245,11 @@ def _skew(f: FunctionFigures) -> Cause | None:
 
 def _hits_alone(f: FunctionFigures) -> Cause | None:
     """Rows that were all found in the store, if the task waited neither for it nor for what reads the results."""
-    waited = f.top in (State.STORE, State.OUTPUT) and f.processor < MUCH
+    waited = f.top in (State.STORE, State.OUTPUT) and f.processor < MUCH_SHARE
     if not f.count("store_hits") or f.count("calls") or waited:
         return None
     change = "what is left is Spark's work, and reading the store"
-    if f.processor >= MUCH:
+    if f.processor >= MUCH_SHARE:
         change = f"reading them took a processor {share(min(1.0, f.processor))} of the time: {MORE_CORES}"
     return Cause(f"nothing was called, as {_found(f)} in the store: no option of the calls changes that", change)
 
@@ -258,7 +258,7 @@ def _no_call_came_back(f: FunctionFigures) -> Cause | None:
     """Calls that do not come back are in no latency, and the figures of the others do not show them."""
     if f.top not in (State.CALLS_BUSY, State.HEAD_OF_LINE, State.INPUT, State.WINDING_DOWN):
         return None  # the others wait for something else
-    is_silent = f.silent >= MUCH and f.silence >= LONG_SILENCE * f.latency("max") and f.calls_ended > 0
+    is_silent = f.silent >= MUCH_SHARE and f.silence >= LONG_SILENCE * f.latency("max") and f.calls_ended > 0
     if not is_silent and (f.calls_ended or not (f.flying or f.count("abandoned") or f.top is State.CALLS_BUSY)):
         return None
     seen = f"no call has returned for {seconds(f.silence or f.wall or f.seconds)}"
@@ -273,10 +273,10 @@ def _equal_rows(f: FunctionFigures) -> Cause | None:
     """Rows that a store has no result for wait for the call of an equal row, and free slots have nothing to do."""
     waits = f.top in (State.HEAD_OF_LINE, State.INPUT, State.WINDING_DOWN)
     followed = f.count("following_seconds")
-    if not waits or not f.time[f.top] or followed < MUCH * f.time[f.top]:
+    if not waits or not f.time[f.top] or followed < MUCH_SHARE * f.time[f.top]:
         return None
     seen = "slots were free, but rows waited for the calls of equal rows"
-    if f.count("repeated_seconds") >= MUCH * followed:
+    if f.count("repeated_seconds") >= MUCH_SHARE * followed:
         seen += f", which failed{_mostly(f.errors)} and were made again for each"
         return _likely(seen, "error_ttl= of the store gives equal rows the first one's error")
     if f.top is not State.INPUT and _is_even(f):  # else other rows, without equals, would be waited for as well
@@ -313,7 +313,7 @@ def _blocked_loop(f: FunctionFigures) -> Cause:
 
 
 def _computing(f: FunctionFigures) -> Cause | None:
-    if f.processor < MUCH:  # twice as many calls would need a whole processor
+    if f.processor < MUCH_SHARE:  # twice as many calls would need a whole processor
         return None
     computed = f"a task's process computed for {share(min(1.0, f.processor))} of its time"
     return Cause(f"{computed}: its processor is the limit, and more capacity changes nothing", MORE_CORES)
@@ -336,7 +336,7 @@ def _idle_slots(f: FunctionFigures) -> Cause | None:
 def _blocks(f: FunctionFigures) -> Cause | None:
     blocked = f.share(State.BLOCKED_LOOP)
     kept = f"{_slots(f)}, but for {share(blocked)} synchronous code blocked the event loop"
-    return _blocked(f, kept) if blocked >= BLOCKS else None
+    return _blocked(f, kept) if blocked >= BLOCKED_SHARE else None
 
 
 def _blocked(f: FunctionFigures, seen: str) -> Cause:
@@ -364,7 +364,7 @@ def _failures(f: FunctionFigures) -> Cause | None:
 def _unkept(f: FunctionFigures, seen: str) -> Cause | None:
     """Most calls are for rows that fail for good, and the store has no `error_ttl`."""
     called = f.count("rows") - f.count("store_hits") - f.count("shared_flights")
-    if called <= 0 or f.count("unkept_failures") < MUCH * called:
+    if called <= 0 or f.count("unkept_failures") < MUCH_SHARE * called:
         return None
     part = share(min(1.0, f.count("unkept_failures") / called))
     return _likely(
@@ -407,7 +407,7 @@ def _saturated(f: FunctionFigures) -> Cause | None:
         change = f'try capacity={f.best_at_once}, or capacity="auto", which finds how many it takes'
         return _likely(f"{seen}the service answers fewer calls the more it has", change)
     machine = f"this machine (processor time {share(min(1.0, f.processor))})"
-    seen += f"the service, the client's pool, or {machine if f.processor >= LITTLE else 'a blocked loop'} "
+    seen += f"the service, the client's pool, or {machine if f.processor >= LITTLE_SHARE else 'a blocked loop'} "
     if f.at_once:
         seen += f"takes at most about {_of_each_task(f, f.at_once)}, and more capacity changes nothing"
         return _likely(seen, "one that takes more would help" + _fewer(f, f.at_once))
@@ -417,7 +417,7 @@ def _saturated(f: FunctionFigures) -> Cause | None:
 
 def _slots_too_few(f: FunctionFigures) -> Cause:
     other = _second_limit(f)
-    if f.share(other) >= SECOND:
+    if f.share(other) >= SECOND_LIMIT_SHARE:
         gain, until = f.at_most(other), f"for {share(f.share(other))} {SECONDS[other]}"
         seen = f"{_slots(f)}, but {until}: more capacity alone would wait for that"
         return _likely(seen, f"{REMEDIES[other](f)} {_at_most(gain)}, and more with more capacity", gain)
@@ -442,7 +442,7 @@ def _slots_too_few(f: FunctionFigures) -> Cause:
 
 def _head_of_line(f: FunctionFigures) -> Cause:
     gain = f.at_most(f.top)
-    is_slow, is_waiting = gain < LITTLE, f.waited >= MUCH and not _is_full_of_bytes(f)
+    is_slow, is_waiting = gain < LITTLE_SHARE, f.waited >= MUCH_SHARE and not _is_full_of_bytes(f)
     if found := _queue_of_few_calls(f):
         return found
     seen, is_clear = _full(f), is_waiting or not _is_even(f)
@@ -461,10 +461,10 @@ def _head_of_line(f: FunctionFigures) -> Cause:
 def _winding_down(f: FunctionFigures) -> Cause:
     opens_long = f.opening >= max(SOME_SHARE, f.share(f.top) / 2)
     half = f.latency("p50")
-    is_slow = not _is_even(f) and half > 0 and not opens_long and f.waiting_beyond(half) >= MUCH * f.share(f.top)
+    is_slow = not _is_even(f) and half > 0 and not opens_long and f.waiting_beyond(half) >= MUCH_SHARE * f.share(f.top)
     if is_slow and (found := _timeouts(f)):
         return found
-    if f.waited >= MUCH and not opens_long:
+    if f.waited >= MUCH_SHARE and not opens_long:
         seen = f"tasks waited for the last of the rows that {_in_back_off(f)}"
         if found := _shorter_waits(f, seen, f.if_calls_waited_less(f.top) * f.waited, is_sure=False):
             return found
@@ -560,7 +560,7 @@ def _output(f: FunctionFigures) -> Cause:
 
 def _limit(f: FunctionFigures) -> Cause:
     given, has_several = _given_limits(f), len(f.limits) > 1 and bool(f.limit)
-    if f.count("refused_seconds") >= MUCH * f.time[f.top] or (f.count("throttled") and not given):
+    if f.count("refused_seconds") >= MUCH_SHARE * f.time[f.top] or (f.count("throttled") and not given):
         return _likely(f"calls were held back because {_refused(f)}", _lower_limit(f))
     if f.part("throttled", of="attempts") >= SOME_SHARE:
         allowed = _shown_limit(f, f.limit) if has_several else " and ".join(f"{name}=" for name in given)
@@ -600,8 +600,8 @@ def _store(f: FunctionFigures) -> Cause:
 def _remedy(f: FunctionFigures, seen: str) -> Cause:
     gain, full = f.at_most(f.top), "" if f.was_full else f" if the service takes {things(f.slots, 'call')} at once"
     others = sum(f.share(state) for state in State if state not in (f.top, State.CALLS_BUSY))
-    change = f"{REMEDIES[f.top](f)} {_at_most(gain)}{full if gain >= LITTLE else ''}"
-    return Cause(seen, change, gain, is_sure=f.was_full and others < SECOND)
+    change = f"{REMEDIES[f.top](f)} {_at_most(gain)}{full if gain >= LITTLE_SHARE else ''}"
+    return Cause(seen, change, gain, is_sure=f.was_full and others < SECOND_LIMIT_SHARE)
 
 
 # What several causes ask, and their words.
@@ -619,7 +619,7 @@ def _is_full_of_bytes(f: FunctionFigures) -> bool:
 
 def _was_refused(f: FunctionFigures) -> bool:
     """Whether most rows in back-off wait as long as the service has asked."""
-    return f.part("throttled", of="retries") >= MUCH
+    return f.part("throttled", of="retries") >= MUCH_SHARE
 
 
 def _second_limit(f: FunctionFigures) -> State:
@@ -637,7 +637,7 @@ def _full(f: FunctionFigures) -> str:
     head = f"a slow row: half of the calls took {seconds(f.latency('p50'))}, the longest {seconds(f.latency('max'))}"
     if _is_full_of_bytes(f):
         head = f"a slow row: the rows that wait take max_buffered_bytes={f.options['max_buffered_bytes']:_}"
-    elif f.waited >= MUCH:
+    elif f.waited >= MUCH_SHARE:
         head = f"rows that {_in_back_off(f)}"
     return f"slots were free, but the queue was full behind {head}"
 

@@ -16,8 +16,7 @@ from .._arrow.objects import ObjectForm, ObjectType
 from .._arrow.rows import fields_of, normalized
 from .._errors.exceptions import AsyncUDFError
 from .._functions.annotations import function_hints, without_none
-from .._functions.parameters import behind_decorators
-from .._functions.signature import FunctionSpec
+from .._functions.signature import FunctionSpec, behind_decorators
 from ._compat import SPATIAL, TimeType, VariantType, inside, to_arrow
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import types as spark
 
-from .._chain.sink_plan import SinkPlan, no_micro_batch
+from .._chain.function_plan import SinkPlan, no_micro_batch
 from .._errors.exceptions import AsyncUDFError, FunctionError, OptionError
 from .._metrics.sink_figures import SinkFigures
 from ._compat import (

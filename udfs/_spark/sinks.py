@@ -14,12 +14,11 @@ from pyspark.sql import types as spark
 
 from .._arrow.layout import ColumnGroup
 from .._arrow.objects import stored_type
-from .._chain.chain import Chain
+from .._chain.chain import Chain, SourceReader
 from .._chain.factories import WaitFactory
+from .._chain.function_plan import ACKNOWLEDGED, SinkPlan, no_micro_batch
 from .._chain.plan import ChainPlan, StreamNode
-from .._chain.sink_plan import ACKNOWLEDGED, SinkPlan, no_micro_batch
 from .._chain.sinks import ERROR_GROUP, ResultPlan, are_ambiguous
-from .._chain.source import SourceReader
 from .._errors.exceptions import AsyncUDFError, BudgetSpentError
 from .._functions.side_outputs import DEAD_LETTERS
 from .._functions.signature import FunctionSpec
@@ -28,7 +27,7 @@ from .._metrics.sink_figures import SinkFigures
 from .._policies.options import Options
 from .._text.safe import named_error
 from .coordinators import coordinator_config
-from .map_in_arrow import ChainTask
+from .evaluations import ChainTask
 from .monitoring.task_report import TaskReportSpec
 from .pickling import check_picklable
 from .planner import rows_node

@@ -14,7 +14,7 @@ from .lmdb_files import regular_file
 if sys.platform != "win32":
     import fcntl
 
-FILES = 16  # for ten thousand leases at once
+LEASE_FILES = 16  # for ten thousand leases at once
 
 
 class Leases(Protocol):
@@ -47,7 +47,7 @@ class FileLeases:
         self._files: list[int] = []
         _open.add(self)
         try:
-            for number in range(FILES):
+            for number in range(LEASE_FILES):
                 self._files.append(regular_file(f"{path}-{number}", create=True))
         except BaseException:
             self.close()
@@ -69,7 +69,7 @@ class FileLeases:
     def _lock(self, key: bytes, kind: int) -> None:
         start = int.from_bytes(key[:8], "big") >> 2  # below 2**62, as a file's length must be
         lock = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, 1, 0)
-        fcntl.fcntl(self._files[start % FILES], fcntl.F_OFD_SETLK, lock)
+        fcntl.fcntl(self._files[start % LEASE_FILES], fcntl.F_OFD_SETLK, lock)
 
     def close(self) -> None:
         while self._files:

@@ -28,7 +28,7 @@ READERS = 1000  # at once, in all processes of the host
 LOCK_BYTES = 2**16  # LMDB's own lock file, which has room for so many
 HEADER = (b"asyncudf", b"results 1")  # in each file that is ours; another value for another layout
 NAME = re.compile(r"results-\d{20}-\d+")  # its number, which grows, and its size in bytes
-KEPT = 2  # files
+KEPT_FILES = 2  # files
 
 
 class RotatingFiles:
@@ -57,7 +57,7 @@ class RotatingFiles:
             raise AsyncUDFError(NOT_ON_WINDOWS)
         self.folder = folder
         self.max_bytes = max_bytes
-        self._size = max_bytes // KEPT - LOCK_BYTES
+        self._size = max_bytes // KEPT_FILES - LOCK_BYTES
         self._files: dict[str, LmdbFile] = {}
         _make_private(folder)
         try:
@@ -68,7 +68,7 @@ class RotatingFiles:
 
     def current(self) -> list[LmdbFile]:
         """The files, the youngest first; none if nothing was put yet."""
-        names = self._listed()[:KEPT]
+        names = self._listed()[:KEPT_FILES]
         if names != list(self._files):
             self._follow(names)
         return list(self._files.values())
@@ -120,7 +120,7 @@ class RotatingFiles:
             _remove(path)
             raise
         try:
-            self._delete(keep={name, *names[: KEPT - 1]})
+            self._delete(keep={name, *names[: KEPT_FILES - 1]})
             return self.current()[0]
         finally:
             file.close()

@@ -18,7 +18,7 @@ READ_AT_ONCE = 256  # keys: between two such steps others have their turn on the
 WRITTEN_AT_ONCE = 100  # results in a transaction, and of `max_bytes` the share below: each changes a page or two
 WRITTEN_SHARE = 32
 COUNTED_AT_ONCE = 2000
-PAUSE = 0.001  # seconds until the writer's lock is tried again
+WRITER_RETRY = 0.001  # seconds until the writer's lock is tried again
 
 NEVER = b"\xff" * 8
 GONE = bytes(8)
@@ -162,7 +162,7 @@ class LocalResults:
                 if is_ours:
                     step()
                     return
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(WRITER_RETRY)
 
     def _counted(self, files: Sequence[LmdbFile]) -> dict[str, int]:
         """Hits and misses, also those that are not written yet."""

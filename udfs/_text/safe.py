@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-LENGTH = 80
+MOST_SHOWN = 80
 
 
 class _Short(reprlib.Repr):
@@ -15,7 +15,7 @@ class _Short(reprlib.Repr):
 
     def __init__(self) -> None:
         super().__init__()
-        self.maxstring = self.maxother = self.maxlong = LENGTH
+        self.maxstring = self.maxother = self.maxlong = MOST_SHOWN
         self.maxdict = self.maxtuple = self.maxlist = 8
 
     def repr1(self, x: Any, level: int) -> str:
@@ -29,7 +29,7 @@ class _Short(reprlib.Repr):
 
     def repr_int(self, x: int, level: int) -> str:
         # Python raises for a number of very many digits.
-        return super().repr_int(x, level) if x.bit_length() < 8 * LENGTH else f"<int of {x.bit_length()} bits>"
+        return super().repr_int(x, level) if x.bit_length() < 8 * MOST_SHOWN else f"<int of {x.bit_length()} bits>"
 
     def repr_instance(self, x: Any, level: int) -> str:
         return shortened(repr(x))
@@ -44,10 +44,10 @@ def safe_repr(value: Any) -> str:
 
 
 def shortened(text: str) -> str:
-    """The text, printable; of a text longer than `LENGTH` its beginning and its end."""
+    """The text, printable; of a text longer than `MOST_SHOWN` its beginning and its end."""
     text = printable(text)
-    half = (LENGTH - 3) // 2
-    return text if len(text) <= LENGTH else f"{text[:half]}...{text[-half:]}"
+    half = (MOST_SHOWN - 3) // 2
+    return text if len(text) <= MOST_SHOWN else f"{text[:half]}...{text[-half:]}"
 
 
 def one_line(name: object) -> str:

@@ -28,7 +28,7 @@ from .._errors.http import retry_after as asked_wait
 from .._errors.records import is_fatal
 from .._errors.task_faults import is_at_a_limit
 from .._errors.traces import is_group, leaves, related
-from .._functions.context import FAIL_TASK
+from .._functions.async_function import FAIL_TASK
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._text.safe import one_line, printable, safe_repr, type_name
 

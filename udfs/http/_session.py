@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._errors.exceptions import AsyncUDFError, OptionError
-from .._functions.context import CURRENT_CALL
+from .._functions.async_function import CURRENT_CALL
 from .._policies.checks import Seconds, optional, positive_int, seconds, span, unknown_name
 from .._text.safe import printable, safe_repr
 from ._tokens import RenewedToken, Request, Token, called, responses

@@ -18,12 +18,10 @@ clock, as an event loop for tests of your own.
 
 from asyncudf.queues._public import publish as _publish
 
-from .._stores.memory import MemoryStore
 from ._harness import ManualFunction, OperatorHarness
 from ._loops import VirtualClockLoop as VirtualClockLoop  # help() would list all that asyncio's loop has
-from ._result_store import check_result_store
-from ._rows import run_rows
-from ._stream import run_stream
+from ._result_store import MemoryStore, check_result_store
+from ._runs import run_rows, run_stream
 
 __all__ = ("ManualFunction", "MemoryStore", "OperatorHarness", "check_result_store", "run_rows", "run_stream")
 

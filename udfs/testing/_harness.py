@@ -14,7 +14,7 @@ from .._loop.event_loops import run_to_end
 from .._operators.async_wait import AsyncWaitOperator
 from .._policies.options import FunctionOptions
 from ._loops import VirtualClockLoop, is_loop_running
-from ._rows import ListOutput, chain_of, elements_of
+from ._runs import ListOutput, chain_of, elements_of
 
 
 class ManualFunction:

@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from .._errors.exceptions import AsyncUDFError, OptionError
-from .._loop import shutdown
+from .._loop import event_loops
 from .._loop.event_loops import run_to_end
 from .._text.safe import safe_repr
 
@@ -184,5 +184,5 @@ def run_apart(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], 
             with contextlib.suppress(RuntimeError):  # the loop has just ended
                 loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
             if thread.is_alive():
-                thread.join(timeout=shutdown.GRACE)
+                thread.join(timeout=event_loops.GRACE)
         raise

@@ -1,21 +1,107 @@
-"""check_result_store: the contract of result stores, as a suite for the library's stores and a user's own."""
+"""check_result_store: the contract of result stores, as a suite for the library's stores and a user's own.
+
+MemoryStore is one in the memory of a process, whose time passes by `advance` alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import copy
+import math
 import pickle
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
+from .._errors.exceptions import OptionError
 from .._errors.records import error_text
-from .._stores.base import ResultStore
+from .._stores.base import Key, ResultStore
 from .._stores.keys import KEY_BYTES
 from ._loops import run_apart
 
-LIFE = 0.2  # seconds: the ttl of values that end during a test
+_stays_here: ContextVar[bool] = ContextVar("asyncudf_stays_here", default=False)
+
+
+@contextlib.contextmanager
+def staying_here() -> Iterator[None]:
+    """A block whose plans do not leave this process, so that what is in them need not pickle."""
+    token = _stays_here.set(True)
+    try:
+        yield
+    finally:
+        _stays_here.reset(token)
+
+
+class MemoryStore(ResultStore):
+    """A store for tests without Spark: its copies, one for each task, share what is in it.
+
+    Results age by `advance` alone.
+
+    >>> import asyncio
+    >>> store = MemoryStore(ttl=60)
+    >>> asyncio.run(store.put_many({b"key": b"value"}, store.ttl))
+    >>> store.advance(60)
+    >>> asyncio.run(store.get_many([b"key"]))
+    [None]
+    """
+
+    is_built_in: bool = True
+
+    # _entries: of each key its value, and when it ends by the shared clock
+    # _shared: the clock, hits and misses; copies have the same objects
+
+    def __init__(self, ttl: float | None = None, error_ttl: float | None = None, key: Key | None = None) -> None:
+        self.ttl: float | None = ttl
+        self.error_ttl: float | None = error_ttl
+        self.key: Key | None = key
+        self._entries: dict[bytes, tuple[bytes, float]] = {}
+        self._shared: dict[str, float] = {"now": 0.0, "hits": 0, "misses": 0}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if _stays_here.get():
+            return MemoryStore, ()
+        raise OptionError("a MemoryStore does not travel to Spark's workers; use ResultStore.executor()")
+
+    def __copy__(self) -> MemoryStore:
+        twin = object.__new__(type(self))  # a subclass too, with what it has added
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass for what is in the store."""
+        self._shared["now"] += seconds
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        now = self._shared["now"]
+        found = [value if end > now else None for value, end in (self._entries.get(key, _NOTHING) for key in keys)]
+        misses = found.count(None)
+        self._shared["hits"] += len(found) - misses
+        self._shared["misses"] += misses
+        return found
+
+    async def put_many(self, items: Mapping[bytes, bytes], ttl: float | None) -> None:
+        end = math.inf if ttl is None else self._shared["now"] + ttl
+        self._entries.update({key: (value, end) for key, value in items.items()})
+
+    async def info(self) -> dict[str, int]:
+        there = [value for value, end in self._entries.values() if end > self._shared["now"]]
+        counts = {name: int(self._shared[name]) for name in ("hits", "misses")}
+        return {"entries": len(there), "bytes": sum(map(len, there)), **counts}
+
+    async def delete(self, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            self._entries.pop(key, None)
+
+    async def clear(self) -> None:
+        self._entries.clear()
+
+
+_NOTHING: tuple[Any, float] = (None, -math.inf)
+
+
+SHORT_TTL = 0.2  # seconds: the ttl of values that end during a test
 PATIENCE = 10.0  # seconds for each operation of a store
 
 Factory = Callable[[], ResultStore]
@@ -166,7 +252,7 @@ async def _travels(store: ResultStore, *_: Any) -> None:
 async def _ends(store: ResultStore, _: Factory, wait: Wait) -> None:
     """A value ends with the ttl of the last put; without a ttl it stays."""
     await _put(store, {_key(63): b"was for ever"})
-    await _put(store, {_key(60): b"short", _key(61): b"longer", _key(63): b"short"}, LIFE)
+    await _put(store, {_key(60): b"short", _key(61): b"longer", _key(63): b"short"}, SHORT_TTL)
     await _put(store, {_key(62): b"long"}, 100 * 24 * 3600.0)
     await _put(store, {_key(64): b"longer than most clocks count"}, 1e12)
     await _put(store, {_key(61): b"for ever"})
@@ -176,12 +262,12 @@ async def _ends(store: ResultStore, _: Factory, wait: Wait) -> None:
 
 
 async def _gone(store: ResultStore, wait: Wait, *keys: bytes) -> None:
-    """Wait for the end of values that were put for `LIFE`."""
+    """Wait for the end of values that were put for `SHORT_TTL`."""
     end = time.monotonic() + PATIENCE
-    await wait(LIFE)
+    await wait(SHORT_TTL)
     while await _get(store, *keys) != [None] * len(keys):
-        assert time.monotonic() < end, f"a value with ttl={LIFE} is still there after {PATIENCE:g} s"
-        await wait(LIFE / 4)
+        assert time.monotonic() < end, f"a value with ttl={SHORT_TTL} is still there after {PATIENCE:g} s"
+        await wait(SHORT_TTL / 4)
 
 
 async def _many(store: ResultStore, *_: Any) -> None:
@@ -247,7 +333,7 @@ async def _counts(store: ResultStore, _: Factory, wait: Wait) -> None:
     before = await store.info()
     assert {"entries", "bytes", "hits", "misses"} <= set(before), f"info() has {', '.join(before)} alone"
     await _put(store, {_key(90): b"some value", _key(91): b"other"})
-    await _put(store, {_key(92): b"ends"}, LIFE)
+    await _put(store, {_key(92): b"ends"}, SHORT_TTL)
     await _put(store, {_key(90): b"put again"})
     await _gone(store, wait, _key(92))
     found = await store.info()

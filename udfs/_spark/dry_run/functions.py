@@ -23,7 +23,7 @@ from ..._policies.options import OnNullInput, Options
 from ..._policies.planned_calls import Bounds, RowCosts
 from ..._text.safe import one_line
 from ..column import ColumnTask
-from ..map_in_arrow import ChainTask
+from ..evaluations import ChainTask
 from ..pickling import with_import_help
 from ..table_function import TableTask, table_arguments
 

@@ -17,8 +17,7 @@ from pyspark.sql import functions as sf
 
 from ..._errors.exceptions import OptionError
 from ..._errors.records import error_text
-from ..._metrics.figure import Figure
-from ..._metrics.function_metrics import PEAKS, TOTALS
+from ..._metrics.function_metrics import PEAKS, TOTALS, Figure
 from ..._metrics.run_metrics import TaskAttempt
 from ..._metrics.time_account import State
 from ..coordinators import driver_host

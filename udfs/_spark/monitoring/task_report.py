@@ -20,8 +20,7 @@ from pyspark.accumulators import AccumulatorParam
 
 from ..._chain.chain import Chain
 from ..._chain.plan import ChainPlan
-from ..._metrics.export import Exporter
-from ..._metrics.log_line import task_line
+from ..._metrics.export import Exporter, task_line
 from .._compat import active_context
 from .live import Address, LiveReporter
 
