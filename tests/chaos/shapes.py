@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 __all__ = ("ACCIDENTS", "DEAREST", "Accident", "Service", "Shape", "million", "price_of", "result_of")
@@ -166,17 +167,17 @@ class Shape:
         """Whether another driver runs the job again."""
         return bool(self.kinds & {"driver", "driver alone"})
 
-    @property
+    @cached_property
     def hopeless(self) -> set[int]:
         """The arguments that fail for good."""
         return {n for n in self.asked if self.service.is_hopeless(n)}
 
-    @property
+    @cached_property
     def null_rows(self) -> set[int]:
         """The rows that have no argument, and so make no call."""
         return set(range(NULL_ROW, self.rows, NULL_ROWS)) if "on_null_input" in self.options else set()
 
-    @property
+    @cached_property
     def asked(self) -> Counter[int]:
         """The arguments that are asked for, with the number of their rows."""
         return Counter(row % self.distinct for row in set(range(self.rows)) - self.null_rows)

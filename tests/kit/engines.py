@@ -18,7 +18,7 @@ from asyncudf._chain.environment import TaskEnvironment
 from asyncudf._coordination.client import CoordinatorConfig
 from asyncudf._metrics.run_metrics import RunMetrics
 from asyncudf._spark.planner import plan_function_offline
-from asyncudf.testing import VirtualClockLoop, _rows, _stream
+from asyncudf.testing import VirtualClockLoop, _runs
 from asyncudf.testing._runs import ListOutput, chain_of, elements_of
 from tests.kit.coordinators import OnGivenTime, Server, space_of_its_own
 
@@ -120,7 +120,7 @@ def run_tasks(
     for partition, function in enumerate(functions):
         environment = partial(TaskEnvironment, partition=partition, query=None if server is None else "query")
         plan = lambda *about: dataclasses.replace(plan_function_offline(*about), coordinator=config)  # noqa: E731
-        with mock.patch.multiple(_rows, TaskEnvironment=environment, plan_function_offline=plan):
+        with mock.patch.multiple(_runs, TaskEnvironment=environment, plan_function_offline=plan):
             engines.append(Engine(function, loop=loop, **options))
         engines[-1].feed(given)
         engines[-1].end()
@@ -148,7 +148,7 @@ def started_streams() -> Iterator[list[Callable[[], Counted]]]:
         started.append(lambda: _counted(chain))
         return chain
 
-    with mock.patch.object(_stream, "Chain", starting):
+    with mock.patch.object(_runs, "Chain", starting):
         yield started
 
 
