@@ -226,3 +226,23 @@ def test_thousands_of_equal_rows_are_done_with_the_one_that_is_called(
     options = {"capacity": capacity, "queue_size": queue_size, "store": MemoryStore(), "timeout": 100}
     assert run_rows(call, ["a", "b"] * 1_500, returnType="string", **options) == ["a", "b"] * 1_500
     assert sorted(calls) == ["a", "b"]
+
+
+class TestWrites:
+    def test_what_comes_while_results_are_written_is_written_together(self) -> None:
+        """A service's answers come faster than a store takes them, and a process that is killed loses what waits."""
+        store = SlowStore(put=0.1)
+        rows = [f"{n}" for n in range(4_000)]
+        assert run_rows(upper, rows, capacity=8, batch_size=500, store=store) == rows
+        assert max(store.sizes("put")) == 1_000
+        assert len(store.sizes("put")) <= 5
+
+    def test_large_results_are_not_all_one_write(self) -> None:
+        """A store has a second for each, and Redis gets it in one request."""
+
+        async def page(n: int) -> bytes:
+            return bytes(2**20)
+
+        store = SlowStore(put=0.1)
+        assert len(run_rows(page, [*range(100)], store=store, capacity=100)) == 100
+        assert max(store.sizes("put")) == 16

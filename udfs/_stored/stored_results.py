@@ -29,7 +29,8 @@ UNSEEN_ROWS = 1_000  # that are looked up together while no result's size is kno
 FEW_ROWS = 100  # that are looked up together after a lookup that has failed; twice as many after each that has not
 STORE_CLOSE_LIMIT = 10.0  # seconds
 STORE_REST = 5.0  # seconds for which a store that has failed is not asked
-WRITTEN_TOGETHER = 100  # results
+WRITTEN_AT_ONCE = 100  # results that are enough to begin with
+WRITTEN_TOGETHER = 1_000  # at most, and of `BYTES_AT_ONCE`: what came while others were written
 WRITE_LINGER = 0.05  # seconds that a result waits for others
 
 _ANSWERS = frozenset((bytes, type(None)))
@@ -293,7 +294,7 @@ class StoreWriter:
     def _go_on(self) -> None:
         if self._task is not None or self._is_closing:
             return
-        if len(self._waiting) >= WRITTEN_TOGETHER or self._is_urgent():
+        if len(self._waiting) >= WRITTEN_AT_ONCE or self._is_urgent():
             self._start()
         elif self._timer is None:
             self._timer = self._operator.loop.call_later(WRITE_LINGER, self._start, context=self._context)
@@ -309,7 +310,7 @@ class StoreWriter:
 
     async def _write(self) -> None:
         try:
-            batch, self._waiting = self._waiting[:WRITTEN_TOGETHER], self._waiting[WRITTEN_TOGETHER:]
+            batch = self._take()
             await self._keep(batch)
             if self._is_closing or self._operator.has_finished:
                 return
@@ -324,6 +325,14 @@ class StoreWriter:
             self._task = None
         if self._waiting:
             self._go_on()
+
+    def _take(self) -> list[_Waiting]:
+        count = size = 0
+        while count < min(len(self._waiting), WRITTEN_TOGETHER) and size < BYTES_AT_ONCE:
+            size += len(self._waiting[count][1])
+            count += 1
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        return taken
 
     async def _keep(self, batch: Sequence[_Waiting]) -> None:
         last = {key: (value, ttl) for key, value, ttl, _ in batch}  # of an error and a later result, the result
