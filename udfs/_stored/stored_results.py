@@ -327,11 +327,13 @@ class StoreWriter:
             self._go_on()
 
     def _take(self) -> list[_Waiting]:
-        count = size = 0
-        while count < min(len(self._waiting), WRITTEN_TOGETHER) and size < BYTES_AT_ONCE:
-            size += len(self._waiting[count][1])
-            count += 1
-        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        taken, size = self._waiting[:WRITTEN_TOGETHER], 0
+        for count, (_, value, _, _) in enumerate(taken, 1):
+            size += len(value)
+            if size >= BYTES_AT_ONCE:
+                del taken[count:]
+                break
+        del self._waiting[: len(taken)]
         return taken
 
     async def _keep(self, batch: Sequence[_Waiting]) -> None:
