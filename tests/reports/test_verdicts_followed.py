@@ -815,11 +815,11 @@ JOBS = {
         0.48,
     ),
     "a store that takes long to put": Job(
-        lambda: run(steady(), 2000, store=Store(0.0, 0.9), version="1"),
+        lambda: run(steady(), 2000, capacity=500, store=Store(0.0, 0.9), version="1"),
         "store",
         "0 of 2,000 rows were found there); to do without store=, if rows do not come again, would save",
         "sure",
-        lambda text: run(steady(), 2000),
+        lambda text: run(steady(), 2000, capacity=500),
     ),
     "equal rows whose calls fail": Job(
         lambda: equal_rows(None),
