@@ -1,4 +1,7 @@
-"""A standalone cluster of Spark, as it is run on real machines: a master and two workers, each a process of its own."""
+"""A standalone cluster of Spark, as it is run on real machines: a master and two workers, each a process of its own.
+
+The second worker is on another host, 127.0.0.2: Spark copies a slow task only to a host that has no attempt of it.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,20 @@ class StandaloneCluster:
         self.folder = folder
         self._processes: list[subprocess.Popen[str]] = []
         try:
-            self.url = self._started("master.Master")
-            for name in ("1", "2"):
-                self._started("worker.Worker", "--cores", 4, "--memory", "4g", "--work-dir", folder / name, self.url)
+            self.url = self._started("master.Master", "127.0.0.1")
+            for name, host in (("1", "127.0.0.1"), ("2", "127.0.0.2")):
+                self._started(
+                    "worker.Worker", host, "--cores", 4, "--memory", "4g", "--work-dir", folder / name, self.url
+                )
         except BaseException:
             self.close()
             raise
 
-    def _started(self, name: str, *arguments: Any) -> str:
+    def _started(self, name: str, host: str, *arguments: Any) -> str:
         """Starts one of Spark's daemons on a free port; returns the address of the master once it listens."""
         command = [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{name}"]
-        command += ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *arguments]
-        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(SPARK_HOME)}
+        command += ["--host", host, "--port", "0", "--webui-port", "0", *arguments]
+        environment = {**os.environ, "SPARK_LOCAL_IP": host, "SPARK_HOME": str(SPARK_HOME)}
         environment["SPARK_NO_DAEMONIZE"] = "1"
         environment["SPARK_DAEMON_JAVA_OPTS"] = environment.pop("SPARK_SUBMIT_OPTS", "")
         process = subprocess.Popen(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections import Counter
 from decimal import Decimal
@@ -31,6 +32,8 @@ from asyncudf import (
     stream_sink,
 )
 from asyncudf._spark import _compat
+from tests.kit.drivers import SharedDriver
+from tests.kit.standalone import StandaloneCluster
 
 pytestmark = pytest.mark.spark
 
@@ -406,6 +409,34 @@ report = async_sink(spark.range(0, 20, 1, 2), post, capacity=1)
 print(report.written, report.failed, report.calls, report.dead_letters.count())
 """
     assert cluster.run(program).split() == ["18", "2", "20", "2"]
+
+
+SPECULATING = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "200ms",
+    "spark.speculation.multiplier": "1.2",
+    "spark.speculation.quantile": "0.5",
+}
+
+
+def test_a_speculative_copy_of_a_task_sends_nothing_twice(standalone: StandaloneCluster, tmp_path: Path) -> None:
+    """The copy waits for the calls of the slow task and takes their results from the store, or the other way round."""
+    program = f"""
+async def post(id):
+    await asyncio.sleep(0.3 if id >= 60 else 0.01)
+    with open("{tmp_path}/calls", "a") as file:
+        file.write(f"{{id}} {{os.getpid()}}\\n")
+
+store = ResultStore.disk("{tmp_path}/store")
+report = async_sink(spark.range(0, 80, 1, 4), post, capacity=2, store=store, version="1")
+print(report.written + report.reused, report.failed)
+"""
+    with contextlib.closing(SharedDriver(f"{standalone.builder(cores=2)}.config(map={SPECULATING!r})")) as driver:
+        assert driver.run(program).split() == ["80", "0"]
+    calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+    assert sorted(int(row) for row, _ in calls) == [*range(80)]
+    assert len({process for row, process in calls if int(row) >= 60}) == 2  # there was a copy
 
 
 # Streams
