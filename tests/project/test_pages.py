@@ -90,3 +90,11 @@ def test_the_reference_has_each_public_name_and_each_option() -> None:
     public |= {"asyncudf.testing.VirtualClockLoop"}
     assert sorted(re.findall(r"^::: (.+)$", reference, re.MULTILINE)) == sorted(public)
     assert sorted(re.findall(r"^\| `(\w+)` \|", reference, re.MULTILINE)) == sorted(get_type_hints(FunctionOptions))
+
+
+def test_the_page_about_the_inside_names_files_that_exist() -> None:
+    """A file that goes into another one takes its name from the page."""
+    text = (ROOT / "docs" / "internals.md").read_text()
+    named = set(re.findall(r"`((?:_\w+/)+\w+\.py)`", text))
+    assert len(named) > 20
+    assert not [name for name in sorted(named) if not (ROOT / "udfs" / name).exists()]
