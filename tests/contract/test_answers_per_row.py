@@ -493,6 +493,15 @@ class TestBadAnswers:
             with pytest.raises(ResultError, match=r"f returned ValueError\('bad'\) \(ValueError\): raise it"):
                 run_rows(f, [1], returnType=declared)
 
+    def test_a_class_of_exceptions(self) -> None:
+        """`raise ValueError` takes a class too, but what is returned is a result."""
+
+        async def f(x: int) -> Any:
+            return ValueError
+
+        with pytest.raises(ResultError, match=r"f returned <class 'ValueError'> \(type\): this is a class; raise it"):
+            run_rows(f, [1])
+
     def test_an_exception_that_cannot_be_pickled_or_shown(self) -> None:
         class HostileError(Exception):
             def __reduce__(self) -> Any:

@@ -50,6 +50,14 @@ def rows_of(report: SinkReport) -> tuple[int, int, int, int]:
 # What is reported
 
 
+def test_a_class_of_exceptions_acknowledges_nothing(spark: SparkSession) -> None:
+    async def post(id: pd.Series) -> list[object]:
+        return [ValueError if n % 10 == 3 else None for n in id]
+
+    report = async_sink(spark.range(0, 20, 1, 2), post, batch_size=5)
+    assert (rows_of(report), report.reasons) == ((18, 2, 0, 0), {"ResultError": 2})
+
+
 def test_every_row_is_written_or_a_dead_letter(spark: SparkSession, journal: Any) -> None:
     async def post(id: int, name: str) -> object:
         journal.write("post", id, name)

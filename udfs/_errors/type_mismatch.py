@@ -79,6 +79,8 @@ def _mistake_in(value: Any) -> str | None:
     cls = type(value)
     if issubclass(cls, BaseException):
         return "raise it; only a vectorized function returns exceptions, in a list with an answer for each row"
+    if issubclass(cls, type) and issubclass(value, BaseException):
+        return "this is a class; raise it, or return an exception of it from a vectorized function"
     if issubclass(cls, types.AsyncGeneratorType):
         return "async for is missing; for 0..n results of a row write yield in the function itself"
     # Not inspect.getattr_static, which takes 3 us: without a declared type this is done for each value of each result.
