@@ -32,7 +32,10 @@ class TestErrors:
         with pytest.raises(AsyncUDFError) as caught:
             run_rows(self.fails, [3, 3])
         assert caught.value.__notes__ == [
-            'With on_error="null", "capture" or "dead_letter" the job goes on without such rows.'
+            (
+                'With on_error="null", "capture" or "dead_letter" the job goes on without such rows; '
+                "a sink with dead_letters=."
+            )
         ]
 
     @pytest.mark.parametrize("fatal", [SystemExit(3), FatalError("the key has expired")], ids=["exit", "fatal"])

@@ -14,7 +14,9 @@ from asyncudf import AsyncUDFError
 from asyncudf.testing import run_rows
 from tests.kit.errors import in_a_worker, raised
 
-POLICIES = 'With on_error="null", "capture" or "dead_letter" the job goes on without such rows.'
+POLICIES = (
+    'With on_error="null", "capture" or "dead_letter" the job goes on without such rows; a sink with dead_letters=.'
+)
 
 
 def told(call: Callable[[], Any], *, full: bool = False, monkeypatch: pytest.MonkeyPatch) -> str:

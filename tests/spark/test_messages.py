@@ -123,7 +123,9 @@ def test_the_message_comes_first_and_then_the_users_frames_only(spark, entry_poi
     if not IS_SPLIT:  # Spark 3.5 always shows the library's frames, before the message
         lines = lines[next(i for i, line in enumerate(lines) if line.startswith("asyncudf.")) :]
     assert re.match(rf"asyncudf\.[\w.]*Error: .*{said}.*: JSONDecodeError: Expecting property name", lines[0]), lines[0]
-    hint = ['With on_error="null", "capture" or "dead_letter" the job goes on without such rows.']
+    hint = [
+        'With on_error="null", "capture" or "dead_letter" the job goes on without such rows; a sink with dead_letters=.'
+    ]
     below = lines[1 : lines.index("Traceback (most recent call last):")]
     assert below == [*(hint if AT in said else []), ""], "only rows of an async function have a policy"
     files = {line.split('"')[1] for line in lines if line.startswith("  File ")}

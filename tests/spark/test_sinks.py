@@ -302,6 +302,7 @@ def test_many_large_dead_letters_come_back_whole(spark: SparkSession) -> None:
         (lambda df: async_sink(df, refuse, max_calls=1, on_spent="null"), OptionError, "'dead_letter' or 'raise'"),
         (lambda df: stream_sink(refuse, on_error="dead_letter"), OptionError, "needs dead_letters="),
         (lambda df: stream_sink(refuse, max_calls=1, on_spent="dead_letter"), OptionError, "needs dead_letters="),
+        (lambda df: stream_sink(refuse, max_failures=3), OptionError, "give stream_sink dead_letters="),
         (lambda df: stream_sink(refuse, dead_letters="t", on_error="raise"), OptionError, "leave one of them out"),
         (lambda df: stream_sink(refuse, dead_letters=5), OptionError, "dead_letters"),
         (lambda df: stream_sink(refuse, name=""), OptionError, "name"),

@@ -212,6 +212,10 @@ def _policy(function: Any, options: Mapping[str, Any], dead_letters: Any, entry_
     given = (options.get("on_error"), options.get("on_spent", own))
     if any(one in ("dead_letter", OnError.DEAD_LETTER, OnSpent.DEAD_LETTER) for one in given):
         raise OptionError(f"{entry_point} needs dead_letters=, or nobody would see the rows that fail")
+    if options.get("max_failures") is not None:
+        raise OptionError(
+            f"max_failures is never used where the first failed row ends the write; give {entry_point} dead_letters="
+        )
     return OnError.RAISE
 
 

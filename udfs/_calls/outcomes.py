@@ -33,7 +33,9 @@ from .row import Call, JointAttempt
 Validate = Callable[[Any], Any]
 LONGEST_CAUSE = 150  # characters
 # A note and not part of the message, which ends with the user's own.
-OTHER_POLICIES = 'With on_error="null", "capture" or "dead_letter" the job goes on without such rows.'
+OTHER_POLICIES = (
+    'With on_error="null", "capture" or "dead_letter" the job goes on without such rows; a sink with dead_letters=.'
+)
 
 
 class ResultChecker:
