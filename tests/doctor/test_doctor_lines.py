@@ -28,7 +28,17 @@ HOME = JavaSettings(home="/jdk", in_home="/jdk/bin/java")
 HOME_AND_PATH = JavaSettings(home="/jdk", in_home="/jdk/bin/java", on_path="/usr/bin/java")
 NOT_A_HOME = JavaSettings(home="/nowhere", on_path="/usr/bin/java")
 PATH = JavaSettings(on_path="/usr/bin/java")
-JAVAS = {17: Java(17), 21: Java(21), 25: Java(25), 8: Java(8), 19: Java(19), 24: Java(24), 26: Java(26), 16: Java(16)}
+JAVAS = {
+    17: Java(17),
+    11: Java(11, has_vectors=False),
+    21: Java(21),
+    25: Java(25),
+    8: Java(8),
+    19: Java(19),
+    24: Java(24),
+    26: Java(26),
+    16: Java(16),
+}
 STUB = Java(problem="Unable to locate a Java Runtime")
 
 
@@ -51,7 +61,15 @@ STUB = Java(problem="Unable to locate a Java Runtime")
             "get java",
         ),
         (PATH, {"/usr/bin/java": JAVAS[16]}, "4.3.0", "fail", "is Java 16, and Spark 4.3.0 needs", "get java"),
-        (PATH, {"/usr/bin/java": JAVAS[19]}, "4.3.0", "warn", "is Java 19; Spark 4.3.0 is used with 17", "get java"),
+        (PATH, {"/usr/bin/java": JAVAS[19]}, "4.3.0", "warn", "is Java 19; Spark 4.3.0 is tested with 17", "get java"),
+        (
+            PATH,
+            {"/usr/bin/java": JAVAS[11]},
+            "3.5.4",
+            "warn",
+            "is Java 11; Spark 3.5.4 is tested with 17 or 21",
+            "get java",
+        ),
         (PATH, {"/usr/bin/java": JAVAS[26]}, "4.3.0", "warn", "is Java 26", "get java"),
         (PATH, {"/usr/bin/java": STUB}, "4.3.0", "fail", "cannot be used: Unable to locate", "get java"),
         (PATH, {"/usr/bin/java": Java(21, has_vectors=False)}, "4.3.0", "fail", "jdk.incubator.vector", "get java"),

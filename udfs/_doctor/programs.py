@@ -141,7 +141,7 @@ def check_java(settings: JavaSettings, spark: str, install: str, start: Callable
         fix = _other_java(settings, spark, install, start) if settings.in_home else install
         return Finding("java", "fail", f"{path}: {problem}", fix)
     if java.version not in _javas_of(spark):
-        found = f"{path} is Java {java.version}; {_name(spark)} is used with {_in_words(_javas_of(spark))}"
+        found = f"{path} is Java {java.version}; {_name(spark)} is tested with {_in_words(_javas_of(spark))}"
         return Finding("java", "warn", found, install)
     return Finding("java", "ok", f"Java {java.version} ({path})")
 
@@ -150,10 +150,16 @@ def _java_problem(java: Java, spark: str) -> str:
     """Why Spark cannot use a Java; empty if nothing speaks against it."""
     if java.version is None:
         return f"cannot be used: {java.problem}"
-    # Java 24 removed the parts of its security manager that Spark up to 4.1 needs; seen with 25.
-    if java.version < 17 or (java.version >= 24 and 25 not in _javas_of(spark)):
+    # Spark 3.5 takes Java 8 and 11 too: platforms such as Fabric have 11. Java 24 removed the parts of its security
+    # manager that Spark up to 4.1 needs; seen with 25.
+    oldest = 8 if spark.startswith("3.") else 17
+    if java.version < oldest or (java.version >= 24 and 25 not in _javas_of(spark)):
         return f"is Java {java.version}, and {_name(spark)} needs {_in_words(_javas_of(spark))}"
-    return "" if java.has_vectors else "has no module jdk.incubator.vector, which Spark asks for with each start"
+    return (
+        ""
+        if java.has_vectors or java.version < 17
+        else "has no module jdk.incubator.vector, which Spark asks for with each start"
+    )
 
 
 def _other_java(settings: JavaSettings, spark: str, install: str, start: Callable[[str], Java]) -> str:
