@@ -105,6 +105,15 @@ def test_vectors_are_seen_in_every_spelling() -> None:
     assert async_pandas_udf(names["call"], "int").spec.vectors == (Vector.SERIES, Vector.FRAME, Vector.ARRAY)
 
 
+def test_fields_whose_names_are_no_identifiers() -> None:
+    """They are quoted in the type, as in SQL."""
+    fields = {"max.temp": float, "a `b` c": int}
+    reading = TypedDict("reading", fields)  # type: ignore[misc]
+    names: dict[str, Any] = {"reading": reading}
+    exec("async def call(n: int) -> reading: return {'max.temp': 1.5, 'a `b` c': n}", names)
+    assert run_rows(names["call"], [3]) == [{"max.temp": 1.5, "a `b` c": 3}]
+
+
 def test_names_of_the_enclosing_function_are_seen_where_the_function_keeps_them() -> None:
     class Local(NamedTuple):
         x: int

@@ -100,6 +100,12 @@ def test_calls_that_never_come_back_are_the_answer(state: str) -> None:
     assert {none.sureness, some.sureness} == {"likely"}
 
 
+def test_calls_that_were_given_up_have_not_come_back() -> None:
+    """All that is left of them is their number, while free slots wait for an input that is over."""
+    text = verdict(figures(winding_down=600.0, latency=latencies(0, 0.0), abandoned=3)).text
+    assert "no call has returned for 10 min; attempt_timeout= tells which" in text
+
+
 def test_calls_that_come_back_are_not_said_to_hang() -> None:
     """Neither those that are no longer than others, nor those that wait for something of ours."""
     for last in (595.0, 300.0):
