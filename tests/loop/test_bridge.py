@@ -379,3 +379,19 @@ def test_a_bridge_that_is_stopped_before_it_has_begun_builds_nothing() -> None:
             list(made.pipe(iter([1])))
     assert loop_threads() == []
     assert built == []
+
+
+def test_the_wait_for_the_first_batch_is_told() -> None:
+    """It is a part of the task's time in which it waited for its input."""
+    waited: list[float] = []
+
+    class Through:
+        def pipe(self, batches: Iterator[Any]) -> Iterator[Any]:
+            return batches
+
+    def started(first: Any, seconds: float) -> Any:
+        waited.append(seconds)
+        return Through()
+
+    assert list(bridge_module.pipe(iter(["first", "second"]), started, str.upper)) == ["FIRST", "SECOND"]
+    assert 0 <= waited[0] < 60
