@@ -146,9 +146,10 @@ class _Runner:
     def _happens(self, accident: Accident, driver: subprocess.Popen) -> bool:
         """Lets it happen if it can now."""
         kind, pids = accident.kind, []
-        if kind == "worker":
+        if kind in ("worker", "workers"):
             alive = {one.pid for one in self._processes()}
-            pids = [call.pid for call in self._calls()[-50:] if call.pid in alive][-1:]
+            callers = [call.pid for call in self._calls()[-200:] if call.pid in alive]
+            pids = callers[-1:] if kind == "worker" else [*set(callers)]
         elif kind == "executor":
             found = [one for one in self._processes() if "CoarseGrainedExecutorBackend" in " ".join(_command(one))]
             pids = [self.chance.choice(found).pid] if found else []
@@ -159,7 +160,7 @@ class _Runner:
                 one.pid for one in psutil.Process(driver.pid).children(recursive=True) if one.name().endswith("java")
             ]
             pids = [driver.pid, *java * (kind == "driver")]
-        if kind in ("worker", "executor", "coordinator", "driver", "driver alone"):
+        if kind in ("worker", "workers", "executor", "coordinator", "driver", "driver alone"):
             if not pids:
                 return False
             killed = {*pids}

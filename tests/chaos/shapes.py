@@ -13,6 +13,7 @@ __all__ = ("ACCIDENTS", "DEAREST", "Accident", "Service", "Shape", "million", "p
 # What may happen to a job, and what the report calls it.
 ACCIDENTS = {
     "worker": "a Python worker is killed",
+    "workers": "all Python workers are killed at once",
     "executor": "an executor is killed",
     "driver": "the driver is killed with its JVM, and the job runs again",
     "driver alone": "the driver's Python process is killed, and the job runs again",
@@ -280,7 +281,7 @@ def _accidents(
     chance: random.Random, calls: int, *, cluster: bool, store: str, options: dict[str, Any]
 ) -> tuple[Accident, ...]:
     limited = options.keys() & {"rate_limit", "job_capacity", "max_calls", "budget"}
-    kinds = ["worker", "worker", "driver", "driver alone", "connections", "cancel"]
+    kinds = ["worker", "workers", "driver", "driver alone", "connections", "cancel"]
     kinds += ["executor"] * 3 * cluster + ["coordinator"] * 3 * bool(limited) + ["disk"] * 3 * (store == "disk")
     kinds += ["redis", "redis", "redis stops"] * (store == "redis") + ["outage"] * ("breaker" in options) * 3
     count = chance.choice([0, 1, 1, 1, 2, 3])
@@ -296,11 +297,11 @@ def million(seed: int, rows: int = 1_000_000, *, sink: bool = False) -> Shape:
     """A large job: a tenth of the calls fails, a twentieth hangs, and workers are killed.
 
     Args:
-        sink: write the rows in bulk, with a store, on two executors; one is killed too, and once the driver.
+        sink: write the rows in bulk, with a store, on two executors; one of these, the driver and all workers die too.
     """
     chance = random.Random(seed)
     if sink:
-        kills = ["worker"] * 8 + ["executor", "driver"]
+        kills = ["worker"] * 6 + ["workers", "executor", "driver"]
         return Shape(
             seed=seed,
             rows=rows,
