@@ -54,8 +54,13 @@ def test_a_class_of_exceptions_acknowledges_nothing(spark: SparkSession) -> None
     async def post(id: pd.Series) -> list[object]:
         return [ValueError if n % 10 == 3 else None for n in id]
 
+    async def post_some(id: pd.Series) -> list[object]:
+        return [ValueError for n in id if n % 10 == 3]  # nobody can tell of which rows
+
     report = async_sink(spark.range(0, 20, 1, 2), post, batch_size=5)
     assert (rows_of(report), report.reasons) == ((18, 2, 0, 0), {"ResultError": 2})
+    report = async_sink(spark.range(0, 20, 1, 2), post_some, batch_size=5, max_failures=20)
+    assert (rows_of(report), report.reasons) == ((10, 10, 0, 0), {"ResultError": 10})
 
 
 def test_every_row_is_written_or_a_dead_letter(spark: SparkSession, journal: Any) -> None:

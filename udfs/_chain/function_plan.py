@@ -204,6 +204,10 @@ def _acknowledged(function: str, result: Any) -> bool:
     return True
 
 
+def _is_exception(answer: Any) -> bool:
+    return issubclass(answer if isinstance(answer, type) else type(answer), BaseException)
+
+
 class _SinkCodec(VectorCodec):
     """Takes whatever a vectorized function returns. An exception in a list or a Series is the error of its row."""
 
@@ -219,7 +223,7 @@ class _SinkCodec(VectorCodec):
             check_awaited(self._function, result)
             return [result] * len(rows)
         answers = result.tolist() if is_series else list(result)
-        has_errors = any(issubclass(type(answer), BaseException) for answer in answers)
+        has_errors = any(map(_is_exception, answers))
         if len(answers) == len(rows):
             return self._in_order(result, rows).tolist() if is_series and has_errors else answers
         if has_errors:
