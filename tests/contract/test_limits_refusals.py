@@ -106,6 +106,14 @@ class TestARefusedRow:
         got = run_rows(service, [1], timeout=5.5, on_error="capture")
         assert (got[0]["error"]["type"], len(service.calls)) == ("ThrottledError", 6)
 
+    @pytest.mark.parametrize(("asked", "is_over"), [(30.0, True), (29.9, False)])
+    def test_it_does_not_wait_for_a_time_at_which_its_own_is_over(self, asked: float, is_over: bool) -> None:
+        function = ManualFunction()
+        with OperatorHarness(function, timeout=30, on_error="null") as harness:
+            harness.put("a")
+            harness.fail("a", ThrottledError(asked))
+            assert harness.output == [None] * is_over
+
     def test_with_a_cap_of_0_no_pause_is_heeded(self) -> None:
         retry = RetryStrategy.fixed_delay(2, 3.0, max_retry_after=0)
         assert run_rows(throttled(1e9, 0), [1], retry=retry, on_error="null") == [None]
