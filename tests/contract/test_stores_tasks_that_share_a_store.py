@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from asyncudf import AsyncUDFError, CircuitBreaker, RateLimit
-from asyncudf.testing import VirtualClockLoop
+from asyncudf.testing import VirtualClockLoop, run_rows
 from tests.kit.engines import Engine
 from tests.kit.stores import Counting, LeasedStore, SlowStore
 
@@ -243,3 +243,17 @@ def test_results_of_others_that_take_the_last_room_leave_no_row_waiting() -> Non
         [result["value"][: len(result["value"]) // 10] for result in emitted if result["error"] is None]
         for emitted in out
     ]
+
+
+def test_a_store_that_fails_at_the_last_look_before_a_call() -> None:
+    """Nothing awaits that look, and a task that was to end with such a store ends."""
+
+    class Failing(LeasedStore):
+        async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+            if self.sizes("get"):
+                self.broken.add("get")
+            return await super().get_many(keys)
+
+    weather = Counting(1.0)
+    with pytest.raises(AsyncUDFError, match=r"cannot be used: ConnectionError: get: the store is gone"):
+        run_rows(weather.function, ["oslo"], store=Failing(), on_store_error="fail")
