@@ -218,6 +218,13 @@ def test_seconds_are_read_however_many(written: str) -> None:
     assert retry_after(having(headers={"Retry-After": written})) == SECONDS[written]
 
 
+def test_the_reset_of_a_limit_counts_for_a_refusal_alone() -> None:
+    """Services send it with each answer."""
+    limits = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "7"}
+    assert retry_after(having(status=429, headers=limits)) == 7
+    assert retry_after(having(status=500, headers=limits)) is None
+
+
 def test_the_wait_is_found_behind_an_exception_that_wraps_it() -> None:
     """As its status is: both are of the same answer."""
     error = caused_by(caused_by(having(status=429, headers={"Retry-After": "7"})))
