@@ -155,11 +155,9 @@ def _java_problem(java: Java, spark: str) -> str:
     oldest = 8 if spark.startswith("3.") else 17
     if java.version < oldest or (java.version >= 24 and 25 not in _javas_of(spark)):
         return f"is Java {java.version}, and {_name(spark)} needs {_in_words(_javas_of(spark))}"
-    return (
-        ""
-        if java.has_vectors or java.version < 17
-        else "has no module jdk.incubator.vector, which Spark asks for with each start"
-    )
+    if java.version >= 17 and not java.has_vectors:
+        return "has no module jdk.incubator.vector, which Spark asks for with each start"
+    return ""
 
 
 def _other_java(settings: JavaSettings, spark: str, install: str, start: Callable[[str], Java]) -> str:
