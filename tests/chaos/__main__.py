@@ -137,6 +137,7 @@ class Totals:
 
     def to_markdown(self) -> str:
         minutes = (datetime.datetime.now(datetime.UTC) - self.began).total_seconds() / 60
+        faults = [(check.__name__, self.faults[check.__name__]) for check in CHECKS if self.faults[check.__name__]]
         counts = f"{minutes:.0f} minutes, {things(self.jobs, 'job')}, {self.rows:,} rows, {self.calls:,} calls"
         lines = [
             f"`{self.command}` on {self.began:%Y-%m-%d}, commit {_commit()}: {counts}.",
@@ -146,10 +147,12 @@ class Totals:
             *(f"| {text} | {self.accidents[kind]:,} |" for kind, text in ACCIDENTS.items() if self.accidents[kind]),
             *(f"| a job {end} | {count:,} |" for end, count in sorted(self.ends.items())),
             "",
-            "| What did not hold | Jobs |",
-            "|---|---|",
-            *(f"| {check.__name__.replace('_', ' ')} | {self.faults[check.__name__]:,} |" for check in CHECKS),
         ]
+        if faults:
+            lines += ["| What did not hold | Jobs |", "|---|---|"]
+            lines += [f"| {check.replace('_', ' ')} | {count:,} |" for check, count in faults]
+        else:
+            lines += [f"All {len(CHECKS)} checks held in each job."]
         return "\n".join(lines)
 
 
