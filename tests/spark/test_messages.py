@@ -19,6 +19,7 @@ from asyncudf import (
     OptionError,
     ProcessFunction,
     async_pandas_udf,
+    http,
     ordered_wait,
     unordered_wait,
 )
@@ -274,6 +275,18 @@ def test_unknown_fields_are_dropped_at_every_entry_point(spark):
 def test_redacted_inputs_are_not_in_the_message(spark):
     text = error_of(spark.range(7, 8, 1, 1).select(fails.with_options(redact=True)("id")))
     assert "fails failed in attempt 1, partition 0, for the input <redacted: int>: JSONDecodeError" in text
+
+
+@async_pandas_udf("int", redact=True)
+async def repeats_its_input(id: int) -> int:
+    raise http.PermanentError(400, "Bad Request", f"no such customer: secret {id}")
+
+
+def test_nor_in_the_traceback_below_it(spark):
+    """Which prints the user's exception once more, here with the body of the service's answer."""
+    text = error_of(spark.range(7, 8, 1, 1).select(repeats_its_input("id")))
+    assert "in repeats_its_input" in text
+    assert "secret" not in text.replace('f"no such customer: secret {id}"', "")  # the line of code
 
 
 def test_a_redact_function_that_cannot_be_sent_is_named(spark, no_job):

@@ -62,8 +62,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second.
     """
 
-    # The order of wrapping: store( deadline( retry( breaker( limits( slot( attempt_timeout( function ))))))). A row
-    # asks the store before it has a deadline, and its result is written after the deadline has been stopped.
+    # The order of wrapping: store( deadline( retry( budget( breaker( limits( slot( attempt_timeout( function )))))))).
+    # A row asks the store before it has a deadline, and its result is written after the deadline has been stopped.
     #
     # A row is in one place: in the input, which may prepare it (`_inlet`); in the queue; or it has left. In the queue
     # it waits for its call (`_batch`, `Claims`, `Calls.ready`, back-off, held), is called in a slot, follows the call

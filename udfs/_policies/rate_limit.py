@@ -48,7 +48,8 @@ class RateLimit:
         burst: how many may begin at once after a quiet time; 2% of `permits` if left out, at least 1.
         cost: permits of one call, 1 if left out: a number, or a plain function of the call's arguments, such as one
             that counts tokens or requests. A call of more than `burst` begins when the burst is saved up, and the calls
-            after it wait until it is paid off.
+            after it wait until it is paid off. If the function raises, its row fails; if it returns something other
+            than a number of 0 or more, the job does.
         settle: permits that a call did use, a plain function of the call's arguments and its result, such as one that
             reads the tokens of an answer: later calls get what `cost` has taken too much, or make up for it. Of an
             attempt that failed it gets the exception; if it raises then, the attempt has used no permits.
