@@ -17,6 +17,7 @@ from tests.chaos.shapes import DEAREST, Shape, price_of, result_of
 
 __all__ = ("CHECKS", "Event", "Job", "Run", "faults_of", "it_failed_with_reason")
 
+DRIVERS = ("driver", "driver alone", "server")  # accidents that end a job as a whole
 WRITTEN = 0.5  # seconds: an answer that came less than this before a kill may not have reached the store
 LATE = 0.99  # of the calls reach the service sooner than what a busy machine adds to each of these times
 STOPPED = 3.0  # seconds after its end in which a job's calls may still begin
@@ -321,9 +322,9 @@ def _excuses(job: Job) -> Iterator[_Excuse]:
             yield _Excuse(always, (time, recovered))
         elif kind == "disk":
             yield _Excuse(always, (time, later))
-        elif kind in ("executor", "driver", "driver alone") and job.shape.store == "executor":
+        elif kind in ("executor", *DRIVERS) and job.shape.store == "executor":
             yield _Excuse((-math.inf, time + STOPPED), (time, later))
-        elif kind in ("driver", "driver alone", "cancel"):
+        elif kind in (*DRIVERS, "cancel"):
             yield _Excuse((time - written, time + STOPPED), (time, later))
         elif pids:
             yield _Excuse((time - written, later), (time, later), pids)
@@ -339,7 +340,7 @@ def _excuses(job: Job) -> Iterator[_Excuse]:
 
 def it_stopped(job: Job) -> Iterator[str]:
     """No call begins once the job is cancelled, has failed or is done, or its driver is dead."""
-    ends = [(event.time, event.kind) for event in job.happened("cancel", "driver", "driver alone")]
+    ends = [(event.time, event.kind) for event in job.happened("cancel", *DRIVERS)]
     ends += [(run.ended, f"the end of run {run.number}") for run in job.runs]
     begins = sorted(run.began for run in job.runs)
     for end, why in ends:

@@ -12,12 +12,15 @@ import contextlib
 import faulthandler
 import os
 import pickle
+import re
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from typing import Any
 import aiohttp
 import asyncpg
 import pandas as pd
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncudf import (
@@ -54,6 +58,7 @@ from tests.kit.leftovers import leftovers
 __all__ = ("Place", "run_once")
 
 CANCELLED = threading.Event()
+CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 UNSENT = ("timeouts", "abandoned")  # attempts that may have ended before a request left
 
 
@@ -193,6 +198,8 @@ def options_of(shape: Shape, place: Place) -> dict[str, Any]:
         amount, options["on_spent"] = options["budget"]
         name = place.key if shape.store in ("disk", "redis") else None
         options["budget"] = Budget(amount, "credits", DEAREST, cost_of, name)
+    if shape.connect and shape.is_limited:
+        options["coordinator"] = place.redis
     if shape.store == "executor":
         options["store"] = ResultStore.executor()
     elif shape.store == "disk":
@@ -254,6 +261,10 @@ def run_once(spark: SparkSession, shape: Shape, place: Place, run: int) -> None:
     folder = Path(place.folder)
     function = function_of(shape, place, run)
 
+    def save(frame: pd.DataFrame, name: str) -> None:
+        frame.attrs.clear()  # Spark Connect puts figures there that no file takes
+        frame.to_parquet(folder / f"{name}.parquet")
+
     def write(result: Any, to: str) -> None:
         letters = None
         if shape.options["on_error"] == "dead_letter":
@@ -263,9 +274,9 @@ def run_once(spark: SparkSession, shape: Shape, place: Place, run: int) -> None:
         else:
             df = as_plain(result, shape)
             rows = (df.where("value IS NULL OR value >= 0").limit(shape.limit) if shape.limit else df).toPandas()
-        rows.to_parquet(folder / f"rows-{to}.parquet")
+        save(rows, f"rows-{to}")
         if letters is not None:
-            letters.to_parquet(folder / f"letters-{to}.parquet")
+            save(letters, f"letters-{to}")
 
     def written(letters: pd.DataFrame, to: str) -> None:
         """A sink has no rows: those that are not among the dead letters are written."""
@@ -273,11 +284,11 @@ def run_once(spark: SparkSession, shape: Shape, place: Place, run: int) -> None:
         ids = ids[~ids.isin(letters["id"])]
         n = (ids % shape.distinct).astype("Int64").mask(ids.isin(shape.null_rows))
         rows = pd.DataFrame({"id": ids, "n": n, "value": n.map(result_of, na_action="ignore"), "error": None})
-        rows.to_parquet(folder / f"rows-{to}.parquet")
+        save(rows, f"rows-{to}")
 
     def kept(letters: DataFrame, to: str) -> pd.DataFrame:
         frame = letters.selectExpr("id", "n", "error.type AS error").toPandas()
-        frame.to_parquet(folder / f"letters-{to}.parquet")
+        save(frame, f"letters-{to}")
         return frame
 
     if shape.entry == "sink" and not shape.streaming:
@@ -318,14 +329,17 @@ def run_once(spark: SparkSession, shape: Shape, place: Place, run: int) -> None:
     if CANCELLED.is_set():
         raise RuntimeError("the query was cancelled")
     if shape.options["on_error"] != "dead_letter":
-        spark.read.parquet(f"{folder}/sink-{run}").toPandas().to_parquet(folder / f"rows-{run}.parquet")
+        save(spark.read.parquet(f"{folder}/sink-{run}").toPandas(), f"rows-{run}")
 
 
-def listen(spark: SparkSession) -> None:
+def listen(spark: SparkSession, shape: Shape) -> None:
     """Cancels the query when it is told to; ends this process with the one that has started it."""
     for _ in sys.stdin:
         CANCELLED.set()
-        spark.sparkContext.cancelAllJobs()
+        if shape.connect:
+            spark.interruptAll()
+        else:
+            spark.sparkContext.cancelAllJobs()
         for query in spark.streams.active:
             query.stop()
     os._exit(1)
@@ -346,7 +360,10 @@ def clean_workers(spark: SparkSession, tasks: int, seconds: float = 15.0) -> lis
         try:
             left = [f"{one} in worker {pid}" for pid, all_of in leftovers(spark, tasks).items() for one in all_of]
         except Exception as error:  # a cancel that comes late is of this look
-            if "JOB_CANCELLED" not in str(error) or time.monotonic() > end:
+            if (
+                not {"JOB_CANCELLED", "OPERATION_CANCELED"} & {*re.findall(r"[A-Z_]+", str(error))}
+                or time.monotonic() > end
+            ):
                 raise
             continue
         if not left or time.monotonic() > end:
@@ -358,8 +375,18 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     folder = Path(sys.argv[1])
     shape, place = pickle.loads((folder / "job").read_bytes())
-    spark = session(shape, place)
-    threading.Thread(target=listen, args=(spark,), daemon=True).start()
+    with over_connect(shape, place) if shape.connect else contextlib.nullcontext(session(shape, place)) as spark:
+        threading.Thread(target=listen, args=(spark, shape), daemon=True).start()
+        runs = runs_of(spark, shape, place)
+        left = clean_workers(spark, 4 if shape.cluster else 2)
+        spark.stop()
+    main_thread = threading.main_thread()
+    left += [f"thread {one.name}" for one in threading.enumerate() if one is not main_thread and not one.daemon]
+    (folder / "outcome.part").write_bytes(pickle.dumps((runs, left)))
+    (folder / "outcome.part").rename(folder / "outcome")
+
+
+def runs_of(spark: SparkSession, shape: Shape, place: Place) -> list[Run]:
     runs = []
     for run in range(1, shape.runs + 1):
         error = None
@@ -372,18 +399,65 @@ def main() -> None:
         runs.append(Run(run, began, time.time(), error, figures(watched)))
         if error is not None:
             break
-    left = clean_workers(spark, 4 if shape.cluster else 2)
-    spark.stop()
-    main_thread = threading.main_thread()
-    left += [f"thread {one.name}" for one in threading.enumerate() if one is not main_thread and not one.daemon]
-    (folder / "outcome.part").write_bytes(pickle.dumps((runs, left)))
-    (folder / "outcome.part").rename(folder / "outcome")
+    return runs
 
 
 def session(shape: Shape, place: Place) -> SparkSession:
-    folder = Path(place.folder)
-    builder = SparkSession.builder.master("local-cluster[2,2,1024]" if shape.cluster else "local[2,4]")
-    settings = {
+    builder = SparkSession.builder
+    for name, value in settings_of(shape, place).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def over_connect(shape: Shape, place: Place) -> Iterator[SparkSession]:
+    """A session of a Spark Connect server, which lives as long as the block.
+
+    If the server dies, this process ends as soon as the query has failed, as one that was killed.
+    """
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # needs grpc
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {"spark.connect.grpc.binding.port": str(port)} | settings_of(shape, place)
+    server = subprocess.Popen(
+        [
+            f"{os.path.dirname(pyspark.__file__)}/bin/spark-submit",
+            *("--class", CONNECT_SERVER),
+            *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
+            "spark-internal",
+        ]
+    )
+    try:
+        wait_for(server, port)
+        spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+        spark.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=1000)])  # else ten minutes
+        yield spark
+    except BaseException:
+        if server.poll() is not None:
+            os._exit(1)
+        raise
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def wait_for(server: subprocess.Popen, port: int, seconds: float = 120.0) -> None:
+    """Until the server takes connections."""
+    end = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        if server.poll() is not None or time.monotonic() > end:
+            raise RuntimeError("the Spark Connect server does not start")
+        time.sleep(0.1)
+
+
+def settings_of(shape: Shape, place: Place) -> dict[str, str]:
+    folder = place.folder
+    return {
+        "spark.master": "local-cluster[2,2,1024]" if shape.cluster else "local[2,4]",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
@@ -396,9 +470,6 @@ def session(shape: Shape, place: Place) -> SparkSession:
         "spark.executor.memory": "512m",
         "spark.driver.host": "127.0.0.1",
     }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 if __name__ == "__main__":

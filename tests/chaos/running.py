@@ -17,8 +17,8 @@ from pathlib import Path
 import pandas as pd
 import psutil
 
-from tests.chaos.checks import Event, Job, Run
-from tests.chaos.job import Place
+from tests.chaos.checks import DRIVERS, Event, Job, Run
+from tests.chaos.job import CONNECT_SERVER, Place
 from tests.chaos.services import Ledger, Services
 from tests.chaos.shapes import Accident, Shape
 
@@ -117,7 +117,7 @@ class _Runner:
                     (self.folder / "stacks").write_text(self._stacks(driver))
                     break
                 if pending and self._count() > pending[0].calls and self._happens(pending[0], driver):
-                    was_killed = was_killed or pending[0].kind in ("driver", "driver alone")
+                    was_killed = was_killed or pending[0].kind in DRIVERS
                     del pending[0]
                 time.sleep(0.02)
         finally:
@@ -160,7 +160,9 @@ class _Runner:
                 one.pid for one in psutil.Process(driver.pid).children(recursive=True) if one.name().endswith("java")
             ]
             pids = [driver.pid, *java * (kind == "driver")]
-        if kind in ("worker", "workers", "executor", "coordinator", "driver", "driver alone"):
+        elif kind == "server":
+            pids = [one.pid for one in self._processes() if CONNECT_SERVER in _command(one)]
+        if kind in ("worker", "workers", "executor", "coordinator", *DRIVERS):
             if not pids:
                 return False
             killed = {*pids}

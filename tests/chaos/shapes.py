@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ ACCIDENTS = {
     "executor": "an executor is killed",
     "driver": "the driver is killed with its JVM, and the job runs again",
     "driver alone": "the driver's Python process is killed, and the job runs again",
+    "server": "the Spark Connect server is killed, and the job runs again",
     "coordinator": "the coordinator is killed",
     "redis": "the Redis of the store is killed",
     "redis stops": "the Redis of the store does not answer for 2 s",
@@ -27,6 +28,7 @@ ACCIDENTS = {
 }
 
 
+LIMITS = {"rate_limit", "job_capacity", "max_calls", "budget"}  # options that hold over all tasks
 NULL_ROWS, NULL_ROW = 7, 3  # one row of so many, and the first of them
 
 
@@ -111,6 +113,7 @@ class Shape:
             PostgreSQL).
         options: those of the function that are plain values.
         store: "executor", "disk", "redis" or none.
+        connect: over a Spark Connect server of the job's own.
         limit: the LIMIT behind the function; 0: none.
         runs: how many times the driver runs the query.
     """
@@ -123,6 +126,7 @@ class Shape:
     partitions: int = 2
     batch: int = 50
     cluster: bool = False
+    connect: bool = False
     entry: str = "operator"
     form: str = "row"
     streaming: bool = False
@@ -137,7 +141,7 @@ class Shape:
         return _random(random.Random(seed), seed)
 
     def __str__(self) -> str:
-        where = "2 executors" if self.cluster else "local"
+        where = f"{'2 executors' if self.cluster else 'local'}{' over Connect' * self.connect}"
         options = ", ".join(f"{name}={value}" for name, value in self.options.items())
         told = [f"{self.entry}{' (streaming)' if self.streaming else ''}, {self.form}, {where}, {self.rows:,} rows"]
         told += [f"{self.distinct:,} distinct"] if self.distinct < self.rows else []
@@ -155,6 +159,11 @@ class Shape:
         return 2 if self.form == "many" else 1
 
     @property
+    def is_limited(self) -> bool:
+        """Whether its tasks count together."""
+        return bool(self.options.keys() & LIMITS)
+
+    @property
     def is_short(self) -> bool:
         """Whether the budget does not suffice for all rows."""
         return "budget" in self.options and self.options["budget"][0] < 3 * DEAREST * self.rows
@@ -166,7 +175,7 @@ class Shape:
     @property
     def restarts(self) -> bool:
         """Whether another driver runs the job again."""
-        return bool(self.kinds & {"driver", "driver alone"})
+        return bool(self.kinds & {"driver", "driver alone", "server"})
 
     @cached_property
     def hopeless(self) -> set[int]:
@@ -261,7 +270,21 @@ def _random(chance: random.Random, seed: int) -> Shape:
         options["budget"] = [chance.choice([1, 4 * DEAREST]) * max(rows, 10), chance.choice([left_out, "raise"])]
     if on_error != "raise" and chance.random() < 0.3:
         options["max_failures"] = chance.choice([0, 3, rows])
-    return shape
+    return _over_connect(shape, chance) if not streaming and chance.random() < 0.2 else shape
+
+
+def _over_connect(shape: Shape, chance: random.Random) -> Shape:
+    """The job of a client of a Spark Connect server, which may be killed in the place of its driver.
+
+    A client that dies alone is no accident of it: the server goes on with what nobody waits for. The Redis of the
+    store coordinates the tasks, and lives on where there is anything to coordinate.
+    """
+    accidents = [
+        replace(one, kind="server") if one.kind.startswith("driver") and chance.random() < 0.7 else one
+        for one in shape.accidents
+    ]
+    impossible = {"driver alone", "coordinator", *(("redis", "redis stops") if shape.is_limited else ())}
+    return replace(shape, connect=True, accidents=tuple(one for one in accidents if one.kind not in impossible))
 
 
 def _limits(chance: random.Random, rows: int, form: str) -> dict[str, Any]:
@@ -280,7 +303,7 @@ def _limits(chance: random.Random, rows: int, form: str) -> dict[str, Any]:
 def _accidents(
     chance: random.Random, calls: int, *, cluster: bool, store: str, options: dict[str, Any]
 ) -> tuple[Accident, ...]:
-    limited = options.keys() & {"rate_limit", "job_capacity", "max_calls", "budget"}
+    limited = options.keys() & LIMITS
     kinds = ["worker", "workers", "driver", "driver alone", "connections", "cancel"]
     kinds += ["executor"] * 3 * cluster + ["coordinator"] * 3 * bool(limited) + ["disk"] * 3 * (store == "disk")
     kinds += ["redis", "redis", "redis stops"] * (store == "redis") + ["outage"] * ("breaker" in options) * 3

@@ -65,6 +65,31 @@ def test_with_spark_connect(connect: SharedDriver) -> None:
     check(printed[1:-1])
 
 
+KEPT = """
+async def odd(id):
+    if id % 2:
+        raise ValueError(id)
+    return id
+
+options = [
+    "spark.sql.sources.bucketing.autoBucketedScan.enabled",
+    "spark.sql.adaptive.applyFinalStageShuffleOptimizations",
+]
+spark.conf.set(options[0], "true")
+with asyncudf.monitor(spark) as run, asyncudf.AsyncStream(spark.range(10)) as stream:
+    sent = stream.ordered_wait(asyncudf.async_pandas_udf(odd, "long", on_error="dead_letter"), "id", as_="r")
+    counts = [sent.to_df().count(), sent.side_output(asyncudf.DEAD_LETTERS).count()]
+(function,) = run.metrics["functions"]
+print(json.dumps([counts, function["rows"], function["dead_letters"], [spark.conf.get(one, None) for one in options]]))
+spark.conf.unset(options[0])
+"""
+
+
+def test_a_chain_that_is_kept_over_spark_connect(connect: SharedDriver) -> None:
+    """Spark plans what it caches in a clone of the session, whose logs nobody can read; the options are as before."""
+    assert ran(connect, KEPT) == [[[5, 5], 10, 5, ["true", None]]]
+
+
 RESTRICTED = """
 import io, logging
 from unittest import mock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import enum
 import functools
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 import pyspark
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
@@ -338,3 +339,34 @@ class _RecordBatch:
     def __call__(self, result: Any) -> pa.RecordBatch:
         array = result[0].attrs.get("arrow")
         return self._of_pandas(result) if array is None else pa.RecordBatch.from_arrays([array], ["_0"])
+
+
+WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"  # over Spark Connect a monitor needs it
+# What Spark turns off where it plans what it caches: in a clone of the session, unless all of it is off.
+OFF_IN_CACHED_PLANS = (
+    "spark.sql.sources.bucketing.autoBucketedScan.enabled",
+    "spark.sql.adaptive.applyFinalStageShuffleOptimizations",
+)
+
+
+def persisted(frame: DataFrame) -> DataFrame:
+    """`frame.persist()`, so that a monitor over Spark Connect gets the figures of its tasks.
+
+    These are in the logs of the session that has planned the tasks, and those of a clone cannot be read.
+    """
+    session = frame.sparkSession
+    if hasattr(session, "_jsparkSession") or session.conf.get(WORKER_LOGS, None) != "true":
+        return frame.persist()
+    before = {name: session.conf.get(name, None) for name in OFF_IN_CACHED_PLANS}
+    try:
+        with contextlib.suppress(AnalysisException):  # a session that lets nobody set them
+            for name in before:
+                session.conf.set(name, "false")
+        return frame.persist()
+    finally:
+        for name, value in before.items():
+            with contextlib.suppress(AnalysisException):
+                if value is None:
+                    session.conf.unset(name)
+                else:
+                    session.conf.set(name, value)

@@ -26,6 +26,7 @@ from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from .._loop.bridge import Bridge, pipe
 from .._policies.checks import Seconds, flag, redaction, seconds
+from ._compat import persisted
 from .monitoring.task_report import TaskReportSpec
 from .pickling import with_import_help
 from .planner import rows_node
@@ -147,7 +148,7 @@ class PersistedResults:
 
     def persist(self, frame: DataFrame) -> DataFrame:
         """Have Spark persist a DataFrame from its first action on."""
-        self._frames.append(frame.persist())
+        self._frames.append(persisted(frame))
         return frame
 
     def close(self) -> None:

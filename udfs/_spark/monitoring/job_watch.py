@@ -20,11 +20,10 @@ from ..._errors.records import error_text
 from ..._metrics.function_metrics import PEAKS, TOTALS, Figure
 from ..._metrics.run_metrics import TaskAttempt
 from ..._metrics.time_account import State
+from .._compat import WORKER_LOGS
 from ..coordinators import driver_host
 from .live import Address, LiveServer
 from .task_report import METRICS_LOGGER, REGISTRY, SESSION_CONF, THREAD_PROPERTY, MonitorRequest
-
-WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"
 
 LISTENER_TIMEOUT = 1000  # milliseconds
 MAX_FAILED = 1000  # task attempts of a stage to ask for: a job ends long before
