@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from asyncudf import AsyncUDFError, FunctionError, OptionError, ResultError, async_pandas_udf
@@ -164,6 +165,20 @@ def test_a_moment_that_utc_does_not_have_is_the_error_of_its_row(hours: int) -> 
     assert rows[1]["w"]["value"] == datetime(1, 1, 2, tzinfo=zone)
     with pytest.raises(AsyncUDFError, match="years 1 to 9999"):
         run_stream(lambda stream: stream.ordered_wait(when, "t", as_="w"), [{"t": moment}], "t timestamp")
+
+
+def test_a_moment_is_the_same_where_arrow_is_to_ignore_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`import pyspark.pandas` sets this; Arrow would take noon in Karachi for noon in UTC, without a word."""
+    monkeypatch.setenv("PYARROW_IGNORE_TIMEZONE", "1")
+    noon = datetime(2020, 1, 1, 12, tzinfo=timezone(timedelta(hours=5)))
+    assert pa.array([noon], pa.timestamp("us", "UTC"))[0].as_py().hour == 12
+
+    @async_pandas_udf("struct<once: timestamp, more: array<timestamp>>")
+    async def when(t: datetime) -> dict[str, Any]:
+        return {"once": noon, "more": [t, noon]}
+
+    (row,) = run_stream(lambda stream: stream.ordered_wait(when, "t", as_="w"), [{"t": noon}], "t timestamp")
+    assert row == {"t": noon, "w": {"once": noon, "more": [noon, noon]}}
 
 
 @pytest.mark.parametrize("value", ["x", 2**70, object()])

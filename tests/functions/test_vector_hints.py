@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any, List, Optional, Tuple  # noqa: UP035 - the old spellings are still met
 
@@ -30,6 +32,24 @@ def test_series_and_arrays_as_type_checkers_know_them_are_vectors() -> None:
     specs = [async_pandas_udf(f, "int", batch_size=5).spec for f in (stubs, optional_stubs, arrow_stubs)]
     assert [s.vectors for s in specs] == [(Vector.SERIES,), (Vector.SERIES, Vector.SERIES), (Vector.ARRAY,)]
     assert run_rows(stubs, [1, 2], returnType="int") == [2, 3]
+
+
+WITH_PANDAS_ON_SPARK = """
+from __future__ import annotations
+import pyspark.pandas  # makes pd.Series[int] a type of its own
+import pandas as pd
+from asyncudf.testing import run_rows
+
+async def doubled(x: pd.Series[int]) -> pd.Series[int]:
+    return x * 2
+
+print(run_rows(doubled, [1, 2], returnType="int", batch_size=2))
+"""
+
+
+def test_a_series_beside_pandas_on_spark_is_a_vector() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", WITH_PANDAS_ON_SPARK], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("[2, 4]\n", 0), done.stderr
 
 
 async def iterator(x: Iterator[pd.Series]) -> Any: ...

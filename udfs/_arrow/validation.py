@@ -347,16 +347,13 @@ def _in_microseconds(value: Any) -> Any:
     return value
 
 
-def _aware(value: Any) -> Any:
-    """The same moment in a zone that Arrow reads exactly. Raises ValueError if it is not in the years 1 to 9999."""
+def in_utc(value: Any) -> Any:
+    """The same moment in UTC, which Arrow reads exactly. Raises ValueError if it is not in the years 1 to 9999."""
     value = _in_microseconds(value)
     if value.tzinfo is datetime.UTC:
         return value
-    # Arrow ignores the microseconds of an offset. And it has moments before the year 1 and after 9999, which Python
-    # cannot read.
-    is_at_an_end = value.year in (datetime.MINYEAR, datetime.MAXYEAR)
-    if not value.utcoffset().microseconds and not is_at_an_end:
-        return value
+    # Arrow ignores the microseconds of an offset; the whole offset where PYARROW_IGNORE_TIMEZONE is set, as by
+    # `import pyspark.pandas`. And it has moments before the year 1 and after 9999, which Python cannot read.
     try:
         return value.astimezone(datetime.UTC)
     except OverflowError:
@@ -398,7 +395,7 @@ def _is_a(*types: type) -> Callable[[Any], bool]:
 # counts: a timestamp with a zone stands before one without.
 _PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], bool], Fit]] = (
     (pa.types.is_boolean, _is_bool, bool),
-    (lambda arrow_type: pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None, _is_aware, _aware),
+    (lambda arrow_type: pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None, _is_aware, in_utc),
     (pa.types.is_timestamp, _is_naive, _in_microseconds),
     (pa.types.is_date, _is_date, _keep),
     (pa.types.is_time, _is_time, _keep),

@@ -302,6 +302,8 @@ class Vector(enum.Enum):
 def vector_of(hint: Any) -> Vector | None:
     """The vector that an annotation stands for; None for anything else."""
     package, name = _place(hint)
+    if (package, name) == ("pyspark", "SeriesType"):  # pd.Series[int] is that once pyspark.pandas is imported
+        return Vector.SERIES
     if package == "pandas":
         return {"Series": Vector.SERIES, "DataFrame": Vector.FRAME}.get(name)
     return Vector.ARRAY if package == "pyarrow" and name.endswith("Array") else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Unpack
@@ -16,7 +18,7 @@ from .._api.decorator import AsyncUDF, udf_of
 from .._api.stream import AsyncStream
 from .._arrow.objects import has_objects, stored_type
 from .._arrow.rows import reader, values_of
-from .._arrow.validation import validator
+from .._arrow.validation import in_utc, validator
 from .._chain.chain import Chain, SourceReader
 from .._chain.environment import TaskEnvironment
 from .._chain.plan import ChainPlan
@@ -228,6 +230,7 @@ def _batches(rows: Iterable[Mapping[str, Any]], schema: Any, size: int) -> Itera
     rows = list(rows)
     types = {field.name: arrow_type(field.dataType, f"column {field.name!r}") for field in schema.fields}
     stored = {name: validator(f"column {name!r}", one) for name, one in types.items() if has_objects(one)}
+    moments = [name for name, one in types.items() if pa.types.is_timestamp(one) and one.tz is not None]
     arrow_schema = pa.schema([(name, stored_type(one)) for name, one in types.items()])
     for start in range(0, len(rows), size):
         given = [dict(row) for row in rows[start : start + size]]
@@ -235,6 +238,9 @@ def _batches(rows: Iterable[Mapping[str, Any]], schema: Any, size: int) -> Itera
             for name, written in stored.items():
                 for row in given:
                     row[name] = written(row.get(name))
+            for name, row in itertools.product(moments, given):
+                if isinstance(value := row.get(name), datetime.datetime) and value.tzinfo is not None:
+                    row[name] = in_utc(value)
             batch = pa.RecordBatch.from_pylist(given, arrow_schema)
         except (pa.ArrowException, TypeError, ValueError, OverflowError, ResultError) as error:
             raise OptionError(f"the rows do not fit the schema {schema.simpleString()}: {error}") from error
