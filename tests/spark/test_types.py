@@ -336,7 +336,7 @@ def test_variants_are_results(spark, objects, returns):
 
 
 def test_a_field_with_a_comment(spark):
-    """On Spark 3.5 and 4.0 the column failed: its type had metadata, and what came from Python had none."""
+    """Before Spark 4.2 the column failed: its type had metadata, and what came from Python had none."""
     commented = async_pandas_udf(lambda n: {"a": n}, "a bigint COMMENT 'a number'")
     commented.register(spark, "commented")
     assert spark.range(1).select(commented("id")).first()[0] == (0,)

@@ -205,10 +205,13 @@ def _not_in_column(data_type: spark.DataType) -> str | None:
     return "takes in a column from version 4.1 on" if is_later else None
 
 
+_commented = to_arrow_type(spark.StructType().add("n", "long", True, {"comment": "some"}))
+
+
 def column_type(data_type: spark.DataType) -> spark.DataType:
     """The type of a column as Spark takes it."""
-    # Before Spark 4.1 what comes from Python has no metadata (a COMMENT of DDL is some), and both types must be equal.
-    if arrow_udf is None:
+    # Before Spark 4.2 what comes from Python has no metadata (a COMMENT of DDL is some), and both types must be equal.
+    if _commented.field(0).metadata is None:
         data_type = copy.deepcopy(data_type)
         for inner in inside(data_type):
             for field in inner.fields if isinstance(inner, spark.StructType) else ():
@@ -234,7 +237,7 @@ def column_udf(function: Batches, data_type: spark.DataType) -> Any:
     """The UDF that makes a column of columns."""
     given: Any = column_function(function, data_type)
     if arrow_udf is not None:
-        return arrow_udf(given, data_type)  # type: ignore[call-overload]
+        return arrow_udf(given, column_type(data_type))  # type: ignore[call-overload]
     made: Any = sf.pandas_udf
     return made(given, column_type(data_type))
 
