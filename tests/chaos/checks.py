@@ -240,7 +240,8 @@ def no_budget_is_passed(job: Job) -> Iterator[str]:
             yield f"run {runs[-1].number}: {bill} credits are billed, of {amount}"
         run = runs[-1]
         unpaid = run.figures.get("unpaid", 0)
-        if unpaid and on_spent != "raise" and not job.events and bill <= amount - DEAREST:
+        dearest = DEAREST * (job.shape.options["batch_size"] if job.shape.form == "bulk" else 1)
+        if unpaid and on_spent != "raise" and not job.events and bill <= amount - dearest:
             yield f"run {run.number}: {unpaid} rows were not called, though {amount - bill} credits are left"
 
 

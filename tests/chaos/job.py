@@ -197,7 +197,8 @@ def options_of(shape: Shape, place: Place) -> dict[str, Any]:
     if "budget" in options:
         amount, options["on_spent"] = options["budget"]
         name = place.key if shape.store in ("disk", "redis") else None
-        options["budget"] = Budget(amount, "credits", DEAREST, cost_of, name)
+        # A number would be for a whole call in bulk.
+        options["budget"] = Budget(amount, "credits", lambda n: DEAREST, cost_of, name)
     if shape.connect and shape.is_limited:
         options["coordinator"] = place.redis
     if shape.store == "executor":

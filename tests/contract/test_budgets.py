@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import random
 from decimal import Decimal
@@ -378,6 +379,31 @@ class TestBadFunctions:
         assert [record.message for record in caplog.records] == [
             "settle of ask raised ZeroDivisionError: division by zero: such calls count with what they had reserved"
         ]
+
+    def test_a_call_that_costs_more_than_it_reserved_is_told_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The number was meant for each row, and counts for a call: calls in flight spend more than is left."""
+
+        async def ask(x: pd.Series) -> pd.Series:
+            return x
+
+        budget = Budget(100, "credits", reserve=3, settle=lambda x, result: 2)
+        run_rows(ask, range(100), budget=budget, batch_size=10, on_spent="null", returnType="long")
+        (record,) = caplog.records
+        assert record.message == (
+            "a call of ask did cost 20 credits and had reserved 3: the budget of 100 credits may be passed. Let "
+            "reserve= be what a call may cost at most; a number is for all rows of a call, a function of the arguments "
+            "for each"
+        )
+        caplog.clear()
+        run_rows(
+            ask,
+            range(100),
+            budget=dataclasses.replace(budget, reserve=lambda x: 2),
+            batch_size=10,
+            on_spent="null",
+            returnType="long",
+        )
+        assert caplog.records == []
 
     def test_a_reservation_that_raises_is_the_error_of_its_row(self) -> None:
         async def ask(x: int) -> int:

@@ -85,7 +85,7 @@ class Service:
         settles = [limit.settle for limit in options.rate_limit] + [budget.settle for budget in options.budgets]
         self._settles = [*map(callable, settles)]
         self._settlement = Settlement(settles, spec)
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_more = False
         self._identity = identity
         self._counters = operator.counters
         self._clock = operator.counters.clock
@@ -411,6 +411,8 @@ class Service:
                 cost = own if own is not None else 0.0 if is_refused else costs[place]
                 if own is None and budget.learns and not isinstance(outcomes[0], BaseException):
                     self._warn_of_silence(budget)
+            if cost > costs[place] * 1.001 and not budget.learns:
+                self._warn_of_more(budget, cost, costs[place], len(call.rows))
             gate.settle(costs[place], cost)
             spent[budget.unit] = cost
 
@@ -423,6 +425,20 @@ class Service:
                 self._operator.name,
                 budget_label(budget),
                 budget.unit,
+            )
+
+    def _warn_of_more(self, budget: Budget, cost: float, reserved: float, rows: int) -> None:
+        if not self._has_warned_of_more:
+            self._has_warned_of_more = True
+            logger.warning(
+                "a call of %s did cost %s %s and had reserved %s: the budget of %s may be passed. Let reserve= be what "
+                "a call may cost at most%s",
+                self._operator.name,
+                amount_(cost),
+                budget.unit,
+                amount_(reserved),
+                budget_label(budget),
+                "" if rows == 1 else "; a number is for all rows of a call, a function of the arguments for each",
             )
 
     def _cost_of(self, place: int, call: Call, outcomes: Sequence[Any], reserved: float) -> float:
