@@ -381,8 +381,10 @@ def main() -> None:
         runs = runs_of(spark, shape, place)
         left = clean_workers(spark, 4 if shape.cluster else 2)
         spark.stop()
-    main_thread = threading.main_thread()
-    left += [f"thread {one.name}" for one in threading.enumerate() if one is not main_thread and not one.daemon]
+    threads = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
+    for one in threads:
+        one.join(5.0)  # Spark Connect ends its own, and does not wait for them
+    left += [f"thread {one.name}" for one in threads if one.is_alive()]
     (folder / "outcome.part").write_bytes(pickle.dumps((runs, left)))
     (folder / "outcome.part").rename(folder / "outcome")
 
