@@ -83,6 +83,7 @@ from ._reports.dry_run import DryRun
 from ._reports.sink_report import SinkError, SinkReport
 from ._spark.shipping import ship
 from ._stores.base import ResultStore
+from ._version import VERSION as __version__  # noqa: F401, N811 - no name for `import *`
 
 __all__ = (
     "DEAD_LETTERS",

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 from packaging.requirements import Requirement
 
+import asyncudf
 from asyncudf._version import VERSION
 
 ROOT = Path(__file__).parent.parent.parent
@@ -166,7 +167,7 @@ class TestDistribution:
         with zipfile.ZipFile(built.wheel) as archive:
             (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
             told = importlib.metadata.PathDistribution(zipfile.Path(archive, name.removesuffix("METADATA")))
-            assert (told.name, told.version) == (project["name"], VERSION)
+            assert (told.name, told.version) == (project["name"], VERSION) == (told.name, asyncudf.__version__)
             assert told.metadata["License-Expression"] == project["license"]
             needed = {Requirement(one).name for one in told.requires or () if "extra ==" not in one}
         assert needed == {Requirement(one).name for one in project["dependencies"]}
