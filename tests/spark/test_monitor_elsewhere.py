@@ -109,7 +109,9 @@ logging.getLogger("asyncudf").addHandler(said)
 names = ("get", "set", "unset", "isModifiable")
 with mock.patch.multiple(Conf, **{name: refused(getattr(Conf, name)) for name in names}):
     with asyncudf.monitor(spark) as run:
-        found = asyncudf.ordered_wait(spark.range(3), waits, "id").collect()
+        with asyncudf.AsyncStream(spark.range(3)) as stream:
+            kept = stream.ordered_wait(waits.with_options(on_error="dead_letter"), "id")
+            found = [*kept.to_df().collect(), *kept.side_output(asyncudf.DEAD_LETTERS).collect()]
 print(json.dumps([len(found), run.metrics["functions"], said.stream.getvalue().splitlines()]))
 logging.getLogger("asyncudf").removeHandler(said)
 """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 import pyspark
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
@@ -357,19 +357,13 @@ def persisted(frame: DataFrame) -> DataFrame:
 
     These are in the logs of the session that has planned the tasks, and those of a clone cannot be read.
     """
-    session = frame.sparkSession
-    if hasattr(session, "_jsparkSession") or session.conf.get(WORKER_LOGS, None) != "true":
+    conf = frame.sparkSession.conf
+    with contextlib.ExitStack() as undo:
+        if not hasattr(frame.sparkSession, "_jsparkSession"):
+            with contextlib.suppress(PySparkException):  # a session that lets nobody read or set anything
+                if conf.get(WORKER_LOGS, None) == "true":
+                    for name in OFF_IN_CACHED_PLANS:
+                        before = conf.get(name, None)
+                        conf.set(name, "false")
+                        undo.callback(*((conf.unset, name) if before is None else (conf.set, name, before)))
         return frame.persist()
-    before = {name: session.conf.get(name, None) for name in OFF_IN_CACHED_PLANS}
-    try:
-        with contextlib.suppress(AnalysisException):  # a session that lets nobody set them
-            for name in before:
-                session.conf.set(name, "false")
-        return frame.persist()
-    finally:
-        for name, value in before.items():
-            with contextlib.suppress(AnalysisException):
-                if value is None:
-                    session.conf.unset(name)
-                else:
-                    session.conf.set(name, value)
