@@ -105,3 +105,10 @@ def test_the_page_says_what_the_verdict_says() -> None:
     quoted = " ".join(line.removeprefix("> ") for line in PAGE.splitlines())
     function, options, _ = ENDS["max_failures"]
     assert verdict(run_that_ends(function, range(3000), capacity=20, **options)).text in quoted
+
+
+def test_rows_that_no_budget_paid_for_come_before_the_time() -> None:
+    """They made no call; it was said that half of the calls were made in vain."""
+    busy = figures(calls_busy=10.0, rows=1000, failures=499, unpaid=499)
+    told = "a budget is spent: 499 of 1,000 rows were not called; a larger one goes further"
+    assert (verdict(busy).text, verdict(busy).sureness) == (told, "sure")

@@ -110,6 +110,9 @@ def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
             text = "nothing ran: no task had a row for it, or none has reported anything yet"
             return Verdict(None, 0.0, "not clear", text)
         return Verdict(None, 0.0, "sure", f"nothing was completed: {failed.seen}; {failed.change}")
+    if unpaid := f.count("unpaid"):  # with on_spent="null" or "dead_letter" it ends no job
+        seen = f"a budget is spent: {count(unpaid)} of {things(f.count('rows'), 'row')} were not called"
+        return Verdict(name, cost, "sure", f"{seen}; a larger one goes further")
     if (f.calls_ended < FEW_CALLS and f.seconds < LONG_STRETCH * f.latency("max")) or f.seconds < SHORT_RUN:
         if failed is not None and failed.gain >= NOT_LITTLE:
             return Verdict(name, cost, "likely", f"{failed.seen}; {failed.change}")
