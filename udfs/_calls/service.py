@@ -85,7 +85,7 @@ class Service:
         settles = [limit.settle for limit in options.rate_limit] + [budget.settle for budget in options.budgets]
         self._settles = [*map(callable, settles)]
         self._settlement = Settlement(settles, spec)
-        self._has_warned = self._has_warned_of_more = False
+        self._warned: set[str] = set()
         self._identity = identity
         self._counters = operator.counters
         self._clock = operator.counters.clock
@@ -417,29 +417,30 @@ class Service:
             spent[budget.unit] = cost
 
     def _warn_of_silence(self, budget: Budget) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "%s has given a result and not said what it cost of its budget of %s: call context.spend(amount, %r), "
-                "or give reserve=. Until a task knows a cost, it makes one call at a time",
-                self._operator.name,
-                budget_label(budget),
-                budget.unit,
-            )
+        self._warn_once(
+            "%s has given a result and not said what it cost of its budget of %s: call context.spend(amount, %r), "
+            "or give reserve=. Until a task knows a cost, it makes one call at a time",
+            self._operator.name,
+            budget_label(budget),
+            budget.unit,
+        )
 
     def _warn_of_more(self, budget: Budget, cost: float, reserved: float, rows: int) -> None:
-        if not self._has_warned_of_more:
-            self._has_warned_of_more = True
-            logger.warning(
-                "a call of %s did cost %s %s and had reserved %s: the budget of %s may be passed. Let reserve= be what "
-                "a call may cost at most%s",
-                self._operator.name,
-                amount_(cost),
-                budget.unit,
-                amount_(reserved),
-                budget_label(budget),
-                "" if rows == 1 else "; a number is for all rows of a call, a function of the arguments for each",
-            )
+        self._warn_once(
+            "a call of %s did cost %s %s and had reserved %s: the budget of %s may be passed. Let reserve= be what "
+            "a call may cost at most%s",
+            self._operator.name,
+            amount_(cost),
+            budget.unit,
+            amount_(reserved),
+            budget_label(budget),
+            "" if rows == 1 else "; a number is for all rows of a call, a function of the arguments for each",
+        )
+
+    def _warn_once(self, text: str, *values: Any) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning(text, *values)
 
     def _cost_of(self, place: int, call: Call, outcomes: Sequence[Any], reserved: float) -> float:
         """What an attempt did cost by `settle`; what it had reserved if that cannot be told."""
@@ -448,13 +449,11 @@ class Service:
         except FatalError as error:
             self._operator.fail(error)
         except BaseException as error:  # code of the user's
-            if not self._has_warned:
-                self._has_warned = True
-                logger.warning(
-                    "settle of %s raised %s: such calls count with what they had reserved",
-                    self._operator.name,
-                    error_text(error, self._options.redact),
-                )
+            self._warn_once(
+                "settle of %s raised %s: such calls count with what they had reserved",
+                self._operator.name,
+                error_text(error, self._options.redact),
+            )
         return reserved
 
     def unsatisfied(self, now: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import enum
 import functools
@@ -342,28 +341,3 @@ class _RecordBatch:
     def __call__(self, result: Any) -> pa.RecordBatch:
         array = result[0].attrs.get("arrow")
         return self._of_pandas(result) if array is None else pa.RecordBatch.from_arrays([array], ["_0"])
-
-
-WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"  # over Spark Connect a monitor needs it
-# What Spark turns off where it plans what it caches: in a clone of the session, unless all of it is off.
-OFF_IN_CACHED_PLANS = (
-    "spark.sql.sources.bucketing.autoBucketedScan.enabled",
-    "spark.sql.adaptive.applyFinalStageShuffleOptimizations",
-)
-
-
-def persisted(frame: DataFrame) -> DataFrame:
-    """`frame.persist()`, so that a monitor over Spark Connect gets the figures of its tasks.
-
-    These are in the logs of the session that has planned the tasks, and those of a clone cannot be read.
-    """
-    conf = frame.sparkSession.conf
-    with contextlib.ExitStack() as undo:
-        if not hasattr(frame.sparkSession, "_jsparkSession"):
-            with contextlib.suppress(PySparkException):  # a session that lets nobody read or set anything
-                if conf.get(WORKER_LOGS, None) == "true":
-                    for name in OFF_IN_CACHED_PLANS:
-                        before = conf.get(name, None)
-                        conf.set(name, "false")
-                        undo.callback(*((conf.unset, name) if before is None else (conf.set, name, before)))
-        return frame.persist()

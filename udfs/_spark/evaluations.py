@@ -26,8 +26,7 @@ from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from .._loop.bridge import Bridge, pipe
 from .._policies.checks import Seconds, flag, redaction, seconds
-from ._compat import persisted
-from .monitoring.task_report import TaskReportSpec
+from .monitoring.task_report import TaskReportSpec, persisted
 from .pickling import with_import_help
 from .planner import rows_node
 from .schemas import arrow_type_or_none, rows_type

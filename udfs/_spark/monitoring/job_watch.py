@@ -20,10 +20,9 @@ from ..._errors.records import error_text
 from ..._metrics.function_metrics import PEAKS, TOTALS, Figure
 from ..._metrics.run_metrics import TaskAttempt
 from ..._metrics.time_account import State
-from .._compat import WORKER_LOGS
 from ..coordinators import driver_host
 from .live import Address, LiveServer
-from .task_report import METRICS_LOGGER, REGISTRY, SESSION_CONF, THREAD_PROPERTY, MonitorRequest
+from .task_report import METRICS_LOGGER, REGISTRY, SESSION_CONF, THREAD_PROPERTY, WORKER_LOGS, MonitorRequest
 
 LISTENER_TIMEOUT = 1000  # milliseconds
 MAX_FAILED = 1000  # task attempts of a stage to ask for: a job ends long before

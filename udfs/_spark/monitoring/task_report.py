@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext, cloudpickle
 from pyspark.accumulators import AccumulatorParam
+from pyspark.errors import PySparkException
 
 from ..._chain.chain import Chain
 from ..._chain.plan import ChainPlan
@@ -26,12 +27,19 @@ from .live import Address, LiveReporter
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.sql import DataFrame
 
 
 # The `MonitorRequest` of a job: a property of the thread that runs it, else of its session.
 THREAD_PROPERTY = "asyncudf.monitor"
 SESSION_CONF = "spark.asyncudf.monitor"  # Spark passes properties with this prefix to its tasks
 METRICS_LOGGER = "asyncudf.metrics"  # tasks of Spark Connect log their last message to it
+WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"  # over Spark Connect a monitor needs it
+# What Spark turns off where it plans what it caches: in a clone of the session, unless all of it is off.
+OFF_IN_CACHED_PLANS = (
+    "spark.sql.sources.bucketing.autoBucketedScan.enabled",
+    "spark.sql.adaptive.applyFinalStageShuffleOptimizations",
+)
 INTERVAL = 1.0  # seconds between two reports of a task; the driver may ask for longer ones
 
 logger = logging.getLogger("asyncudf")
@@ -280,3 +288,20 @@ def _request() -> MonitorRequest:
         return MonitorRequest()
     own = MonitorRequest.from_property(context.getLocalProperty(THREAD_PROPERTY))
     return own if own.runs else MonitorRequest.from_property(context.getLocalProperty(SESSION_CONF))
+
+
+def persisted(frame: DataFrame) -> DataFrame:
+    """`frame.persist()`, so that a monitor over Spark Connect gets the figures of its tasks.
+
+    These are in the logs of the session that has planned the tasks, and those of a clone cannot be read.
+    """
+    conf = frame.sparkSession.conf
+    with contextlib.ExitStack() as undo:
+        if not hasattr(frame.sparkSession, "_jsparkSession"):
+            with contextlib.suppress(PySparkException):  # a session that lets nobody read or set anything
+                if conf.get(WORKER_LOGS, None) == "true":
+                    for name in OFF_IN_CACHED_PLANS:
+                        before = conf.get(name, None)
+                        conf.set(name, "false")
+                        undo.callback(*((conf.unset, name) if before is None else (conf.set, name, before)))
+        return frame.persist()
