@@ -303,5 +303,8 @@ def persisted(frame: DataFrame) -> DataFrame:
                     for name in OFF_IN_CACHED_PLANS:
                         before = conf.get(name, None)
                         conf.set(name, "false")
-                        undo.callback(*((conf.unset, name) if before is None else (conf.set, name, before)))
+                        if before is None:
+                            undo.callback(conf.unset, name)
+                        else:
+                            undo.callback(conf.set, name, before)
         return frame.persist()
