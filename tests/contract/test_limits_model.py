@@ -83,6 +83,21 @@ def test_tasks_with_a_coordinator_keep_the_rate_and_use_it(
     assert begun[-1] - begun[0] <= steady[-1] / 0.95 + 0.5
 
 
+@pytest.mark.services
+@pytest.mark.parametrize("slots", [{"capacity": 4}, {"job_capacity": 40}])
+def test_tasks_with_few_slots_use_the_rate_too(server: Server, slots: dict[str, int]) -> None:
+    begun: list[float] = []
+
+    async def ask(row: int) -> int:
+        begun.append(now())
+        await asyncio.sleep(0.05)
+        return row
+
+    rows = range(120)
+    assert run_tasks(server, [ask] * 10, rows, rate_limit=RateLimit(400), **slots) == [[*rows]] * 10
+    assert begun[-1] - begun[0] <= len(begun) / 400 * 1.1
+
+
 class Money:
     """Which calls are made one after another: as long as what one reserves is left; then it costs what it costs."""
 

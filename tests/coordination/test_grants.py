@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,20 +30,33 @@ Calls = list[tuple[float, int, Sequence[float]]]  # when, by which task, at whic
 
 @dataclasses.dataclass
 class Task:
-    """A task that always has a call to make; its limits have the names "0", "1" and so on, from `first` on."""
+    """A task that always has a call to make; its limits have the names "0", "1" and so on, from `first` on.
+
+    Args:
+        slots: calls that it has in flight at most.
+        takes: seconds of a call.
+    """
 
     limits: Sequence[RateLimit]
     costs: Sequence[Sequence[float]]
     first: int = 0
+    slots: float = math.inf
+    takes: float = 0.0
     begun: int = 0
     asked: int = 0
+    in_flight: int = 0
+
+    def _ended(self, look: asyncio.Event) -> None:
+        self.in_flight -= 1
+        look.set()
 
     async def run(
         self, connection: OnGivenTime, note: Callable[[Sequence[float]], None], late: Callable[[], float]
     ) -> None:
         """Begin calls until it is cancelled; it wakes `late` seconds later than it would."""
         look = asyncio.Event()
-        permits = SharedPermits(linked(connection, "t", look.set), named(self))
+        link = linked(connection, "t", look.set)
+        permits = SharedPermits(link, named(self), lambda: self.slots - self.in_flight)
         ask = permits._lease
 
         async def count(costs: Sequence[float]) -> None:
@@ -53,9 +67,11 @@ class Task:
         try:
             while True:
                 costs = self.costs[self.begun % len(self.costs)]
-                if permits.take(costs):
+                if self.in_flight < self.slots and permits.take(costs):
                     self.begun += 1
                     note(costs)
+                    self.in_flight += 1
+                    asyncio.get_running_loop().call_later(self.takes, self._ended, look)
                     continue
                 look.clear()
                 await look.wait()
@@ -126,6 +142,24 @@ def test_no_second_has_too_many_and_nearly_all_are_used(
         late = Counter(task for now, task, _ in calls if now >= 6.0)
         assert max(late.values()) <= 2 * min(late[number] for number in range(number))
         assert sum(task.asked for task in tasks) <= 12 * max(12, 4 * number) + 20 * number
+
+
+@pytest.mark.parametrize("number", [2, 4, 10])
+@pytest.mark.parametrize(
+    ("rate", "slots", "takes"), [(400, 40, 0.052), (400, 24, 0.052), (400, 20, 0.05), (100, 20, 0.2), (3000, 90, 0.03)]
+)
+def test_a_task_takes_no_more_than_its_slots_can_use(
+    server: Server, rate: int, slots: int, takes: float, number: int
+) -> None:
+    """Ten tasks with four slots each had half of the rate: each leased 0.1 s of it and used the beginning of that.
+
+    Where slots and rate allow the same number of calls some of it is lost, for permits come in turns.
+    """
+    tasks = [Task([RateLimit(rate)], ONE, slots=slots // number, takes=takes) for _ in range(number)]
+    calls = run(server, tasks, 10.0)
+    allowed = min(rate, slots // number * number / takes)
+    used = sum(now >= 3.0 for now, _, _ in calls) / (calls[-1][0] - 3.0)
+    assert used >= (0.97 if slots / takes >= 1.5 * rate else 0.85) * allowed
 
 
 def test_low_rates_are_shared_in_turns(server: Server) -> None:

@@ -250,6 +250,21 @@ def test_who_waits_for_permits_asks_for_more() -> None:
     assert asked(BlockSize([RateLimit(300)]), 449.0, 12, waits=True)[-2:] == [182, 182]
 
 
+def test_who_has_few_free_slots_asks_for_no_more_than_he_can_use() -> None:
+    """As many calls as slots are free, or as begin in the 20 ms in which permits are not stale."""
+    size = BlockSize([RateLimit(300)])
+    asked(size, 449.0, 12, waits=True)
+    assert [size.next(30.0, free=2), size.next(30.0, free=0)] == [2, 1]
+    for _ in range(449):
+        size.began()
+    size.waited()
+    assert size.next(31.0, free=1) == 2  # by doubling
+    for _ in range(449):
+        size.began()
+    size.waited()
+    assert size.next(32.0, free=10) == 4
+
+
 named = CoordinatorConfig("redis://host", "space", "f").rates
 
 

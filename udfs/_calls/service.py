@@ -204,7 +204,8 @@ class Service:
             stack.push_async_callback(shared.close)
             return shared
 
-        operator, options, gates = self._operator, self._options, list[Gate]()
+        operator, options, gates, pool = self._operator, self._options, list[Gate](), self._pool
+        free = lambda: pool.capacity - pool.in_flight  # noqa: E731
         query, names, wake = identity.query, identity.config, self.wake
         link = TaskLink(coordinator, identity.task, wake, operator.fail)
 
@@ -216,9 +217,10 @@ class Service:
         news = dataclasses.replace(link, wake=health_changed)
         self.share(running(SharedHealth(news, query, options.breaker)))
         if (total := options.job_capacity) is not None:
-            demand = lambda: (self._pool.in_flight, operator.wanted_calls())  # noqa: E731
+            demand = lambda: (pool.in_flight, operator.wanted_calls())  # noqa: E731
             share = running(CapacityShare(link, names.share(total), total, demand))
-            gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
+            gates.append(ShareGate(pool, lambda: share.limit, share.poke))
+            free = lambda: min(pool.capacity, share.limit) - pool.in_flight  # noqa: E731
         budgets: list[tuple[str, Gate]] = []
         for budget, ledger in zip(options.budgets, ledgers, strict=True):
             # The budget of a name is that of all who use the name; else it is of one query.
@@ -239,7 +241,7 @@ class Service:
         if limits := options.rate_limit:
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
             own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
-            shared = (places, running(SharedPermits(link, names.rates(limits)))) if places else None
+            shared = (places, running(SharedPermits(link, names.rates(limits), free))) if places else None
             gates.append(PermitGate(limits, self._costs, own, shared))
         if (failures := self.failures) is not None:
             failures.tally = running(SharedFailures(link, query, identity.part, failures.budget, failures.spent))

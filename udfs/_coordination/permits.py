@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from .._policies.rate_limit import BlockSize, LeasedPermits, RateLimit, nap_of, take, tightest
 from .client import LEASE, NOW_SCRIPT, RUN, Coordinator, PeriodicTask, TaskLink
@@ -174,6 +175,7 @@ class SharedPermits(PeriodicTask):
     Args:
         limits: each with the name under which it is shared: by the tasks of this namespace, or by all jobs if it is the
             limit's own.
+        free: returns how many calls may begin without waiting for others to end.
     """
 
     # At most one question is under way, and one timer set. The next permits are asked for a round trip before those at
@@ -193,8 +195,14 @@ class SharedPermits(PeriodicTask):
     # _waits_for: the costs of the call that the timer is for
     # _costs: of the call for which permits are asked, or will be; None: no call needs any
 
-    def __init__(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]]) -> None:
+    def __init__(
+        self,
+        link: TaskLink,
+        limits: Sequence[tuple[str, RateLimit]],
+        free: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         super().__init__(link, (), gap=0.0)
+        self._free = free
         self._names = _keys(link.coordinator, limits)
         self._limits = [limit for _, limit in limits]
         self._leased = [LeasedPermits(limit) for limit in self._limits]
@@ -293,7 +301,7 @@ class SharedPermits(PeriodicTask):
         is_late = any(due >= self._ends for due in [sent, *dues] if due is not None)
         given_back = self._give_back() if is_late else []
         few = self._few(costs, sent)
-        calls = self._size.next(sent, self._lead)
+        calls = self._size.next(sent, self._lead, self._free())
         asked: list[float] = []
         begin = 0.0
         for limit, leased, cost, are_few in zip(self._limits, self._leased, costs, few, strict=True):

@@ -386,7 +386,10 @@ class BlockSize:
 
     # A task that had to wait for permits it holds uses each when it comes due, and may ask for more at once, and for a
     # little more than it used, so that of tasks that always want more the smaller ones catch up. A task that did not
-    # wait has no more rows or no free slots, and would only let permits become stale.
+    # wait has no more rows or no free slots, and would only let permits become stale. So would one that waited but has
+    # fewer free slots than it asks for: it is granted a stretch that no other task has, its slots are taken within a
+    # part of that, and no call begins in the rest. It may ask for as many calls as it has free slots, or for those
+    # that begin, as calls end, in half of the time after which permits are stale.
 
     def __init__(self, limits: Sequence[RateLimit]) -> None:
         self._ahead = min([LONGEST_BLOCK, *map(_patience, limits)])
@@ -409,12 +412,20 @@ class BlockSize:
             return 0
         return math.floor(self._begun * seconds / max(now - self._since, seconds))
 
-    def next(self, now: float, least: float = 0.0) -> int:
-        """The calls to ask permits for now: those of `least` seconds at least, for until then no other permits come."""
+    def next(self, now: float, least: float = 0.0, free: float = math.inf) -> int:
+        """The calls to ask permits for now.
+
+        Args:
+            least: seconds until the next permits come at the soonest: as many calls as begin by then.
+            free: calls that may begin without waiting for others to end.
+        """
         if self._since is not None:
-            ahead = max(least, LONGEST_BLOCK if self._has_waited else self._ahead)
-            found = math.ceil(self._begun / max(now - self._since, ROUNDING) * ahead)
-            self._calls = max(1, min(2 * self._calls, found + MORE_CALLS * self._has_waited))
+            rate = self._begun / max(now - self._since, ROUNDING)
+            found = math.ceil(rate * max(least, self._ahead))
+            if self._has_waited:
+                found = math.ceil(rate * max(least, LONGEST_BLOCK)) + MORE_CALLS
+            in_time = math.floor(rate * max(least, self._ahead / 2))
+            self._calls = max(1, int(min(2 * self._calls, found, max(free, in_time))))
         self._since, self._begun, self._has_waited = now, 0, False
         return self._calls
 
