@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 from asyncudf import (
     DEAD_LETTERS,
     AsyncFunction,
+    AsyncStream,
     Budget,
     FatalError,
+    FunctionError,
     OptionError,
     OutputTag,
     RateLimit,
@@ -76,6 +78,42 @@ def test_rows_without_a_budget_are_dead_letters_or_captured() -> None:
     both = run_rows(Paid(), "abcdefgh", on_spent="dead_letter", on_error="capture", side_outputs=side, **options)
     assert len(both) == 6
     assert len(side[DEAD_LETTERS]) == 4
+
+
+@pytest.mark.parametrize(
+    ("declared", "shown"),
+    [
+        ("label string, n int", {"label": "one", "n": 1}),
+        ("string", "one"),
+        ("array<string>", ["one"]),
+        ("n int", {"n": 1}),
+    ],
+)
+def test_a_dead_letter_waits_among_results_of_any_type(declared: str, shown: Any) -> None:
+    """Behind a call that goes on it is weighed; as a result of the struct that was declared it ended the job."""
+
+    async def ask(x: int) -> Any:
+        await asyncio.sleep(1.0)
+        return shown
+
+    def build(stream: AsyncStream) -> dict[str, AsyncStream]:
+        asked = stream.ordered_wait(ask, "x", returnType=declared, as_="y", max_calls=1, on_spent="dead_letter")
+        return {"asked": asked, "letters": asked.side_output(DEAD_LETTERS)}
+
+    got = run_stream(build, [{"x": x} for x in range(3)], "x int")
+    assert [row["y"] for row in got["asked"]] == [shown]
+    assert [row["x"] for row in got["letters"]] == [1, 2]
+
+
+def test_the_column_of_dead_letters_is_refused_where_there_is_one_of_that_name() -> None:
+    async def ask(x: int) -> int:
+        return x
+
+    def build(stream: AsyncStream) -> AsyncStream:
+        return stream.ordered_wait(ask, "x", as_="y", max_calls=1, on_spent="dead_letter")
+
+    with pytest.raises(FunctionError, match="a dead letter of ask"):
+        run_stream(build, [{"x": 1, "error": "one"}], "x int, error string")
 
 
 def test_the_reservation_is_asked_of_the_arguments() -> None:

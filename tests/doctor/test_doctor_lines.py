@@ -8,9 +8,17 @@ import sys
 import pytest
 from packaging.requirements import Requirement
 
-from asyncudf._doctor import programs
+from asyncudf._doctor import packages, programs
 from asyncudf._doctor.findings import Finding, as_text, clear, exit_status, export, one_line
-from asyncudf._doctor.packages import as_line, check_package, check_packages, check_remote, check_spark_home
+from asyncudf._doctor.packages import (
+    as_line,
+    check_extras,
+    check_package,
+    check_packages,
+    check_remote,
+    check_spark_home,
+    read_extras,
+)
 from asyncudf._doctor.probes import check_open_files, check_worker_files
 from asyncudf._doctor.programs import (
     Java,
@@ -185,6 +193,22 @@ def test_packages_that_fit_take_one_line():
     fitting = [(Requirement("pandas>=2"), "2.3.3"), (Requirement("aiohttp"), "3.0")]
     assert check_packages(fitting) == [Finding("packages", "ok", "pandas 2.3.3, aiohttp 3.0")]
     assert [one.name for one in check_packages([*fitting, (Requirement("pyspark>=4"), "3.5.9")])] == ["pyspark"]
+
+
+def test_extras_that_are_not_installed_are_named_and_no_fault() -> None:
+    """A run.report() without Jinja2 says so when it is asked for; doctor says it before."""
+    [some] = check_extras({"store": [], "redis": [], "report": ["Jinja2"], "otel": ["opentelemetry-api"]})
+    assert some == Finding("extras", "ok", "store, redis; not installed: report (Jinja2), otel (opentelemetry-api)")
+    assert check_extras({"store": []}) == [Finding("extras", "ok", "store")]
+    assert check_extras({"store": ["lmdb"]}) == [Finding("extras", "ok", "not installed: store (lmdb)")]
+    assert check_extras({}) == []  # asyncudf is not installed, which another line says
+
+
+def test_extras_are_those_of_the_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"lmdb": "1.8", "msgspec": "0.19", "redis": "4.0"}
+    monkeypatch.setattr(packages, "version_of", lambda package: versions.get(package, ""))
+    found = read_extras()
+    assert (found["store"], found["redis"], found["report"]) == ([], ["redis"], ["Jinja2"])
 
 
 def test_version_of_python():

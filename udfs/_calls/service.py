@@ -181,8 +181,8 @@ class Service:
             text = (
                 f"{name} has spent {amount_(spent)} of its budget of {budget_label(budget)}, and the next call "
                 f"may cost {amount_(need)}. {self._counters.rows_done:,} rows of this task are done, and there "
-                f"are rows left. {kept} results that are paid for, and with a name= and a disk or Redis store the next "
-                "run goes on with what is left of a larger budget"
+                f"are rows left. {kept} results that are paid for. With a name= for the budget and a disk or Redis "
+                "store a run with a larger budget goes on where this one has ended"
             )
             option = "budget"
         if not is_fatal:

@@ -64,8 +64,8 @@ class FunctionPlan:
             return estimated_size
         weigh = size_estimate(self.declared)
         # Error records, dead letters and objects that are not converted are not of the declared type.
-        is_exact = self.options.on_error in (OnError.RAISE, OnError.NULL) and not self.keeps_results
-        return weigh if is_exact or weigh is None else estimated_size
+        has_others = self.captures or self.options.writes_dead_letters or self.keeps_results
+        return estimated_size if has_others and weigh is not None else weigh
 
     def size_in_queue(self) -> tuple[int, Callable[[Any], int] | None]:
         """The bytes that each result has in a queue, and a function that estimates what it has beside them."""

@@ -10,7 +10,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # imported late: without `packaging` the doctor says so, and 
 
 PACKAGE = "asyncudf"
 CONNECT_CLIENTS = ("databricks-connect", "pyspark-client")  # each is a pyspark without Java
+EXTRAS = ("store", "redis", "coordinator", "fast", "report", "progress", "otel")
 WHY = {"pandas": "PySpark does not fully support pandas 3"}  # an upper bound that people ask about
 
 
@@ -62,6 +63,26 @@ def read_versions() -> Iterator[tuple[Requirement, str]]:
 def packages_needed() -> list[Requirement]:
     """The packages that each Python needs: pyspark as well, unless a client of Spark Connect stands for it."""
     return [*([] if connect_client() else required_of(PACKAGE, "spark")), *required_of(PACKAGE)]
+
+
+def read_extras() -> dict[str, list[str]]:
+    """What each extra lacks: packages that are not installed, or of another version."""
+    asked = {extra: required_of(PACKAGE, extra) for extra in EXTRAS}
+    return {
+        extra: [one.name for one in needed if not fits(version_of(one.name), bounds_of(one))]
+        for extra, needed in asked.items()
+        if needed
+    }
+
+
+def check_extras(lacking: Mapping[str, Sequence[str]]) -> list[Finding]:
+    """Which extras are there. None of them is needed until a function uses it."""
+    there = [extra for extra, packages in lacking.items() if not packages]
+    absent = [f"{extra} ({', '.join(packages)})" for extra, packages in lacking.items() if packages]
+    said = [", ".join(there)] if there else []
+    if absent:
+        said.append(f"not installed: {', '.join(absent)}")
+    return [Finding("extras", "ok", "; ".join(said))] if said else []
 
 
 def connect_client() -> str:

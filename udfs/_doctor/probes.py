@@ -87,6 +87,7 @@ def _of_own_spark(probe: Probe) -> Probe:
 # What is looked at: how it is read, and the check that says what is wrong and what fixes it.
 PROBES: Mapping[str, Probe] = {
     "versions": lambda asked: packages.check_packages(packages.read_versions()),
+    "extras": lambda asked: packages.check_extras(packages.read_extras()),
     "SPARK_REMOTE": lambda asked: packages.check_remote(asked.environment.get("SPARK_REMOTE", "")),
     "SPARK_HOME": _of_own_spark(lambda asked: map(_spark_home, filter(None, [asked.environment.get("SPARK_HOME")]))),
     "Java": _of_own_spark(lambda asked: [_java(asked.environment)]),

@@ -421,11 +421,11 @@ class BlockSize:
         """
         if self._since is not None:
             rate = self._begun / max(now - self._since, ROUNDING)
-            found = math.ceil(rate * max(least, self._ahead))
+            found: float = math.ceil(rate * max(least, self._ahead))
             if self._has_waited:
-                found = math.ceil(rate * max(least, LONGEST_BLOCK)) + MORE_CALLS
-            in_time = math.floor(rate * max(least, self._ahead / 2))
-            self._calls = max(1, int(min(2 * self._calls, found, max(free, in_time))))
+                most = math.ceil(rate * max(least, LONGEST_BLOCK)) + MORE_CALLS
+                found = min(most, max(free, math.floor(rate * max(least, self._ahead / 2))))
+            self._calls = max(1, int(min(2 * self._calls, found)))
         self._since, self._begun, self._has_waited = now, 0, False
         return self._calls
 

@@ -14,6 +14,7 @@ from .function_figures import spent_of
 
 RATE_SECONDS = 5.0  # seconds; rows/s are those of the last few
 SOME_ROWS = 20  # of which the costs say something about others
+WHOLE = 100  # the amount from which an estimate has no cents
 ESTIMATE_SECONDS = 30.0  # seconds; the time left is estimated from these, as it would jump about with the others
 
 
@@ -169,7 +170,8 @@ def _spent(function: Mapping[str, Any], rows: int, expected: int | None) -> str:
             deviation = math.sqrt(max(0.0, function["spent_squares"].get(unit, 0.0) / rows - mean * mean))
             # Of the rows to come, and of the mean, which the rows so far tell but roughly.
             doubt = 2 * deviation * (math.sqrt(left) + left / math.sqrt(rows))
-            least, most = (amount_(spent + max(0.0, mean * left + off)) for off in (-doubt, doubt))
+            ends = (spent + max(0.0, mean * left + off) for off in (-doubt, doubt))
+            least, most = (amount_(round(end) if end >= WHOLE else end) for end in ends)
             text += f" of {least} to {most}"
         words.append(text)
     return ", ".join(words)

@@ -182,7 +182,7 @@ def wait_node(
         parent = assign_node(parent, strategy)
     spec, positions = arguments(spec, fields, column_names(columns, parent.schema, df))
     function_plan, data_type = plan_function(spec, options, returns)
-    if options.on_error is OnError.DEAD_LETTER:
+    if options.writes_dead_letters:
         joined_schema(fields, [spark.StructField("error", spark.StringType())], f"a dead letter of {spec.name}")
     added = result_fields(function_plan, data_type, result_column)
     schema = joined_schema(fields, added, spec.name, may_name=result_column is None)
