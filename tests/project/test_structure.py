@@ -192,9 +192,9 @@ def test_each_library_is_imported_only_where_it_belongs() -> None:
 def test_the_other_folder_is_imported_by_its_full_name() -> None:
     """`udfs/` imports the queues' public names; all other imports inside the project are relative.
 
-    Except for `_entries`: a row of an operator is an entry of its queue that knows more.
+    Except for `_queues`: a row of an operator is an entry of its queue that knows more.
     """
-    of_queues = ("asyncudf.queues", "asyncudf.queues._entries", "asyncudf.queues._public")
+    of_queues = ("asyncudf.queues", "asyncudf.queues._public", "asyncudf.queues._queues")
     violations = []
     for module in FILES:
         for found in imports(module):

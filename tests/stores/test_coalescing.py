@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from asyncudf import async_pandas_udf
 from asyncudf._stored.coalescing import SingleFlight
 from asyncudf._stored.stored_results import StoredResults, StoreWriter
-from asyncudf.queues._entries import RecordEntry
+from asyncudf.queues._queues import RecordEntry
 from asyncudf.testing import VirtualClockLoop
 from tests.kit.engines import Engine
 from tests.kit.stores import Counting, LeasedStore, SlowStore

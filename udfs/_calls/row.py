@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncudf.queues import StreamRecord
-from asyncudf.queues._entries import RecordEntry
+from asyncudf.queues._queues import RecordEntry
 
 
 class Trouble:

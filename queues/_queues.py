@@ -1,0 +1,454 @@
+"""The two queues and their entries: an element's place, completed once by the caller or born complete."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ._elements import (
+    ELEMENT_TYPES,
+    LatencyMarker,
+    Row,
+    StreamElement,
+    StreamRecord,
+    Watermark,
+    WatermarkStatus,
+    new_record,
+)
+
+_new_entry = object.__new__  # costs less than a class with an `__init__`, which counts once per row
+
+
+class Output(Protocol):
+    """Where a queue emits to. A queue without statuses and latency markers needs the first two methods only.
+
+    A method may put and complete elements of the queue. It may emit them only if no row has several results: what is
+    behind a row would leave between them.
+    """
+
+    def collect(self, record: StreamRecord, /) -> None: ...
+    def emit_watermark(self, watermark: Watermark, /) -> None: ...
+    def emit_watermark_status(self, status: WatermarkStatus, /) -> None: ...
+    def emit_latency_marker(self, marker: LatencyMarker, /) -> None: ...
+
+
+class Memory(Protocol):
+    """Counts the bytes that the entries of a queue hold. Each entry releases in the end what it has held."""
+
+    def hold_row(self, record: Row, /) -> int:
+        """Count a row that enters the queue; returns its bytes."""
+        ...
+
+    def hold_results(self, results: Sequence[Any], /) -> int:
+        """Count the results of a row in the queue; returns their bytes."""
+        ...
+
+    def note_result(self, result: Any, /) -> None:
+        """Learn from the result of a row that leaves at once."""
+        ...
+
+    def release(self, held: int, /) -> None: ...
+
+
+class Entry:
+    """What `try_put` returns: the promise of an element's results.
+
+    Completed exactly once; the first completion wins and a later one is ignored without an error, so a
+    late result after a timeout does no harm (as in Flink's `StreamElementQueueEntry`).
+    """
+
+    __slots__ = ("is_done",)
+    is_done: bool  # whether the results are there
+
+    @property
+    def element(self) -> StreamElement:
+        """The element that was put."""
+        raise NotImplementedError
+
+    def complete(self, results: Sequence[Any]) -> None:
+        """Give the results of the element, 0..n values; ignored when the entry is complete already.
+
+        Raises:
+            TypeError: `results` is not a list or a tuple.
+        """
+        raise NotImplementedError
+
+    def emit(self, output: Output) -> None:
+        """Send the results to `output`; called once, by the queue."""
+        raise NotImplementedError
+
+
+class RecordEntry(Entry):
+    """A record waiting for its results, which carry the record's own timestamp."""
+
+    # The queue makes it by `_new_entry`, and sets all but the results.
+    #
+    # is_done: _results are there and will not change
+    # record: that was put, or a plain tuple of the same
+    # _finished: where it lines up when it is complete
+    # _memory: counts what the row and its results hold, by now _held bytes; None: nothing is counted
+    # An attribute and not a property, and no futures: an entry is made for each row that has to wait.
+
+    __slots__ = ("_finished", "_held", "_memory", "_results", "record")
+    record: Any
+    _results: Sequence[Any]
+    _finished: deque[Entry] | None
+    _memory: Memory | None
+    _held: int
+
+    @property
+    def element(self) -> StreamElement:
+        record = self.record
+        return StreamRecord._make(record) if type(record) is tuple else record
+
+    def complete(self, results: Sequence[Any]) -> None:
+        if self.is_done:
+            return
+        # A string would leave letter by letter, None never.
+        if type(results) is not tuple and not isinstance(results, (list, tuple)):
+            raise TypeError(f"an entry is completed with a list or tuple of results, not {results!r}")
+        self._results = results
+        self.is_done = True
+        if self._memory is not None:
+            self._held += self._memory.hold_results(results)
+        if self._finished is not None:
+            self._finished.append(self)
+
+    def emit(self, output: Output) -> None:
+        if self._memory is not None:
+            self._memory.release(self._held)
+        _, timestamp, origin = self.record
+        results, self._results = self._results, ()  # a timer may have the entry for long
+        for result in results:
+            output.collect(new_record(StreamRecord, (result, timestamp, origin)))
+
+
+def _collecting(output: Any) -> Callable[[Row, Any], None]:
+    """What sends the only result of a record to `output`."""
+
+    def collect_result(record: Row, result: Any) -> None:
+        output.collect(new_record(StreamRecord, (result, record[1], record[2])))
+
+    # The package's outputs have one that makes no record of the result.
+    return getattr(output, "collect_result", collect_result)
+
+
+class _MarkerEntry(Entry):
+    """A watermark, a status or a latency marker: born complete, it only has a place in the order."""
+
+    __slots__ = ("_element",)
+
+    def __init__(self, element: StreamElement) -> None:
+        self._element = element
+        self.is_done = True
+
+    @property
+    def element(self) -> StreamElement:
+        return self._element
+
+    def complete(self, results: Sequence[Any]) -> None:
+        """Nothing to do: a marker has no results."""
+
+    def emit(self, output: Output) -> None:
+        match self._element:
+            case Watermark() as watermark:
+                output.emit_watermark(watermark)
+            case WatermarkStatus() as status:
+                output.emit_watermark_status(status)
+            case LatencyMarker() as marker:
+                output.emit_latency_marker(marker)
+
+
+class StreamElementQueue(ABC):
+    """Elements in arrival order until they may leave.
+
+    Every entry counts against `capacity` until it has been emitted: running, finished but not yet its turn,
+    a watermark. Nothing here blocks, and nothing here is safe to call from two threads at once.
+
+    Args:
+        capacity: how many entries may be inside at once, at least 1.
+
+    Raises:
+        ValueError: `capacity` is not a whole number of at least 1.
+    """
+
+    # A full queue never waits: `try_put` returns None, and the operator decides what waits, and how. So there is
+    # nothing to lock and nothing to await, and a test can step through it on plain values.
+    #
+    # line: a deque or dict of the entries inside, in arrival order; the same one as long as the queue lives
+    # most: how many entries may be inside now: capacity, or fewer while they hold much memory; there may be more inside
+    # memory: counts what each row that is put from now on holds; None: the rows are not counted one by one
+    # entry_class: of the entries of records; an operator has one that knows more of its rows
+
+    line: Any
+    most: int
+    memory: Memory | None
+    entry_class: type[RecordEntry]
+
+    def __init__(self, capacity: int) -> None:
+        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+            raise ValueError(f"capacity must be a whole number of at least 1, not {capacity!r}")
+        self._capacity = self.most = capacity
+        self.memory = None
+        self.entry_class = RecordEntry
+
+    @property
+    def capacity(self) -> int:
+        """How many entries may be inside at once."""
+        return self._capacity
+
+    @property
+    def places(self) -> int:
+        """How many entries may be put now."""
+        return max(0, self.most - len(self.line))
+
+    def try_put(self, element: StreamElement) -> Entry | None:
+        """Put an element at the end of the line.
+
+        Returns the entry that the caller completes, or None, without any change, when the queue is full.
+        """
+        if not isinstance(element, ELEMENT_TYPES):
+            raise TypeError(f"a queue holds stream elements, not {type(element).__name__}; wrap rows in StreamRecord")
+        if len(self.line) >= self.most:
+            return None
+        return self.put_record(element) if isinstance(element, StreamRecord) else self.put_marker(element)
+
+    @abstractmethod
+    def put_record(self, record: Row) -> Any:
+        """Put a record, or a plain tuple of the same; only when there is a place for it."""
+
+    @abstractmethod
+    def put_marker(self, marker: StreamElement) -> Entry:
+        """Put a marker at its place behind the records."""
+
+    def put_completed(self, records: Sequence[Row], results: Sequence[Any]) -> None:
+        """Put records that are complete already, with one result each.
+
+        Raises:
+            ValueError: there are more records than places, or not as many results; nothing is put then.
+        """
+        if not len(records) == len(results) <= self._capacity - len(self.line):
+            raise ValueError(f"{len(records)} records and {len(results)} results for {self.places} places")
+        for record, result in zip(records, results, strict=True):
+            self.put_record(record).complete((result,))
+
+    @abstractmethod
+    def has_completed_elements(self) -> bool:
+        """Whether `emit_completed_element` would emit."""
+
+    def emit_completed_element(self, output: Output) -> None:
+        """Emit one entry if one may leave, else do nothing; an entry of n results emits n records."""
+        self.emit_completed_elements(output, 1)
+
+    @abstractmethod
+    def emit_completed_elements(self, output: Output, limit: int) -> int:
+        """Emit entries as long as one may leave, at most `limit` of them; returns how many."""
+
+    def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
+        """Makes a function that gives the entry of a record its only result.
+
+        If the record may leave at once the function sends it to `output`. If others may leave, it calls `emit`.
+        """
+
+        def completed(entry: Entry, result: Any) -> None:
+            entry.complete((result,))
+            if self.has_completed_elements():
+                emit()
+
+        return completed
+
+    @abstractmethod
+    def may_pass(self) -> bool:
+        """Whether a row that comes now and is finished at once could leave at once, so that it need not be put."""
+
+    def values(self) -> list[StreamElement]:
+        """The elements not yet emitted, in arrival order: what a snapshot must hold."""
+        return [entry.element for entry in self.line]
+
+    def __len__(self) -> int:
+        """How many entries are inside."""
+        return len(self.line)
+
+    def is_empty(self) -> bool:
+        """Whether nothing is inside."""
+        return not len(self)
+
+
+class OrderedStreamElementQueue(StreamElementQueue):
+    """Emits elements in the order they were put. A finished row waits for every row before it.
+
+    >>> queue = OrderedStreamElementQueue(capacity=2)
+    >>> first, second = queue.try_put(StreamRecord("a")), queue.try_put(StreamRecord("b"))
+    >>> second.complete(["B"]); queue.has_completed_elements()
+    False
+    >>> first.complete(["A"]); queue.has_completed_elements()
+    True
+    """
+
+    # One line is enough: only its head is ever looked at, and completing an entry changes nothing but the entry itself.
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.line: deque[Entry] = deque()  # nothing in it was emitted
+
+    def put_record(self, record: Row) -> Any:
+        entry = _new_entry(self.entry_class)
+        entry.record = record
+        entry._finished = None
+        entry.is_done = False
+        entry._memory = memory = self.memory
+        if memory is not None:
+            entry._held = memory.hold_row(record)
+        self.line.append(entry)
+        return entry
+
+    def put_marker(self, marker: StreamElement) -> Entry:
+        entry = _MarkerEntry(marker)
+        self.line.append(entry)
+        return entry
+
+    def has_completed_elements(self) -> bool:
+        return bool(self.line) and self.line[0].is_done
+
+    def emit_completed_elements(self, output: Output, limit: int) -> int:
+        line, emitted = self.line, 0
+        while line and line[0].is_done and emitted < limit:
+            line.popleft().emit(output)
+            emitted += 1
+        return emitted
+
+    def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
+        line, collect = self.line, _collecting(output)
+
+        def completed(entry: RecordEntry, result: Any) -> None:
+            if line and line[0] is entry and not entry.is_done:  # it leaves without lining up: nothing is before it
+                line.popleft()
+                entry.is_done = True
+                if entry._memory is not None:
+                    entry._memory.note_result(result)
+                    entry._memory.release(entry._held)
+                collect(entry.record, result)
+            else:
+                entry.complete((result,))
+            if line and line[0].is_done:
+                emit()
+
+        return completed
+
+    def may_pass(self) -> bool:
+        return not self.line
+
+
+class _Segment:
+    """The rows between two markers, or one marker alone."""
+
+    __slots__ = ("finished", "waiting")
+
+    def __init__(self) -> None:
+        self.finished: deque[Entry] = deque()  # in completion order
+        self.waiting = 0  # entries that have not left, once no more come
+
+
+class UnorderedStreamElementQueue(StreamElementQueue):
+    """Emits rows in the order they finish, but no row passes a watermark and no watermark passes a row.
+
+    Rows do not pass statuses and latency markers either. Without any of them the order is that of completion alone.
+
+    >>> from asyncudf.queues import Watermark
+    >>> queue = UnorderedStreamElementQueue(capacity=3)
+    >>> first, _, last = [queue.try_put(e) for e in (StreamRecord("a"), Watermark(1), StreamRecord("b"))]
+    >>> last.complete(["B"]); queue.has_completed_elements()
+    False
+    >>> first.complete(["A"]); queue.has_completed_elements()
+    True
+    """
+
+    # After Flink: each marker begins a new segment. Rows of a segment leave as they finish; a segment begins to emit
+    # when the one before is empty. So it takes no search to find what may leave, however many rows wait.
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        # every entry belongs to one segment; only the last segment accepts rows, only the first emits; no segment but
+        # the last is empty; _first and _last are the ends of _segments
+        self.line: dict[Entry, None] = {}
+        self._first = self._last = _Segment()
+        self._segments = deque([self._first])
+        self._closed = 0  # entries of all segments but the last
+
+    def put_record(self, record: Row) -> Any:
+        entry = _new_entry(self.entry_class)
+        entry.record = record
+        entry._finished = self._last.finished
+        entry.is_done = False
+        entry._memory = memory = self.memory
+        if memory is not None:
+            entry._held = memory.hold_row(record)
+        self.line[entry] = None
+        return entry
+
+    def put_marker(self, marker: StreamElement) -> Entry:
+        entry = _MarkerEntry(marker)
+        self._begin_segment()
+        self.line[entry] = None
+        self._last.finished.append(entry)
+        self._begin_segment()
+        return entry
+
+    def _begin_segment(self) -> None:
+        """Let no more rows come to the last segment, if it has any."""
+        last = self._last
+        last.waiting = len(self.line) - self._closed
+        if last.waiting:
+            self._closed += last.waiting
+            self._last = _Segment()
+            self._segments.append(self._last)
+
+    def has_completed_elements(self) -> bool:
+        return bool(self._first.finished)
+
+    def emit_completed_elements(self, output: Output, limit: int) -> int:
+        emitted = 0
+        while (segment := self._first).finished and emitted < limit:
+            entry = segment.finished.popleft()
+            self._remove(entry)
+            entry.emit(output)  # last: what runs behind the output may put, complete and emit in this queue again
+            emitted += 1
+        return emitted
+
+    def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
+        line, collect = self.line, _collecting(output)
+
+        def completed(entry: RecordEntry, result: Any) -> None:
+            segment = self._first
+            if entry.is_done or segment.finished or entry._finished is not segment.finished:
+                entry.complete((result,))
+            else:  # it leaves without lining up, as nothing does before it
+                entry.is_done = True
+                if segment is self._last:
+                    del line[entry]
+                else:
+                    self._remove(entry)
+                if entry._memory is not None:
+                    entry._memory.note_result(result)
+                    entry._memory.release(entry._held)
+                collect(entry.record, result)
+            if self._first.finished:
+                emit()
+
+        return completed
+
+    def _remove(self, entry: Entry) -> None:
+        """Take out an entry of the first segment, which is over if it was its last one."""
+        del self.line[entry]
+        segment = self._first
+        if segment is not self._last:
+            segment.waiting -= 1
+            self._closed -= 1
+            if not segment.waiting:
+                self._segments.popleft()
+                self._first = self._segments[0]
+
+    def may_pass(self) -> bool:
+        return self._first is self._last and not self._first.finished
