@@ -15,7 +15,7 @@ import pytest
 
 from asyncudf import AsyncUDFError, RetryStrategy, async_pandas_udf
 from asyncudf._loop import event_loops
-from asyncudf._loop.threads import MOST_HUNG, SPARE, CallThreads
+from asyncudf._loop.event_loops import MOST_HUNG, SPARE, CallThreads
 from asyncudf.testing import run_rows
 from tests.kit.clocks import HandClock
 from tests.kit.errors import task_fails

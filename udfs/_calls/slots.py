@@ -17,8 +17,7 @@ from typing import Any
 from .._errors.exceptions import FatalError
 from .._functions.async_function import CURRENT_CALL, CallState
 from .._loop import event_loops
-from .._loop.event_loops import driving, end_tasks
-from .._loop.threads import MOST_HUNG
+from .._loop.event_loops import MOST_HUNG, driving, end_tasks
 from .._metrics.time_account import State
 from .interfaces import CallingOperator
 from .row import Call
