@@ -29,13 +29,11 @@ from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
 from .._policies.options import Options
 from .._policies.retry import EndedAttempt
-from .interfaces import CallingOperator, RowSharing
 from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
 from .outcomes import CallCounts, ErrorPolicy, ResultChecker, Validate, usual_error
-from .row import NO_TROUBLE, Batch, Call, JointAttempt, Row, element_of
+from .row import NO_TROUBLE, ROUNDING, Batch, Call, Deadlines, JointAttempt, Row, RowSharing, element_of
 from .service import Service
-from .slots import CallSlot, SlotPool
-from .timers import ROUNDING, Deadlines
+from .slots import CallingOperator, CallSlot, SlotPool
 
 LONGEST_PAUSE = 0.01  # seconds
 GATHERED_FOR = 1.0  # seconds for which rows to be called again wait for others, where a rate limit makes calls precious
@@ -106,10 +104,8 @@ class Calls:
         self._ends_with: BaseException | None = None  # the task, which shows it
         self._was_broken = False  # when `evaluate_held` last looked at the breaker
         self.looks_at_results = options.retry is not None and options.retry.checks_results
-        self.deadlines: Deadlines[Call] = Deadlines(
-            self._loop, self.clock, options.timeout, partial(self._due, self._expire)
-        )
-        self.attempt_deadlines: Deadlines[Call] = Deadlines(
+        self.deadlines = Deadlines(self._loop, self.clock, options.timeout, partial(self._due, self._expire))
+        self.attempt_deadlines = Deadlines(
             self._loop, self.clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
         )
         self._limits_attempts = options.attempt_timeout is not None

@@ -22,9 +22,8 @@ from .._policies.options import Options
 from .._policies.rate_limit import Credit, Permits, RateLimit, limit_label, take, tightest
 from .._policies.throttle import RefusedForGood, Throttle
 from .._text.safe import type_name
-from .interfaces import CallingOperator
 from .row import Call
-from .slots import CallSlot, SlotPool
+from .slots import CallingOperator, CallSlot, SlotPool
 
 
 class Gate:

@@ -29,10 +29,9 @@ from .._stores.ledgers import ledger_of
 from .._text.figures import amount_
 from .breaker import BreakerGate, HeldFailures
 from .gates import AdaptiveGate, BudgetGate, FailureBudget, Gate, PermitGate, RefusalGate, SharedAmount, ShareGate
-from .interfaces import CallingOperator
 from .invokers import Settlement
 from .row import Call
-from .slots import CallSlot, SlotPool
+from .slots import CallingOperator, CallSlot, SlotPool
 
 Shared = TypeVar("Shared", bound=PeriodicTask)
 logger = logging.getLogger("asyncudf")

@@ -1,4 +1,4 @@
-"""The call slots: coroutines that take rows and run their calls, one call at a time each.
+"""The call slots: coroutines that take rows and run their calls, one call at a time each, for an operator.
 
 Pull, not push: a slot whose call is over takes the next row itself, so in a steady flow no task, future or callback
 is made per row.
@@ -12,14 +12,14 @@ import decimal
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from types import coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from .._errors.exceptions import FatalError
 from .._functions.async_function import CURRENT_CALL, CallState
 from .._loop import event_loops
 from .._loop.event_loops import MOST_HUNG, driving, end_tasks
+from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
-from .interfaces import CallingOperator
 from .row import Call
 
 
@@ -116,6 +116,52 @@ class _SlotTask(asyncio.Task[None]):
     def cancel(self, msg: Any | None = None) -> bool:
         self._slot.is_cancelled = True
         return super().cancel(msg)
+
+
+class CallingOperator(Protocol):
+    """The operator whose rows are called.
+
+    Attributes:
+        name: of its function.
+        counters: of its calls; their clock is the operator's.
+    """
+
+    name: str
+    loop: asyncio.AbstractEventLoop
+    counters: TaskCounters
+
+    async def work(self, slot: CallSlot, /) -> None:
+        """The life of a slot; it calls `SlotPool.release` before it waits for a call."""
+
+    def pump(self) -> None:
+        """Something has changed: emit what may leave, take in what needs no call, start a slot if there is work."""
+
+    def pump_soon(self) -> None:
+        """The same in the next turn of the event loop."""
+
+    def fail(self, error: BaseException) -> None:
+        """The task must end with this error."""
+
+    def has_work(self) -> bool:  # whether a slot would find something to do
+        ...
+
+    def has_rows(self) -> bool:  # whether a free slot would find a row that was never called, now or after a lookup
+        ...
+
+    def why_idle(self) -> State:  # what free slots wait for, where there is nothing to do
+        ...
+
+    def wanted_calls(self) -> int:  # how many calls would be in flight if limits allowed them
+        ...
+
+    def calls_wait(self) -> None:
+        """A limit holds all calls back."""
+
+    def waiting_has_changed(self) -> None:
+        """More or fewer calls are in back-off, or follow the call of an equal row."""
+
+    def health_changed(self) -> None:
+        """More is known of the service, or of the calls that are to come."""
 
 
 class SlotPool:

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from .._calls.interfaces import CallingOperator
 from .._calls.resources import opening
+from .._calls.slots import CallingOperator
 from .._errors.exceptions import AsyncUDFError
 from .._errors.http import status_of
 from .._errors.records import Redact, error_message
