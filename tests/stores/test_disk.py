@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, ResultStore
-from asyncudf._stores.leases import LEASE_FILES
 from asyncudf._stores.lmdb_files import RotatingFiles
-from asyncudf._stores.local import SMALLEST, LocalResults
+from asyncudf._stores.local import LEASE_FILES, SMALLEST, LocalResults
 from tests.kit.stores import begin_another_file
 from tests.kit.thorough import times
 

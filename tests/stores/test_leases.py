@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from asyncudf import AsyncUDFError
-from asyncudf._stores.leases import FileLeases, leases_in
+from asyncudf._stores.local import FileLeases, leases_in
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs locks of open files")
 OSLO, BERGEN = b"o" * 16, b"b" * 16
@@ -39,7 +39,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 def test_those_of_a_killed_process_end(tmp_path: Path) -> None:
     """Without a word from it, and at once."""
     program = (
-        "import sys; from asyncudf._stores.leases import leases_in\n"
+        "import sys; from asyncudf._stores.local import leases_in\n"
         "leases = leases_in(sys.argv[1]); print(leases.take(b'o' * 16), flush=True); sys.stdin.read()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -16,9 +16,8 @@ from .._errors.exceptions import AsyncUDFError
 from .._errors.http import status_of
 from .._errors.records import Redact, error_message
 from .._policies.options import OnStoreError, Options
-from .._stores.base import ResultStore
+from .._stores.base import Leases, ResultStore
 from .._stores.keys import ResultKeys
-from .._stores.leases import Leases
 from .._stores.values import StoredFailure
 from .._text.safe import safe_str, type_name
 

@@ -16,7 +16,6 @@ from typing import Any, Protocol, Self
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import error_text
 from .._text.safe import safe_repr, type_name
-from .leases import Leases
 from .lmdb_files import NOT_ON_WINDOWS
 from .local import LARGEST, SMALLEST, LocalFolder
 from .redis import RedisServer, checked_url
@@ -186,6 +185,20 @@ class Connection(Protocol):
     async def info(self) -> dict[str, int]: ...
     async def delete(self, keys: Sequence[bytes]) -> None: ...
     async def clear(self) -> None: ...
+
+
+class Leases(Protocol):
+    """The leases of one store object, of which tasks have one each."""
+
+    def take(self, key: bytes) -> bool:
+        """Lease a key, unless another object has it leased; also True if this object has it leased already."""
+        ...
+
+    def give_back(self, key: bytes) -> None:
+        """End the lease of a key, if there is one."""
+
+    def close(self) -> None:
+        """End all leases of this object."""
 
 
 class Location(Protocol):
