@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from asyncudf import SinkError, SinkReport
-from asyncudf._metrics.sink_figures import SinkFigures
+from asyncudf._spark.sinks import SinkFigures
 
 
 def report(**changed: object) -> SinkReport:

@@ -17,7 +17,6 @@ from pyspark.sql import types as spark
 
 from .._chain.function_plan import SinkPlan, no_micro_batch
 from .._errors.exceptions import AsyncUDFError, FunctionError, OptionError
-from .._metrics.sink_figures import SinkFigures
 from ._compat import (
     HAS_STREAM_WRITERS,
     DataSource,
@@ -27,7 +26,7 @@ from ._compat import (
     check_data_sources,
 )
 from .monitoring.task_report import TaskReportSpec
-from .sinks import ENTRY_POINT, SinkTask, micro_batch_named, sink_task, unpacked
+from .sinks import ENTRY_POINT, SinkFigures, SinkTask, micro_batch_named, sink_task, unpacked
 
 OF_THE_STREAM = {"checkpointlocation", "queryname"}  # options of `writeStream` that Spark reads, and passes on
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +25,7 @@ from .._errors.exceptions import AsyncUDFError, BudgetSpentError
 from .._functions.side_outputs import DEAD_LETTERS
 from .._functions.signature import FunctionSpec
 from .._loop.bridge import pipe
-from .._metrics.sink_figures import SinkFigures
+from .._metrics.function_metrics import FunctionMetrics
 from .._policies.options import Options
 from .._text.safe import named_error
 from .coordinators import coordinator_config
@@ -39,6 +41,7 @@ LETTERS_AT_ONCE = 4 * 2**20  # bytes of dead letters that a task packs into one 
 # Errors of rows that have no call and were not found in the store either: no budget is left for it, or it has no key.
 _UNCALLED = {BudgetSpentError.__name__, AsyncUDFError.__name__}
 ENTRY_POINT = "sink"  # in reports
+EXAMPLES = 20  # reasons of which a message is kept
 STAGE = spark.StructType().add("figures", "string").add("letters", "binary")
 ERROR: spark.StructField = parsed_offline(DEAD_LETTERS.schema).fields[0]  # type: ignore[attr-defined]
 
@@ -54,6 +57,70 @@ def plan_sink(spec: FunctionSpec, options: Options, micro_batch: Callable[[], st
     plan.check_stored()
     check_picklable(plan)
     return plan
+
+
+class SinkFigures:
+    """What a sink did, in one task or in many: the figures of its function, and why rows failed.
+
+    Attributes:
+        metrics: of its function.
+        stored_failures: rows without a call because the store has the error of an equal one.
+        reasons: how many rows failed for each reason.
+        examples: a message for each reason.
+    """
+
+    def __init__(self) -> None:
+        self.metrics = FunctionMetrics()
+        self.stored_failures = 0
+        self.reasons: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
+
+    def note_failures(self, failures: Iterable[tuple[str, str, bool]]) -> None:
+        """Count rows that failed: the reason and the message of each, and whether the store had its error."""
+        for reason, message, is_stored in failures:
+            self.reasons[reason] += 1
+            self.stored_failures += is_stored
+            if len(self.examples) < EXAMPLES:
+                self.examples.setdefault(reason, message)
+
+    @property
+    def failed(self) -> int:
+        return sum(self.reasons.values())
+
+    @property
+    def reused(self) -> int:
+        """Rows that the store had as acknowledged, or that share the call of an equal row."""
+        return max(0, self.metrics.store_hits + self.metrics.shared_flights - self.stored_failures)
+
+    @property
+    def written(self) -> int:
+        """Rows that the function has written."""
+        return max(0, self.metrics.rows - self.failed - self.reused - self.metrics.null_rows)
+
+    def merge(self, other: SinkFigures) -> None:
+        """Add what the sink did in other tasks."""
+        self.metrics.merge(other.metrics)
+        self.stored_failures += other.stored_failures
+        self.reasons.update(other.reasons)
+        for reason, message in other.examples.items():
+            if len(self.examples) < EXAMPLES:
+                self.examples.setdefault(reason, message)
+
+    def to_json(self) -> str:
+        return json.dumps([self.metrics.to_plain(), self.stored_failures, self.reasons, self.examples])
+
+    @classmethod
+    def of_tasks(cls, texts: Iterable[str]) -> SinkFigures:
+        """The figures of all tasks, from the text of each."""
+        total = cls()
+        for text in texts:
+            one = cls()
+            metrics, one.stored_failures, reasons, examples = json.loads(text)
+            one.metrics = FunctionMetrics.from_plain(metrics)
+            one.reasons.update(reasons)
+            one.examples.update(examples)
+            total.merge(one)
+        return total
 
 
 @dataclasses.dataclass(frozen=True)
