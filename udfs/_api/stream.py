@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from .._chain.factories import WaitFactory
-from .._chain.plan import StreamNode
+from .._chain.plan import StreamNode, WaitFactory
 from .._errors.exceptions import FunctionError, OptionError
 from .._functions.async_function import AsyncFunction
 from .._functions.process_function import ProcessFunction

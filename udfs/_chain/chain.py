@@ -35,8 +35,7 @@ from .._operators.outputs import (
 )
 from .._policies.watermarks import WatermarkGenerator
 from .environment import TaskEnvironment
-from .factories import AssignFactory, WaitFactory
-from .plan import ChainPlan, StreamNode
+from .plan import AssignFactory, ChainPlan, StreamNode, WaitFactory
 
 
 class SourceReader:

@@ -1,15 +1,40 @@
-"""The plan of a chain, which travels to the executors: its streams, and the operators between them."""
+"""The plan of a chain, which travels to the executors: its streams, and the factories of the operators between them."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+import datetime
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .._arrow.layout import RowLayout
+from asyncudf.queues import StreamRecord
+
+from .._arrow.layout import ColumnGroup, Projection, RowLayout
+from .._arrow.objects import has_objects
+from .._arrow.sizes import size_of_dict
+from .._arrow.validation import validator
 from .._errors.exceptions import FunctionError
+from .._errors.records import Redact
+from .._functions.async_function import RuntimeContext
+from .._functions.process_function import ProcessContext, ProcessFunction
+from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
+from .._operators.async_wait import AsyncWaitOperator
+from .._operators.memory import PLACE_BYTES, RowSizes
+from .._operators.operator import ChainedOperator
+from .._operators.outputs import Output, TimestampedCollector
+from .._operators.synchronous import (
+    FilterOperator,
+    ProcessOperator,
+    UnionOperator,
+    WatermarkColumnOperator,
+    WatermarkOperator,
+)
 from .._policies.options import EventLoop
-from .factories import AssignFactory, OperatorFactory, WaitFactory
+from .._policies.watermarks import WatermarkGenerator, WatermarkStrategy
+from .._stored.lookup import KEY_BYTES_MORE
+from .environment import TaskEnvironment
 from .function_plan import FunctionPlan
 
 
@@ -118,3 +143,295 @@ class StreamNode:
                 yield node
 
         return visit(self)
+
+
+class OperatorFactory(ABC):
+    """Travels to the executors, and makes one operator there."""
+
+    # An operator has futures, timers and clients, none of which can be pickled. So the plan has a factory: plain data
+    # with the user's function and the positions of columns. The rest of the plan asks it what the operator will see,
+    # write and edit, and how many threads it may need.
+
+    name: str
+
+    @property
+    def threads(self) -> int:
+        """How many threads its calls may need at the same time."""
+        return 0
+
+    @property
+    def loop(self) -> EventLoop:
+        """The event loop that it asks for."""
+        return EventLoop.AUTO
+
+    @property
+    def mixes_sides(self) -> bool:
+        """Whether side records come among its results."""
+        return False
+
+    @property
+    def instance(self) -> Any:
+        """The object with a life cycle that the user has given; the factory itself if there is none."""
+        return self
+
+    def with_own_instance(self) -> OperatorFactory:
+        """The same with a copy of that object."""
+        return self
+
+    @abstractmethod
+    def project(self, before: RowLayout) -> Projection:
+        """What the operator sees of its input rows, which are laid out as `before`."""
+
+    @abstractmethod
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> ChainedOperator:
+        """The operator itself."""
+
+    def may_write(self, tag: OutputTag) -> bool:
+        """Whether it may write to a side output."""
+        return False
+
+    def may_edit(self, before: RowLayout) -> bool:
+        """Whether the user's code could change a value in place that others see as well."""
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class WaitFactory(OperatorFactory):
+    """`ordered_wait` and `unordered_wait`."""
+
+    function_plan: FunctionPlan
+    positions: tuple[int, ...]  # of the columns that the function reads
+    names: tuple[str, ...]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.function_plan.spec.name
+
+    @property
+    def threads(self) -> int:
+        return self.function_plan.threads
+
+    def project(self, before: RowLayout) -> Projection:
+        return (
+            before.mapping(self.positions)
+            if self.function_plan.spec.takes_mapping
+            else before.arguments(self.positions)
+        )
+
+    @property
+    def loop(self) -> EventLoop:
+        return self.function_plan.options.loop
+
+    @property
+    def instance(self) -> Any:
+        return self.function_plan.spec.function if self.function_plan.spec.has_life_cycle else self
+
+    def with_own_instance(self) -> WaitFactory:
+        spec = dataclasses.replace(self.function_plan.spec, function=copy.deepcopy(self.instance))
+        return dataclasses.replace(self, function_plan=dataclasses.replace(self.function_plan, spec=spec))
+
+    @property
+    def mixes_sides(self) -> bool:
+        return self.function_plan.spec.has_context or self.may_write(DEAD_LETTERS)
+
+    def may_write(self, tag: OutputTag) -> bool:
+        if tag == DEAD_LETTERS:
+            return self.function_plan.options.writes_dead_letters
+        return tag != LATENCIES and self.function_plan.spec.has_context
+
+    def may_edit(self, before: RowLayout) -> bool:
+        return before.is_mutable(self.positions)
+
+    def _row_sizes(self, before: RowLayout) -> RowSizes:
+        """The bytes of its rows in its queue; those of the source are counted by batches."""
+        added, result = self.function_plan.size_in_queue()
+        place = PLACE_BYTES + added + before.size_of_place
+        if self.function_plan.options.store is not None:
+            place += KEY_BYTES_MORE
+        if self.function_plan.spec.takes_mapping:
+            place += size_of_dict(len(self.positions))
+        weigh = before.weigher()
+        if weigh is None:
+            return RowSizes(place, None, result)
+
+        def size_of_row(seen: StreamRecord) -> int:
+            _, _, record = seen
+            return weigh((record.value,), (record.origin,))
+
+        return RowSizes(place, size_of_row, result)
+
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> AsyncWaitOperator:
+        plan, codec = self.function_plan, None
+        if plan.spec.vectorized:
+            arrow_types = [before.arrow_types[position] for position in self.positions]
+            codec = plan.vector_codec(self.names, arrow_types)
+        counters, store = environment.counters(), plan.options.store
+        context = RuntimeContext(
+            self.name,
+            counters.clock,
+            partition=environment.partition,
+            task_attempt_number=environment.attempt,
+            timeout=plan.options.timeout,
+            side_types=environment.side_types,
+            keys=plan.result_keys,
+            is_stored=store is not None,
+            metrics=counters.so_far,
+        )
+        return AsyncWaitOperator(
+            plan.spec,
+            plan.options,
+            output,
+            context,
+            loop=environment.loop,
+            rng=environment.rng,
+            validate=plan.result_validator(),
+            codec=codec,
+            sizes=self._row_sizes(before),
+            batches=environment.batches,
+            may_edit=self.may_edit(before),
+            stored=None if store is None else environment.stored(plan),
+            counters=counters,
+            identity=environment.identity(plan),
+            shared_clock=environment.shared_clock,
+            request_batch=request_batch,
+            fail=environment.fail,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessFactory(OperatorFactory):
+    """`map`, `flat_map` and `process`; their rows are new."""
+
+    name: str
+    function: ProcessFunction
+    group: ColumnGroup  # the rows that come out
+    user: bool  # whether the function is the user's own ProcessFunction
+    redact: Redact | None = None
+
+    @property
+    def instance(self) -> Any:
+        return self.function
+
+    def with_own_instance(self) -> ProcessFactory:
+        return dataclasses.replace(self, function=copy.deepcopy(self.function))
+
+    def project(self, before: RowLayout) -> Projection:
+        return before.whole()
+
+    def may_write(self, tag: OutputTag) -> bool:
+        return self.user and tag not in (DEAD_LETTERS, LATENCIES)
+
+    def may_edit(self, before: RowLayout) -> bool:
+        return before.is_mutable(range(len(before.names)))
+
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> ProcessOperator:
+        collector = TimestampedCollector(
+            output, validator(self.name, self.group.arrow_type, row=True), environment.fail
+        )
+        context = ProcessContext(
+            output.collect_tagged, output.get_watermark_gauge(), environment.side_types, environment.partition
+        )
+        return ProcessOperator(output, self.function, collector, context, self.name, self.redact)
+
+
+@dataclasses.dataclass(frozen=True)
+class FilterFactory(OperatorFactory):
+    """`filter`; rows go on untouched."""
+
+    name: str
+    keeps: Callable[[Any], Any]
+    redact: Redact | None = None
+
+    def project(self, before: RowLayout) -> Projection:
+        return before.whole()
+
+    def may_edit(self, before: RowLayout) -> bool:
+        return before.is_mutable(range(len(before.names)))
+
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> FilterOperator:
+        return FilterOperator(output, self.keeps, before.unprojected, self.name, environment.partition, self.redact)
+
+
+@dataclasses.dataclass(frozen=True)
+class AssignFactory(OperatorFactory):
+    """`assign_timestamps_and_watermarks`."""
+
+    strategy: WatermarkStrategy
+    position: int | None  # of the strategy's column
+    name = "assign_timestamps_and_watermarks"
+
+    def project(self, before: RowLayout) -> Projection:
+        return before.arguments(() if self.position is None else (self.position,))
+
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> WatermarkOperator:
+        of_source = before.is_source  # only bare rows of the source tell their batch; operators do not keep batches
+        return WatermarkOperator(
+            output,
+            WatermarkGenerator.of(self.strategy),
+            mark=lambda record: _microseconds(record.value[0]) if record.value else None,
+            batch=lambda record: record.origin[0] if of_source else None,
+            unprojected=before.unprojected,
+            idleness=self.strategy.idleness,
+            loop=environment.loop,
+            fail=environment.fail,
+        )
+
+
+def _microseconds(value: Any) -> Any:
+    """Moments and days as a watermark counts them; flags and numbers as they are."""
+    if isinstance(value, datetime.datetime):
+        epoch = datetime.datetime(1970, 1, 1, tzinfo=None if value.tzinfo is None else datetime.UTC)
+        return (value - epoch) // datetime.timedelta(microseconds=1)
+    if isinstance(value, datetime.date):
+        return (value - datetime.date(1970, 1, 1)).days * 86_400_000_000
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class WatermarkColumnFactory(OperatorFactory):
+    """`with_watermark_column`."""
+
+    name = "with_watermark_column"
+
+    def project(self, before: RowLayout) -> Projection:
+        return before.arguments(())
+
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> WatermarkColumnOperator:
+        return WatermarkColumnOperator(output)
+
+
+@dataclasses.dataclass(frozen=True)
+class UnionFactory(OperatorFactory):
+    """`union`."""
+
+    group: ColumnGroup  # the rows that come out
+    name = "union"
+
+    def project(self, before: RowLayout) -> Projection:
+        whole = before.whole()
+        # New rows, without an origin: the inputs have added different columns to theirs.
+        if not has_objects(self.group.arrow_type):
+            return lambda record: _without_origin(whole(record))
+        stored = validator(self.name, self.group.arrow_type)
+        return lambda record: StreamRecord(stored(whole(record).value), record.timestamp)
+
+    def build(
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+    ) -> UnionOperator:
+        return UnionOperator(output)
+
+
+def _without_origin(record: StreamRecord) -> StreamRecord:
+    return StreamRecord(record.value, record.timestamp)

@@ -9,16 +9,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
 from .._arrow.layout import ColumnGroup, RowLayout, WatermarkColumnGroup
-from .._chain.factories import (
+from .._chain.function_plan import FunctionPlan
+from .._chain.plan import (
     AssignFactory,
     FilterFactory,
     ProcessFactory,
+    StreamNode,
     UnionFactory,
     WaitFactory,
     WatermarkColumnFactory,
 )
-from .._chain.function_plan import FunctionPlan
-from .._chain.plan import StreamNode
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import ERROR_FIELDS, Redact
 from .._functions.annotations import UnknownTypeError

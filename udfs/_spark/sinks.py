@@ -17,9 +17,8 @@ from pyspark.sql import types as spark
 from .._arrow.layout import ColumnGroup
 from .._arrow.objects import stored_type
 from .._chain.chain import Chain, SourceReader
-from .._chain.factories import WaitFactory
 from .._chain.function_plan import ACKNOWLEDGED, SinkPlan, no_micro_batch
-from .._chain.plan import ChainPlan, StreamNode
+from .._chain.plan import ChainPlan, StreamNode, WaitFactory
 from .._chain.sinks import ERROR_GROUP, ResultPlan, are_ambiguous
 from .._errors.exceptions import AsyncUDFError, BudgetSpentError
 from .._functions.side_outputs import DEAD_LETTERS

@@ -13,9 +13,8 @@ from pyspark.sql import Column, DataFrame
 
 from ..._arrow.rows import rows_of
 from ..._calls.invokers import Costs
-from ..._chain.factories import AssignFactory, ProcessFactory, WaitFactory, WatermarkColumnFactory
 from ..._chain.function_plan import FunctionPlan
-from ..._chain.plan import ChainPlan, StreamNode
+from ..._chain.plan import AssignFactory, ChainPlan, ProcessFactory, StreamNode, WaitFactory, WatermarkColumnFactory
 from ..._errors.records import error_text, is_fatal
 from ..._functions.process_function import MapFunction
 from ..._functions.signature import batch_rows
