@@ -8,6 +8,7 @@ import math
 import random
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,20 @@ def test_the_job_ends_with_one_message() -> None:
     told = str(caught.value)
     assert "Paid has spent 1.80 of its budget of 2 USD, and the next call may cost 0.50" in told
     assert "6 rows of this task are done" in told
+    assert told.endswith(
+        "Give the budget a name= and the function a disk or Redis store, and the next run goes on where "
+        "this one has ended"
+    )
+
+
+def test_the_message_of_a_budget_that_is_kept_says_that_a_larger_one_goes_on(tmp_path: Path) -> None:
+    kept: dict[str, Any] = {"store": ResultStore.disk(tmp_path), "version": "1", "returnType": "price double"}
+    with pytest.raises(FatalError) as caught:
+        run_rows(Paid(), "abcdefghij", capacity=1, budget=dataclasses.replace(PRICES, name="reviews"), **kept)
+    assert str(caught.value).endswith(
+        "The store keeps results that are paid for, and what was spent: the next run, with a larger amount of this "
+        "budget, goes on where this one has ended"
+    )
 
 
 def test_rows_without_a_budget_are_dead_letters_or_captured() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
+import pandas as pd
 import pytest
 import trustme
 import yarl
@@ -426,3 +427,29 @@ def test_a_request_that_may_do_its_work_twice_is_warned_of_once(
     told = [record.message for record in caplog.records if "Idempotency-Key" in record.message]
     assert len(told) == warnings
     assert not warnings or (method in told[0] and "/things" in told[0] and "s3cr3t" not in told[0])
+
+
+@pytest.mark.parametrize(("status", "warnings"), [(429, 0), (503, 1)])
+def test_rows_that_a_bulk_request_refused_may_be_sent_again(
+    caplog: pytest.LogCaptureFixture, status: int, warnings: int
+) -> None:
+    """The service says that it has done nothing with them; a row that failed may have been done."""
+    called: set[int] = set()
+
+    async def post(x: pd.Series, session: aiohttp.ClientSession) -> list[int | Exception]:
+        async with session.post("/bulk") as response:
+            await http.raise_for_status(response)
+        answers = [http.error_for(status) if one % 3 == 0 and one not in called else one for one in x]
+        called.update(x)
+        return answers
+
+    async def taken(request: web.Request) -> web.Response:
+        return web.Response()
+
+    retry = RetryStrategy.fixed_delay(10, 0.001, retry_on=http.is_retryable)
+    with serving(taken) as url:
+        options: dict[str, Any] = {"resources": http.session(url), "retry": retry, "returnType": "long"}
+        assert run_rows(post, range(9), clock="real", batch_size=9, **options) == [*range(9)]
+    told = [record.message for record in caplog.records if "Idempotency-Key" in record.message]
+    assert len(told) == warnings
+    assert not warnings or "RuntimeContext.idempotency_keys, one for each row" in told[0]

@@ -45,6 +45,7 @@ def test_a_run_whose_rows_are_all_done_is_complete() -> None:
         "failures": 10,
         "unpaid": 0,
         "calls": 100,
+        "attempts": 100,
         "spent": {},
     }
     assert (function["name"], function["rows"], function["reason"]) == ("answer", 100, None)

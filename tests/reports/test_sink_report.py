@@ -49,10 +49,10 @@ def test_its_text_says_what_there_is() -> None:
         "           1 x AsyncTimeoutError, for example no result within 5 s",
         "  reused   5 rows, acknowledged before or equal to another one",
         "  skipped  3 rows with a NULL argument",
-        "  calls    1,001, 9 retries",
+        "  calls    1,001, and 9 retries",
         "  took     1 min 1 s",
     ]
-    assert str(report(**CLEAN)).splitlines()[1:3] == ["  written  980 rows", "  calls    1,001, 9 retries"]
+    assert str(report(**CLEAN)).splitlines()[1:3] == ["  written  980 rows", "  calls    1,001, and 9 retries"]
 
 
 def test_a_notebook_shows_no_markup_of_a_service() -> None:

@@ -333,12 +333,28 @@ VERDICTS: dict[str, Case] = {
         figures(
             limit=9.0,
             calls_busy=1.0,
-            throttled=12,
+            throttled=80,
             options={"job_capacity": 40, "rate_limit": "RateLimit(20)"},
             limit_seconds={"RateLimit(20)": 4.0, "job_capacity": 0.0},
         ),
         "limit",
-        ["90%", "RateLimit(20)", "12 calls", "a lower rate_limit", "a lower job_capacity"],
+        ["90%", "RateLimit(20)", "80 calls", "a lower rate_limit", "a lower job_capacity"],
+    ),
+    "tasks of one slow call each": (
+        figures(
+            winding_down=39.9,
+            input=0.1,
+            latency=latencies(8, 5.0),
+            tasks={"succeeded": 8, "stopped": 0, "running": 0, "failed": 0, "lost": 0},
+            ended=20.0,
+        ),
+        "winding_down",
+        ["99.8%", "a task had 1 row for 20 slots", "half as many partitions would about halve"],
+    ),
+    "a few refusals, though there is a limit": (
+        figures(limit=9.0, calls_busy=1.0, throttled=12, options={"rate_limit": "RateLimit(20)"}),
+        "limit",
+        ["90%", "12 calls of 1,000 were refused, and made again", "a higher rate_limit", "at most 75%"],
     ),
     "a capacity that is found out": (
         figures(calls_busy=10.0, options={"capacity": "given"}, in_flight={"mean": 12.0, "peak": 31}),

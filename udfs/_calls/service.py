@@ -25,7 +25,7 @@ from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import AdaptiveCapacity, CapacityPolicy
 from .._policies.options import OnSpent, Options
 from .._policies.rate_limit import ROUNDING, Bucket, RateLimit, Scope
-from .._stores.ledgers import ledger_of
+from .._stores.ledgers import keeps_ledgers, ledger_of
 from .._text.figures import amount_
 from .breaker import BreakerGate, HeldFailures
 from .gates import AdaptiveGate, BudgetGate, FailureBudget, Gate, PermitGate, RefusalGate, SharedAmount, ShareGate
@@ -180,9 +180,13 @@ class Service:
             text = (
                 f"{name} has spent {amount_(spent)} of its budget of {budget_label(budget)}, and the next call "
                 f"may cost {amount_(need)}. {self._counters.rows_done:,} rows of this task are done, and there "
-                f"are rows left. {kept} results that are paid for. With a name= for the budget and a disk or Redis "
-                "store a run with a larger budget goes on where this one has ended"
+                f"are rows left. {kept} results that are paid for"
             )
+            if budget.name is None or not keeps_ledgers(options.store):
+                text += ". Give the budget a name= and the function a disk or Redis store, and the next run"
+            else:
+                text += ", and what was spent: the next run, with a larger amount of this budget,"
+            text += " goes on where this one has ended"
             option = "budget"
         if not is_fatal:
             return BudgetSpentError(text)

@@ -102,7 +102,8 @@ class SinkReport:
             yield "reused", f"{things(self.reused, 'row')}, acknowledged before or equal to another one"
         if self.skipped:
             yield "skipped", f"{things(self.skipped, 'row')} with a NULL argument"
-        yield "calls", f"{count(self.calls)}, {things(self.retried, 'retry', 'retries')}"
+        again = f", and {things(self.retried, 'retry', 'retries')}" if self.retried else ""
+        yield "calls", f"{count(self.calls)}{again}"
         yield "took", seconds(self.seconds)
 
     def __repr__(self) -> str:

@@ -153,7 +153,7 @@ def manifest(metrics: Mapping[str, Any], error: str) -> dict[str, Any]:
         "complete": reason is None,
         "reason": reason,
         "exit_code": 0 if reason is None else TRY_AGAIN if reason in OF_LIMITS else FAILED,
-        **{name: sum(one[name] for one in functions) for name in ("rows", "failures", "unpaid", "calls")},
+        **{name: sum(one[name] for one in functions) for name in ("rows", "failures", "unpaid", "calls", "attempts")},
         "spent": _together(one["spent"] for one in functions),
         "functions": functions,
     }
@@ -166,7 +166,7 @@ def _function(figures: Mapping[str, Any]) -> dict[str, Any]:
         "name": figures["name"],
         "reason": _reason(figures),
         **{name: figures[name] for name in ("rows", "failures", "unpaid")},
-        "calls": figures["calls"] + in_vain["calls"],
+        **{name: figures[name] + in_vain[name] for name in ("calls", "attempts")},
         "spent": _together([spent_of(figures)]),
     }
 

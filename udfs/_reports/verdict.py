@@ -29,6 +29,7 @@ MANY_SHARE = 0.2  # of the attempts, of the rows
 MANY_TIMEOUTS = 0.3  # of the calls' time
 SECOND_LIMIT_SHARE = 0.2  # a second limit, which holds when the first is gone
 BLOCKED_SHARE = 0.15  # with calls in flight, whose latency the blocks become
+REFUSED_SHARE = 0.05  # of the attempts; fewer may be those of one tenant, and a lower rate would cost more
 LITTLE_SHARE = 0.1  # another change is looked for
 SOME_SHARE = 0.01
 FEW_SLOTS = 8  # a service may take no more, and the user may know
@@ -113,7 +114,10 @@ def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
     if unpaid := f.count("unpaid"):  # with on_spent="null" or "dead_letter" it ends no job
         seen = f"a budget is spent: {count(unpaid)} of {things(f.count('rows'), 'row')} were not called"
         return Verdict(name, cost, "sure", f"{seen}; a larger one goes further")
-    if (f.calls_ended < FEW_CALLS and f.seconds < LONG_STRETCH * f.latency("max")) or f.seconds < SHORT_RUN:
+    is_short = f.seconds < SHORT_RUN
+    # Tasks of a few slow calls each tell enough: these would be made at once if they were rows of one task.
+    has_few = f.top is State.WINDING_DOWN and cost >= DOMINANT_SHARE and not f.ran_together
+    if is_short or (f.calls_ended < FEW_CALLS and f.seconds < LONG_STRETCH * f.latency("max") and not has_few):
         if failed is not None and failed.gain >= NOT_LITTLE:
             return Verdict(name, cost, "likely", f"{failed.seen}; {failed.change}")
         if f.came_from_store:
@@ -124,6 +128,8 @@ def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
         return Verdict(name, cost, "not clear", text)
     found = _hits_alone(f) or _no_call_came_back(f) or _equal_rows(f) or CAUSES[f.top](f)
     text = f"{share(cost).removeprefix('>')} of the time "  # a line that begins with it would be a quotation
+    if 0 < f.wall < SHARE_OF_RUN * run_seconds:
+        text = f"its tasks ran for {seconds(f.wall)} of the run's {seconds(run_seconds)}: {share(cost)} of that time "
     others = [other for other in (failed, _skew(f)) if other is not None and other.gain > (found.gain or NOT_LITTLE)]
     if others:
         found = max(others, key=lambda other: other.gain)
@@ -135,8 +141,6 @@ def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
     sureness: Sureness = "not clear" if cost < NOT_LITTLE else "sure" if is_sure else "likely"
     if is_close:
         text += f"; {second.value} took {share(f.share(second))}"
-    if 0 < f.wall < SHARE_OF_RUN * run_seconds:
-        text += f"; the tasks that call it ran for {seconds(f.wall)} of the run's {seconds(run_seconds)}"
     return Verdict(name, cost, sureness, text)
 
 
@@ -477,8 +481,8 @@ def _winding_down(f: FunctionFigures) -> Cause:
     if opens_long:
         seen = f"resources were opened and closed, {seconds(f.opening * f.seconds / max(1, f.tasks))} in a task"
     elif f.slots is not None and 0 < f.rows_per_task < f.slots * f.batch_rows:
-        rows = f"a task had {number(f.rows_per_task)} rows for {count(f.slots)} slots"
-        seen = f"free slots had nothing to start: {rows}"
+        rows = "1 row" if f.rows_per_task == 1 else f"{number(f.rows_per_task)} rows"
+        seen = f"free slots had nothing to start: a task had {rows} for {count(f.slots)} slots"
     if not f.ran_together:  # each task starts and ends once
         gain = (f.opening if opens_long else f.share(f.top)) / 2
         return Cause(seen, f"half as many partitions {_about(gain)}", gain)
@@ -565,7 +569,7 @@ def _limit(f: FunctionFigures) -> Cause:
     given, has_several = _given_limits(f), len(f.limits) > 1 and bool(f.limit)
     if f.count("refused_seconds") >= MUCH_SHARE * f.time[f.top] or (f.count("throttled") and not given):
         return _likely(f"calls were held back because {_refused(f)}", _lower_limit(f))
-    if f.part("throttled", of="attempts") >= SOME_SHARE:
+    if f.part("throttled", of="attempts") >= REFUSED_SHARE:
         allowed = _shown_limit(f, f.limit) if has_several else " and ".join(f"{name}=" for name in given)
         return _likely(f"calls waited for {allowed}, and still {_refused(f)}", _lower_limit(f))
     if unkept := _unkept(f, "calls waited for what you allow"):
@@ -575,6 +579,8 @@ def _limit(f: FunctionFigures) -> Cause:
     words = {"job_capacity": f"a share of job_capacity={f.options.get('job_capacity')}", "max_calls": "max_calls"}
     waited = " or ".join(words.get(name, "a permit") for name in given)
     seen = f"calls waited for {waited}: what you allow is the limit, and capacity changes nothing"
+    if refused := f.count("throttled"):
+        seen += f"; {things(refused, 'call')} of {count(f.count('attempts'))} were refused, and made again"
     return _remedy(f, seen)._replace(is_sure=False)  # rows that wait hide how fast they came
 
 

@@ -23,6 +23,12 @@ end
 """
 
 
+def keeps_ledgers(store: ResultStore | None) -> bool:
+    """Whether what was spent of a budget with a name is kept beside the results for the next run."""
+    location = location_of(store)
+    return isinstance(location, RedisServer) or (isinstance(location, LocalFolder) and location.path is not None)
+
+
 @contextlib.asynccontextmanager
 async def ledger_of(store: ResultStore | None, budget: str) -> AsyncIterator[RedisLedger | FolderLedger | None]:
     """The ledger of a budget while the block runs; None beside a store that does not outlast its application."""

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._errors.exceptions import AsyncUDFError, OptionError
+from .._errors.http import refusal_of
 from .._functions.async_function import CURRENT_CALL
 from .._policies.checks import Seconds, optional, positive_int, seconds, span, unknown_name
 from .._text.safe import printable, safe_repr
@@ -254,12 +255,15 @@ def _requests(
                 return
             if method not in NOT_IDEMPOTENT or KEY in headers:
                 return
+            if isinstance(call.last_error, BaseException) and refusal_of(call.last_error) is not None:
+                return  # the service has done nothing
             warned = True
             logger.warning(
                 "%s %s is sent again, in attempt %d, without an %s: if the service has done the first one and only the "
-                "answer was lost, the work is done twice; send RuntimeContext.idempotency_key as that header, or leave "
-                "such errors out of retry_on=",
+                "answer was lost, the work is done twice; send RuntimeContext.%s, or leave such errors out of "
+                "retry_on=",
                 method, printable(str(url.with_query(None))), call.attempt, KEY,
+                "idempotency_keys, one for each row" if call.is_batch else "idempotency_key as that header",
             )  # fmt: skip
 
         async def send(self, conn: Any) -> Any:
