@@ -499,6 +499,8 @@ class TestBadFunctions:
             run_rows(ask, [1], budget=[Budget(1, reserve=1), Budget(2, reserve=1)])
         with pytest.raises(OptionError, match="on_spent='null' is never used without a budget or max_calls"):
             run_rows(ask, [1], on_spent="null")
+        with pytest.raises(OptionError, match="settle is never used with the unit 'calls': each attempt costs 1"):
+            Budget(20, "calls", settle=lambda x, answer: 0.1)
         with pytest.raises(OptionError, match="budget must be a Budget, such as"):
             run_rows(ask, [1], budget=20)  # type: ignore[arg-type]
 

@@ -147,3 +147,15 @@ def test_tasks_with_a_coordinator_spend_no_more_and_leave_less_than_a_call(
         assert amount - sum(spent) < 5
     else:
         assert sum(spent) == tasks * sum(costs)
+
+
+@pytest.mark.services
+@SHARED
+@pytest.mark.parametrize(("max_calls", "budget"), [(10, 20), (20, 10), (10, 10)])
+def test_of_two_budgets_of_calls_the_smaller_one_holds(server: Server, tasks: int, max_calls: int, budget: int) -> None:
+    """On the coordinator they were one, whose amount was that of the budget: `max_calls` was never asked."""
+    spent: list[int] = []
+    limits: dict[str, Any] = {"max_calls": max_calls, "budget": Budget(budget, "calls"), "on_spent": "null"}
+    got = run_tasks(server, [paid(spent)] * tasks, range(100), **limits)
+    assert len(spent) == 10
+    assert sum(one is not None for rows in got if isinstance(rows, list) for one in rows) == 10

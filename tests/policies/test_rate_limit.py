@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import OptionError, RateLimit
+from asyncudf import Budget, OptionError, RateLimit
 from asyncudf._coordination.client import CoordinatorConfig
 from asyncudf._policies.rate_limit import BlockSize, Bucket, LeasedPermits, Scope, take
 from asyncudf.testing import run_rows
@@ -263,6 +263,17 @@ def test_who_has_few_free_slots_asks_for_no_more_than_he_can_use() -> None:
         size.began()
     size.waited()
     assert size.next(32.0, free=10) == 4
+
+
+amounts = CoordinatorConfig("redis://host", "space", "f").amounts
+
+
+def test_budgets_without_a_name_are_told_apart_by_their_numbers() -> None:
+    """With one name for both, two amounts of a query were one, and the larger one was spent."""
+    own = [Budget(5, "calls"), Budget(20, "calls"), Budget(5, "USD"), Budget(5, "calls")]
+    assert len({*amounts(own, "query")}) == 4
+    assert amounts(own, "query") == amounts(own, "query") != amounts(own, "another query")
+    assert amounts([Budget(20, name="month"), Budget(5)], "query")[0] == amounts([Budget(50, name="month")], "other")[0]
 
 
 named = CoordinatorConfig("redis://host", "space", "f").rates

@@ -114,6 +114,19 @@ def test_unless_an_error_counts_for_a_while(spark, located, tmp_path, journal):
     assert update(table, cities(spark, "bad")) == (0, 1, 0)
 
 
+def test_what_no_budget_was_left_for_is_neither_called_nor_failed(spark, located, tmp_path, journal):
+    """It is not in the table, where it would count as failed for an hour."""
+    limited = located.with_options(max_calls=2, on_spent="null")
+    table = LookupTable(spark, str(tmp_path / "places"), limited, "city", error_ttl=3600)
+    df = cities(spark, "Oslo", "Rome", "bad")
+    done = table.update(df)
+    assert (done.called, done.reused, done.unpaid) == (2, 0, 1)
+    assert repr(done) == f"LookupUpdate(called=2, reused=0, failed={done.failed}, unpaid=1)"
+    done = table.update(df)
+    assert (done.called, done.reused, done.unpaid) == (1, 2, 0)
+    assert (len(journal), table.to_df().count()) == (3, 3)
+
+
 def test_results_age(spark, located, tmp_path):
     where = str(tmp_path / "places")
     assert update(LookupTable(spark, where, located, "city"), cities(spark, "Oslo")) == (1, 0, 0)

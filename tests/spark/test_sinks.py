@@ -664,3 +664,15 @@ def test_a_micro_batch_of_which_nobody_knows_the_query_needs_a_name(spark: Spark
         stream_sink(keyed)(spark.range(3), 0)
     assert stream_sink(keyed, name="numbers")(spark.range(3), 0).written == 3
     assert stream_sink(refuse_odd, dead_letters=lambda df, n: None)(spark.range(3), 0).failed == 1
+
+
+def test_rows_without_a_budget_are_apart_though_an_error_ends_the_write(spark: SparkSession) -> None:
+    """Dead letters were refused beside on_error="raise", as if nothing else could make one."""
+
+    async def post(id: int) -> None: ...
+
+    letters: list[int] = []
+    options: dict[str, Any] = {"on_error": "raise", "max_calls": 1, "on_spent": "dead_letter"}
+    write = stream_sink(post, dead_letters=lambda df, number: letters.append(df.count()), **options)
+    report = write(spark.range(0, 3, 1, 1), 0)
+    assert (report.written, report.failed, letters) == (1, 2, [2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -35,11 +36,17 @@ class LookupUpdate:
         called: arguments for which the function was called; they are in the table now.
         reused: arguments that the table had already.
         failed: arguments among the called ones whose call ended with an error.
+        unpaid: arguments that were not called because a budget was spent; the next update calls for them.
     """
 
     called: int
     reused: int
     failed: int
+    unpaid: int = 0
+
+    def __repr__(self) -> str:
+        unpaid = f", unpaid={self.unpaid}" if self.unpaid else ""
+        return f"LookupUpdate(called={self.called}, reused={self.reused}, failed={self.failed}{unpaid})"
 
 
 class LookupTable:
@@ -141,21 +148,19 @@ class LookupTable:
                 count = missing.count()
                 reused = keys.count() - count
                 with monitor(self._spark, progress=True) if progress and count else contextlib.nullcontext():
-                    called, failed = self._call(missing, count)
+                    done = self._call(missing, count)
             finally:
                 missing.unpersist()
         finally:
             keys.unpersist()
-        return LookupUpdate(called, reused, failed)
+        return LookupUpdate(done["called"], reused, done["failed"], done["unpaid"])
 
-    def _call(self, keys: DataFrame, count: int) -> tuple[int, int]:
-        outcome = free_name("outcome", self._columns)
-        called = failed = 0
+    def _call(self, keys: DataFrame, count: int) -> Counter[str]:
+        outcome, done = free_name("outcome", self._columns), Counter[str]()
         for part in key_batches(self._spark, keys, count, self._wave) if count else ():
             rows = unordered_wait(part.select(f"{KEY}.*"), self._udf, *self._columns, as_=outcome)
-            more, errors = self._table.append(rows, outcome)
-            called, failed = called + more, failed + errors
-        return called, failed
+            done.update(self._table.append(rows, outcome))
+        return done
 
     def join(self, df: DataFrame, how: Literal["left", "inner"] = "left") -> DataFrame:
         """`df` with the newest result for its arguments, also for those with a NULL; calls nothing.

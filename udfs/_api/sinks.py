@@ -204,12 +204,12 @@ def _sink_of(function: Any, options: Mapping[str, Any], on_error: OnError) -> As
 
 def _policy(function: Any, options: Mapping[str, Any], dead_letters: Any, entry_point: str) -> OnError:
     """What a row that fails does, at entry points that return no report."""
+    spent = options.get("on_spent", function.options.on_spent if isinstance(function, AsyncUDF) else None)
     if dead_letters is not None:
-        if options.get("on_error") in ("raise", OnError.RAISE):
+        if options.get("on_error") in ("raise", OnError.RAISE) and spent not in ("dead_letter", OnSpent.DEAD_LETTER):
             raise OptionError("dead_letters= is never used with on_error='raise'; leave one of them out")
         return OnError.DEAD_LETTER
-    own = function.options.on_spent if isinstance(function, AsyncUDF) else None
-    given = (options.get("on_error"), options.get("on_spent", own))
+    given = (options.get("on_error"), spent)
     if any(one in ("dead_letter", OnError.DEAD_LETTER, OnSpent.DEAD_LETTER) for one in given):
         raise OptionError(f"{entry_point} needs dead_letters=, or nobody would see the rows that fail")
     if options.get("max_failures") is not None:

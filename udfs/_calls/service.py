@@ -225,10 +225,8 @@ class Service:
             gates.append(ShareGate(pool, lambda: share.limit, share.poke))
             free = lambda: min(pool.capacity, share.limit) - pool.in_flight  # noqa: E731
         budgets: list[tuple[str, Gate]] = []
-        for budget, ledger in zip(options.budgets, ledgers, strict=True):
-            # The budget of a name is that of all who use the name; else it is of one query.
-            is_named = budget.name is not None
-            name = f"{budget.name if is_named else query}:{budget.unit}"
+        for budget, name, ledger in zip(options.budgets, names.amounts(options.budgets, query), ledgers, strict=True):
+            is_named = budget.name is not None  # then it is that of all who use the name
             keys = [link.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
             amount = SharedBudget(
                 link,

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
 from .._errors.exceptions import FatalError, OptionError
+from .._policies.budget import Budget
 from .._policies.rate_limit import RateLimit, Scope
 from .._text.safe import safe_repr, without_secrets
 
@@ -244,6 +245,18 @@ class CoordinatorConfig:
                 equal = sum(name.startswith(f"{numbers}:") for name, _ in named)
                 named.append((limit.name or f"{numbers}:{equal}", limit))
         return named
+
+    def amounts(self, budgets: Sequence[Budget], query: str) -> list[str]:
+        """The names under which tasks share the budgets of a function; no two of a function have one name.
+
+        A budget without a name is that of the query, with one of the same numbers in another use of the function.
+        """
+        names: list[str] = []
+        for budget in budgets:
+            of_query = f"{query}:{budget.unit}:{float(budget.amount)!r}"
+            equal = sum(name.startswith(f"{of_query}:") for name in names)
+            names.append(f"{of_query}:{equal}" if budget.name is None else f"{budget.name}:{budget.unit}")
+        return names
 
     def of_task(self, query: str, part: str) -> TaskIdentity:
         """The identity of a task that runs now.

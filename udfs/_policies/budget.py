@@ -73,6 +73,8 @@ class Budget:
                 "settle must be a plain function of the call's arguments and its result, such as lambda text, answer: "
                 f"answer.cost, not {safe_repr(self.settle)}"
             )
+        if self.settle is not None and self.unit == CALLS:
+            raise OptionError(f"settle is never used with the unit {CALLS!r}: each attempt costs 1; leave it out")
 
     @property
     def learns(self) -> bool:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
-from .._errors.exceptions import FunctionError, OptionError
+from .._errors.exceptions import BudgetSpentError, FunctionError, OptionError
 from .._functions.key_names import key_name
 from .._functions.signature import FunctionSpec
 from .._policies.checks import unknown_name
@@ -460,23 +460,29 @@ class ResultTable:
         types = {KEY: arguments, RESULT: self.result, ERROR: self.error, CALLED_AT: spark.TimestampType()}
         return spark.StructType([spark.StructField(n, types.get(n, spark.StringType())) for n in COLUMNS])
 
-    def append(self, df: DataFrame, outcome: str) -> tuple[int, int]:
+    def append(self, df: DataFrame, outcome: str) -> dict[str, int]:
         """Add a batch: arguments, and the struct of value and error in `outcome`.
 
-        Returns how many rows, and how many of them with an error.
+        Returns how many were called, failed, or are unpaid: these are left out, or they would count as failed until
+        their `error_ttl` is over.
         """
         seen = Observation()
         value, error = (sf.col(quoted(outcome)).getField(name) for name in ("value", "error"))
         rows = df.select(key_of(self.columns), value.alias(RESULT), error.alias(ERROR))
+        unpaid = sf.col(ERROR).getField("type").eqNullSafe(BudgetSpentError.__name__)
+        counts = {"rows": sf.lit(1), "errors": sf.col(ERROR), "unpaid": sf.when(unpaid, 1)}
         self.storage.append(
-            rows.observe(seen, sf.count(sf.lit(1)).alias("rows"), sf.count(ERROR).alias("errors")).select(
+            rows.observe(seen, *(sf.count(column).alias(name) for name, column in counts.items()))
+            .where(~unpaid)
+            .select(
                 "*",
                 sf.current_timestamp().alias(CALLED_AT),
                 sf.lit(self.function).alias(FUNCTION),
                 sf.lit(self.version).alias(VERSION),
             )
         )
-        return seen.get["rows"], seen.get["errors"]
+        rest = seen.get["unpaid"]
+        return {"called": seen.get["rows"] - rest, "failed": seen.get["errors"] - rest, "unpaid": rest}
 
 
 def _before(seconds: float) -> Any:
