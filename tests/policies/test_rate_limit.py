@@ -250,19 +250,25 @@ def test_who_waits_for_permits_asks_for_more() -> None:
     assert asked(BlockSize([RateLimit(300)]), 449.0, 12, waits=True)[-2:] == [182, 182]
 
 
-def test_who_has_few_free_slots_asks_for_no_more_than_he_can_use() -> None:
-    """As many calls as slots are free, or as begin in the 20 ms in which permits are not stale."""
+def test_who_lets_permits_become_stale_asks_for_half_as_much_and_then_slowly_for_more() -> None:
+    """The slots of a task were taken in a part of each block, and no other task had the rest of it."""
+    size, found = BlockSize([RateLimit(300)]), [0] * 12
+    now = 0.0
+    for was_too_long in [*[False] * 12, True, True, True, *[False] * 8]:
+        found.append(size.next(now, was_too_long=was_too_long))
+        for _ in range(found[-1]):
+            size.began()
+        size.waited()
+        now += found[-1] / 449.0
+    assert found[23:] == [182, 91, 45, 22, 24, 27, 29, 32, 36, 39, 43, 48]  # a tenth more each time
+
+
+def test_calls_until_the_next_permits_come_are_no_block_that_was_too_long() -> None:
     size = BlockSize([RateLimit(300)])
     asked(size, 449.0, 12, waits=True)
-    assert [size.next(30.0, free=2), size.next(30.0, free=0)] == [2, 1]
     for _ in range(449):
         size.began()
-    size.waited()
-    assert size.next(31.0, free=1) == 2  # by doubling
-    for _ in range(449):
-        size.began()
-    size.waited()
-    assert size.next(32.0, free=10) == 4
+    assert size.next(2.0, least=0.5, was_too_long=True) >= 100
 
 
 amounts = CoordinatorConfig("redis://host", "space", "f").amounts

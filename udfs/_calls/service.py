@@ -208,7 +208,6 @@ class Service:
             return shared
 
         operator, options, gates, pool = self._operator, self._options, list[Gate](), self._pool
-        free = lambda: pool.capacity - pool.in_flight  # noqa: E731
         query, names, wake = identity.query, identity.config, self.wake
         link = TaskLink(coordinator, identity.task, wake, operator.fail)
 
@@ -223,7 +222,6 @@ class Service:
             demand = lambda: (pool.in_flight, operator.wanted_calls())  # noqa: E731
             share = running(CapacityShare(link, names.share(total), total, demand))
             gates.append(ShareGate(pool, lambda: share.limit, share.poke))
-            free = lambda: min(pool.capacity, share.limit) - pool.in_flight  # noqa: E731
         budgets: list[tuple[str, Gate]] = []
         for budget, name, ledger in zip(options.budgets, names.amounts(options.budgets, query), ledgers, strict=True):
             is_named = budget.name is not None  # then it is that of all who use the name
@@ -242,7 +240,7 @@ class Service:
         if limits := options.rate_limit:
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
             own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
-            shared = (places, running(SharedPermits(link, names.rates(limits), free))) if places else None
+            shared = (places, running(SharedPermits(link, names.rates(limits)))) if places else None
             gates.append(PermitGate(limits, self._costs, own, shared))
         if (failures := self.failures) is not None:
             failures.tally = running(SharedFailures(link, query, identity.part, failures.budget, failures.spent))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 
 from .._policies.rate_limit import BlockSize, LeasedPermits, RateLimit, nap_of, take, tightest
 from .client import LEASE, NOW_SCRIPT, RUN, Coordinator, PeriodicTask, TaskLink
@@ -13,6 +12,7 @@ from .client import LEASE, NOW_SCRIPT, RUN, Coordinator, PeriodicTask, TaskLink
 IDLE_FOR = 3600.0  # seconds: without a call that needs permits nothing is asked
 GIVEN_BACK_AFTER = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back
 ROUND_TRIPS = 2.0  # round trips that permits should last for
+LOST = 0.5  # of a call's permits: when less becomes stale, nothing was lost
 RENEWED = LEASE / 2  # seconds before a call begins with permits whose lease would be over by then
 NEVER_USED = -1e8  # seconds: so long ago that any burst is saved up
 
@@ -175,7 +175,6 @@ class SharedPermits(PeriodicTask):
     Args:
         limits: each with the name under which it is shared: by the tasks of this namespace, or by all jobs if it is the
             limit's own.
-        free: returns how many calls may begin without waiting for others to end.
     """
 
     # At most one question is under way, and one timer set. The next permits are asked for a round trip before those at
@@ -195,14 +194,8 @@ class SharedPermits(PeriodicTask):
     # _waits_for: the costs of the call that the timer is for
     # _costs: of the call for which permits are asked, or will be; None: no call needs any
 
-    def __init__(
-        self,
-        link: TaskLink,
-        limits: Sequence[tuple[str, RateLimit]],
-        free: Callable[[], float] = lambda: math.inf,
-    ) -> None:
+    def __init__(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]]) -> None:
         super().__init__(link, (), gap=0.0)
-        self._free = free
         self._names = _keys(link.coordinator, limits)
         self._limits = [limit for _, limit in limits]
         self._leased = [LeasedPermits(limit) for limit in self._limits]
@@ -281,6 +274,13 @@ class SharedPermits(PeriodicTask):
         soon = self._size.soon(now, self._lead)
         return [leased.held(now) < soon * cost for leased, cost in zip(self._leased, costs, strict=True)]
 
+    def _some_became_stale(self, costs: Sequence[float]) -> bool:
+        """Whether a limit has lost as much as a call since the last question."""
+        lost = any(leased.stale > LOST * max(cost, 1.0) for leased, cost in zip(self._leased, costs, strict=True))
+        for leased in self._leased:
+            leased.stale = 0.0
+        return lost
+
     async def _exchange(self) -> float:
         if self._costs is None and self._has_permits:
             self._costs = [0.0] * len(self._limits)
@@ -301,7 +301,7 @@ class SharedPermits(PeriodicTask):
         is_late = any(due >= self._ends for due in [sent, *dues] if due is not None)
         given_back = self._give_back() if is_late else []
         few = self._few(costs, sent)
-        calls = self._size.next(sent, self._lead, self._free())
+        calls = self._size.next(sent, self._lead, was_too_long=self._some_became_stale(costs))
         asked: list[float] = []
         begin = 0.0
         for limit, leased, cost, are_few in zip(self._limits, self._leased, costs, few, strict=True):

@@ -22,6 +22,7 @@ TIMER_DELAY = 0.5  # seconds that a timer may come late, at most
 ROUNDING = 1e-6  # seconds: rounding of sums of times must not make a permit late
 LONGEST_BLOCK = 0.4  # seconds for which permits are leased at once
 MORE_CALLS = 2  # calls
+GROWTH = 1.1  # of a block from one question to the next, after one that was too long
 NAPS = 0.01, 0.02  # seconds: several calls begin together, because each wake-up of a task costs
 NAP_CALLS = 10  # of the whole job that begin together at a high rate, after a shorter nap
 WAKES_LATE = 0.01  # seconds that a task may wake late and still use its permits
@@ -284,11 +285,13 @@ class LeasedPermits:
     # used in its time becomes stale: used later, it would come on top of what others have then. It may be late by what
     # the limit saves up, as in a Bucket: never more than `saved` are kept.
     #
+    # stale: permits that became so
     # _stretches: (start, end, ahead) on the task's clock, in their order; what lies before `start` is used or stale
 
     def __init__(self, limit: RateLimit) -> None:
         self.interval, self._saved = limit.interval, limit.saved
         self._patience = _patience(limit)
+        self.stale = 0.0
         self._stretches: deque[tuple[float, float, float]] = deque()
 
     def add(self, start: float, end: float, ahead: float = 0.0) -> None:
@@ -336,7 +339,8 @@ class LeasedPermits:
     def _drop_stale(self, now: float) -> None:
         stale = now - self._patience
         while self._stretches and self._stretches[0][0] < stale:
-            _, end, ahead = self._stretches.popleft()
+            start, end, ahead = self._stretches.popleft()
+            self.stale += (min(stale, end) - start) / self.interval
             if end > stale + ROUNDING:
                 self._stretches.appendleft((stale, end, ahead))
 
@@ -386,14 +390,18 @@ class BlockSize:
 
     # A task that had to wait for permits it holds uses each when it comes due, and may ask for more at once, and for a
     # little more than it used, so that of tasks that always want more the smaller ones catch up. A task that did not
-    # wait has no more rows or no free slots, and would only let permits become stale. So would one that waited but has
-    # fewer free slots than it asks for: it is granted a stretch that no other task has, its slots are taken within a
-    # part of that, and no call begins in the rest. It may ask for as many calls as it has free slots, or for those
-    # that begin, as calls end, in half of the time after which permits are stale.
+    # wait has no more rows or no free slots, and would only let permits become stale.
+    #
+    # A block is a stretch of time that no other task has. If permits in it became stale it was too long: the slots were
+    # taken within a part of it, or calls waited for another limit meanwhile. Then the next one is half as long, and
+    # those after it grow slowly.
+    #
+    # _most: calls of a block, after one that was too long
 
     def __init__(self, limits: Sequence[RateLimit]) -> None:
         self._ahead = min([LONGEST_BLOCK, *map(_patience, limits)])
         self._calls = 1
+        self._most = math.inf
         self._begun = 0
         self._has_waited = False
         self._since: float | None = None
@@ -412,20 +420,18 @@ class BlockSize:
             return 0
         return math.floor(self._begun * seconds / max(now - self._since, seconds))
 
-    def next(self, now: float, least: float = 0.0, free: float = math.inf) -> int:
+    def next(self, now: float, least: float = 0.0, *, was_too_long: bool = False) -> int:
         """The calls to ask permits for now.
 
         Args:
             least: seconds until the next permits come at the soonest: as many calls as begin by then.
-            free: calls that may begin without waiting for others to end.
+            was_too_long: permits have become stale since the last question.
         """
         if self._since is not None:
             rate = self._begun / max(now - self._since, ROUNDING)
-            found: float = math.ceil(rate * max(least, self._ahead))
-            if self._has_waited:
-                most = math.ceil(rate * max(least, LONGEST_BLOCK)) + MORE_CALLS
-                found = min(most, max(free, math.floor(rate * max(least, self._ahead / 2))))
-            self._calls = max(1, int(min(2 * self._calls, found)))
+            found = math.ceil(rate * max(least, LONGEST_BLOCK if self._has_waited else self._ahead))
+            self._most = max(self._calls / 2, rate * least) if was_too_long else self._most * GROWTH
+            self._calls = max(1, int(min(2 * self._calls, found + MORE_CALLS * self._has_waited, self._most)))
         self._since, self._begun, self._has_waited = now, 0, False
         return self._calls
 
