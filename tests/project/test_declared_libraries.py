@@ -13,6 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from asyncudf._doctor.packages import EXTRAS
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OWN = {"asyncudf", "tests", "benchmarks", "examples"}
@@ -49,3 +51,7 @@ def test_what_a_folder_imports_is_declared(folder: str, extra: str) -> None:
             # What is installed by nobody here belongs to another environment, as the peers of the benchmarks do.
             libraries = {canonicalize_name(name) for name in INSTALLED.get(package, ())}
             assert not libraries or libraries & known, f"{path} imports {package}: add it to {extra} in pyproject.toml"
+
+
+def test_the_extra_all_brings_what_each_of_them_does() -> None:
+    assert [extra for extra in EXTRAS if not declared(extra) <= declared("all")] == []
