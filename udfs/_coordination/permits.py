@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Awaitable, Sequence
 
@@ -193,6 +194,9 @@ class SharedPermits(PeriodicTask):
     # _ends: the end of the lease
     # _waits_for: the costs of the call that the timer is for
     # _costs: of the call for which permits are asked, or will be; None: no call needs any
+    # _is_waiting: a call waits since the task has last looked
+    # _wakes_at: when it should look again, by the timer or an answer
+    # _is_late: it has looked later than that since the last question, so permits became stale whatever the block
 
     def __init__(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]]) -> None:
         super().__init__(link, (), gap=0.0)
@@ -204,6 +208,8 @@ class SharedPermits(PeriodicTask):
         self._size = BlockSize(self._limits)
         self._nap = nap_of(self._limits)
         self._costs: Sequence[float] | None = None
+        self._wakes_at = math.inf
+        self._is_waiting = self._is_late = False
         self._timer: asyncio.TimerHandle | None = None
         self._waits_for: Sequence[float] = ()
 
@@ -215,7 +221,10 @@ class SharedPermits(PeriodicTask):
             self._timer.cancel()  # it may need fewer by now, as a call has given back what it did not use
             self._timer = None
         now = self._clock()
+        self._is_late = self._is_late or now > self._wakes_at + self._nap
+        self._wakes_at = math.inf
         wait = take(self._leased, costs, now) if now < self._ends else None
+        self._is_waiting = wait != 0.0
         is_asked = wait is None or any(self._few(costs, now))
         if wait == 0.0:
             self._size.began()
@@ -226,7 +235,9 @@ class SharedPermits(PeriodicTask):
                 is_asked = is_asked or wait <= RENEWED
                 nap = min(wait - RENEWED, self._ends - now)
             self._waits_for = costs
-            self._timer = asyncio.get_running_loop().call_later(max(nap, self._nap), self._look_again)
+            nap = max(nap, self._nap)
+            self._wakes_at = now + nap
+            self._timer = asyncio.get_running_loop().call_later(nap, self._look_again)
         if is_asked and self._costs is None:
             self._costs = costs
             self._poke()
@@ -274,12 +285,13 @@ class SharedPermits(PeriodicTask):
         soon = self._size.soon(now, self._lead)
         return [leased.held(now) < soon * cost for leased, cost in zip(self._leased, costs, strict=True)]
 
-    def _some_became_stale(self, costs: Sequence[float]) -> bool:
-        """Whether a limit has lost as much as a call since the last question."""
+    def _was_too_long(self, costs: Sequence[float]) -> bool:
+        """Whether a limit has lost as much as a call since the last question, because it was granted too much."""
         lost = any(leased.stale > LOST * max(cost, 1.0) for leased, cost in zip(self._leased, costs, strict=True))
         for leased in self._leased:
             leased.stale = 0.0
-        return lost
+        is_late, self._is_late = self._is_late, False
+        return lost and not is_late
 
     async def _exchange(self) -> float:
         if self._costs is None and self._has_permits:
@@ -287,6 +299,8 @@ class SharedPermits(PeriodicTask):
         if self._costs is not None:
             await self._lease(self._costs)
             self._costs = None
+            if self._is_waiting and self._timer is None:
+                self._wakes_at = self._clock()
             self._link.wake()
         return GIVEN_BACK_AFTER if self._has_permits else IDLE_FOR
 
@@ -301,7 +315,7 @@ class SharedPermits(PeriodicTask):
         is_late = any(due >= self._ends for due in [sent, *dues] if due is not None)
         given_back = self._give_back() if is_late else []
         few = self._few(costs, sent)
-        calls = self._size.next(sent, self._lead, was_too_long=self._some_became_stale(costs))
+        calls = self._size.next(sent, self._lead, was_too_long=self._was_too_long(costs))
         asked: list[float] = []
         begin = 0.0
         for limit, leased, cost, are_few in zip(self._limits, self._leased, costs, few, strict=True):
