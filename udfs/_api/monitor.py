@@ -101,13 +101,15 @@ class Run:
         - `in_flight` and `queued` (calls; rows in the queue) with `mean` and `peak` per task.
         - `latency` of calls in seconds: `count`, `mean`, `min`, `p50`, `p90`, `p95`, `p99`, `max` (quantiles with an
           error of 1%), and a `histogram`; `first` and `last`, that of those that ended first and last in their tasks.
-        - `spent`: what the calls did cost, by unit: of budgets that are settled, and by `context.spend`.
+        - `spent`: what the calls did cost, by unit: of budgets that are settled, and by `context.spend`;
+          `spent_squares`, the squares of these costs together.
         - `limit_seconds`: for each limit that is given, such as "job_capacity" or "RateLimit(20)", how long calls were
           held back by it.
         - `time`: where the `seconds` of its tasks went: nine states that add up to them.
         - `verdict`: what was the limit, how sure that is, and what to change.
         - `failed_attempts`: the same figures of tasks that failed or were lost; they are not in the others. Its
-          `ended_by` counts what ended them: "max_failures", "max_calls", "breaker", "on_error", or an error.
+          `ended_by` counts what ended them: "budget", "max_calls", "max_failures", "breaker", "quota", "on_error", or
+          an error.
         - `given_up`: how many partitions failed that no other attempt has done, in the last of the stages.
         - `per_task`: the same figures of each task, of the 200 longest; `per_task_left_out` is how many more there are.
         """
@@ -151,11 +153,11 @@ class Run:
         - `complete`: whether the block has ended without an error, and every row was called or needed no call. Rows
           that failed under `on_error` are done too, and are in `failures`; rows that `on_spent` left out are not.
         - `reason`: None for a run that is complete; else what ended it: "budget", "max_calls", "max_failures",
-          "breaker", "quota", "on_error", "running", or an error.
+          "breaker", "quota", "on_error", "running", or an error, by its type or the beginning of its message.
         - `exit_code`: 0 if it is complete; 75 (which says "try again later") if a budget, a limit or a quota has ended
           it; 1 for all else. `sys.exit(run.manifest()["exit_code"])` tells it to what has started the program.
-        - `rows`, `failures`, `unpaid`, `calls`, `spent` (by unit): of all functions together. What task attempts did
-          that failed counts in `calls` and `spent` only.
+        - `rows`, `failures`, `unpaid`, `calls`, `attempts` (retries included), `spent` (by unit): of all functions
+          together. What task attempts did that failed counts in the last three only.
         - `functions`, each with its label as `function`, its `name`, and the same figures and `reason`.
 
         >>> import asyncudf
