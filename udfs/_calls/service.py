@@ -207,7 +207,7 @@ class Service:
             stack.push_async_callback(shared.close)
             return shared
 
-        operator, options, gates, pool = self._operator, self._options, list[Gate](), self._pool
+        operator, options, gates = self._operator, self._options, list[Gate]()
         query, names, wake = identity.query, identity.config, self.wake
         link = TaskLink(coordinator, identity.task, wake, operator.fail)
 
@@ -219,9 +219,9 @@ class Service:
         news = dataclasses.replace(link, wake=health_changed)
         self.share(running(SharedHealth(news, query, options.breaker)))
         if (total := options.job_capacity) is not None:
-            demand = lambda: (pool.in_flight, operator.wanted_calls())  # noqa: E731
+            demand = lambda: (self._pool.in_flight, operator.wanted_calls())  # noqa: E731
             share = running(CapacityShare(link, names.share(total), total, demand))
-            gates.append(ShareGate(pool, lambda: share.limit, share.poke))
+            gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
         budgets: list[tuple[str, Gate]] = []
         for budget, name, ledger in zip(options.budgets, names.amounts(options.budgets, query), ledgers, strict=True):
             is_named = budget.name is not None  # then it is that of all who use the name
