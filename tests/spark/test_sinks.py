@@ -314,6 +314,11 @@ def test_many_large_dead_letters_come_back_whole(spark: SparkSession) -> None:
         (lambda df: sink_source("", refuse), OptionError, "name"),
         (lambda df: sink_source("x", refuse, dead_letters=lambda df: None), OptionError, "dead_letters"),
         (lambda df: sink_source("x", refuse, on_error="dead_letter"), OptionError, "needs dead_letters="),
+        (lambda df: stream_sink(refuse, on_error="DEAD_LETTER"), OptionError, "needs dead_letters="),
+        (lambda df: sink_source("x", refuse, max_calls=1, on_spent="Dead_Letter"), OptionError, "needs dead_letters="),
+        (lambda df: stream_sink(refuse, dead_letters="t", on_error="RAISE"), OptionError, "leave one of them out"),
+        (lambda df: stream_sink(refuse, on_error="rise"), OptionError, "on_error must be one of"),
+        (lambda df: async_sink(df, refuse, id="id"), OptionError, "columns by position"),
     ],
 )
 def test_a_mistake_is_an_error_before_anything_is_sent(

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+from .._chain.function_plan import no_micro_batch
 from .._errors.exceptions import BudgetSpentError, FunctionError, OptionError
 from .._functions.async_function import AsyncFunction
 from .._policies.budget import FIRST_ROWS, ErrorBudget
 from .._policies.checks import text
-from .._policies.options import CallOptions, OnError, OnSpent, OutputMode
+from .._policies.options import CallOptions, OnError, OnSpent, Options, OutputMode
 from .._reports.sink_report import SinkError, SinkReport
 from .._spark.sink_source import SinkDeclaration
 from .._spark.sinks import micro_batch_named, plan_sink, run_sink, stream_of
@@ -61,7 +62,7 @@ def async_sink(
     """
     if not hasattr(type(df), "mapInArrow"):
         raise OptionError(f"async_sink takes a DataFrame, not {safe_repr(df)}")
-    udf = _sink_of(function, options, OnError.DEAD_LETTER)
+    udf = _sink_of(function, _with_policies(options), OnError.DEAD_LETTER)
     if df.isStreaming:
         raise FunctionError(
             "async_sink runs a job over a DataFrame, and this one is a stream: use "
@@ -106,7 +107,8 @@ def stream_sink(
         text(dead_letters, "dead_letters")
     if name is not None:
         text(name, "name")
-    udf = _sink_of(function, options, _policy(function, options, dead_letters, "stream_sink"))
+    given_options = _with_policies(options)
+    udf = _sink_of(function, given_options, _policy(function, given_options, dead_letters, "stream_sink"))
     return _StreamSink(udf, columns, dead_letters, name)
 
 
@@ -146,7 +148,8 @@ def sink_source(
     given = (columns,) if isinstance(columns, str) else tuple(text(column, "a column") for column in columns)
     if dead_letters is not None and "://" not in text(dead_letters, "dead_letters"):
         dead_letters = os.path.abspath(dead_letters)
-    udf = _sink_of(function, options, _policy(function, options, dead_letters, "sink_source"))
+    given_options = _with_policies(options)
+    udf = _sink_of(function, given_options, _policy(function, given_options, dead_letters, "sink_source"))
     udf.spec.check_takes_columns()
     return SinkDeclaration(name, plan_sink(udf.spec, udf.options), given, dead_letters).as_class()
 
@@ -176,6 +179,12 @@ class _StreamSink:
         return report
 
 
+def _with_policies(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options; those that say what becomes of a row that fails are checked, and so have one form."""
+    policies = {name: options[name] for name in ("on_error", "on_spent") if name in options}
+    return {**options, **Options.checked(policies)}
+
+
 def _sink_of(function: Any, options: Mapping[str, Any], on_error: OnError) -> AsyncUDF[..., Any]:
     """The function with the options of a sink."""
     if "output_mode" in options:
@@ -183,7 +192,7 @@ def _sink_of(function: Any, options: Mapping[str, Any], on_error: OnError) -> As
     if "returnType" in options:
         raise OptionError("a sink drops what its function returns; leave returnType out")
     given = {"on_error": on_error, **options}
-    if given["on_error"] in ("raise", OnError.RAISE):
+    if given["on_error"] is OnError.RAISE:
         given.setdefault("max_failures", None)
     elif not isinstance(function, AsyncUDF) or function.options.max_failures is None:
         given.setdefault("max_failures", DEFAULT_MAX_FAILURES)
@@ -206,11 +215,10 @@ def _policy(function: Any, options: Mapping[str, Any], dead_letters: Any, entry_
     """What a row that fails does, at entry points that return no report."""
     spent = options.get("on_spent", function.options.on_spent if isinstance(function, AsyncUDF) else None)
     if dead_letters is not None:
-        if options.get("on_error") in ("raise", OnError.RAISE) and spent not in ("dead_letter", OnSpent.DEAD_LETTER):
+        if options.get("on_error") is OnError.RAISE and spent is not OnSpent.DEAD_LETTER:
             raise OptionError("dead_letters= is never used with on_error='raise'; leave one of them out")
         return OnError.DEAD_LETTER
-    given = (options.get("on_error"), spent)
-    if any(one in ("dead_letter", OnError.DEAD_LETTER, OnSpent.DEAD_LETTER) for one in given):
+    if options.get("on_error") is OnError.DEAD_LETTER or spent is OnSpent.DEAD_LETTER:
         raise OptionError(f"{entry_point} needs dead_letters=, or nobody would see the rows that fail")
     if options.get("max_failures") is not None:
         raise OptionError(
@@ -219,9 +227,11 @@ def _policy(function: Any, options: Mapping[str, Any], dead_letters: Any, entry_
     return OnError.RAISE
 
 
-def _written(udf: AsyncUDF[..., Any], df: DataFrame, columns: Sequence[Any], *micro_batch: Any) -> SinkReport:
+def _written(
+    udf: AsyncUDF[..., Any], df: DataFrame, columns: Sequence[Any], micro_batch: Callable[[], str] = no_micro_batch
+) -> SinkReport:
     began = time.monotonic()
-    figures, letters = run_sink(plan_sink(udf.spec, udf.options, *micro_batch), df, columns)
+    figures, letters = run_sink(plan_sink(udf.spec, udf.options, micro_batch), df, columns)
     return SinkReport(
         function=udf.__name__,
         written=figures.written,

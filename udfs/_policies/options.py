@@ -222,18 +222,26 @@ class Options:
         """The defaults with the given options over them, checked."""
         return cls().replace(given)
 
-    def replace(self, given: Mapping[str, Any]) -> Options:
-        """A copy with other options.
+    @classmethod
+    def checked(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """These options, each checked alone.
 
         Raises:
             OptionError: an unknown option, or a value that cannot work.
         """
-        checks = {one.name: one.metadata["check"] for one in dataclasses.fields(self)}
+        checks = {one.name: one.metadata["check"] for one in dataclasses.fields(cls)}
         for name in given:
             if name not in checks:
                 raise OptionError(unknown_name("option", name, checks))
-        changed = {name: checks[name](value, name) for name, value in given.items()}
-        options = dataclasses.replace(self, **changed)
+        return {name: checks[name](value, name) for name, value in given.items()}
+
+    def replace(self, given: Mapping[str, Any]) -> Options:
+        """A copy with other options.
+
+        Raises:
+            OptionError: an unknown option, a value that cannot work, or options that cannot work together.
+        """
+        options = dataclasses.replace(self, **self.checked(given))
         options._check_combinations()
         return options
 
