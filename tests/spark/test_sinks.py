@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -63,6 +64,16 @@ def test_a_class_of_exceptions_acknowledges_nothing(spark: SparkSession) -> None
     assert (rows_of(report), report.reasons) == ((10, 10, 0, 0), {"ResultError": 10})
 
 
+def test_calls_that_a_bulk_function_has_not_awaited_acknowledge_nothing(spark: SparkSession) -> None:
+    async def send(part: object) -> None: ...
+
+    async def post(id: pd.Series) -> list[object]:
+        return [send(id[:5]), send(id[5:])]  # asyncio.gather is missing
+
+    report = async_sink(spark.range(0, 20, 1, 2), post, batch_size=10, max_failures=20)
+    assert (rows_of(report), report.reasons) == ((0, 20, 0, 0), {"ResultError": 20})
+
+
 def test_every_row_is_written_or_a_dead_letter(spark: SparkSession, journal: Any) -> None:
     async def post(id: int, name: str) -> object:
         journal.write("post", id, name)
@@ -106,6 +117,10 @@ async def write_array(id: pa.Array) -> Any:
     return pd.Series([ValueError() if n % 2 else None for n in id.to_pylist()])
 
 
+async def write_numpy(id: pd.Series) -> Any:
+    return np.array([ValueError() if n % 2 else None for n in id])
+
+
 class WriteAsync(AsyncFunction):
     async def async_invoke(self, value: Any, result_future: Any) -> None:
         if value["id"] % 2:
@@ -114,7 +129,7 @@ class WriteAsync(AsyncFunction):
             result_future.complete(["a", 1, None])
 
 
-KINDS = [refuse_odd, write_row, write_with_answers, write_series, write_array, WriteAsync()]
+KINDS = [refuse_odd, write_row, write_with_answers, write_series, write_array, write_numpy, WriteAsync()]
 
 
 @pytest.mark.parametrize("function", KINDS, ids=lambda one: getattr(one, "__name__", type(one).__name__))

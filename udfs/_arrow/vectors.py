@@ -138,6 +138,37 @@ class VectorCodec:
         return [dict(zip(frame.columns, row, strict=True)) for row in rows]
 
 
+class SinkCodec(VectorCodec):
+    """Takes what a vectorized function of a sink returns; an exception in a list or vector is the error of its row."""
+
+    def decode(self, result: Any, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        """An item for each row.
+
+        Raises:
+            ResultError: exceptions of which nobody can tell whose they are, or calls that were not awaited.
+        """
+        answers = result.tolist() if hasattr(type(result), "tolist") else result  # of pandas, numpy or Arrow
+        if type(answers) not in (list, tuple):
+            check_awaited(self._function, result)
+            return [result] * len(rows)
+        has_errors = any(map(_is_exception, answers))
+        if len(answers) == len(rows):
+            pd: Any = sys.modules.get("pandas")
+            is_series = pd is not None and isinstance(result, pd.Series)
+            return self._in_order(result, rows).tolist() if is_series and has_errors else answers
+        if has_errors:
+            raise ResultError(
+                f"{self._function} returned {len(answers)} answers for {len(rows)} rows, with exceptions among them; "
+                "give one answer for each row"
+            )
+        check_awaited(self._function, answers)
+        return [None] * len(rows)
+
+
+def _is_exception(answer: Any) -> bool:
+    return issubclass(answer if isinstance(answer, type) else type(answer), BaseException)
+
+
 def _vector(vector: Vector, values: Sequence[Any], arrow_type: pa.DataType | None, name: str) -> Any:
     """The vector of one column; of structs a frame has a column for each field, as in pandas_udf."""
     if vector is Vector.ARRAY:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,10 +13,9 @@ from .._arrow.rows import capture_type
 from .._arrow.sizes import estimated_size, fixed_size, size_estimate
 from .._arrow.stored_results import StoredResultCodec, type_text
 from .._arrow.validation import validator
-from .._arrow.vectors import VectorCodec
+from .._arrow.vectors import SinkCodec, VectorCodec
 from .._calls.invokers import with_own_arguments
 from .._coordination.client import CoordinatorConfig
-from .._errors.exceptions import ResultError
 from .._errors.type_mismatch import check_awaited
 from .._functions.key_names import check_key_name, defaults_of, key_name
 from .._functions.side_outputs import SideRecord
@@ -195,40 +193,10 @@ class SinkPlan(FunctionPlan):
         return self._keys_of_type(f"sink {self.micro_batch()}".rstrip())
 
     def vector_codec(self, names: Sequence[str], arrow_types: Sequence[Any]) -> VectorCodec:
-        return _SinkCodec(self.spec.name, self.spec.vectors, names, arrow_types, None)
+        return SinkCodec(self.spec.name, self.spec.vectors, names, arrow_types, None)
 
 
 def _acknowledged(function: str, result: Any) -> bool:
     """What is kept of a result. Raises ResultError for a coroutine that was not awaited, and for an exception."""
     check_awaited(function, result)
     return True
-
-
-def _is_exception(answer: Any) -> bool:
-    return issubclass(answer if isinstance(answer, type) else type(answer), BaseException)
-
-
-class _SinkCodec(VectorCodec):
-    """Takes whatever a vectorized function returns. An exception in a list or a Series is the error of its row."""
-
-    def decode(self, result: Any, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
-        """An item for each row.
-
-        Raises:
-            ResultError: exceptions of which nobody can tell whose they are.
-        """
-        pd: Any = sys.modules.get("pandas")
-        is_series = pd is not None and isinstance(result, pd.Series)
-        if not is_series and type(result) not in (list, tuple):
-            check_awaited(self._function, result)
-            return [result] * len(rows)
-        answers = result.tolist() if is_series else list(result)
-        has_errors = any(map(_is_exception, answers))
-        if len(answers) == len(rows):
-            return self._in_order(result, rows).tolist() if is_series and has_errors else answers
-        if has_errors:
-            raise ResultError(
-                f"{self._function} returned {len(answers)} answers for {len(rows)} rows, with exceptions among them; "
-                "give one answer for each row"
-            )
-        return [None] * len(rows)
