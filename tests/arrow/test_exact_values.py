@@ -56,6 +56,8 @@ def test_nanoseconds_in_a_vector_are_refused(values: list[str], returns: str, ma
 def test_an_array_of_nanoseconds_is_no_array_of_numbers(dtype: str) -> None:
     with pytest.raises(ResultError, match=r"\((datetime|timedelta)64\) in field '\[\]': declared int64"):
         validator("f", pa.list_(pa.int64()))(np.array([5], dtype=dtype))
+    with pytest.raises(ResultError, match=r"\((datetime|timedelta)64\) in field '\[\]\[\]': declared int64"):
+        validator("f", pa.list_(pa.list_(pa.int64())))(np.array([[5]], dtype=dtype))
 
 
 def test_the_microseconds_of_an_offset_count() -> None:

@@ -198,8 +198,8 @@ def _list(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
         if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
             items = value.tolist()
             # Of times that are finer than microseconds, numpy makes plain numbers.
-            is_finer = value.dtype.kind in "mM" and isinstance(items, list) and int in map(type, items)
-            value = list(value) if is_finer else items
+            is_time = value.dtype.kind in "mM" and isinstance(items, list)
+            value = list(value) if is_time and (value.ndim > 1 or int in map(type, items)) else items
         if not isinstance(value, (list, tuple)):
             raise TypeMismatchError(path, value, "declared array (give a list)")
         # An embedding is not checked item by item: no number in it is larger than the length of the vector.
