@@ -214,7 +214,8 @@ class SlotPool:
     @property
     def in_flight(self) -> int:
         """How many calls the slots wait for."""
-        return self._active - (self._leader is not None)
+        leader = self._leader  # it has no call; once it has retired it is not active either
+        return self._active - (leader is not None and not leader.abandoned)
 
     @property
     def oldest(self) -> float:
