@@ -1,4 +1,4 @@
-"""How many calls are in flight is true in every turn of the event loop: a task's share of the job's calls rests on it."""
+"""How many calls are in flight is true in every turn of the loop: a task's share of the job's calls rests on it."""
 
 from __future__ import annotations
 
