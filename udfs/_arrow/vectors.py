@@ -147,15 +147,16 @@ class SinkCodec(VectorCodec):
         Raises:
             ResultError: exceptions of which nobody can tell whose they are, or calls that were not awaited.
         """
-        answers = result.tolist() if hasattr(type(result), "tolist") else result  # of pandas, numpy or Arrow
+        answers: Any = result.tolist() if hasattr(type(result), "tolist") else result  # of pandas, numpy or Arrow
         if type(answers) not in (list, tuple):
             check_awaited(self._function, result)
             return [result] * len(rows)
         has_errors = any(map(_is_exception, answers))
         if len(answers) == len(rows):
             pd: Any = sys.modules.get("pandas")
-            is_series = pd is not None and isinstance(result, pd.Series)
-            return self._in_order(result, rows).tolist() if is_series and has_errors else answers
+            if has_errors and pd is not None and isinstance(result, pd.Series):
+                answers = self._in_order(result, rows).tolist()
+            return answers  # type: ignore[no-any-return]
         if has_errors:
             raise ResultError(
                 f"{self._function} returned {len(answers)} answers for {len(rows)} rows, with exceptions among them; "

@@ -315,7 +315,7 @@ class Calls:
             slot.call = row.slot = None
             row.is_over = True
             if slot.costs is not None:
-                service.settle(slot, row, (result,), None, is_cut=False)
+                service.spending.settle(slot, row, (result,), None, is_cut=False)
             if slot.has_asked:
                 service.ended(slot, None, now)
                 if service.held_failures is not None:
@@ -363,7 +363,7 @@ class Calls:
             part.slot = None
         if slot.costs is not None or slot.state.spent:
             seen_results = results if results is None else [self._invoker.seen_by_settle(one) for one in results]
-            self.service.settle(slot, call, seen_results, error, is_cut=False)
+            self.service.spending.settle(slot, call, seen_results, error, is_cut=False)
         seen = error if results is None or len(call.rows) == 1 else usual_error(results)
         if slot.has_asked or seen is not None:
             self._report_end(slot, seen)
@@ -773,7 +773,7 @@ class Calls:
                 whole.slot = None
                 self.attempt_deadlines.stop(whole)
             if slot.costs is not None or slot.state.spent:
-                self.service.settle(slot, whole, None, _NO_ANSWER, is_cut=True)
+                self.service.spending.settle(slot, whole, None, _NO_ANSWER, is_cut=True)
             slot.call = None
             self.pool.abandon(slot)
             self._report_end(slot, _NO_ANSWER)
@@ -822,7 +822,7 @@ class Calls:
         self.counts.abandon(self._open_calls())
         for slot in self.pool.at_work:
             if slot.call is not None and (slot.costs is not None or slot.state.spent):
-                self.service.settle(slot, slot.call, None, _NO_ANSWER, is_cut=True)
+                self.service.spending.settle(slot, slot.call, None, _NO_ANSWER, is_cut=True)
             slot.call = None
 
     def _open_calls(self) -> list[Call]:

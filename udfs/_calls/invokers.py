@@ -340,6 +340,14 @@ class Settlement:
         self._settles = settles
         self._row = (lambda *row: row) if spec.takes_mapping else of_row(lambda *row: row, spec)
 
+    @property
+    def is_needed(self) -> bool:
+        return any(map(callable, self._settles))
+
+    def has(self, place: int) -> bool:
+        """Whether the rate limit or budget in this place has a `settle`."""
+        return self._settles[place] is not None
+
     def of(self, place: int, values: Sequence[Any], outcomes: Sequence[Any]) -> float:
         """What an attempt did cost, given what each of its rows came to: a result, or an exception.
 

@@ -16,22 +16,21 @@ from .._coordination.client import Coordinator, PeriodicTask, TaskIdentity, Task
 from .._coordination.health import SharedHealth
 from .._coordination.permits import SharedPermits
 from .._coordination.share import CapacityShare
-from .._errors.exceptions import AsyncUDFError, BudgetSpentError, FatalError
+from .._errors.exceptions import FatalError
 from .._errors.records import error_text
 from .._functions.signature import FunctionSpec
 from .._metrics.time_account import State
-from .._policies.budget import CALLS, Budget, TaskBudget, budget_label
+from .._policies.budget import TaskBudget
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import AdaptiveCapacity, CapacityPolicy
-from .._policies.options import OnSpent, Options
+from .._policies.options import Options
 from .._policies.rate_limit import ROUNDING, Bucket, RateLimit, Scope
-from .._stores.ledgers import keeps_ledgers, ledger_of
-from .._text.figures import amount_
+from .._stores.ledgers import ledger_of
 from .breaker import BreakerGate, HeldFailures
-from .gates import AdaptiveGate, BudgetGate, FailureBudget, Gate, PermitGate, RefusalGate, SharedAmount, ShareGate
-from .invokers import Settlement
+from .gates import AdaptiveGate, FailureBudget, Gate, PermitGate, RefusalGate, ShareGate
 from .row import Call
 from .slots import CallingOperator, CallSlot, SlotPool
+from .spending import Spending
 
 Shared = TypeVar("Shared", bound=PeriodicTask)
 logger = logging.getLogger("asyncudf")
@@ -40,7 +39,7 @@ logger = logging.getLogger("asyncudf")
 class Service:
     """The service behind one function, as one task knows it: its limits, its refusals, its circuit breaker.
 
-    An attempt asks it by `try_begin`, and its end is told by `ended`. Then it asks each of its gates.
+    `try_begin` asks each of its gates whether an attempt may begin; `ended` tells each how the attempt has ended.
 
     Args:
         costs: of each attempt, in permits of each rate limit, and then of each budget; None if each call has costs of
@@ -53,6 +52,7 @@ class Service:
         closed_by: the gate that has turned a call away; no other call asks until `wake`.
         held_failures: failed calls that may be excused; None: there is no breaker.
         failures: the budget of `max_failures`; None: there is none.
+        spending: what attempts reserve, and do cost.
         failed: how many attempts have ended with an error.
         attempts: how many have ended, of those that count for the breaker.
     """
@@ -80,11 +80,6 @@ class Service:
         self._options = options
         self._pool = pool
         self._costs = costs
-        self._spending: list[BudgetGate] = []  # of the budgets
-        settles = [limit.settle for limit in options.rate_limit] + [budget.settle for budget in options.budgets]
-        self._settles = [*map(callable, settles)]
-        self._settlement = Settlement(settles, spec)
-        self._warned: set[str] = set()
         self._identity = identity
         self._counters = operator.counters
         self._clock = operator.counters.clock
@@ -98,6 +93,7 @@ class Service:
         self.failures = None if options.max_failures is None else FailureBudget(operator, options)
         self._refusals = RefusalGate(operator, options, pool)
         self.refusal_of = self._refusals.refusal_of
+        self.spending = Spending(operator, options, costs, spec, lambda error: self.refusal_of(error) is not None)
         self.held_failures: HeldFailures | None = None
         self._breaker: BreakerGate | None = None
         if options.breaker is not None:
@@ -147,7 +143,7 @@ class Service:
         if (total := options.job_capacity) is not None:
             gates.append(ShareGate(self._pool, lambda: total, lambda: None))
         for budget in options.budgets:
-            gates.append(self._budget_gate(budget, TaskBudget(budget.amount, is_settled=budget.is_settled)))
+            gates.append(self.spending.gate(budget, TaskBudget(budget.amount, is_settled=budget.is_settled)))
         if options.rate_limit:
             gates.append(
                 PermitGate(
@@ -159,41 +155,6 @@ class Service:
             )
         return gates
 
-    def _budget_gate(self, budget: Budget, amount: SharedAmount) -> BudgetGate:
-        place = len(self._options.rate_limit) + len(self._spending)
-        error_of, ends_task = partial(self._spent_error, budget), self._options.on_spent is OnSpent.RAISE
-        gate = BudgetGate(amount, budget, place, self._costs, error_of, ends_task=ends_task)
-        self._spending.append(gate)
-        return gate
-
-    def _spent_error(self, budget: Budget, spent: float, need: float) -> AsyncUDFError:
-        options, name = self._options, self._operator.name
-        is_fatal = options.on_spent is OnSpent.RAISE
-        kept = "The store keeps" if options.store is not None else "A store= keeps"
-        if options.max_calls is not None and budget == Budget(options.max_calls, CALLS):
-            text = (
-                f"{name} has made the {options.max_calls:,} calls that max_calls= allows in one query, and there are "
-                f"rows left. {kept} results that are paid for; asyncudf.dry_run(df) shows how many calls a query makes"
-            )
-            option = "max_calls"
-        else:
-            text = (
-                f"{name} has spent {amount_(spent)} of its budget of {budget_label(budget)}, and the next call "
-                f"may cost {amount_(need)}. {self._counters.rows_done:,} rows of this task are done, and there "
-                f"are rows left. {kept} results that are paid for"
-            )
-            if budget.name is None or not keeps_ledgers(options.store):
-                text += ". Give the budget a name= and the function a disk or Redis store, and the next run"
-            else:
-                text += ", and what was spent: the next run, with a larger amount of this budget,"
-            text += " goes on where this one has ended"
-            option = "budget"
-        if not is_fatal:
-            return BudgetSpentError(text)
-        error = FatalError(text)
-        error.option = option
-        return error
-
     def _shared_gates(
         self,
         identity: TaskIdentity,
@@ -203,12 +164,12 @@ class Service:
     ) -> list[Gate]:
         """The gates of a task that shares its limits with others."""
 
-        def running(shared: Shared) -> Shared:
+        def owned(shared: Shared) -> Shared:
             stack.push_async_callback(shared.close)
             return shared
 
         operator, options, gates = self._operator, self._options, list[Gate]()
-        query, names, wake = identity.query, identity.config, self.wake
+        query, config, wake = identity.query, identity.config, self.wake
         link = TaskLink(coordinator, identity.task, wake, operator.fail)
 
         def health_changed() -> None:
@@ -217,13 +178,13 @@ class Service:
 
         # The breaker is of one query: the next one tries a service that this one has given up.
         news = dataclasses.replace(link, wake=health_changed)
-        self.share(running(SharedHealth(news, query, options.breaker)))
+        self.share(owned(SharedHealth(news, query, options.breaker)))
         if (total := options.job_capacity) is not None:
             demand = lambda: (self._pool.in_flight, operator.wanted_calls())  # noqa: E731
-            share = running(CapacityShare(link, names.share(total), total, demand))
+            share = owned(CapacityShare(link, config.share(total), total, demand))
             gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
         budgets: list[tuple[str, Gate]] = []
-        for budget, name, ledger in zip(options.budgets, names.amounts(options.budgets, query), ledgers, strict=True):
+        for budget, name, ledger in zip(options.budgets, config.amounts(options.budgets, query), ledgers, strict=True):
             is_named = budget.name is not None  # then it is that of all who use the name
             keys = [link.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
             amount = SharedBudget(
@@ -234,16 +195,16 @@ class Service:
                 ledger=ledger,
                 keep=KEEP_NAMED if is_named else KEEP_CALLS,
             )
-            budgets.append((name, self._budget_gate(budget, running(amount))))
+            budgets.append((name, self.spending.gate(budget, owned(amount))))
         # In one order in all functions: a task keeps what it has got of one budget while it waits for the next.
         gates += [gate for _, gate in sorted(budgets, key=lambda one: one[0])]
         if limits := options.rate_limit:
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
             own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
-            shared = (places, running(SharedPermits(link, names.rates(limits)))) if places else None
+            shared = (places, owned(SharedPermits(link, config.rates(limits)))) if places else None
             gates.append(PermitGate(limits, self._costs, own, shared))
         if (failures := self.failures) is not None:
-            failures.tally = running(SharedFailures(link, query, identity.part, failures.budget, failures.spent))
+            failures.tally = owned(SharedFailures(link, query, identity.part, failures.budget, failures.spent))
         return gates
 
     def share(self, shared: SharedHealth) -> None:
@@ -260,8 +221,8 @@ class Service:
         self._on_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
         limits = [limit for gate in gates for limit in gate.limits]
         self._counters.totals.limit_seconds.update(dict.fromkeys(limits, 0.0))
-        self._permits = next((gate for gate in gates if isinstance(gate, PermitGate)), None)
-        self._is_settled = any(self._settles) or any(gate.amount.is_settled for gate in self._spending)
+        self.spending.permits = next((gate for gate in gates if isinstance(gate, PermitGate)), None)
+        self._is_settled = self.spending.is_settled
         self._has_limits = bool(gates) or self._breaker is not None or self._refusals.shared is not None
         self.is_free = not self._has_limits
 
@@ -279,19 +240,10 @@ class Service:
         for began in self._on_begin:
             began(slot, call, now)
         if self._is_settled:
-            slot.costs = self._reserved_by(call)
+            slot.costs = self.spending.reserved(call)
         if not self._has_limits and self._refusals.throttle.is_free(now):
             self.is_free, self._not_refused_before = True, self._not_refused
         return True
-
-    def _reserved_by(self, call: Call) -> Sequence[float]:
-        """The costs of an attempt that has begun, as they were reserved."""
-        costs = call.trouble.costs if self._costs is None else self._costs
-        assert costs is not None
-        if any(gate.learns for gate in self._spending):
-            first = len(self._options.rate_limit)
-            costs = [*costs[:first], *(gate.need(call) for gate in self._spending)]
-        return costs
 
     def _close(self, gate: Gate, seconds: float | None, now: float) -> None:
         self.closed_by, self._since = gate, now
@@ -361,102 +313,6 @@ class Service:
             if self._refusals.for_good.is_counting and self.outcome_of(error) is CallOutcome.ANSWERED:
                 self._refusals.accepted(now)
 
-    def settle(
-        self, slot: CallSlot, call: Call, results: Sequence[Any] | None, error: BaseException | None, *, is_cut: bool
-    ) -> None:
-        """Replace what an attempt has reserved by what it did cost.
-
-        Args:
-            results: of each row, as the function returned them; an exception where a row has one.
-            error: of the attempt, if it has no results.
-            is_cut: nobody has waited for its end, so nobody knows what it costs.
-        """
-        costs, said = slot.costs, slot.state.spent
-        slot.costs = slot.state.spent = None
-        spent = dict(said or {})
-        if costs is not None:
-            outcomes = [error] * len(call.rows) if results is None else results
-            is_refused = error is not None and self.refusal_of(error) is not None
-            self._settle(call, costs, spent, outcomes, is_cut=is_cut, is_refused=is_refused)
-        totals = self._counters.totals
-        for unit, cost in spent.items():
-            totals.spent[unit] = totals.spent.get(unit, 0.0) + cost
-            totals.spent_squares[unit] = totals.spent_squares.get(unit, 0.0) + cost * cost
-
-    def _settle(
-        self,
-        call: Call,
-        costs: Sequence[float],
-        spent: dict[str, float],
-        outcomes: Sequence[Any],
-        *,
-        is_cut: bool,
-        is_refused: bool,
-    ) -> None:
-        """Settle limits and budgets; `spent` has what the function has said, and gets what the attempt did cost."""
-        said = dict(spent)
-        first = len(self._options.rate_limit)
-        for place in [place for place in range(first) if self._settles[place]]:
-            used = costs[place] if is_cut else self._cost_of(place, call, outcomes, costs[place])
-            assert self._permits is not None
-            self._permits.settle(place, costs[place], used, self._clock())
-        for number, (gate, budget) in enumerate(zip(self._spending, self._options.budgets, strict=True)):
-            place, own = first + number, said.get(budget.unit)
-            if not gate.amount.is_settled:
-                continue
-            if is_cut:
-                cost = max(costs[place], own or 0.0)
-            elif self._settles[place]:
-                cost = self._cost_of(place, call, outcomes, costs[place]) + (own or 0.0)
-            else:
-                cost = own if own is not None else 0.0 if is_refused else costs[place]
-                if own is None and budget.learns and not isinstance(outcomes[0], BaseException):
-                    self._warn_of_silence(budget)
-            if cost > costs[place] * 1.001 and not budget.learns:
-                self._warn_of_more(budget, cost, costs[place], len(call.rows))
-            gate.settle(costs[place], cost)
-            spent[budget.unit] = cost
-
-    def _warn_of_silence(self, budget: Budget) -> None:
-        self._warn_once(
-            "%s has given a result and not said what it cost of its budget of %s: call context.spend(amount, %r), "
-            "or give reserve=. Until a task knows a cost, it makes one call at a time",
-            self._operator.name,
-            budget_label(budget),
-            budget.unit,
-        )
-
-    def _warn_of_more(self, budget: Budget, cost: float, reserved: float, rows: int) -> None:
-        self._warn_once(
-            "a call of %s did cost %s %s and had reserved %s: the budget of %s may be passed. Let reserve= be what "
-            "a call may cost at most%s",
-            self._operator.name,
-            amount_(cost),
-            budget.unit,
-            amount_(reserved),
-            budget_label(budget),
-            "" if rows == 1 else "; a number is for all rows of a call, a function of the arguments for each",
-        )
-
-    def _warn_once(self, text: str, *values: Any) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            logger.warning(text, *values)
-
-    def _cost_of(self, place: int, call: Call, outcomes: Sequence[Any], reserved: float) -> float:
-        """What an attempt did cost by `settle`; what it had reserved if that cannot be told."""
-        try:
-            return self._settlement.of(place, call.values, outcomes)
-        except FatalError as error:
-            self._operator.fail(error)
-        except BaseException as error:  # code of the user's
-            self._warn_once(
-                "settle of %s raised %s: such calls count with what they had reserved",
-                self._operator.name,
-                error_text(error, self._options.redact),
-            )
-        return reserved
-
     def unsatisfied(self, now: float) -> None:
         """An attempt has a result that is not good enough; it was not refused."""
         self._others += 1
@@ -471,7 +327,7 @@ class Service:
 
     @property
     def has_rate_limit(self) -> bool:
-        return self._permits is not None
+        return self.spending.permits is not None
 
     @property
     def is_broken(self) -> bool:
