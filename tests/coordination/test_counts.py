@@ -40,9 +40,8 @@ def test_the_last_failures_spend_the_budget(server: Server, turns: int) -> None:
     asyncio.run(job())
 
 
-def test_failures_that_were_cut_off_are_told_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_that_were_cut_off_are_told_again(server: Server) -> None:
     """The task ends while its connection hangs: what it was about to tell is told by the next one."""
-    monkeypatch.setattr("asyncudf._coordination.client.LAST_MESSAGE_WITHIN", 0.01)
 
     async def job() -> None:
         heard: list[Failures] = []
@@ -81,9 +80,8 @@ def test_who_is_gone_is_not_waited_for_twice(server: Server) -> None:
     asyncio.run(job())
 
 
-def test_what_was_seen_of_a_service_and_cut_off_is_told_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_seen_of_a_service_and_cut_off_is_told_again(server: Server) -> None:
     """Failures and the pause: another task hears of both."""
-    monkeypatch.setattr("asyncudf._coordination.client.LAST_MESSAGE_WITHIN", 0.01)
 
     async def job() -> None:
         options = CircuitBreaker(window=2)
