@@ -20,7 +20,7 @@ from .._errors.type_mismatch import check_awaited
 from .._functions.key_names import check_key_name, defaults_of, key_name
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec, batch_rows
-from .._policies.options import ExtraFields, OnError, Options
+from .._policies.options import OnError, Options
 from .._stores.keys import ResultKeys
 
 
@@ -31,14 +31,11 @@ class FunctionPlan:
     Args:
         declared: the Arrow type of one result; None if it is not declared.
         coordinator: where tasks agree on limits of the whole job; None where there are no such limits.
-        keeps_results: a result that has all and only its fields is checked, and stays the object that the function
-            returned.
     """
 
     spec: FunctionSpec
     options: Options
     declared: Any
-    keeps_results: bool = False
     coordinator: CoordinatorConfig | None = None
 
     # Made and checked on the driver, so a type that Arrow does not know is an error of the query and not of a row.
@@ -62,11 +59,11 @@ class FunctionPlan:
             return estimated_size
         weigh = size_estimate(self.declared)
         # Error records, dead letters and objects that are not converted are not of the declared type.
-        has_others = self.captures or self.options.writes_dead_letters or self.keeps_results
+        has_others = self.captures or self.options.writes_dead_letters or not self.converts
         return estimated_size if has_others and weigh is not None else weigh
 
     def size_in_queue(self) -> tuple[int, Callable[[Any], int] | None]:
-        """The bytes that each result has in a queue, and a function that estimates what it has beside them."""
+        """The bytes that all results have in a queue, and what estimates the rest of one, if there is a rest."""
         if (weigh := self.weigh) is not None:
             return 0, weigh
         if self.captures:
@@ -88,15 +85,11 @@ class FunctionPlan:
     @property
     def converts(self) -> bool:
         """Whether a result becomes a value that Arrow takes; else it stays the object that the function returned."""
-        # A store gives back values that Arrow takes. So results are such values from the start: nobody may see whether
-        # a result was stored.
-        stays = self.keeps_results and self.options.extra_fields is ExtraFields.ERROR and self.options.store is None
-        return self.declared is not None and not stays
+        return self.declared is not None
 
     def result_validator(self) -> Callable[[Any], Any]:
         """Validates a result against the declared type, and wraps it if errors are captured."""
-        validate = self._validator() if self.converts else _checked(self._validator())
-        return _captured(validate) if self.captures else validate
+        return _captured(self._validator()) if self.captures else self._validator()
 
     def _validator(self) -> Callable[[Any], Any]:
         name = self.spec.name
@@ -151,14 +144,6 @@ def _size_of_error(captured: Any) -> int:
 
 def _size_of_letter(result: Any) -> int:
     return estimated_size(result) if type(result) is SideRecord else 0
-
-
-def _checked(validate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        validate(value)
-        return value
-
-    return check
 
 
 def _captured(validate: Callable[[Any], Any]) -> Callable[[Any], Any]:

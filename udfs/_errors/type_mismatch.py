@@ -65,13 +65,14 @@ def uncheckable(value: Any, arrow_type: Any, error: Exception) -> TypeMismatchEr
     )
 
 
-def check_awaited(function: str, result: Any) -> None:
-    """Raises ResultError for a result that is, or holds, an exception or a value that was never awaited."""
+def check_awaited(function: str, result: Any) -> Any:
+    """The result; raises ResultError if it is, or holds, an exception or a value that was never awaited."""
     if type(result) in PLAIN:
-        return
+        return result
     for value in _inside(result) if type(result) in CONTAINERS else (result,):
         if _mistake_in(value) is not None:
             raise mismatch_error(function, TypeMismatchError("", value, ""), result)
+    return result
 
 
 def _mistake_in(value: Any) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import datetime
 import itertools
 import random
@@ -21,13 +20,14 @@ from .._arrow.rows import reader, values_of
 from .._arrow.validation import in_utc, validator
 from .._chain.chain import Chain, SourceReader
 from .._chain.environment import TaskEnvironment
+from .._chain.function_plan import FunctionPlan
 from .._chain.plan import ChainPlan
 from .._chain.sinks import ArrowSinks, OutputSink, ResultPlan, SideOutputValidators
 from .._errors.exceptions import OptionError, ResultError
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
 from .._operators.input import InputElement
 from .._operators.outputs import Output
-from .._policies.options import CallOptions, OutputMode
+from .._policies.options import CallOptions, ExtraFields, OutputMode
 from .._spark.coordinators import without_coordinator
 from .._spark.evaluations import ChainTask, StreamSource
 from .._spark.planner import plan_function_offline, rows_node
@@ -137,11 +137,33 @@ class ListOutput(Output):
         self.everything.append(marker)
 
 
+class _KitPlan(FunctionPlan):
+    """A test compares with what its function returned: a result is checked, and stays this object."""
+
+    @property
+    def converts(self) -> bool:
+        # A store gives back values that Arrow takes. So results are such values from the start: nobody may see whether
+        # a result was stored.
+        is_changed = self.options.extra_fields is not ExtraFields.ERROR or self.options.store is not None
+        return super().converts and is_changed
+
+    def _validator(self) -> Callable[[Any], Any]:
+        validate = super()._validator()
+        if self.converts:
+            return validate
+
+        def check(value: Any) -> Any:
+            validate(value)
+            return value
+
+        return check
+
+
 def chain_of(udf: AsyncUDF[..., Any], output: ListOutput, loop: asyncio.AbstractEventLoop) -> Chain:
     """The chain of a function as Spark runs it; its results are checked, and stay what the function returned."""
-    # keeps_results: a test compares with what its function returned, not with the value that Arrow takes for it.
     # Random(0): every run is the same, jitter included.
-    plan = dataclasses.replace(plan_function_offline(udf.spec, udf.options, udf.returns), keeps_results=True)
+    checked = plan_function_offline(udf.spec, udf.options, udf.returns)
+    plan = _KitPlan(checked.spec, checked.options, checked.declared, checked.coordinator)
     if plan.converts and has_objects(plan.written):
         output.read = reader(plan.written)
     names = udf.spec.parameters
