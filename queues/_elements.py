@@ -27,7 +27,7 @@ class StreamRecord(NamedTuple):
         """The record of a result: another value, the same timestamp and origin."""
         return new_record(StreamRecord, (value, self.timestamp, self.origin))
 
-    # Tuples would equal any tuple of the same content, a watermark a latency marker.
+    # Tuples would equal any tuple of the same content, also a record a latency marker.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StreamRecord) and self[:2] == other[:2]
 
@@ -95,6 +95,6 @@ class LatencyMarker(NamedTuple):
 
 
 # A record, or a plain tuple of the same: whole batches come as these, and most rows never need to be more.
-Row = StreamRecord | tuple[Any, int | None, Any]
+AnyRecord = StreamRecord | tuple[Any, int | None, Any]
 StreamElement = StreamRecord | Watermark | WatermarkStatus | LatencyMarker
 ELEMENT_TYPES: Final = (StreamRecord, Watermark, WatermarkStatus, LatencyMarker)

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from ._elements import (
     ELEMENT_TYPES,
+    AnyRecord,
     LatencyMarker,
-    Row,
     StreamElement,
     StreamRecord,
     Watermark,
@@ -37,7 +37,7 @@ class Output(Protocol):
 class Memory(Protocol):
     """Counts the bytes that the entries of a queue hold. Each entry releases in the end what it has held."""
 
-    def hold_row(self, record: Row, /) -> int:
+    def hold_row(self, record: AnyRecord, /) -> int:
         """Count a row that enters the queue; returns its bytes."""
         ...
 
@@ -125,10 +125,10 @@ class RecordEntry(Entry):
             output.collect(new_record(StreamRecord, (result, timestamp, origin)))
 
 
-def _collecting(output: Any) -> Callable[[Row, Any], None]:
+def _collecting(output: Any) -> Callable[[AnyRecord, Any], None]:
     """What sends the only result of a record to `output`."""
 
-    def collect_result(record: Row, result: Any) -> None:
+    def collect_result(record: AnyRecord, result: Any) -> None:
         output.collect(new_record(StreamRecord, (result, record[1], record[2])))
 
     # The package's outputs have one that makes no record of the result.
@@ -152,13 +152,18 @@ class _MarkerEntry(Entry):
         """Nothing to do: a marker has no results."""
 
     def emit(self, output: Output) -> None:
-        match self._element:
-            case Watermark() as watermark:
-                output.emit_watermark(watermark)
-            case WatermarkStatus() as status:
-                output.emit_watermark_status(status)
-            case LatencyMarker() as marker:
-                output.emit_latency_marker(marker)
+        emit_marker(output, self._element)
+
+
+def emit_marker(output: Output, marker: StreamElement) -> None:
+    """Call the output's method for this kind of marker."""
+    match marker:
+        case Watermark():
+            output.emit_watermark(marker)
+        case WatermarkStatus():
+            output.emit_watermark_status(marker)
+        case LatencyMarker():
+            output.emit_latency_marker(marker)
 
 
 class StreamElementQueue(ABC):
@@ -216,14 +221,14 @@ class StreamElementQueue(ABC):
         return self.put_record(element) if isinstance(element, StreamRecord) else self.put_marker(element)
 
     @abstractmethod
-    def put_record(self, record: Row) -> Any:
+    def put_record(self, record: AnyRecord) -> Any:
         """Put a record, or a plain tuple of the same; only when there is a place for it."""
 
     @abstractmethod
     def put_marker(self, marker: StreamElement) -> Entry:
         """Put a marker at its place behind the records."""
 
-    def put_completed(self, records: Sequence[Row], results: Sequence[Any]) -> None:
+    def put_completed(self, records: Sequence[AnyRecord], results: Sequence[Any]) -> None:
         """Put records that are complete already, with one result each.
 
         Raises:
@@ -293,7 +298,7 @@ class OrderedStreamElementQueue(StreamElementQueue):
         super().__init__(capacity)
         self.line: deque[Entry] = deque()  # nothing in it was emitted
 
-    def put_record(self, record: Row) -> Any:
+    def put_record(self, record: AnyRecord) -> Any:
         entry = _new_entry(self.entry_class)
         entry.record = record
         entry._finished = None
@@ -377,7 +382,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         self._segments = deque([self._first])
         self._closed = 0  # entries of all segments but the last
 
-    def put_record(self, record: Row) -> Any:
+    def put_record(self, record: AnyRecord) -> Any:
         entry = _new_entry(self.entry_class)
         entry.record = record
         entry._finished = self._last.finished

@@ -29,9 +29,10 @@ from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
 from .._policies.options import Options
 from .._policies.retry import EndedAttempt
+from .deadlines import ROUNDING, Deadlines
 from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
 from .outcomes import CallCounts, ErrorPolicy, ResultChecker, Validate, usual_error
-from .row import NO_TROUBLE, ROUNDING, Batch, Call, Deadlines, JointAttempt, Row, RowSharing, element_of
+from .row import NO_TROUBLE, Batch, Call, JointAttempt, Row, RowSharing, element_of
 from .service import Service
 from .slots import CallingOperator, CallSlot, SlotPool
 

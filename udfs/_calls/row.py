@@ -1,10 +1,9 @@
-"""A row on the way to its results: its place in the queue and its call are one object; deadlines, and shared calls."""
+"""A row on the way to its results: its place in the queue and its call are one object. Rows that share a call."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from asyncudf.queues import StreamRecord
@@ -16,7 +15,7 @@ from .._functions.async_function import Results
 class Trouble:
     """What has kept a call from its results: errors, refusals, waits. Most calls have none, and share `NO_TROUBLE`.
 
-    It has also what else few calls need.
+    It also has all that few calls need.
     """
 
     # uncounted: attempts that retries do not count, as the service was too busy, or dead
@@ -24,7 +23,7 @@ class Trouble:
     # last_error: what the attempt before has ended with, if the function can ask for it: an exception, or a result
     # parked: when the last attempt ended; None while an attempt runs, and before the first
     # idle: seconds since the call has started in which no attempt ran
-    # pauses: for how long all calls had been paused by `parked`, or when the deadline of a follower started
+    # pauses: `Service.paused_seconds` when its deadline was last set or moved
     # ready: when its back-off was over
     # refused: when its first refusal came
     # costs: of one attempt, in permits of each rate limit, where each call has costs of its own
@@ -198,79 +197,6 @@ def element_of(call: Call) -> StreamRecord:
     """What the context of a call shows: its row, or one with the arguments of all its rows."""
     rows = call.rows
     return rows[0].element if len(rows) == 1 else StreamRecord(tuple(call.values))  # type: ignore[return-value]
-
-
-ROUNDING = 1e-9  # seconds
-
-
-class Deadlines:
-    """The deadlines of many calls with one timer. All have the same delay, so they come in the order of their starts.
-
-    Args:
-        clock: seconds.
-        delay: in seconds; None watches nothing.
-        expire: called with each call whose time has passed; must not raise.
-    """
-
-    # A timer for each call would cost a push to the loop's heap and a cancellation. With one delay for all calls the
-    # timer is set for the first deadline, and set anew when it fires. It may fire for a call that is over: that is
-    # cheaper than to move it whenever the first call is over.
-    #
-    # line: the deadline of each call, in the order of the deadlines; calls are put into it and taken out of it directly
-    # timer fires no later than the first deadline
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Callable[[], float],
-        delay: float | None,
-        expire: Callable[[Call], None],
-    ) -> None:
-        self._loop = loop
-        self._clock = clock
-        self._offset = loop.time() - clock()  # of the loop's own time to the clock
-        self._delay = delay
-        self._expire = expire
-        # A dict and not a deque: a call that is over leaves at once, and its results are not kept alive.
-        self.line: dict[Call, float] = {}
-        self.timer: asyncio.TimerHandle | None = None
-        self._context = contextvars.copy_context()
-
-    def start(self, call: Call, now: float) -> float | None:
-        """Start the deadline of a call; returns when it comes, None if there is no limit."""
-        if self._delay is None:
-            return None
-        self.line[call] = when = now + self._delay
-        if self.timer is None:
-            self.watch_for(when)
-        return when
-
-    def stop(self, call: Call) -> float | None:
-        """Stop the deadline of a call; returns when it would have come, if it ran."""
-        return self.line.pop(call, None)
-
-    def close(self) -> None:
-        """Stop all deadlines."""
-        self.line.clear()
-        if self.timer is not None:
-            self.timer.cancel()
-
-    def watch_for(self, when: float) -> None:
-        # Not in the context of the call that happens to be the first.
-        self.timer = self._loop.call_at(when + self._offset, self._fire, context=self._context)
-
-    def _fire(self) -> None:
-        self.timer = None
-        now = self._clock() + ROUNDING  # or the timer could fire just before its time, for ever
-        due = []
-        for call, when in self.line.items():
-            if when > now:
-                self.watch_for(when)
-                break
-            due.append(call)
-        for call in due:  # to expire one call may stop another that is due
-            if self.line.pop(call, None) is not None:
-                self._expire(call)
 
 
 class RowSharing(Protocol):

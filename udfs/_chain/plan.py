@@ -184,7 +184,7 @@ class OperatorFactory(ABC):
 
     @abstractmethod
     def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
     ) -> ChainedOperator:
         """The operator itself."""
 
@@ -263,7 +263,7 @@ class WaitFactory(OperatorFactory):
         return RowSizes(place, size_of_row, result)
 
     def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
     ) -> AsyncWaitOperator:
         plan, codec = self.function_plan, None
         if plan.spec.vectorized:
@@ -297,7 +297,7 @@ class WaitFactory(OperatorFactory):
             counters=counters,
             identity=environment.identity(plan),
             shared_clock=environment.shared_clock,
-            request_batch=request_batch,
+            request_batch=request_rows,
             fail=environment.fail,
         )
 
@@ -329,7 +329,7 @@ class ProcessFactory(OperatorFactory):
         return before.is_mutable(range(len(before.names)))
 
     def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
     ) -> ProcessOperator:
         collector = TimestampedCollector(
             output, validator(self.name, self.group.arrow_type, row=True), environment.fail
@@ -355,7 +355,7 @@ class FilterFactory(OperatorFactory):
         return before.is_mutable(range(len(before.names)))
 
     def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
     ) -> FilterOperator:
         return FilterOperator(output, self.keeps, before.unprojected, self.name, environment.partition, self.redact)
 
@@ -372,7 +372,7 @@ class AssignFactory(OperatorFactory):
         return before.arguments(() if self.position is None else (self.position,))
 
     def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
     ) -> WatermarkOperator:
         of_source = before.is_source  # only bare rows of the source tell their batch; operators do not keep batches
         return WatermarkOperator(
@@ -407,7 +407,7 @@ class WatermarkColumnFactory(OperatorFactory):
         return before.arguments(())
 
     def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
     ) -> WatermarkColumnOperator:
         return WatermarkColumnOperator(output)
 
@@ -428,7 +428,7 @@ class UnionFactory(OperatorFactory):
         return lambda record: StreamRecord(stored(whole(record).value), record.timestamp)
 
     def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_batch: Callable[[], None]
+        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
     ) -> UnionOperator:
         return UnionOperator(output)
 

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
+from asyncudf.queues._queues import emit_marker
 
 from .._errors.records import as_exception
 from .._stored.lookup import Inlet
@@ -16,17 +17,6 @@ from .input import InputBuffer, InputElement
 from .outputs import Downstream, Output
 
 Marker = Watermark | WatermarkStatus | LatencyMarker
-
-
-def emit_marker(output: Output, marker: Marker) -> None:
-    """Call the output's method for this kind of marker."""
-    match marker:
-        case Watermark():
-            output.emit_watermark(marker)
-        case WatermarkStatus():
-            output.emit_watermark_status(marker)
-        case LatencyMarker():
-            output.emit_latency_marker(marker)
 
 
 class Operator(ABC):

@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
+from asyncudf.queues._queues import emit_marker
 
 from .._calls.resources import closing, opening
 from .._errors.exceptions import AsyncUDFError
 from .._errors.records import Redact, shown_input, task_error
 from .._functions.process_function import ProcessContext, ProcessFunction, checked_result
 from .._policies.watermarks import WatermarkGenerator
-from .operator import ChainedOperator, Marker, emit_marker
+from .operator import ChainedOperator, Marker
 from .outputs import Output, TimestampedCollector
 
 
