@@ -242,6 +242,33 @@ def test_a_partition_that_no_attempt_has_done_is_given_up() -> None:
     assert (running["given_up"], later["given_up"]) == (0, 0)
 
 
+def test_a_partition_that_an_attempt_has_done_is_not_given_up_whatever_its_number() -> None:
+    """A speculative copy, attempt 1, failed while attempt 0 succeeded: the run counted as incomplete. A stage that Spark
+    repeats begins with attempt 0 again."""
+    copy_failed = [attempt(0, "failed", 1), attempt(0, "succeeded", 0)]
+    repeated = [attempt(0, "failed", 0), {**attempt(0, "succeeded", 0), "id": "of the repeated stage"}]
+    unproven = [attempt(0, "failed", 1), {**attempt(0, "succeeded", 0), "awaits_proof": True}]
+    for told in (copy_failed, repeated, unproven):
+        for order in permutations(told):
+            assert run_of(*order).to_plain()[0]["given_up"] == 0
+    run = run_of(*unproven)
+    run.mark_failed({(1, 0, 0)})
+    assert [run.to_plain()[0]["given_up"] for _ in range(2)] == [1, 1]
+
+
+def test_a_look_changes_nothing() -> None:
+    """Those that run are added to a copy, of every field."""
+    run = run_of(message(1), message(2, "failed"))
+    before = rounded(run)
+    run.add(attempt(3, "running", 0, stage=2))
+    run.add({**attempt(4, "failed", 0, stage=2), "awaits_proof": True})
+    first = rounded(run)
+    assert rounded(run) == first
+    run._running.clear()
+    run._unsure.clear()
+    assert rounded(run) == before
+
+
 def test_the_waits_for_a_limit_add_up() -> None:
     """Over the tasks that have begun with it; one without a limit has none."""
     first, second, other = message(1), message(2), message(3)

@@ -235,6 +235,11 @@ class FunctionMetrics:
         for name, kind in _STORED:
             mine[name] = kind.add(mine[name], more[name])
 
+    def __copy__(self) -> FunctionMetrics:
+        other = FunctionMetrics()
+        other.merge(self)
+        return other
+
     def to_plain(self) -> dict[str, Any]:
         """As plain values, for JSON; `from_plain` makes the same of them."""
         values = vars(self)

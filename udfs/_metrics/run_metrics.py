@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from copy import copy
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -14,7 +15,6 @@ DETAILED = 200  # tasks of a function that are shown one by one
 UNSURE = 1000  # tasks that are lost, or unproven; beyond these the first ones stay as they are
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TaskAttempt = tuple[int, int, int]  # its stage, its partition, and which attempt it was
-_Partition = tuple[int, int]  # its stage, its number
 IN_VAIN = ("failed", "lost")  # ends of a task whose results Spark does not use
 
 
@@ -52,7 +52,8 @@ class _Function:
     """What is known of one use of a function."""
 
     # A part is in `totals` or `in_vain` once its task has ended, and in `details` as long as it is among the longest.
-    # failed, retried: partitions of which a task failed, and of which a later attempt did not, as far as it is known
+    # failed, done: partitions of the last stage of which an attempt failed, and of which one did not. With speculation,
+    # and when Spark repeats a stage, the number of an attempt does not say which of them came last.
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         self.about = about
@@ -60,8 +61,9 @@ class _Function:
         self.in_vain = FunctionMetrics()
         self.states: Counter[str] = Counter()
         self.stages: set[int] = set()
-        self.failed: set[_Partition] = set()
-        self.retried: set[_Partition] = set()
+        self.last_stage = -1
+        self.failed: set[int] = set()
+        self.done: set[int] = set()
         self.details: list[_Part] = []
         self.left_out = 0
         self.running_rows, self.running_calls = 0, 0.0
@@ -77,32 +79,26 @@ class _Function:
             del self.details[DETAILED:]
 
     def _note(self, part: _Part) -> None:
-        status, where = part.task["status"], (part.task["stage"], part.task["partition"])
+        stage, partition, status = (part.task[name] for name in ("stage", "partition", "status"))
         self.states[status] += 1
-        self.stages.add(part.task["stage"])
-        if status == "failed":
-            self.failed.add(where)
-        elif status not in IN_VAIN and part.task["attempt"]:
-            self.retried.add(where)
+        self.stages.add(stage)
+        if stage > self.last_stage:
+            self.last_stage, self.failed, self.done = stage, set(), set()
+        if stage == self.last_stage and status != "lost":
+            (self.failed if status == "failed" else self.done).add(partition)
         self.began = min(self.began, part.task["began"])
         self.ended = max(self.ended, part.task["began"] + part.metrics.seconds)
 
     def with_running(self, parts: list[_Part]) -> _Function:
         """A copy in which those that still run are counted as they are now."""
-        copy = _Function(self.about)
-        copy.totals.merge(self.totals)
-        copy.in_vain.merge(self.in_vain)
-        copy.states.update(self.states)
-        copy.stages.update(self.stages)
-        copy.failed.update(self.failed)
-        copy.retried.update(self.retried)
-        copy.details, copy.left_out, copy.began, copy.ended = [*self.details], self.left_out, self.began, self.ended
+        both = _Function(self.about)
+        vars(both).update({name: copy(value) for name, value in vars(self).items()})
         for part in parts:
-            copy.add(part)
+            both.add(part)
             if part.task["status"] == "running":
-                copy.running_rows += part.metrics.rows
-                copy.running_calls += part.timeline[-1][2] if part.timeline else 0
-        return copy
+                both.running_rows += part.metrics.rows
+                both.running_calls += part.timeline[-1][2] if part.timeline else 0
+        return both
 
     def to_plain(self, label: str, *, with_tasks: bool) -> dict[str, Any]:
         details = sorted(self.details, key=lambda part: -part.metrics.seconds) if with_tasks else []
@@ -113,7 +109,7 @@ class _Function:
             "entry_point": self.about["entry_point"],
             "options": dict(self.about["options"]),
             "tasks": {status: self.states[status] for status in ("succeeded", "stopped", "running", *IN_VAIN)},
-            "given_up": sum(stage == max(self.stages) for stage, _ in self.failed - self.retried),
+            "given_up": len(self.failed - self.done),
             "running": {"rows": self.running_rows, "in_flight": round(self.running_calls)},
             "stages": sorted(self.stages),
             "began": self.began,
