@@ -7,7 +7,7 @@ import html
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -75,12 +75,13 @@ class Run:
         try:
             self._add_last()
         finally:
-            self._watch.close()
-            self._add_new()
-            with self._lock:
-                self._metrics.mark_failed(self._watch.failed_tasks(self._metrics.unproven_stages))
-            if self._shown is not None:
-                self._shown.end()
+            try:
+                self._watch.close()
+                self._add_new()
+                self._mark_failed()
+            finally:
+                if self._shown is not None:
+                    self._shown.end()
 
     @property
     @with_numbers
@@ -195,9 +196,20 @@ class Run:
             finally:
                 self._lock.release()
 
+    # What asks Spark is not done under the lock: meanwhile the figures can be read.
+
     def _add_logged(self) -> None:
-        with self._lock, contextlib.suppress(Exception):  # a query failed: the figures stay as they are
-            self._add(self._watch.logged())
+        with contextlib.suppress(Exception):  # a query failed: the figures stay as they are
+            logged = [*self._watch.logged()]
+            with self._lock:
+                self._add(logged)
+
+    def _mark_failed(self) -> None:
+        with self._lock:
+            stages = self._metrics.unproven_stages
+        failed = self._watch.failed_tasks(stages)
+        with self._lock:
+            self._metrics.mark_failed(failed)
 
     def _add_last(self) -> None:
         """Add the last messages; waits up to `GRACE` seconds for tasks that are being stopped."""
@@ -212,7 +224,7 @@ class Run:
         with self._lock:
             return self._metrics.is_running
 
-    def _add(self, messages: Iterator[Any]) -> None:
+    def _add(self, messages: Iterable[Any]) -> None:
         for message in messages:
             if message.get("is_lost"):
                 self._metrics.lose(message["id"])
@@ -249,7 +261,7 @@ class _Progress(threading.Thread):
         """Show the final state."""
         self._over.set()
         _Progress.is_shown = False
-        self.join(timeout=REFRESH_LOGS)  # a query for logs may hang
+        self.join(timeout=REFRESH_LOGS)  # it may be in a query for logs
         with contextlib.suppress(Exception):
             self._display.close(self._run._snapshot())
 
