@@ -243,8 +243,10 @@ def test_a_partition_that_no_attempt_has_done_is_given_up() -> None:
 
 
 def test_a_partition_that_an_attempt_has_done_is_not_given_up_whatever_its_number() -> None:
-    """A speculative copy, attempt 1, failed while attempt 0 succeeded: the run counted as incomplete. A stage that Spark
-    repeats begins with attempt 0 again."""
+    """A speculative copy, attempt 1, failed while attempt 0 succeeded: the run counted as incomplete.
+
+    A stage that Spark repeats begins with attempt 0 again.
+    """
     copy_failed = [attempt(0, "failed", 1), attempt(0, "succeeded", 0)]
     repeated = [attempt(0, "failed", 0), {**attempt(0, "succeeded", 0), "id": "of the repeated stage"}]
     unproven = [attempt(0, "failed", 1), {**attempt(0, "succeeded", 0), "awaits_proof": True}]

@@ -133,7 +133,7 @@ PLANS = {
     ),
     "a lock in a process function": (
         lambda s, df: s.process(Locked()),
-        "Locked cannot be sent to the executors: its attribute 'lock' cannot be pickled.*ProcessFunction.open()",
+        r"Locked cannot be sent to the executors: its attribute 'lock' \(lock\) cannot .*ProcessFunction.open()",
     ),
     "a lock in a map": (lambda s, df: s.map(locked), "locked cannot be sent to the executors: its variable 'LOCKS'"),
     "a lock in a filter": (

@@ -12,8 +12,12 @@ from asyncudf import (
     AsyncFunction,
     AsyncStream,
     AsyncUDFError,
+    Budget,
+    CircuitBreaker,
     FunctionError,
     LookupTable,
+    RateLimit,
+    ResultStore,
     WatermarkStrategy,
     async_pandas_udf,
     ordered_wait,
@@ -346,6 +350,18 @@ def unpicklable_answer():
     return {"f": f, "on_timeout": lambda city: str(lock)}
 
 
+def unpicklable_in(option, value_with, **others):
+    def make():
+        lock = threading.Lock()
+
+        async def f(cities: pd.Series) -> pd.Series:
+            return cities
+
+        return {"f": f, "returnType": "string", option: value_with(lambda *_: lock), **others}
+
+    return make
+
+
 def unpicklable_default():
     async def f(city, lock=threading.Lock()) -> str:  # noqa: B008
         return city
@@ -372,6 +388,11 @@ def test_a_session_or_a_dataframe_inside_a_function_is_named(spark, trips, no_jo
         (unpicklable_async_function, "its attribute 'lock' (lock)"),
         (unpicklable_answer, "on_timeout"),
         (unpicklable_default, "lock"),
+        (unpicklable_in("batch_weight", lambda f: f, max_batch_weight=9), "batch_weight: its variable 'lock' (lock)"),
+        (unpicklable_in("budget", lambda f: Budget(1, reserve=f)), "budget: its attribute 'reserve' (function)"),
+        (unpicklable_in("rate_limit", lambda f: RateLimit(1, cost=f)), "rate_limit: its attribute 'cost' (function)"),
+        (unpicklable_in("breaker", lambda f: CircuitBreaker(failure_on=f)), "breaker: its attribute 'failure_on'"),
+        (unpicklable_in("store", lambda f: ResultStore.disk("/tmp/s", key=f)), "store: its attribute 'key' (function)"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -381,6 +402,26 @@ def test_what_cannot_be_sent_to_the_executors_is_named(trips, no_job, make, culp
         unordered_wait(trips, f, "city")
     assert culprit in str(caught.value)
     assert "resources=" in str(caught.value), "the way out"
+
+
+def test_a_module_that_workers_import_may_have_anything(trips, no_job, tmp_path, monkeypatch):
+    """The lock beside the client was named, which no worker gets."""
+    (tmp_path / "locked_clients.py").write_text(
+        "import contextlib, threading\n"
+        "LOCK = threading.Lock()\n"
+        "@contextlib.contextmanager\n"
+        "def client():\n"
+        "    yield LOCK\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import locked_clients
+
+    async def f(city, client) -> str:
+        return city
+
+    bad = async_pandas_udf(**{**unpicklable_answer(), "f": f, "resources": locked_clients.client})
+    with no_job, pytest.raises(TypeError, match=r"executors: on_timeout: its variable 'lock' \(lock\)"):
+        unordered_wait(trips, bad, "city")
 
 
 def test_spark_refuses_an_unknown_column_of_a_column_function(trips, no_job):

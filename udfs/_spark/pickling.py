@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pyspark import cloudpickle
@@ -14,32 +15,20 @@ from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import FunctionError
 from .._version import VERSION
 
+Named = tuple[str, Any]  # an object, and the user's name for it
+
 _dumps: Callable[[Any], bytes] = cloudpickle.dumps
 
 
 def check_picklable(function_plan: FunctionPlan) -> None:
     """Raises FunctionError with the name of what cannot be pickled."""
-    # Spark pickles with the first action, and its error names a class and no variable.
-    try:
-        _dumps(function_plan)
-    except Exception as error:
-        raise FunctionError(
-            f"{function_plan.spec.name} cannot be sent to the executors: {_culprit(function_plan)} cannot be pickled "
-            f"({type(error).__name__}: {error}). Make such an object on the executor: with resources=..., or in "
-            "AsyncFunction.open()"
-        ) from error
+    name, parts = function_plan.spec.name, _parts(function_plan)
+    _check(name, function_plan, parts, "with resources=..., or in AsyncFunction.open()")
 
 
 def check_function_picklable(name: str, function: Any) -> None:
     """Raises FunctionError if a plain function of a chain cannot be pickled."""
-    try:
-        _dumps(function)
-    except Exception as error:
-        culprit = next((what for what, value in _variables(function, "") if not _is_picklable(value)), "it")
-        raise FunctionError(
-            f"{name} cannot be sent to the executors: {culprit} cannot be pickled ({type(error).__name__}: {error}). "
-            "Make such an object on the executor: in ProcessFunction.open()"
-        ) from error
+    _check(name, function, [("", function)], "in ProcessFunction.open()")
 
 
 def with_import_help(task: Any) -> tuple[Any, ...]:
@@ -86,42 +75,52 @@ def _loaded(pickled: bytes, driver: str, version: str) -> Any:
 _loaded.__module__ = "__main__"  # so it travels by value: that worker cannot import this module
 
 
-def _is_picklable(value: Any) -> bool:
+def _check(name: str, sent: Any, parts: Iterable[Named], where: str) -> None:
+    # Spark pickles with the first action, and its error names a class and no variable.
     try:
-        _dumps(value)
-    except Exception:
-        return False
-    return True
+        _dumps(sent)
+    except Exception as error:
+        raise FunctionError(
+            f"{name} cannot be sent to the executors: {_culprit(parts)} cannot be pickled ({type(error).__name__}: "
+            f"{error}). Make such an object on the executor: {where}"
+        ) from error
 
 
-def _culprit(function_plan: FunctionPlan) -> str:
-    """The part that cannot be pickled, by the user's name for it."""
-    spec = function_plan.spec
-    for name, value in _reachable(function_plan):
-        if not _is_picklable(value):
-            return f"{name} ({type(value).__name__})"
-    return f"the function {spec.name}"
+def _culprit(parts: Iterable[Named]) -> str:
+    """The first of these parts that cannot be pickled, and the variable in it, by the user's names."""
+    # A variable is looked at only then: a function that is pickled by reference may have any.
+    part, value = _first_unpicklable(parts)
+    variable, value = _first_unpicklable(_variables(value), value)
+    culprit = ": ".join(filter(None, [part, variable]))
+    return f"{culprit} ({type(value).__name__})" if culprit else "it"
 
 
-def _reachable(function_plan: FunctionPlan) -> Iterator[tuple[str, Any]]:
-    """The objects that travel with a function, by the user's names."""
-    spec, options = function_plan.spec, function_plan.options
-    for name, factory in spec.resources.items():
-        yield from _variables(factory, f"resource {name!r}: ")
+def _first_unpicklable(named: Iterable[Named], other: Any = None) -> Named:
+    for name, value in named:
+        try:
+            _dumps(value)
+        except Exception:
+            return name, value
+    return "", other
+
+
+def _parts(function_plan: FunctionPlan) -> Iterator[Named]:
+    """What travels with a function, by the user's names."""
+    for name, factory in function_plan.spec.resources.items():
         yield f"resource {name!r}", factory
-    for option in ("on_timeout", "retry", "redact"):
-        value = getattr(options, option)
-        yield from _variables(value, f"{option}: ")
-        yield option, value
-    yield from _variables(spec.function, "")
+    for option in dataclasses.fields(function_plan.options):
+        value = getattr(function_plan.options, option.name)
+        for one in value if isinstance(value, tuple) else [value]:
+            yield option.name, one
+    yield "", function_plan.spec.function
 
 
-def _variables(function: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _variables(function: Any) -> Iterator[Named]:
     """The variables that a function reads from outside, or the attributes of an object."""
     if callable(function) and inspect.isfunction(inspect.unwrap(function)):
         variables = inspect.getclosurevars(inspect.unwrap(function))
         for name, value in {**variables.nonlocals, **variables.globals}.items():
-            yield f"{prefix}its variable {name!r}", value
+            yield f"its variable {name!r}", value
     else:
         for name, value in getattr(function, "__dict__", {}).items():
-            yield f"{prefix}its attribute {name!r}", value
+            yield f"its attribute {name!r}", value
