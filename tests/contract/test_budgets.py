@@ -501,6 +501,8 @@ class TestBadFunctions:
             run_rows(ask, [1], on_spent="null")
         with pytest.raises(OptionError, match="settle is never used with the unit 'calls': each attempt costs 1"):
             Budget(20, "calls", settle=lambda x, answer: 0.1)
+        with pytest.raises(OptionError, match="reserve is never used with the unit 'calls': each attempt costs 1"):
+            Budget(20, "calls", reserve=5)
         with pytest.raises(OptionError, match="budget must be a Budget, such as"):
             run_rows(ask, [1], budget=20)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from asyncudf._coordination.budgets import SPEND, SharedFailures
 from asyncudf._coordination.health import HEALTH
 from asyncudf._coordination.permits import SharedPermits, open_limits
 from asyncudf._coordination.share import SHARE, CapacityShare, prepare_shares
-from asyncudf._policies.budget import ErrorBudget, Failures
+from asyncudf._policies.error_budget import ErrorBudget, Failures
 from tests.kit.coordinators import (
     OnGivenTime,
     Scripts,

@@ -14,8 +14,8 @@ from asyncudf import CircuitBreaker
 from asyncudf._coordination.budgets import SPEND, SharedBudget, SharedFailures
 from asyncudf._coordination.client import TaskLink
 from asyncudf._coordination.health import SharedHealth
-from asyncudf._policies.budget import ErrorBudget, Failures
 from asyncudf._policies.call_outcome import CallOutcome
+from asyncudf._policies.error_budget import ErrorBudget, Failures
 from tests.kit.coordinators import CutOff, Scripts, Server, coordinator, fail, linked, space_of_its_own, time_to_live
 
 pytestmark = pytest.mark.services

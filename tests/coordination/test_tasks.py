@@ -17,7 +17,7 @@ from asyncudf._coordination.budgets import SharedFailures
 from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination.permits import SharedPermits, open_limits
 from asyncudf._coordination.share import CapacityShare, prepare_shares
-from asyncudf._policies.budget import ErrorBudget, Failures
+from asyncudf._policies.error_budget import ErrorBudget, Failures
 from tests.kit.coordinators import (
     OnGivenTime,
     Server,

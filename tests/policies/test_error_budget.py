@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import OptionError
-from asyncudf._policies.budget import ErrorBudget, Failures
+from asyncudf._policies.error_budget import ErrorBudget, Failures
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, 1.5, 0.0, math.nan, True, "2%", None])
@@ -47,10 +47,11 @@ def test_the_error_names_what_went_wrong_most() -> None:
     failures.add(1000, {"KeyError": 3, "TimeoutError": 1020}, ["KeyError: 'a'", "KeyError: 'b'"])
     failures.add(100, {f"E{i}": 1 for i in range(5)}, ["TimeoutError: no result", "E4: x"])
     assert ErrorBudget.of(0.02).message("weather", failures) == (
-        "1,028 of 1,100 rows of weather failed, more than max_failures= allows (2.00% may): "
+        "1,028 of 1,100 rows of weather failed, more than max_failures= allows (2% may): "
         "TimeoutError (1,020), KeyError (3), E0 (1), E1 (1), E2 (1), others (2)\n"
         "  for example KeyError: 'a'\n  for example KeyError: 'b'\n  for example TimeoutError: no result"
     )
+    assert "(0.001% may)" in ErrorBudget.of(0.00001).message("weather", failures)
     assert "(5 may)" in ErrorBudget.of(5).message("weather", failures)
 
 

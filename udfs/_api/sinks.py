@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from .._chain.function_plan import no_micro_batch
 from .._errors.exceptions import BudgetSpentError, FunctionError, OptionError
 from .._functions.async_function import AsyncFunction
-from .._policies.budget import FIRST_ROWS, ErrorBudget
 from .._policies.checks import text
+from .._policies.error_budget import FIRST_ROWS, ErrorBudget
 from .._policies.options import CallOptions, OnError, OnSpent, Options, OutputMode
 from .._reports.sink_report import SinkError, SinkReport
 from .._spark.sink_source import SinkDeclaration

@@ -15,9 +15,10 @@ from .._errors.http import Refusal, refusal_of, retry_after, status_of
 from .._errors.records import error_text, is_fatal
 from .._errors.task_faults import is_at_a_limit
 from .._metrics.time_account import State
-from .._policies.budget import EXAMPLES, Budget, Failures
+from .._policies.budget import Budget
 from .._policies.call_outcome import CallOutcome, outcome_of
 from .._policies.capacity import CapacityPolicy
+from .._policies.error_budget import EXAMPLES, Failures
 from .._policies.options import Options
 from .._policies.rate_limit import Credit, Permits, RateLimit, limit_label, take, tightest
 from .._policies.throttle import RefusedForGood, Throttle

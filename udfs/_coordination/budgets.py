@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from .._errors.exceptions import FatalError
-from .._policies.budget import ErrorBudget, Failures
+from .._policies.error_budget import ErrorBudget, Failures
 from .._text.safe import type_name, without_secrets
 from .client import ANSWER, FIRST_PAUSE, KEEP_QUERY, LONGEST_PAUSE, PACE_SCRIPT, PATIENCE, PeriodicTask, TaskLink
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact
 from .._stores.base import ResultStore, store_label
-from .budget import CALLS, Budget, ErrorBudget, budget_label
+from .budget import CALLS, Budget, budget_label
 from .capacity import AdaptiveCapacity
 from .checks import (
     Seconds,
@@ -32,6 +32,7 @@ from .checks import (
     unknown_name,
 )
 from .circuit_breaker import CircuitBreaker
+from .error_budget import ErrorBudget
 from .rate_limit import RateLimit, Scope, limit_label
 from .retry import MAX_RETRY_AFTER, BaseRetrying, RetryStrategy
 
