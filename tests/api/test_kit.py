@@ -188,6 +188,21 @@ def test_rows_that_do_not_fit_their_schema_are_refused(value: object) -> None:
         run_stream(lambda stream: stream.filter(lambda row: True), [{"t": value}], "t int")
 
 
+def test_a_column_that_the_schema_has_not_is_refused() -> None:
+    """A slip in a test's row was NULL, and the test looked at something else. A column may be left out, as in Spark."""
+    with pytest.raises(OptionError, match="a row has an unknown column 'ctiy'; did you mean 'city'"):
+        run_stream(lambda stream: stream, [{"city": "a"}, {"ctiy": "b"}], "city string, n int")
+    rows = run_stream(lambda stream: stream, [{"city": "a"}, {"n": 2}], "city string, n int")
+    assert rows == [{"city": "a", "n": None}, {"city": None, "n": 2}]
+
+
+@pytest.mark.parametrize("size", [-1, 0, True, 1.5])
+def test_the_size_of_batches_is_checked(size: Any) -> None:
+    """With -1 there were no results, and no error."""
+    with pytest.raises(OptionError, match="batch_size must be"):
+        run_stream(lambda stream: stream, [{"x": 1}], "x int", batch_size=size)
+
+
 @pytest.mark.parametrize("declared", ["char(4)", "varchar(3)", "struct<code: char(4)>", "array<varchar(3)>"])
 def test_a_type_that_spark_takes_from_no_python_function_is_refused_here_too(declared: str) -> None:
     """It said that Arrow does not know CharType(4), and the kit took it."""

@@ -27,6 +27,7 @@ from .._errors.exceptions import OptionError, ResultError
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
 from .._operators.input import InputElement
 from .._operators.outputs import Output
+from .._policies.checks import positive_int, unknown_name
 from .._policies.options import CallOptions, ExtraFields, OutputMode
 from .._spark.coordinators import without_coordinator
 from .._spark.evaluations import ChainTask, StreamSource
@@ -206,7 +207,7 @@ def run_stream(
 
     Args:
         build: takes a stream and returns the stream to read, or several by name; side outputs too.
-        rows: mappings of the columns.
+        rows: mappings of the columns; a column that a row leaves out is NULL.
         schema: their types, DDL or a `StructType`.
         clock: "virtual" jumps from timer to timer; "real" is for code that needs threads or sockets.
         batch_size: rows of an Arrow batch.
@@ -217,7 +218,8 @@ def run_stream(
 
     Raises:
         AsyncUDFError: as on a cluster, but not wrapped by Spark.
-        OptionError: a stream begins with a side output; run it over rows of its own.
+        OptionError: a row has a column that the schema has not, or does not fit it; or a stream begins with a side
+            output; run it over rows of its own.
 
     >>> import asyncio
     >>> async def shout(word: str) -> str:
@@ -227,6 +229,7 @@ def run_stream(
     >>> run_stream(lambda stream: stream.unordered_wait(shout), rows, "word string")
     [{'word': 'one', 'shout': 'ONE'}, {'word': 'long', 'shout': 'LONG'}]
     """
+    positive_int(batch_size, "batch_size")
     columns: Any = parsed(schema) if isinstance(schema, str) else schema
     if not hasattr(columns, "fields"):
         raise OptionError(f"the schema of the rows has columns, such as 'word string', and is not {safe_repr(schema)}")
@@ -256,6 +259,8 @@ def _batches(rows: Iterable[Mapping[str, Any]], schema: Any, size: int) -> Itera
     arrow_schema = pa.schema([(name, stored_type(one)) for name, one in types.items()])
     for start in range(0, len(rows), size):
         given = [dict(row) for row in rows[start : start + size]]
+        if unknown := [name for row in given for name in row if name not in types]:  # Arrow would leave them out
+            raise OptionError(f"a row has an {unknown_name('column', str(unknown[0]), types)}")
         try:
             for name, written in stored.items():
                 for row in given:
