@@ -13,6 +13,7 @@ from pyspark.sql.functions import udf
 
 import asyncudf
 from asyncudf import AsyncStream, AsyncUDFError, async_pandas_udf, monitor, ordered_wait, unordered_wait
+from asyncudf._spark.monitoring.job_watch import JobWatch
 from asyncudf._spark.monitoring.live import LiveServer
 from asyncudf._spark.monitoring.task_report import SESSION_CONF, THREAD_PROPERTY
 from tests.kit.threads import left_threads
@@ -287,6 +288,7 @@ def test_figures_of_a_task_that_runs(spark, tmp_path, until):
 def test_without_a_connection_figures_come_with_the_end_of_tasks(spark, monkeypatch, caplog):
     """A worker that cannot reach the driver goes on without, and Spark's accumulators have the rest."""
     monkeypatch.setattr(LiveServer, "was_reached", False)
+    monkeypatch.setattr(JobWatch, "_has_warned", False)
     for _ in range(2):
         with monitor(spark) as run:
             run._watch._server.close()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._metrics.function_metrics import with_numbers
 from .._metrics.run_metrics import RunMetrics
-from .._spark.monitoring.job_watch import JobWatch, run_frame
+from .._spark.monitoring.job_watch import JobWatch
+from .._spark.monitoring.run_frame import run_frame
 from .._text.safe import safe_repr
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ Some results are evaluated together, and some evaluations are persisted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
@@ -26,7 +28,7 @@ from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from .._loop.bridge import Bridge, pipe
 from .._policies.checks import Seconds, flag, redaction, seconds
-from .monitoring.task_report import TaskReportSpec, persisted
+from .monitoring.task_report import WORKER_LOGS, TaskReportSpec
 from .pickling import with_import_help
 from .planner import rows_node
 from .schemas import arrow_type_or_none, rows_type
@@ -147,7 +149,7 @@ class PersistedResults:
 
     def persist(self, frame: DataFrame) -> DataFrame:
         """Have Spark persist a DataFrame from its first action on."""
-        self._frames.append(persisted(frame))
+        self._frames.append(_persist(frame))
         return frame
 
     def close(self) -> None:
@@ -155,6 +157,33 @@ class PersistedResults:
         self.evaluated.clear()
         while self._frames:
             self._frames.pop().unpersist()
+
+
+# What Spark turns off where it plans what it caches: in a clone of the session, unless all of it is off.
+OFF_IN_CACHED_PLANS = (
+    "spark.sql.sources.bucketing.autoBucketedScan.enabled",
+    "spark.sql.adaptive.applyFinalStageShuffleOptimizations",
+)
+
+
+def _persist(frame: DataFrame) -> DataFrame:
+    """`frame.persist()`, but so that a monitor over Spark Connect gets the figures of its tasks.
+
+    These are in the logs of the session that has planned the tasks, and those of a clone cannot be read.
+    """
+    conf = frame.sparkSession.conf
+    with contextlib.ExitStack() as undo:
+        if not hasattr(frame.sparkSession, "_jsparkSession"):
+            with contextlib.suppress(PySparkException):  # a session that lets nobody read or set anything
+                if conf.get(WORKER_LOGS, None) == "true":
+                    for name in OFF_IN_CACHED_PLANS:
+                        before = conf.get(name, None)
+                        conf.set(name, "false")
+                        if before is None:
+                            undo.callback(conf.unset, name)
+                        else:
+                            undo.callback(conf.set, name, before)
+        return frame.persist()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import logging
 import queue
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from ..._errors.exceptions import OptionError
 from ..._errors.records import error_text
-from ..._metrics.function_metrics import PEAKS, TOTALS, Figure
 from ..._metrics.run_metrics import TaskAttempt
-from ..._metrics.time_account import State
 from ..coordinators import driver_host
 from .live import Address, LiveServer
 from .task_report import METRICS_LOGGER, REGISTRY, SESSION_CONF, THREAD_PROPERTY, WORKER_LOGS, MonitorRequest
@@ -44,10 +41,12 @@ class JobWatch:
     # not see each other's jobs.
     #
     # _open: the monitors that are open, the last one opened last
-    # _logs_before: the setting `WORKER_LOGS` of each Spark Connect session with a monitor, as it was before
+    # _logs_before: of each Spark Connect session in which a monitor has set `WORKER_LOGS`, what it was before
+    # _has_warned: whether a monitor of this process has said that it has no live figures
 
     _open: list[JobWatch] = []
-    _logs_before: dict[int, str | None] = {}
+    _logs_before: dict[SparkSession, str | None] = {}
+    _has_warned = False
 
     def __init__(self, spark: SparkSession, arrived: Callable[[], None]) -> None:
         self._spark = spark
@@ -91,12 +90,15 @@ class JobWatch:
         """Jobs that begin from now on do not report; those that run go on."""
         self._open.remove(self)
         REGISTRY.close(self.run)
-        with contextlib.suppress(Exception):  # the session has ended
+        # It is forgotten first: all else fails in a session that has ended.
+        is_to_restore = self._spark in self._logs_before and not self._session_watches()
+        logs_before = self._logs_before.pop(self._spark) if is_to_restore else None
+        with contextlib.suppress(Exception):
+            if is_to_restore:
+                _set(self._spark, WORKER_LOGS, logs_before)
             self._set_session_runs()
             if self._is_classic:
                 self._set_thread_runs(self._thread_runs())
-            elif not self._session_watches():
-                _set(self._spark, WORKER_LOGS, self._logs_before.pop(id(self._spark)))
         if self._server is not None:
             self._server.close()
 
@@ -115,9 +117,10 @@ class JobWatch:
         """Have the tasks of a Spark Connect session log their figures; False if Spark cannot, or does not let us."""
         with contextlib.suppress(AnalysisException):
             if self._spark.conf.isModifiable(WORKER_LOGS):
-                if id(self._spark) not in self._logs_before:
-                    self._logs_before[id(self._spark)] = self._spark.conf.get(WORKER_LOGS, None)
+                if self._spark not in self._logs_before:
+                    before = self._spark.conf.get(WORKER_LOGS, None)
                     self._spark.conf.set(WORKER_LOGS, "true")
+                    self._logs_before[self._spark] = before
                 self._set_session_runs()
                 return True
         return False
@@ -146,8 +149,8 @@ class JobWatch:
         with contextlib.suppress(queue.Empty):
             while True:
                 message = self._messages.get(timeout is not None, timeout)
-                if self._server is not None and not LiveServer.was_reached:
-                    LiveServer.was_reached = True  # so that there is one warning
+                if self._server is not None and not LiveServer.was_reached and not self._has_warned:
+                    JobWatch._has_warned = True
                     logger.warning(
                         "asyncudf.monitor has no live figures: no task could connect to %s, spark.driver.host, at a "
                         "port that the system chooses. Figures come when tasks end",
@@ -207,50 +210,3 @@ def _set(spark: SparkSession, name: str, value: str | None) -> None:
         spark.conf.unset(name)
     else:
         spark.conf.set(name, value)
-
-
-def _columns(figures: Iterable[Figure]) -> Iterator[str]:
-    return (f"{one.name} {'double' if one.unit == 's' else 'bigint'}" for one in figures if one.in_frame)
-
-
-def _values(figures: Iterable[Figure], task: Mapping[str, Any]) -> Iterator[float]:
-    return (float(task[one.name]) if one.unit == "s" else task[one.name] for one in figures if one.in_frame)
-
-
-QUANTILES = ("mean", "p50", "p90", "p95", "p99", "max")
-SCHEMA = ", ".join(
-    [
-        "function string, entry_point string, stage int, partition int, attempt int, batch bigint, status string",
-        "host string, began timestamp",
-        *_columns(TOTALS),
-        "in_flight_mean double, in_flight_peak bigint, queued_mean double, queued_peak bigint",
-        *_columns(PEAKS),
-        *(f"latency_{name} double" for name in QUANTILES),
-        *(f"{state.name.lower()}_seconds double" for state in State),
-        "errors map<string, bigint>",
-    ]
-)
-
-
-def run_frame(spark: SparkSession, metrics: Mapping[str, Any]) -> DataFrame:
-    """A row for each function and task."""
-    rows = [_row(function, task) for function in metrics["functions"] for task in function["per_task"]]
-    return spark.createDataFrame(rows, SCHEMA)
-
-
-def _row(function: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (
-        function["function"],
-        function["entry_point"],
-        *(task[name] for name in ("stage", "partition", "attempt", "batch", "status", "host")),
-        datetime.datetime.fromtimestamp(task["began"], datetime.UTC),
-        *_values(TOTALS, task),
-        float(task["in_flight"]["mean"]),
-        task["in_flight"]["peak"],
-        float(task["queued"]["mean"]),
-        task["queued"]["peak"],
-        *_values(PEAKS, task),
-        *(task["latency"][name] for name in QUANTILES),
-        *(float(task["time"][state.name.lower()]) for state in State),
-        task["errors"],
-    )

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext, cloudpickle
 from pyspark.accumulators import AccumulatorParam
-from pyspark.errors import PySparkException
 
 from ..._chain.chain import Chain
 from ..._chain.plan import ChainPlan
@@ -27,7 +26,6 @@ from .live import Address, LiveReporter
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame
 
 
 # The `MonitorRequest` of a job: a property of the thread that runs it, else of its session.
@@ -35,11 +33,6 @@ THREAD_PROPERTY = "asyncudf.monitor"
 SESSION_CONF = "spark.asyncudf.monitor"  # Spark passes properties with this prefix to its tasks
 METRICS_LOGGER = "asyncudf.metrics"  # tasks of Spark Connect log their last message to it
 WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"  # over Spark Connect a monitor needs it
-# What Spark turns off where it plans what it caches: in a clone of the session, unless all of it is off.
-OFF_IN_CACHED_PLANS = (
-    "spark.sql.sources.bucketing.autoBucketedScan.enabled",
-    "spark.sql.adaptive.applyFinalStageShuffleOptimizations",
-)
 INTERVAL = 1.0  # seconds between two reports of a task; the driver may ask for longer ones
 
 logger = logging.getLogger("asyncudf")
@@ -175,17 +168,16 @@ class TaskReport:
 
     def sampled(self) -> None:
         """The figures of the chain are up to date: send them, if a message is due."""
-        now = time.monotonic()
-        if now >= self._due:
+        chain, now = self._chain, time.monotonic()
+        if chain is not None and now >= self._due:
             self._due = now + (INTERVAL if self._reporter is None else self._reporter.interval)
             with contextlib.suppress(Exception):
-                self._export(is_over=False)
+                self._export(chain, is_over=False)
                 if self._reporter is not None:
-                    self._reporter.send(self._message("running"))
+                    self._reporter.send(self._message(chain, "running"))
 
-    def _export(self, *, is_over: bool) -> None:
-        operators = () if self._chain is None else self._chain.counted.values()
-        for exporter, operator in zip(self._exporters, operators, strict=True):
+    def _export(self, chain: Chain, *, is_over: bool) -> None:
+        for exporter, operator in zip(self._exporters, chain.counted.values(), strict=True):
             now = (0, 0) if is_over else operator.in_progress
             exporter.export(operator.counters.totals, *now)
 
@@ -193,18 +185,18 @@ class TaskReport:
         """Send the last message: the task has "succeeded", "failed", or was "stopped"."""
         with contextlib.suppress(Exception):
             if self._chain is not None:
-                self._send_last(status, self._chain)
+                self._send_last(self._chain, status)
         if self._reporter is not None:
             self._reporter.drop()
 
-    def _send_last(self, status: str, chain: Chain) -> None:
-        self._export(is_over=True)
+    def _send_last(self, chain: Chain, status: str) -> None:
+        self._export(chain, is_over=True)
         if not self._request.runs:
             if logger.isEnabledFor(logging.INFO):
                 for name, operator in chain.counted.items():
                     logger.info("%s", task_line(name, operator.counters.totals))
             return
-        message = self._message(status)
+        message = self._message(chain, status)
         # Spark drops the accumulator of a task that fails after this. So a message that comes through it is a proof.
         channels = self._report_spec.channels if status == "succeeded" and not self._request.is_logged else None
         if self._reporter is not None:
@@ -216,13 +208,12 @@ class TaskReport:
         elif channels is not None:
             cloudpickle.loads(channels.accumulator).add([message])
 
-    def _message(self, status: str) -> dict[str, Any]:
-        assert self._chain is not None
+    def _message(self, chain: Chain, status: str) -> dict[str, Any]:
         functions = {}
         if status == "running":
-            for operator in self._chain.counted.values():
+            for operator in chain.counted.values():
                 operator.count_open()
-        counted = zip(self._plan.functions, self._chain.counted.items(), strict=True)
+        counted = zip(self._plan.functions, chain.counted.items(), strict=True)
         for position, (plan, (name, operator)) in enumerate(counted):
             order = [self._report_spec.use, self._report_spec.mention, position]
             functions[":".join(map(str, order))] = {
@@ -288,23 +279,3 @@ def _request() -> MonitorRequest:
         return MonitorRequest()
     own = MonitorRequest.from_property(context.getLocalProperty(THREAD_PROPERTY))
     return own if own.runs else MonitorRequest.from_property(context.getLocalProperty(SESSION_CONF))
-
-
-def persisted(frame: DataFrame) -> DataFrame:
-    """`frame.persist()`, so that a monitor over Spark Connect gets the figures of its tasks.
-
-    These are in the logs of the session that has planned the tasks, and those of a clone cannot be read.
-    """
-    conf = frame.sparkSession.conf
-    with contextlib.ExitStack() as undo:
-        if not hasattr(frame.sparkSession, "_jsparkSession"):
-            with contextlib.suppress(PySparkException):  # a session that lets nobody read or set anything
-                if conf.get(WORKER_LOGS, None) == "true":
-                    for name in OFF_IN_CACHED_PLANS:
-                        before = conf.get(name, None)
-                        conf.set(name, "false")
-                        if before is None:
-                            undo.callback(conf.unset, name)
-                        else:
-                            undo.callback(conf.set, name, before)
-        return frame.persist()
