@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from asyncudf._doctor import packages, programs
-from asyncudf._doctor.findings import Finding, as_text, clear, exit_status, export, one_line
+from asyncudf._doctor.findings import Finding, as_text, clear, exit_status, export, short_message
 from asyncudf._doctor.packages import (
     as_line,
     check_extras,
@@ -379,6 +379,6 @@ def test_lines_for_a_shell():
 
 def test_foreign_messages_are_short():
     """What another program says takes one line of the report."""
-    assert one_line(" a\n\tb ") == "a b"
-    assert len(one_line("x" * 10_000)) < 300
-    assert "secret" not in one_line("GET http://me:secret@host/?key=secret failed")
+    assert short_message(" a\n\tb ") == "a b"
+    assert len(short_message("x" * 10_000)) < 300
+    assert "secret" not in short_message("GET http://me:secret@host/?key=secret failed")

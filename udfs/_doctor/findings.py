@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from .._text.safe import printable
+from .._text.safe import presentable
 
 ON_WINDOWS = sys.platform == "win32"
 MESSAGE_CHARACTERS = 220  # characters of another program's message, so that the next line of the report stays in sight
@@ -51,7 +51,7 @@ def clear(name: str, *, windows: bool = ON_WINDOWS) -> str:
     return f"set {name}=" if windows else f"unset {name}"
 
 
-def one_line(text: str) -> str:
+def short_message(text: str) -> str:
     """A message of another program, short, without line breaks, and without the secrets of its URLs."""
-    line = " ".join(printable(text).split())
+    line = " ".join(presentable(text).split())
     return line if len(line) <= MESSAGE_CHARACTERS else line[: MESSAGE_CHARACTERS - 3] + "..."

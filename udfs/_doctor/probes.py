@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from . import packages, programs
-from .findings import Finding, clear, export, one_line
+from .findings import Finding, clear, export, short_message
 
 OWN_FILES = 64  # open in a worker besides its calls: libraries, pipes, its connections to Spark
 
@@ -153,5 +153,5 @@ def guarded(name: str, probe: Probe, examination: Examination) -> Iterator[Findi
         fix = f"{sys.executable} -m pip install {package}"
         yield Finding(name, "fail", f"cannot be looked at without {package}", fix)
     except Exception as error:
-        found = f"cannot be looked at: {type(error).__name__}: {one_line(str(error))}"
+        found = f"cannot be looked at: {type(error).__name__}: {short_message(str(error))}"
         yield Finding(name, "fail", found, "please report this: it is a bug of the doctor")

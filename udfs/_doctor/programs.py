@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from .._text.safe import printable
-from .findings import Finding, clear, export, one_line
+from .._text.safe import presentable
+from .findings import Finding, clear, export, short_message
 from .packages import as_line, packages_needed
 
 KEPT_CHARACTERS = 20_000  # characters, the last that a program printed
@@ -49,7 +49,7 @@ class Ran:
     @property
     def why_no_version(self) -> str:
         """Why a program that was asked for its version gave none."""
-        said = one_line(self.output)
+        said = short_message(self.output)
         if self.problem or self.status:
             return self.problem or said or f"it ends with status {self.status}"
         return f"it prints no version, but: {said}" if said else "it prints no version"
@@ -83,7 +83,7 @@ def run_program(command: Sequence[str], limit: float, environment: Mapping[str, 
         if process.poll() is None:
             _kill_session(process)
     reader.join(LAST_WORDS)
-    text = printable(bytes(output).decode("utf-8", "replace"))[-KEPT_CHARACTERS:]
+    text = presentable(bytes(output).decode("utf-8", "replace"))[-KEPT_CHARACTERS:]
     return Ran(text, None if problem else process.returncode, problem)
 
 
@@ -315,7 +315,7 @@ def start_python(program: str) -> Python:
     found = ran.found
     if not found.keys() >= {"version", "error"}:
         return Python(problem=ran.why_no_version)
-    return Python(found["version"], one_line(found["error"]))
+    return Python(found["version"], short_message(found["error"]))
 
 
 # The tiny job: a user's program on classic Spark, one task, a column of three rows. It runs in a process of its own, so
@@ -394,7 +394,7 @@ def _error_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(Caused by: )?[\w.$]+(Error|Exception|Interrupt)\b", line)]
     ours = [line for line in errors if not line.startswith(("Caused by: ", "java.", "org.", "py4j."))]
-    return one_line((ours or errors or lines or [""])[-1])
+    return short_message((ours or errors or lines or [""])[-1])
 
 
 def run_job(

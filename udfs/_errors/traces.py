@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
-from .._text.safe import printable, type_name
+from .._text.safe import presentable, type_name
 from .exceptions import AsyncUDFError
 
 # Read from the base classes: a user's class may have an attribute of that name that raises, or is no exception.
@@ -132,7 +132,7 @@ def trace_of(error: BaseException, *, full: bool = False, redacted: bool = False
                 one.stack = _users(one.stack)
         lines = list(trace.format())
         says_more = trace.stack is not None or len(lines) > len(list(trace.format_exception_only()))
-        return printable("".join(lines)) if says_more else ""
+        return presentable("".join(lines)) if says_more else ""
     except BaseException as unprintable:
         return f"<a traceback that cannot be printed: {type_name(unprintable)}>\n"
 

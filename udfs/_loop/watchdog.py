@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import FrameType
 
-from .._text.safe import printable
+from .._text.safe import presentable
 
 INTERVAL = 0.25  # seconds between two checks
 TURN_LIMIT = 1.0  # seconds that a turn of the loop may take
@@ -204,5 +204,5 @@ def _warn(name: str, stack: Stack, is_hogged: bool) -> None:
         name,
         TURN_LIMIT,
         "It let no other thread run meanwhile; when it had, it was at" if is_hogged else "It is at",
-        printable("".join(traceback.StackSummary.extract(stack).format())),
+        presentable("".join(traceback.StackSummary.extract(stack).format())),
     )

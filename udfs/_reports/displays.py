@@ -105,7 +105,7 @@ class SafeDisplay:
 class Display(ABC):
     """Shows how far a run is; called by one thread at a time, as often as there is news."""
 
-    often = 0.0  # seconds between two pictures, at least
+    interval = 0.0  # seconds between two pictures, at least
 
     def __init__(self) -> None:
         self._tracker = ProgressTracker()
@@ -114,7 +114,7 @@ class Display(ABC):
     def show(self, snapshot: Snapshot) -> None:
         """The run goes on."""
         functions = self._tracker.track(snapshot)
-        if self._shown is None or snapshot.seconds - self._shown >= self.often:
+        if self._shown is None or snapshot.seconds - self._shown >= self.interval:
             self._shown = snapshot.seconds
             self._draw(functions, snapshot)
 
@@ -134,7 +134,7 @@ class TerminalDisplay(Display):
 
     # Drawn here and not by rich's own thread: an error in that would be printed, and end nothing.
 
-    often = REDRAWN
+    interval = REDRAWN
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
@@ -207,7 +207,7 @@ class TerminalDisplay(Display):
 class NotebookDisplay(Display):
     """A table below the cell, in its place for as long as the run goes on."""
 
-    often = UPDATED
+    interval = UPDATED
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,7 +237,7 @@ def _table_row(one: Progress) -> str:
 class LogDisplay(Display):
     """A line about each function now and then, and one at the end."""
 
-    often = LOGGED
+    interval = LOGGED
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()

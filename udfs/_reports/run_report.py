@@ -20,7 +20,7 @@ from .._errors.exceptions import OptionError
 from .._metrics.function_metrics import counted
 from .._metrics.time_account import State
 from .._text import figures
-from .._text.safe import printable
+from .._text.safe import presentable
 from .function_figures import spent_of, throughput_of
 
 BUCKET = math.log(1.01 / 0.99)  # of the sketch; bars of whole buckets, or they would beat against each other
@@ -333,7 +333,7 @@ def _short(value: Any) -> str:
 
 def _visible(text: str) -> str:
     """The text without what a page must not hold, or what turns the words around it about."""
-    return re.sub(HIDDEN, lambda found: ascii(found[0])[1:-1], printable(text))
+    return re.sub(HIDDEN, lambda found: ascii(found[0])[1:-1], presentable(text))
 
 
 def _with_options(text: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._metrics.function_metrics import counted
 from .._text.figures import amounts, bytes_, count, number, rate, seconds, share, things
-from .._text.safe import named_error, one_line, printable
+from .._text.safe import named_error, one_line, presentable
 from .._version import VERSION
 from .function_figures import FunctionFigures, spent_of
 from .verdict import verdict
@@ -132,7 +132,7 @@ def _time(figures: FunctionFigures) -> str:
 
 def _verdict(function: Mapping[str, Any]) -> str:
     found = function.get("verdict") or verdict(function).to_plain()
-    return f"{printable(found['text'])} ({found['sureness']})"
+    return f"{presentable(found['text'])} ({found['sureness']})"
 
 
 def manifest(metrics: Mapping[str, Any], error: str) -> dict[str, Any]:

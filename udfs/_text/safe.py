@@ -40,12 +40,12 @@ _shortener = _Short()
 
 def safe_repr(value: Any) -> str:
     """A shortened `repr`."""
-    return printable(_shortener.repr(value))
+    return presentable(_shortener.repr(value))
 
 
 def shortened(text: str) -> str:
     """The text, printable; of a text longer than `MOST_SHOWN` its beginning and its end."""
-    text = printable(text)
+    text = presentable(text)
     half = (MOST_SHOWN - 3) // 2
     return text if len(text) <= MOST_SHOWN else f"{text[:half]}...{text[-half:]}"
 
@@ -76,7 +76,7 @@ def which_errors(counted: Mapping[str, int], last: tuple[str, int | None]) -> st
 def safe_str(error: BaseException) -> str:
     """`str(error)`, printable, or the class of what it raises."""
     try:
-        return printable(str(error))
+        return presentable(str(error))
     except BaseException as unprintable:
         return f"<unprintable: {type_name(unprintable)}>"
 
@@ -87,7 +87,7 @@ def type_name(value: Any) -> str:
     return str(type.__dict__["__name__"].__get__(type(value)))
 
 
-def printable(text: str) -> str:
+def presentable(text: str) -> str:
     """The text as a plain `str` that can be encoded, without the secrets of its URLs."""
     # JSON allows half an emoji, which cannot be encoded: Spark's worker fails to send such a message, and Spark waits
     # for it for ever.

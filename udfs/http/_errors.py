@@ -30,7 +30,7 @@ from .._errors.task_faults import is_at_a_limit
 from .._errors.traces import is_group, leaves, related
 from .._functions.async_function import FAIL_TASK
 from .._policies.call_outcome import CallOutcome, outcome_of
-from .._text.safe import one_line, printable, safe_repr, type_name
+from .._text.safe import one_line, presentable, safe_repr, type_name
 
 if TYPE_CHECKING:
     import aiohttp
@@ -76,7 +76,7 @@ class HTTPStatusError(AsyncUDFError):
         self.retry_after: float | None = retry_after
         self.headers: Mapping[str, str] = {}
         self.code: str = ""
-        self.request: str = printable(request)
+        self.request: str = presentable(request)
         wait = "" if retry_after is None else f", asks to wait {retry_after:g} s"
         short = f"{status} {self.reason}".rstrip() + wait
         asked, said = f", {self.request}" if self.request else "", f": {self.body}" if self.body else ""
@@ -135,7 +135,7 @@ def error_for(
 
 def _excerpt(body: str) -> str:
     # Secrets are removed before the text is cut: half a URL does not look like one.
-    text = printable(body[: 20 * BODY_LENGTH])
+    text = presentable(body[: 20 * BODY_LENGTH])
     text = " ".join("".join(one if one.isprintable() else " " for one in text).split())
     return text if len(text) <= BODY_LENGTH else f"{text[: BODY_LENGTH - 3]}..."
 

@@ -15,7 +15,7 @@ from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.http import refusal_of
 from .._functions.async_function import CURRENT_CALL
 from .._policies.checks import Seconds, optional, positive_int, seconds, span, unknown_name
-from .._text.safe import printable, safe_repr
+from .._text.safe import presentable, safe_repr
 from ._tokens import RenewedToken, Request, Token, called, responses
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _requests(
                 "%s %s is sent again, in attempt %d, without an %s: if the service has done the first one and only the "
                 "answer was lost, the work is done twice; send RuntimeContext.%s, or leave such errors out of "
                 "retry_on=",
-                method, printable(str(url.with_query(None))), call.attempt, KEY,
+                method, presentable(str(url.with_query(None))), call.attempt, KEY,
                 "idempotency_keys, one for each row" if call.is_batch else "idempotency_key as that header",
             )  # fmt: skip
 
