@@ -16,7 +16,7 @@ import pytest
 from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture
 from asyncudf._loop import bridge as bridge_module
 from asyncudf._loop import event_loops
-from asyncudf._loop.bridge import Bridge, Reader
+from asyncudf._loop.bridge import Bridge, SparkSide
 from asyncudf._metrics.time_account import State, TimeAccount
 from asyncudf.queues import StreamRecord
 from tests.kit.bridges import batch, begin_to_close, start
@@ -166,8 +166,8 @@ def test_a_sign_of_life_is_no_batch_that_spark_has_taken(monkeypatch: pytest.Mon
             self.emit(["row"])
             await self.is_taken.wait()
 
-    reader = Reader[list[str]](empty_batch=list)
-    with contextlib.closing(Bridge(Silent, 1, asyncio.new_event_loop(), reader)) as bridge:
+    spark = SparkSide[list[str]](empty_batch=list)
+    with contextlib.closing(Bridge(Silent, 1, asyncio.new_event_loop(), spark)) as bridge:
         assert not any(bridge.until_requested())
         results = bridge.finish()
         assert [next(results), next(results)] == [[], []]

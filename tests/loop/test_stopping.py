@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from asyncudf._loop import bridge as bridge_module
-from asyncudf._loop.bridge import Bridge, Reader
+from asyncudf._loop.bridge import Bridge, SparkSide
 from asyncudf._spark.worker import flusher
 from tests.kit.bridges import batch, start
 from tests.kit.threads import loop_threads
@@ -212,8 +212,8 @@ def test_rows_are_settled_before_sparks_thread_reads() -> None:
         tasks.append(Writes(*ways))
         return tasks[0]
 
-    reader: Reader[list[str]] = Reader(lambda: steps.append("flushed"))
-    bridge: Bridge[Any, list[str]] = Bridge(build, 1, asyncio.new_event_loop(), reader)
+    spark: SparkSide[list[str]] = SparkSide(lambda: steps.append("flushed"))
+    bridge: Bridge[Any, list[str]] = Bridge(build, 1, asyncio.new_event_loop(), spark)
 
     def source() -> Iterator[Any]:
         steps.append("read")
@@ -362,7 +362,7 @@ def test_an_empty_batch_follows_a_second_without_any(monkeypatch: pytest.MonkeyP
         tasks.append(Writes(*ways))
         return tasks[0]
 
-    bridge: Bridge[Any, list[str]] = Bridge(build, 1, asyncio.new_event_loop(), Reader(flush, list))
+    bridge: Bridge[Any, list[str]] = Bridge(build, 1, asyncio.new_event_loop(), SparkSide(flush, list))
     list(bridge.until_requested())
     now = 0.0
     out = bridge.until_requested()

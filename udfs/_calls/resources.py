@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
@@ -15,7 +14,7 @@ from .._errors.records import error_text
 from .._functions.async_function import RuntimeContext
 from .._functions.signature import FunctionSpec
 from .._loop.event_loops import discard
-from .._loop.limited import within
+from .._loop.limited import result_of, within
 from .._text.safe import safe_repr
 
 OPEN_LIMIT = 600.0  # seconds; a client that is not open by then is taken for dead
@@ -53,7 +52,7 @@ async def opening(
         AsyncUDFError: it failed, with whatever exception, or was not done within `limit` seconds.
         asyncio.CancelledError: others have cancelled the task.
     """
-    called = _called(step)
+    called = result_of(step)
     return await _reported(within(limit, _in_own_task(called) if in_own_task else called), failure)
 
 
@@ -72,7 +71,7 @@ def closing(close: Callable[..., Any], failure: str, broken: str | None = None, 
         is_cancelled = issubclass(type(error), asyncio.CancelledError)
         message = broken if is_cancelled and broken is not None else failure
         try:
-            step = _called(partial(close, exc_type, error, trace))
+            step = result_of(partial(close, exc_type, error, trace))
             await _reported(within(limit, step, to_its_end=True), message)
         except (AsyncUDFError, asyncio.CancelledError) as own:
             passed_on = issubclass(type(own.__cause__), asyncio.CancelledError)
@@ -116,11 +115,6 @@ async def _outcome(called: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException
         return await called, None
     except BaseException as error:
         return None, error
-
-
-async def _called(step: Callable[[], Any]) -> Any:
-    result = step()
-    return await result if inspect.isawaitable(result) else result
 
 
 async def _entered(stack: contextlib.AsyncExitStack, factory: Callable[..., Any], label: str) -> Any:

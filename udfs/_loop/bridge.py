@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import gc
 import itertools
 import queue
 import threading
@@ -17,58 +16,9 @@ from .._errors.exceptions import AsyncUDFError
 from .._errors.records import as_exception
 from .._metrics.time_account import SparkThread
 from . import event_loops
+from .collector import collecting_by_time
 from .event_loops import run_to_end
 from .watchdog import watched
-
-LOOK_GAP = 0.02  # seconds between two looks at least
-WORK_TO_COLLECTION = 40  # times as long as a collection takes, which the thread has to work until the next one
-NEW_OBJECTS = 100_000  # new objects, after which Python itself collects: while code blocks the loop, nobody looks
-
-
-@contextlib.contextmanager
-def collecting_by_time(
-    loop: asyncio.AbstractEventLoop, worked: Callable[[], float] = time.thread_time
-) -> Iterator[None]:
-    """A block in which the loop, once it runs, collects if there are as many new objects as Python's threshold says.
-
-    Settings of the user's hold: what is disabled stays so, a threshold of 0 or of `NEW_OBJECTS` too, and one that is
-    set meanwhile. At the end the thresholds are as before.
-
-    Args:
-        worked: the seconds for which the loop's thread has worked.
-    """
-    # Python's own collector runs after 700 new objects, which are the rows of a few milliseconds, and finds them all in
-    # use: up to a fifth of a worker's time. It cannot be told how many objects are no garbage. Here its time is
-    # bounded instead, and so is the work that makes garbage until the next look: that of 20 ms, or more by as much as
-    # there are objects in use. Always all generations: calls that wait have outlived the young ones.
-    before = few, *others = gc.get_threshold()
-    own = (NEW_OBJECTS, *others)
-    if not 0 < few < NEW_OBJECTS:  # also the second chain in a worker
-        yield
-        return
-
-    timer: asyncio.TimerHandle
-    due = 0.0  # how long the thread has worked when the next collection may begin
-
-    def look() -> None:
-        nonlocal timer, due
-        start = worked()
-        if start >= due and gc.isenabled() and gc.get_threshold() == own and gc.get_count()[0] > few:
-            if gc.collect():
-                start = worked()  # to free garbage is no lost time: what does a collection take that finds none?
-                gc.collect()
-            due = worked() + WORK_TO_COLLECTION * (worked() - start)
-        timer = loop.call_later(max(LOOK_GAP, due - worked()), look)
-
-    gc.set_threshold(*own)
-    timer = loop.call_later(LOOK_GAP, look)
-    try:
-        yield
-    finally:
-        timer.cancel()
-        if gc.get_threshold() == own:
-            gc.set_threshold(*before)
-
 
 In = TypeVar("In")
 In_contra = TypeVar("In_contra", contravariant=True)
@@ -88,8 +38,8 @@ class LoopTask(Protocol[In_contra]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reader(Generic[Out]):
-    """What a bridge writes to, and reports to: Spark.
+class SparkSide(Generic[Out]):
+    """Spark as the bridge sees it: it takes batches, and hears how the task ended.
 
     Args:
         flush: writes out what the bridge has yielded so far; raises OSError once Spark reads no more.
@@ -116,7 +66,7 @@ class Bridge(Generic[In, Out]):
         build: makes the loop task, on the loop's thread, from the loop, `request_batch` (ask for a batch) and `emit`.
         threads: how many calls may need a thread at the same time.
         loop: the event loop; the bridge closes it.
-        reader: what the batches are written to; unless given, the caller of `pipe` takes them.
+        spark: takes the batches; unless given, the caller of `pipe` does.
     """
 
     # Two threads, because both want to be the one that waits: Spark pulls results from a generator and pushes input
@@ -126,22 +76,22 @@ class Bridge(Generic[In, Out]):
     #
     # _outbox: "batch", "request_batch", and at last "done" or "error", which stays in for each later reader
     # _loop_task, _main, _is_stopped: of the loop's thread; _last_output: of Spark's
-    # _outcome: how the task ends, as `Reader.ended` gets it; None: it has been reported
+    # _outcome: how the task ends, as `SparkSide.ended` gets it once
 
     def __init__(
         self,
         build: Callable[[asyncio.AbstractEventLoop, Callable[[], None], Callable[[Out], None]], LoopTask[In]],
         threads: int,
         loop: asyncio.AbstractEventLoop,
-        reader: Reader[Out] | None = None,
+        spark: SparkSide[Out] | None = None,
     ) -> None:
         self._build = build
         self._threads = threads
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._loop = loop
-        self._reader = reader or Reader()
+        self._spark = spark or SparkSide()
         self._last_output = time.monotonic()
-        self._outcome: str | None = "stopped"
+        self._outcome, self._is_reported = "stopped", False
         self._loop_task: LoopTask[In]
         self._main: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -154,7 +104,7 @@ class Bridge(Generic[In, Out]):
             source = iter(batches)
             while True:
                 yield from self.until_requested()
-                self._reader.flush()
+                self._spark.flush()
                 batch = next(source, None)
                 if batch is None:
                     break
@@ -187,9 +137,9 @@ class Bridge(Generic[In, Out]):
         # Spark's worker goes on. `run_to_end` waits for several grace periods, one after another.
         self._send(self._stop)
         self._thread.join(timeout=10 * event_loops.GRACE)
-        outcome, self._outcome = self._outcome, None
-        if outcome is not None:
-            self._reader.ended(outcome)
+        if not self._is_reported:
+            self._is_reported = True
+            self._spark.ended(self._outcome)
 
     def _until(self, last: str) -> Iterator[Out]:
         """Batches, up to the message that is waited for or to the end of all."""
@@ -197,11 +147,11 @@ class Bridge(Generic[In, Out]):
             what, content = self._next()
             if what in ("batch", "sign of life"):
                 self._last_output = time.monotonic()
-                self._reader.spark_thread.leave()
+                self._spark.spark_thread.leave()
                 try:
                     yield content
                 finally:
-                    self._reader.spark_thread.come_back()
+                    self._spark.spark_thread.come_back()
                     if what == "batch":
                         self._send(lambda: self._loop_task.taken())
             elif what == "request_batch":
@@ -210,26 +160,26 @@ class Bridge(Generic[In, Out]):
             else:  # it is over, and a later reader is to see that too
                 self._outbox.put((what, content))
                 if what == "error":
-                    self._outcome = self._outcome and "failed"
+                    self._outcome = "failed"
                     raise content
-                self._outcome = self._outcome and "succeeded"
+                self._outcome = "succeeded"
                 return
 
     def _next(self) -> tuple[str, Any]:
         """The next message, or an empty batch after a silence."""
         with contextlib.suppress(queue.Empty):
             return self._outbox.get_nowait()
-        empty_batch = self._reader.empty_batch
-        self._reader.spark_thread.wait()
+        empty_batch = self._spark.empty_batch
+        self._spark.spark_thread.wait()
         try:
             while True:
-                self._reader.flush()
+                self._spark.flush()
                 if empty_batch is not None and time.monotonic() - self._last_output >= SILENCE:
                     return "sign of life", empty_batch()
                 with contextlib.suppress(queue.Empty):
                     return self._outbox.get(timeout=WATCH)
         finally:
-            self._reader.spark_thread.go_on()
+            self._spark.spark_thread.go_on()
 
     def _send(self, action: Callable[[], Any]) -> None:
         # A closed loop takes nothing: the outbox has the reason, for its next reader.

@@ -196,7 +196,7 @@ class CallThreads(ThreadPoolExecutor):
     """A loop's executor whose threads no longer count once the call that they run was cancelled.
 
     The threads are daemons of its own: the interpreter joins those of the standard library when it ends, and so never
-    ends while one hangs. All but the threads themselves belongs to the loop's thread.
+    ends while one hangs.
 
     Args:
         calls: how many calls may need a thread at the same time.
@@ -204,6 +204,9 @@ class CallThreads(ThreadPoolExecutor):
 
     # A thread cannot be ended. Where its call has timed out it is counted as hung, and a new thread takes its place:
     # else a few calls without a time limit of their own would stop all others for good. `_most_hung` bounds that.
+    #
+    # Everything belongs to the loop's thread, but for two things that the threads do: they take from _calls, and remove
+    # what they have run from _pending. Each is one atomic operation.
     #
     # _pending: the calls that wait in _calls or are in a thread
     # _hung: those that were cancelled while a thread runs them; some may have ended since they were counted last
@@ -266,15 +269,18 @@ class CallThreads(ThreadPoolExecutor):
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            finish: Callable[[], Any] = bool
             if call.set_running_or_notify_cancel():
+                finish: Callable[[], None]
                 try:
                     finish = partial(call.set_result, call.function())
                 except BaseException as error:
                     finish = partial(call.set_exception, error)
-            self._pending.discard(call)  # before its result is seen, which may bring the next call
-            finish()
-            del call, finish  # or the result would live until then
+                self._pending.discard(call)  # before its result is seen, which may bring the next call
+                finish()
+                del finish  # or the result would live until then
+            else:
+                self._pending.discard(call)
+            del call
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Start no further call, and let each thread end after the call that it runs. Never waits: see `join`."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine, Generator
+import inspect
+from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any, TypeVar
 
@@ -20,6 +21,12 @@ Value = TypeVar("Value")
 
 # What runs in the task: timers and callbacks that it makes have a copy, so that a cancellation tells where it is from.
 _STEP: contextvars.ContextVar[object] = contextvars.ContextVar("asyncudf_step", default=None)
+
+
+async def result_of(step: Callable[[], Any]) -> Any:
+    """What a step to open or close something returns, awaited if it is awaitable."""
+    result = step()
+    return await result if inspect.isawaitable(result) else result
 
 
 async def within(limit: float, step: Coroutine[Any, Any, Value], *, to_its_end: bool = False) -> Value:

@@ -16,6 +16,7 @@ from functools import partial
 from types import FrameType
 
 from .._text.safe import presentable
+from .limited import result_of
 
 INTERVAL = 0.25  # seconds between two checks
 TURN_LIMIT = 1.0  # seconds that a turn of the loop may take
@@ -25,7 +26,6 @@ STANDARD = os.path.dirname(os.__file__) + os.sep
 LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark", "redis", "opentelemetry")  # asyncudf itself calls the last two
 IMPORTS = "<frozen importlib"
 Stack = Sequence[tuple[FrameType, int]]  # frames with their lines, from the outermost
-LIFE_CYCLE = ("resources.py", "_called")  # under which open and close run, and they may take their time
 
 logger = logging.getLogger("asyncudf")
 
@@ -166,7 +166,7 @@ def _user_code(innermost: FrameType | None) -> tuple[str, Stack]:
     for number, file in enumerate(files):
         if file.startswith(OWN):
             started = True
-            if (os.path.basename(file), stack[number][0].f_code.co_name) == LIFE_CYCLE:
+            if stack[number][0].f_code is result_of.__code__:  # open and close may take their time
                 break
         elif started and not _is_library(file):
             return _name(stack[: number + 1]), stack[number:]

@@ -29,7 +29,7 @@ from .._chain.sinks import OutputSink
 from .._errors.exceptions import AsyncUDFError
 from .._errors.traces import trace_of
 from .._functions.side_outputs import SideTypes
-from .._loop.bridge import Bridge, Reader
+from .._loop.bridge import Bridge, SparkSide
 from .._loop.event_loops import new_event_loop
 from .._metrics.time_account import SparkThread
 from .._operators.input import InputElement
@@ -99,8 +99,8 @@ def start_bridge(
         built(chain)
         return chain
 
-    reader = Reader(flusher(), nothing, spark_thread, report.end)
-    return Bridge(build, plan.threads, own_loop, reader)
+    spark = SparkSide(flusher(), nothing, spark_thread, report.end)
+    return Bridge(build, plan.threads, own_loop, spark)
 
 
 def _query_of(task: TaskContext | None) -> str:
