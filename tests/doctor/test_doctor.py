@@ -92,7 +92,7 @@ def test_every_probe_may_fail(monkeypatch):
 
     replace_readings(monkeypatch, broken)
     found = list(examine(Examination(environment={})))
-    assert [finding.name for finding in found] == [name for name in PROBES if name != "SPARK_REMOTE"]
+    assert [finding.name for finding in found] == [*(name for name in PROBES if name != "SPARK_REMOTE"), "tiny job"]
     assert {finding.status for finding in found} == {"fail"}
     assert all("RuntimeError: broken" in finding.found for finding in found)
 
@@ -307,7 +307,7 @@ def test_a_job_without_a_host_is_fixed_by_the_setting_that_counts(monkeypatch, e
     job = TinyJob(error="Caused by: java.net.UnknownHostException: laptop")
     monkeypatch.setattr(programs, "run_job", lambda environment: job)
     monkeypatch.setattr(packages, "connect_client", lambda: "")
-    (last,) = PROBES["tiny job"](Examination(environment=environment))
+    (last,) = probes._job(Examination(environment=environment), [])
     assert last.fix == fix
 
 

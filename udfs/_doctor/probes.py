@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from . import packages, programs
@@ -84,21 +84,21 @@ def _of_own_spark(probe: Probe) -> Probe:
     return lambda asked: [] if packages.connect_client() else probe(asked)
 
 
-# What is looked at: how it is read, and the check that says what is wrong and what fixes it.
+# What is looked at before the tiny job: how it is read, and the check that says what is wrong and what fixes it.
 PROBES: Mapping[str, Probe] = {
     "versions": lambda asked: packages.check_packages(packages.read_versions()),
     "extras": lambda asked: packages.check_extras(packages.read_extras()),
     "SPARK_REMOTE": lambda asked: packages.check_remote(asked.environment.get("SPARK_REMOTE", "")),
-    "SPARK_HOME": _of_own_spark(lambda asked: map(_spark_home, filter(None, [asked.environment.get("SPARK_HOME")]))),
+    "SPARK_HOME": _of_own_spark(lambda asked: _spark_home(asked.environment)),
     "Java": _of_own_spark(lambda asked: [_java(asked.environment)]),
     "Python": lambda asked: _pythons(asked.environment),
     "open files": lambda asked: [check_open_files(open_file_limits(), asked.capacity)],
-    "tiny job": _of_own_spark(lambda asked: _job(asked) if asked.with_job else []),
 }
 
 
-def _spark_home(home: str) -> Finding:
-    return packages.check_spark_home(home, packages.spark_in(home), packages.version_of("pyspark"))
+def _spark_home(environment: Mapping[str, str]) -> Iterator[Finding]:
+    if home := environment.get("SPARK_HOME"):
+        yield packages.check_spark_home(home, packages.spark_in(home), packages.version_of("pyspark"))
 
 
 def _java(environment: Mapping[str, str]) -> Finding:
@@ -118,7 +118,10 @@ def _pythons(environment: Mapping[str, str]) -> Iterator[Finding]:
         yield programs.check_python(worker, driver, programs.start_python)
 
 
-def _job(asked: Examination) -> Iterator[Finding]:
+def _job(asked: Examination, failed: Sequence[str]) -> Iterator[Finding]:
+    if failed:
+        yield Finding("tiny job", "skip", f"not started, as it needs what failed: {', '.join(failed)}")
+        return
     # Spark ignores the address if a host name is set: then another address fixes nothing.
     has_name = asked.environment.get("SPARK_LOCAL_HOSTNAME")
     other_host = clear("SPARK_LOCAL_HOSTNAME") if has_name else export("SPARK_LOCAL_IP", "127.0.0.1")
@@ -132,16 +135,12 @@ def examine(examination: Examination) -> Iterator[Finding]:
     """Look at everything, and give each finding as soon as it is known. Never raises for what is wrong."""
     failed: list[str] = []
     for name, probe in PROBES.items():
-        if name == "tiny job" and failed:
-            probe = _of_own_spark(lambda asked: [_skipped(failed)] if asked.with_job else [])
         for finding in guarded(name, probe, examination):
             yield finding
             if finding.status == "fail" and name != "open files":  # three rows need few
                 failed.append(finding.name)
-
-
-def _skipped(failed: Iterable[str]) -> Finding:
-    return Finding("tiny job", "skip", f"not started, as it needs what failed: {', '.join(failed)}")
+    if examination.with_job:
+        yield from guarded("tiny job", _of_own_spark(lambda asked: _job(asked, failed)), examination)
 
 
 def guarded(name: str, probe: Probe, examination: Examination) -> Iterator[Finding]:

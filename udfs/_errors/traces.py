@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
@@ -26,13 +26,7 @@ def related(error: BaseException, *, contexts: bool = False) -> Iterator[BaseExc
 
     With `contexts` also those that were being handled when it was raised.
     """
-    waiting, seen = [error], set()  # causes may form a circle, or a chain longer than Python's stack
-    while waiting:
-        one = waiting.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            waiting += [*reversed(_members(one)), *([_context(one)] if contexts else ()), _cause(one)]
+    return _walk(error, lambda one: [*reversed(_members(one)), *([_context(one)] if contexts else ()), _cause(one)])
 
 
 def replaced(error: BaseException) -> Iterator[BaseException]:
@@ -41,22 +35,29 @@ def replaced(error: BaseException) -> Iterator[BaseException]:
     Of those that were being handled when it was raised only one counts whose handler has raised it itself. An exception
     from further down is that of a second try, for example with a new client, and stands for itself.
     """
-    waiting, seen = [error], set()
+    return _walk(error, lambda one: [*_members(one), _cause(one), _handled_by_its_raiser(one)])
+
+
+def _walk(
+    error: BaseException, behind: Callable[[BaseException], list[BaseException | None]]
+) -> Iterator[BaseException]:
+    """An exception and all behind it, each once; those that are last in the lists come first."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()  # causes may form a circle, or a chain longer than Python's stack
     while waiting:
         one = waiting.pop()
         if one is not None and id(one) not in seen:
             seen.add(id(one))
             yield one
-            cause, handled = _cause(one), _context(one)
-            waiting += [*_members(one), cause]
-            if handled is not None and handled is not cause and _has_raised(handled, one):
-                waiting.append(handled)
+            waiting += behind(one)
 
 
-def _has_raised(handled: BaseException, error: BaseException) -> bool:
-    """Whether the code that handled an exception has raised this one itself."""
+def _handled_by_its_raiser(error: BaseException) -> BaseException | None:
+    """The exception that was being handled by the very code that raised this one."""
+    handled: BaseException | None = _context(error)
     last = frames_of(error)[-1:]
-    return any(frame is last[0] for frame in frames_of(handled) if last)
+    is_by_raiser = handled is not None and any(frame is last[0] for frame in frames_of(handled) if last)
+    return handled if is_by_raiser else None
 
 
 def is_raised_alone(error: BaseException) -> bool:

@@ -52,7 +52,7 @@ class ErrorBudget:
 
     def message(self, function: str, failures: Failures) -> str:
         """The text of the error that stops the job."""
-        allowed = f"{self.count} may" if self.count is not None else f"{100 * self.share:g}% may"
+        allowed = f"{self.count} may" if self.share is None else f"{100 * self.share:g}% may"
         most = Counter(failures.types).most_common()
         named = [f"{name} ({count:,})" for name, count in most[:NAMED_TYPES]]
         others = sum(count for _, count in most[NAMED_TYPES:])
