@@ -35,7 +35,7 @@ from asyncudf._metrics.export import task_line
 from asyncudf._metrics.run_metrics import RunMetrics
 from asyncudf._reports.run_report import _page
 from asyncudf._reports.summary import summary
-from asyncudf._spark.monitoring.job_watch import SCHEMA, _row
+from asyncudf._spark.monitoring.run_frame import SCHEMA, _row
 
 reader = InMemoryMetricReader()
 metrics.set_meter_provider(MeterProvider([reader]))

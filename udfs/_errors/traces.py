@@ -21,12 +21,21 @@ _traceback: Any = vars(BaseException)["__traceback__"].__get__
 _inside: Any = vars(BaseExceptionGroup)["exceptions"].__get__
 
 
-def related(error: BaseException, *, contexts: bool = False) -> Iterator[BaseException]:
+def related(
+    error: BaseException, *, context: Callable[[BaseException], BaseException | None] | None = None
+) -> Iterator[BaseException]:
     """An exception, those that it was raised from, and those in groups, each once.
 
-    With `contexts` also those that were being handled when it was raised.
+    Args:
+        context: gives what was being handled when an exception was raised, where that counts too.
     """
-    return _walk(error, lambda one: [*reversed(_members(one)), *([_context(one)] if contexts else ()), _cause(one)])
+    waiting, seen = [error], set()  # causes may form a circle, or a chain longer than Python's stack
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += [*reversed(_members(one)), *([context(one)] if context else ()), _cause(one)]
 
 
 def replaced(error: BaseException) -> Iterator[BaseException]:
@@ -35,21 +44,7 @@ def replaced(error: BaseException) -> Iterator[BaseException]:
     Of those that were being handled when it was raised only one counts whose handler has raised it itself. An exception
     from further down is that of a second try, for example with a new client, and stands for itself.
     """
-    return _walk(error, lambda one: [*_members(one), _cause(one), _handled_by_its_raiser(one)])
-
-
-def _walk(
-    error: BaseException, behind: Callable[[BaseException], list[BaseException | None]]
-) -> Iterator[BaseException]:
-    """An exception and all behind it, each once; those that are last in the lists come first."""
-    waiting: list[BaseException | None] = [error]
-    seen: set[int] = set()  # causes may form a circle, or a chain longer than Python's stack
-    while waiting:
-        one = waiting.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            waiting += behind(one)
+    return related(error, context=_handled_by_its_raiser)
 
 
 def _handled_by_its_raiser(error: BaseException) -> BaseException | None:
@@ -78,7 +73,7 @@ def frames_of(error: BaseException) -> list[FrameType]:
 def forget_frames(ended_with: object) -> None:
     """Remove the tracebacks of an exception and of all behind it: their frames keep what was called alive."""
     if issubclass(type(ended_with), BaseException):
-        for one in related(ended_with, contexts=True):  # type: ignore[arg-type]
+        for one in related(ended_with, context=_context):  # type: ignore[arg-type]
             BaseException.with_traceback(one, None)  # a frozen exception refuses an assignment
 
 
@@ -140,7 +135,7 @@ def trace_of(error: BaseException, *, full: bool = False, redacted: bool = False
 
 def _without_results(error: BaseException) -> None:
     """Remove what may repeat an input from the exceptions themselves: a traceback prints their messages again."""
-    for one in related(error, contexts=True):
+    for one in related(error, context=_context):
         if issubclass(type(one), AsyncUDFError) and one.without_value:  # type: ignore[attr-defined]
             one.args = (one.without_value,)  # type: ignore[attr-defined]
 
