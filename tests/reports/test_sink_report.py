@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
+from typing import Any
 
 import pytest
 
-from asyncudf import SinkError, SinkReport
+from asyncudf import RateLimit, ResultStore, SinkError, SinkReport
+from asyncudf._metrics.function_metrics import reused, written
+from asyncudf._reports.progress import ProgressTracker, Snapshot
+from asyncudf._reports.summary import summary
 from asyncudf._spark.sinks import SinkFigures
+from asyncudf.testing import MemoryStore
+from tests.kit.engines import Engine
+from tests.kit.figures import figures_so_far
+from tests.kit.runs import run_of_a_function
 
 
 def report(**changed: object) -> SinkReport:
@@ -92,8 +101,10 @@ def figures(rows: int, **counts: int) -> SinkFigures:
 
 def test_figures_of_tasks_add_up() -> None:
     one, other = figures(10, store_hits=3, calls=7), figures(5, shared_flights=1, null_rows=2)
-    one.note_failures([("ValueError", "first", False), ("ValueError", "second", False), ("OSError", "stored", True)])
-    other.note_failures([("ValueError", "third", False)])
+    one.note_failures([("ValueError", "first"), ("ValueError", "second"), ("OSError", "stored")])
+    one.metrics.failures, one.metrics.stored_failures = 3, 1
+    other.note_failures([("ValueError", "third")])
+    other.metrics.failures = 1
     total = SinkFigures.of_tasks([one.to_json(), other.to_json()])
     assert (total.failed, total.reused, total.metrics.null_rows, total.written) == (4, 3, 2, 6)
     assert total.reasons == {"ValueError": 3, "OSError": 1}
@@ -104,3 +115,59 @@ def test_figures_of_tasks_add_up() -> None:
 def test_no_tasks_are_figures_of_nothing() -> None:
     nothing = SinkFigures.of_tasks([])
     assert (nothing.written, nothing.failed, nothing.reused, nothing.metrics.calls) == (0, 0, 0, 0)
+
+
+# Which rows were written
+
+
+async def post(n: int) -> None:
+    await asyncio.sleep(1)
+    if n < 4:
+        raise ValueError
+
+
+def posted(rows: range | list[int], **options: Any) -> tuple[int, int, int]:
+    """How many rows of a sink have failed, were reused, and were written, as all that reads its figures says."""
+    sink = {**run_of_a_function(post, rows, on_error="dead_letter", **options), "entry_point": "sink"}
+    (progress,) = ProgressTracker().track(Snapshot([sink], 1, 1, 10.0), is_over=True)
+    assert progress.written == written(sink)
+    assert f" {written(sink)} written" in summary({"functions": [sink], "is_over": True})
+    return sink["failures"], reused(sink), written(sink)
+
+
+def test_the_stored_error_of_an_equal_row_is_a_failed_row_and_none_that_was_reused() -> None:
+    store = MemoryStore(error_ttl=60)
+    assert posted(range(10), store=store) == (4, 0, 6)
+    assert posted(range(20), store=store) == (4, 6, 10)
+    assert posted([1, 1, 19, 19], store=MemoryStore(error_ttl=60)) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "options", [{"timeout": 0.5}, {"rate_limit": RateLimit(10, 1, cost=lambda n: n // 0 if n == 99 else 1)}]
+)
+def test_rows_that_failed_before_their_call_are_no_stored_errors(options: dict[str, Any]) -> None:
+    """They have no attempt, as rows with a stored error have none: so they were taken for reused ones."""
+    store: ResultStore = MemoryStore()
+    posted(range(4, 9), store=store)
+    assert posted([4, 5, 6, 7, 8, 99, 99, 99], store=store, **options) == (3, 5, 0)
+
+
+def test_rows_of_the_store_are_counted_when_they_are_done() -> None:
+    """They are looked up ahead: counted then, a sink that runs would seem to have written nothing."""
+    store, seen = MemoryStore(), []
+    rows = range(100, 120)
+    posted(rows[1::2], store=store)
+    engine = Engine(post, on_error="dead_letter", store=store, capacity=1, queue_size=1, on_null_input="null")
+    engine.feed([*rows, *[None] * 100])
+    engine.end()
+
+    def look() -> None:
+        engine.look()
+        figures = vars(figures_so_far(engine))
+        seen.append((written(figures), reused(figures), figures["null_rows"]))
+
+    for second in range(1, 9):
+        engine.loop.call_at(second + 0.5, look)
+    engine.run()
+    look()
+    assert seen == [*((n, n, 0) for n in range(1, 9)), (10, 10, 100)]

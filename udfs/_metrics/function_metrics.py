@@ -182,6 +182,9 @@ class FunctionMetrics:
         noun=("row answered by another row's call", "rows answered by another row's call"),
         in_frame=True, in_summary=9, outcome="shared",
     )  # fmt: skip
+    stored_failures: int = _figure(
+        "Rows that failed with the error of an equal row; they are store hits or shared too."
+    )
     null_rows: int = _figure(
         "Rows that made no call because an argument is NULL.", unit="row",
         noun=("row with a NULL argument", "rows with a NULL argument"),
@@ -265,6 +268,18 @@ def counted(function: Mapping[str, Any], view: str) -> list[Figure]:
     """The figures of a view that are not 0, of a function of `run.metrics`, sorted by what they have for the view."""
     found = [one for one in FIGURES if getattr(one, view) and function.get(one.name)]
     return sorted(found, key=attrgetter(view))
+
+
+def reused(function: Mapping[str, Any]) -> int:
+    """Rows of a sink, by its figures, that were not sent: the store has them as acknowledged, or an equal one was."""
+    found, shared, failed = (function.get(name) or 0 for name in ("store_hits", "shared_flights", "stored_failures"))
+    return found + shared - failed
+
+
+def written(function: Mapping[str, Any]) -> int:
+    """Rows that a sink has written, by its figures."""
+    rows, failed, skipped = (function.get(name) or 0 for name in ("rows", "failures", "null_rows"))
+    return max(0, rows - failed - skipped - reused(function))
 
 
 def described(text: str) -> str:

@@ -135,7 +135,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._inlet = sharing.inlet
             self._calls.share(sharing)
         if options.on_null_input is OnNullInput.NULL:
-            self._inlet = NullAnswers(self._inlet, validate, self.counters.totals)
+            self._inlet = NullAnswers(self._inlet, validate)
         self._batch: MicroBatch | None = None
         if bounds.size > 1:
             self._batch = MicroBatch(bounds, self._calls.weight_of, options.batch_linger, loop, self._pool.wake)
@@ -327,8 +327,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             return
         while len(element) and (places := self._queue.places) > 0:
             records, results = element.take(min(places, CACHED_TOGETHER))
-            self.counters.totals.rows += len(records)
-            self.counters.totals.results += len(records)
+            totals = vars(self.counters.totals)
+            for figure in ("rows", "results", element.figure):
+                totals[figure] += len(records)
             self._leave(records, results)
         if len(element):
             self._input.put_back(element)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .._metrics.function_metrics import written
 from .._text.figures import amount_, noun, things
 from .._text.safe import which_errors
 from .function_figures import spent_of
@@ -56,7 +57,7 @@ class Progress:
         p50, p95: seconds that calls took; None without calls.
         left: seconds, an estimate; None if not known.
         took: seconds, of a run that is over, else None.
-        written: of a sink, the rows that have not failed; else None.
+        written: of a sink, the rows that it has written; else None.
     """
 
     label: str
@@ -117,7 +118,7 @@ class ProgressTracker:
             p95=latency["p95"],
             left=(expected - rows) / lately if expected is not None and lately and not is_over else None,
             took=lasted if is_over else None,
-            written=rows - function["failures"] if function.get("entry_point") == "sink" else None,
+            written=written(function) if function.get("entry_point") == "sink" else None,
         )
 
     def _rates(self, function: Mapping[str, Any], now: float) -> tuple[float | None, float | None]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from .._metrics.function_metrics import counted
+from .._metrics.function_metrics import counted, written
 from .._text.figures import amounts, bytes_, count, number, rate, seconds, share, things
 from .._text.safe import named_error, one_line, presentable
 from .._version import VERSION
@@ -83,8 +83,7 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _given(figures: FunctionFigures) -> str:
     if figures.plain.get("entry_point") != "sink":
         return f"{count(figures.count('results'))} out"
-    not_sent = sum(figures.count(key) for key in ("failures", "store_hits", "shared_flights", "null_rows"))
-    return f"{count(max(0, figures.count('rows') - not_sent))} written"
+    return f"{count(written(figures.plain))} written"
 
 
 def _calls(figures: FunctionFigures) -> str:

@@ -26,7 +26,7 @@ from ._compat import (
     check_data_sources,
 )
 from .monitoring.task_report import TaskReportSpec
-from .sinks import ENTRY_POINT, SinkFigures, SinkTask, micro_batch_named, sink_task, unpacked
+from .sinks import ENTRY_POINT, SinkFigures, SinkTask, letters_in, micro_batch_named, sink_task
 
 OF_THE_STREAM = {"checkpointlocation", "queryname"}  # options of `writeStream` that Spark reads, and passes on
 
@@ -149,7 +149,7 @@ def _commit(task: SinkTask, folder: DeadLetterFolder | None, messages: Sequence[
     """All tasks have succeeded: keep the rows that failed. Spark may say so again for the same micro-batch."""
     ended = [message for message in messages if message is not None]
     figures = SinkFigures.of_tasks(text for message in ended for text in message.figures)
-    letters = [batch for message in ended for packed in message.letters for batch in unpacked(packed)]
+    letters = [batch for message in ended for packed in message.letters for batch in letters_in(packed)]
     if folder is not None and letters:
         folder.write(f"{name}.parquet", letters, task.letters.names)
     logger.info(

@@ -20,11 +20,10 @@ from .._chain.chain import Chain, SourceReader
 from .._chain.function_plan import ACKNOWLEDGED, SinkPlan, no_micro_batch
 from .._chain.plan import ChainPlan, StreamNode, WaitFactory
 from .._chain.sinks import ERROR_GROUP, ResultPlan, are_ambiguous
-from .._errors.exceptions import AsyncUDFError, BudgetSpentError
 from .._functions.side_outputs import DEAD_LETTERS
 from .._functions.signature import FunctionSpec
 from .._loop.bridge import pipe
-from .._metrics.function_metrics import FunctionMetrics
+from .._metrics.function_metrics import FunctionMetrics, reused, written
 from .._policies.options import Options
 from .._text.safe import named_error
 from .coordinators import coordinator_config
@@ -37,11 +36,10 @@ from .types import parsed_offline
 from .worker import ErrorReporting
 
 LETTERS_AT_ONCE = 4 * 2**20  # bytes of dead letters that a task packs into one row
-# Errors of rows that have no call and were not found in the store either: no budget is left for it, or it has no key.
-_UNCALLED = {BudgetSpentError.__name__, AsyncUDFError.__name__}
 ENTRY_POINT = "sink"  # in reports
 EXAMPLES = 20  # reasons of which a message is kept
 STAGE = spark.StructType().add("figures", "string").add("letters", "binary")
+ENDS = pa.schema({"figures": pa.string(), "letters": pa.binary()})  # the same for Arrow
 ERROR: spark.StructField = parsed_offline(DEAD_LETTERS.schema).fields[0]  # type: ignore[attr-defined]
 
 
@@ -63,22 +61,19 @@ class SinkFigures:
 
     Attributes:
         metrics: of its function.
-        stored_failures: rows without a call because the store has the error of an equal one.
         reasons: how many rows failed for each reason.
         examples: a message for each reason.
     """
 
     def __init__(self) -> None:
         self.metrics = FunctionMetrics()
-        self.stored_failures = 0
         self.reasons: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
 
-    def note_failures(self, failures: Iterable[tuple[str, str, bool]]) -> None:
-        """Count rows that failed: the reason and the message of each, and whether the store had its error."""
-        for reason, message, is_stored in failures:
+    def note_failures(self, failures: Iterable[tuple[str, str]]) -> None:
+        """Count rows that failed, by the reason and the message of each."""
+        for reason, message in failures:
             self.reasons[reason] += 1
-            self.stored_failures += is_stored
             if len(self.examples) < EXAMPLES:
                 self.examples.setdefault(reason, message)
 
@@ -89,24 +84,23 @@ class SinkFigures:
     @property
     def reused(self) -> int:
         """Rows that the store had as acknowledged, or that share the call of an equal row."""
-        return max(0, self.metrics.store_hits + self.metrics.shared_flights - self.stored_failures)
+        return reused(vars(self.metrics))
 
     @property
     def written(self) -> int:
         """Rows that the function has written."""
-        return max(0, self.metrics.rows - self.failed - self.reused - self.metrics.null_rows)
+        return written(vars(self.metrics))
 
     def merge(self, other: SinkFigures) -> None:
         """Add what the sink did in other tasks."""
         self.metrics.merge(other.metrics)
-        self.stored_failures += other.stored_failures
         self.reasons.update(other.reasons)
         for reason, message in other.examples.items():
             if len(self.examples) < EXAMPLES:
                 self.examples.setdefault(reason, message)
 
     def to_json(self) -> str:
-        return json.dumps([self.metrics.to_plain(), self.stored_failures, self.reasons, self.examples])
+        return json.dumps([self.metrics.to_plain(), self.reasons, self.examples])
 
     @classmethod
     def of_tasks(cls, texts: Iterable[str]) -> SinkFigures:
@@ -114,7 +108,7 @@ class SinkFigures:
         total = cls()
         for text in texts:
             one = cls()
-            metrics, one.stored_failures, reasons, examples = json.loads(text)
+            metrics, reasons, examples = json.loads(text)
             one.metrics = FunctionMetrics.from_plain(metrics)
             one.reasons.update(reasons)
             one.examples.update(examples)
@@ -132,9 +126,8 @@ class SinkTask(ChainTask):
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for figures, letters in self.ends(batches):
-            some = figures is not None or letters is not None
-            columns = [pa.array([figures][:some], pa.string()), pa.array([letters][:some], pa.binary())]
-            yield pa.RecordBatch.from_arrays(columns, STAGE.names)
+            rows = [] if figures is None and letters is None else [{"figures": figures, "letters": letters}]
+            yield pa.RecordBatch.from_pylist(rows, ENDS)
 
     def ends(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str | None, bytes | None]]:
         """Run the function over the batches: packed dead letters, and at the end the figures.
@@ -165,11 +158,11 @@ class SinkTask(ChainTask):
         return schema
 
 
-def _failures(letters: pa.RecordBatch) -> Iterator[tuple[str, str, bool]]:
+def _failures(letters: pa.RecordBatch) -> Iterator[tuple[str, str]]:
     errors = letters.column(letters.num_columns - 1)
-    columns = (errors.field(name).to_pylist() for name in ("type", "status", "message", "attempts"))
-    for kind, status, message, attempts in zip(*columns, strict=True):
-        yield named_error(kind, status), message, not attempts and kind not in _UNCALLED
+    columns = (errors.field(name).to_pylist() for name in ("type", "status", "message"))
+    for kind, status, message in zip(*columns, strict=True):
+        yield named_error(kind, status), message
 
 
 def _packed(batches: Sequence[pa.RecordBatch]) -> bytes:
@@ -182,14 +175,14 @@ def _packed(batches: Sequence[pa.RecordBatch]) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def unpacked(letters: bytes) -> list[pa.RecordBatch]:
+def letters_in(letters: bytes) -> list[pa.RecordBatch]:
     """The batches of packed dead letters."""
     with pa.ipc.open_stream(letters) as stream:
         return [*stream]
 
 
 @dataclasses.dataclass(frozen=True)
-class Unpack:
+class ReadLetters:
     """The worker's side of reading dead letters."""
 
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
@@ -197,7 +190,7 @@ class Unpack:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for letters in batch.column(0):
-                yield from unpacked(letters.as_py())
+                yield from letters_in(letters.as_py())
 
 
 def sink_task(
@@ -261,7 +254,7 @@ def letters_frame(session: SparkSession, letters: Sequence[bytes], schema: spark
     fields = [spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)]
     plain = spark.StructType(fields) if are_ambiguous(names) else schema
     packed = session.createDataFrame([(one,) for one in letters], "letters binary")
-    frame = packed.mapInArrow(Unpack(), plain)
+    frame = packed.mapInArrow(ReadLetters(), plain)
     return frame if plain is schema else frame.toDF(*names)
 
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from asyncudf.queues import StreamElement, StreamRecord
 
 from .._loop.event_loops import end_tasks
-from .._metrics.function_metrics import FunctionMetrics
 from .coalescing import LandedResults
 from .stored_results import KEYS_AT_ONCE, Found, StoredResults, StoreOperator
 
@@ -46,11 +45,13 @@ class CacheMiss(StreamRecord):
 class CachedRows:
     """Consecutive rows with one result each that need no call."""
 
+    # figure: of the function, which counts the rows when they are taken
     # _start: the rows before it have been taken
 
-    __slots__ = ("_results", "_rows", "_start")
+    __slots__ = ("_results", "_rows", "_start", "figure")
 
-    def __init__(self, rows: Sequence[Any], results: Sequence[Any]) -> None:
+    def __init__(self, rows: Sequence[Any], results: Sequence[Any], figure: str = "store_hits") -> None:
+        self.figure = figure
         self._rows = rows
         self._results = results
         self._start = 0
@@ -112,13 +113,11 @@ class NullAnswers:
     Args:
         inlet: where all elements go.
         validate: checks and converts each result.
-        totals: counts the rows.
     """
 
-    def __init__(self, inlet: Inlet, validate: Callable[[Any], Any] | None, totals: FunctionMetrics) -> None:
+    def __init__(self, inlet: Inlet, validate: Callable[[Any], Any] | None) -> None:
         self._inlet = inlet
         self._validate = validate
-        self._totals = totals
 
     @property
     def waiting(self) -> int:
@@ -155,8 +154,7 @@ class NullAnswers:
 
     def _cached(self, rows: Sequence[Any]) -> CachedRows:
         validate = self._validate
-        self._totals.null_rows += len(rows)
-        return CachedRows(rows, [None if validate is None else validate(None) for _ in rows])
+        return CachedRows(rows, [None if validate is None else validate(None) for _ in rows], "null_rows")
 
 
 def _has_null(value: Any) -> bool:
@@ -320,9 +318,7 @@ class LookupAhead:
         keys = await self._keys(rows)
         found = await self._found(keys)
         misses = found.count(None)
-        totals = self._operator.counters.totals
-        totals.store_hits += len(rows) - misses
-        totals.store_misses += misses
+        self._operator.counters.totals.store_misses += misses
         if len(rows) == len(elements):  # the usual cases
             if misses == len(rows):
                 return [*map(CacheMiss.of, rows, keys, found, repeat(self._operator.counters.clock()))]

@@ -306,7 +306,9 @@ class StoreSharing:
         """Whether a row that has just entered the queue has a call of its own; if not, it is done or will be."""
         miss: CacheMiss = row.record
         key, found = miss.key, miss.found
-        if key is not None and found is None:
+        if found is not None:
+            self._totals.store_hits += 1
+        elif key is not None:
             landed = self._landed.admit(key)
             if landed is not None and (found := self._fresh(landed)) is not None:
                 self._totals.shared_flights += 1
@@ -328,6 +330,7 @@ class StoreSharing:
     def _have(self, row: Row, found: Results | StoredFailure) -> None:
         """A row is done with what was found for it."""
         if isinstance(found, StoredFailure):
+            self._totals.stored_failures += 1
             self._calls.conclude(row, [self._stored.replayed(found)])
         else:
             row.is_over = True
