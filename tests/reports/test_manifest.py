@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncudf import Budget, CircuitBreaker
-from asyncudf._reports.summary import manifest
+from asyncudf._reports.manifest import manifest
 from asyncudf.testing import MemoryStore
 from tests.kit.runs import run_of_a_function, run_that_ends
 

@@ -168,7 +168,7 @@ class Run:
         ...         df.write.parquet("out")
         ...     return run.manifest()
         """
-        from .._reports.summary import manifest
+        from .._reports.manifest import manifest
 
         return manifest(self.metrics, self._error)
 

@@ -52,7 +52,7 @@ class ColumnTask:
         return with_import_help(self)
 
     def __call__(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        with self._error_reporting():
+        with self._error_reporting:
             yield from pipe(filter(_has_rows, _given(batches, self.__name__)), self._start, self._read)
 
     def _start(self, first: Any, waited: float) -> Bridge[Iterable[InputElement], pa.Array]:

@@ -56,7 +56,7 @@ class ChainTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Another chain sends empty batches as a sign of life. The first batch says how large batches are, so drop them.
         filled = (batch for batch in batches if batch.num_rows)
-        with self.error_reporting():
+        with self.error_reporting:
             yield from pipe(filled, self._start, SourceReader(self.plan))
 
     def side_output_type(self, tag: OutputTag) -> Any:
@@ -381,7 +381,7 @@ class Unpack:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for packed in batch.column(0):
-                with self.error_reporting(), pa.ipc.open_stream(packed.as_py()) as stream:
+                with self.error_reporting, pa.ipc.open_stream(packed.as_py()) as stream:
                     if tuple(stream.schema.types) != self.arrow_types:
                         raise FunctionError(
                             f"the side output {self.name!r} was written as ({_names_of(stream.schema.types)}) and is "

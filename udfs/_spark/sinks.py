@@ -33,7 +33,6 @@ from .pickling import check_picklable
 from .planner import rows_node
 from .schemas import arguments, arrow_type_or_none, as_nullable, check_source, column_names, joined_schema
 from .types import parsed_offline
-from .worker import ErrorReporting
 
 LETTERS_AT_ONCE = 4 * 2**20  # bytes of dead letters that a task packs into one row
 ENTRY_POINT = "sink"  # in reports
@@ -136,7 +135,7 @@ class SinkTask(ChainTask):
         """
         figures, chains, held = SinkFigures(), list[Chain](), list[pa.RecordBatch]()
         start = partial(self._start, built=chains.append)
-        with self.error_reporting():
+        with self.error_reporting:
             for letters in pipe(filter(len, batches), start, SourceReader(self.plan)):
                 if not letters.num_rows:
                     yield None, None
@@ -181,16 +180,11 @@ def letters_in(letters: bytes) -> list[pa.RecordBatch]:
         return [*stream]
 
 
-@dataclasses.dataclass(frozen=True)
-class ReadLetters:
+def read_letters(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The worker's side of reading dead letters."""
-
-    error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for letters in batch.column(0):
-                yield from letters_in(letters.as_py())
+    for batch in batches:
+        for letters in batch.column(0):
+            yield from letters_in(letters.as_py())
 
 
 def sink_task(
@@ -254,7 +248,7 @@ def letters_frame(session: SparkSession, letters: Sequence[bytes], schema: spark
     fields = [spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)]
     plain = spark.StructType(fields) if are_ambiguous(names) else schema
     packed = session.createDataFrame([(one,) for one in letters], "letters binary")
-    frame = packed.mapInArrow(ReadLetters(), plain)
+    frame = packed.mapInArrow(read_letters, plain)
     return frame if plain is schema else frame.toDF(*names)
 
 

@@ -73,7 +73,7 @@ class TableTask:
     def analyze(self, given: Sequence[AnalyzeArgument], named: Mapping[str, AnalyzeArgument]) -> Analyzed:
         """Plan one mention in a query: only here the columns of the table are known."""
         spec, named = self.function_plan.spec, dict(named)
-        with self.error_reporting():
+        with self.error_reporting:
             # SQL has no argument by position behind one by name: if the table has a name, all others have.
             by_name = "" if given else next((name for name, argument in named.items() if argument.isTable), "")
             table = named.pop(by_name) if by_name else next(iter(given), None)
@@ -175,7 +175,7 @@ class TableRun:
         if self._rows:
             yield from chain.from_iterable(self._feed())
         if self._bridge is not None:
-            with self._task.error_reporting():
+            with self._task.error_reporting:
                 yield from chain.from_iterable(self._bridge.finish())
 
     def cleanup(self) -> None:
@@ -194,7 +194,7 @@ class TableRun:
             self._bridge = start_function(
                 self._function_plan, self._write, self._analyzed.names, arrow_types, TABLE_ROWS, report_spec
             )
-        with self._task.error_reporting():
+        with self._task.error_reporting:
             yield from self._bridge.until_requested()
             rows, self._rows = self._rows, []
             self._bridge.feed(self._batch(rows))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import errno
 import io
@@ -13,7 +12,7 @@ import select
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -243,18 +242,17 @@ class ErrorReporting:
 
     full: bool = dataclasses.field(default_factory=_is_full)
 
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Add the traceback of the user's exception to errors of this library; other errors stay as they are."""
-        try:
-            yield
-        except AsyncUDFError as error:
-            cause = error.__cause__
-            if cause is not None and (trace := trace_of(cause, full=self.full, redacted=error.is_redacted)):
-                error.add_note(f"\n{trace.rstrip()}")
-            error.__cause__ = None  # otherwise Spark may show it as well, with all frames
-            if not self.full:
-                # Spark's exception handler in the worker reads this switch. A worker ends after an error, so the switch
-                # has no effect on other tasks.
-                os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-            raise
+        if not isinstance(error, AsyncUDFError):
+            return
+        cause = error.__cause__
+        if cause is not None and (text := trace_of(cause, full=self.full, redacted=error.is_redacted)):
+            error.add_note(f"\n{text.rstrip()}")
+        error.__cause__ = None  # otherwise Spark may show it as well, with all frames
+        if not self.full:
+            # Spark's exception handler in the worker reads this switch. A worker ends after an error, so the switch has
+            # no effect on other tasks.
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
