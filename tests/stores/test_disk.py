@@ -219,14 +219,17 @@ def test_waiting_for_another_writer_blocks_nothing(tmp_path: Path) -> None:
 
 
 def test_what_was_open_before_a_fork_is_the_parents(tmp_path: Path) -> None:
-    """A forked process is told that it cannot use an open store; one that was closed before it can, and the parent."""
+    """A forked process is told that it cannot use an open store; one that was closed before it can, and the parent.
+
+    It was not told any more once it had closed the store that it had inherited, and then opened the files again.
+    """
 
     async def main() -> None:
         async with ResultStore.disk(tmp_path / "closed"):
             pass
         async with ResultStore.disk(tmp_path / "open") as store:
             await store.put_many({key(1): b"parent"}, None)
-            process = multiprocessing.get_context("fork").Process(target=_forked, args=(str(tmp_path),))
+            process = multiprocessing.get_context("fork").Process(target=_forked, args=(str(tmp_path), store))
             process.start()
             process.join()
             assert process.exitcode == 0
@@ -236,8 +239,9 @@ def test_what_was_open_before_a_fork_is_the_parents(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def _forked(folder: str) -> None:
+def _forked(folder: str, inherited: ResultStore) -> None:
     async def main() -> None:
+        await inherited.close()
         async with ResultStore.disk(f"{folder}/closed") as store:
             await store.put_many({key(2): b"child"}, None)
         with pytest.raises(AsyncUDFError, match="was open when this process was forked"):

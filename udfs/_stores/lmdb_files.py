@@ -247,7 +247,7 @@ class LmdbFile:
         """End one use of the file, which is closed with its last."""
         with _registry:
             self.users -= 1
-            if self.users or _open.get((self._pid, self.path)) is not self:
+            if self.users or os.getpid() != self._pid:
                 return
             del _open[self._pid, self.path]
             if not self._is_long(self._lock, self._lock_bytes):  # LMDB writes to it once more
@@ -273,9 +273,9 @@ class LmdbFile:
             raise AsyncUDFError(f"the store in {self.path} fails: {error}") from error
 
     def _check_length(self) -> None:
-        # LMDB would read on behind the end of a file that was cut off, and the system end the process for it. So they
-        # are looked at before each use, beginning with what LMDB needs to say which its last page is; and that is asked
-        # for before the length, as the file grows first.
+        # LMDB would read on behind the end of a file that was cut off, and the system end the process for it. Before
+        # each use: first the two pages that `info()` reads, then `last_pgno` before the length, because a writer
+        # lengthens the file before it publishes a page.
         is_long = self._is_long(self._lock, self._lock_bytes) and self._is_long(self._data, 2 * self._page)
         if not is_long or not self._is_long(self._data, self._page * (self._env.info()["last_pgno"] + 1)):
             raise AsyncUDFError(f"the store in {self.path} is damaged: it is too short; delete it")
