@@ -58,7 +58,7 @@ class SingleFlight(Generic[Call]):
 
     def land(self, key: bytes, call: Call) -> Sequence[Call]:
         """End a flight with results: returns the calls that have them too, in the order in which they joined."""
-        if key not in self._leaders or self._leaders[key] != call:
+        if not self.leads(key, call):
             self.leave(key, call)
             return ()
         del self._leaders[key]
@@ -70,28 +70,26 @@ class SingleFlight(Generic[Call]):
 
     def leave(self, key: bytes, call: Call) -> Call | None:
         """End a call without results: returns the call that leads now and has to be made, if there is one."""
-        followers = self._followers.get(key)
+        followers = self._followers.get(key, {})
         if not self.leads(key, call):
-            if followers is not None and call in followers:
-                del followers[call]
-                self._left(key, followers)
+            if call in followers:
+                self._unfollow(key, call)
             return None
-        if followers is None:
+        if not followers:
             del self._leaders[key]
             return None
-        heir, _ = followers.popitem(last=False)
-        self._left(key, followers)
-        self._leaders[key] = heir
+        heir = self._leaders[key] = next(iter(followers))
+        self._unfollow(key, heir)
         return heir
 
     def leads(self, key: bytes, call: Call) -> bool:
         """Whether this call leads."""
         return key in self._leaders and self._leaders[key] == call
 
-    def _left(self, key: bytes, followers: OrderedDict[Call, None]) -> None:
-        """A call follows no longer."""
+    def _unfollow(self, key: bytes, call: Call) -> None:
+        del self._followers[key][call]
         self.following -= 1
-        if not followers:
+        if not self._followers[key]:
             del self._followers[key]
 
 

@@ -122,10 +122,10 @@ def canonical(value: Any) -> bytes:
         if _is_plain(value):
             try:
                 encoded = _encoder()(value)
+                if not _may_have_nan(encoded):
+                    return encoded
             except (OverflowError, ValueError):  # a number of more than 64 bits, text that is not Unicode
-                encoded = _NAN
-            if not _may_have_nan(encoded):
-                return encoded
+                pass
         return _encoder()(_plain(value))
     except RecursionError:
         raise AsyncUDFError(

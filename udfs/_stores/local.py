@@ -75,7 +75,7 @@ class LocalResults:
         self._files = RotatingFiles(folder, max_bytes)
         self._part = max_bytes // WRITTEN_SHARE
         self._clock = clock
-        self._found = {"hits": 0, "misses": 0}  # not yet added to the counts
+        self._hits = self._misses = 0  # not written yet
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         values: list[bytes | None] = []
@@ -84,12 +84,12 @@ class LocalResults:
                 await asyncio.sleep(0)
             values += self._read(keys[start : start + READ_AT_ONCE])
         misses = values.count(None)
-        self._found["hits"] += len(values) - misses
-        self._found["misses"] += misses
+        self._hits += len(values) - misses
+        self._misses += misses
         return values
 
     def _read(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        soon = int(self._clock() * 1000 + 1).to_bytes(8, "big")  # what ends in this millisecond is over
+        soon = self._soon()
         files = self._files.current()
         entries: list[bytes | None] = files[0].get(keys) if files else [None] * len(keys)
         for older in files[1:]:
@@ -107,7 +107,7 @@ class LocalResults:
 
     async def clear(self) -> None:
         await self._writing(self._files.clear)
-        self._found = dict.fromkeys(self._found, 0)
+        self._hits = self._misses = 0
 
     async def info(self) -> dict[str, int]:
         mine = RotatingFiles(self._files.folder, self._files.max_bytes)  # files that others delete while this waits
@@ -117,19 +117,21 @@ class LocalResults:
             for number, file in enumerate(files):
                 start = b"\0"
                 while heads := file.heads(start, COUNTED_AT_ONCE, 8):
-                    entries += self._count(heads, files[:number])
+                    entries += self._live(heads, files[:number])
                     start = heads[-1][0] + b"\0"
                     await asyncio.sleep(0)
-            return {"entries": entries, "bytes": sum(file.used_bytes() for file in files), **self._counted(files)}
+            hits, misses = self._statistics(files)
+            size = sum(file.used_bytes() for file in files)
+            return {"entries": entries, "bytes": size, "hits": hits, "misses": misses}
         finally:
             mine.close()
 
     async def close(self) -> None:
         try:
-            if any(self._found.values()):
+            if self._hits or self._misses:
                 with self._files.writing() as is_ours:
                     if is_ours and (files := self._files.current()):
-                        files[0].put([self._counts()])
+                        files[0].put([self._statistics_entry()])
         except Exception:  # these are figures for people: a disk that is full must not fail a task for them
             pass
         finally:
@@ -155,11 +157,11 @@ class LocalResults:
             yield part
 
     def _put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        self._files.put([self._counts(), *entries])
-        self._found = dict.fromkeys(self._found, 0)
+        self._files.put([self._statistics_entry(), *entries])
+        self._hits = self._misses = 0
 
-    def _counts(self) -> tuple[bytes, bytes]:
-        return COUNTS, struct.pack(">2Q", *self._counted(self._files.current()).values())
+    def _statistics_entry(self) -> tuple[bytes, bytes]:
+        return COUNTS, struct.pack(">2Q", *self._statistics(self._files.current()))
 
     async def _writing(self, step: Callable[[], None]) -> None:
         """Take a step as the only writer of the folder, once there is no other."""
@@ -170,21 +172,26 @@ class LocalResults:
                     return
             await asyncio.sleep(WRITER_RETRY)
 
-    def _counted(self, files: Sequence[LmdbFile]) -> dict[str, int]:
+    def _statistics(self, files: Sequence[LmdbFile]) -> tuple[int, int]:
         """Hits and misses, also those that are not written yet."""
         for file in files:
-            (found,) = file.get([COUNTS])
-            if found is not None:
-                before = zip(self._found.items(), struct.unpack(">2Q", found), strict=True)
-                return {name: new + old for (name, new), old in before}
-        return dict(self._found)
+            (written,) = file.get([COUNTS])
+            if written is not None:
+                hits, misses = struct.unpack(">2Q", written)
+                return hits + self._hits, misses + self._misses
+        return self._hits, self._misses
 
-    def _count(self, heads: Sequence[tuple[bytes, bytes]], younger: Sequence[LmdbFile]) -> int:
-        now = self._ends(0.0)
-        found = [key for key, ends in heads if ends > now and key not in NO_RESULTS]
+    def _live(self, heads: Sequence[tuple[bytes, bytes]], younger: Sequence[LmdbFile]) -> int:
+        """How many of these entries count."""
+        soon = self._soon()
+        live = [key for key, ends in heads if ends >= soon and key not in NO_RESULTS]
         for file in younger:
-            found = [key for key, entry in zip(found, file.get(found), strict=True) if entry is None]
-        return len(found)
+            live = [key for key, entry in zip(live, file.get(live), strict=True) if entry is None]
+        return len(live)
+
+    def _soon(self) -> bytes:
+        """The next millisecond: an entry that is less has ended."""
+        return int(self._clock() * 1000 + 1).to_bytes(8, "big")
 
     def _ends(self, seconds: float) -> bytes:
         """The moment in so many seconds as bytes, which sort by time."""
