@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError
-from asyncudf._calls.resources import opening
+from asyncudf._calls.resources import bounded
 from asyncudf._loop.event_loops import GRACE, run_to_end
 from asyncudf._loop.limited import within
 from asyncudf.testing import VirtualClockLoop
@@ -96,7 +96,7 @@ def test_the_limit_takes_its_cancellations_back() -> None:
 
 def test_a_step_whose_coroutine_is_closed_from_outside_tells_nothing() -> None:
     async def main() -> None:
-        step = opening(hang, "could not be opened")
+        step = bounded(hang, "could not be opened")
         task = asyncio.ensure_future(step)
         await asyncio.sleep(1)
         step.close()

@@ -32,24 +32,25 @@ async def opened(spec: FunctionSpec, context: RuntimeContext) -> AsyncIterator[M
         values = {}
         for name, factory in spec.resources.items():
             label = f"resource {name!r} of {spec.name}"
-            values[name] = await opening(partial(_entered, stack, factory, label), f"{label} could not be opened")
+            values[name] = await bounded(partial(_entered, stack, factory, label), f"{label} could not be opened")
         if spec.has_life_cycle:
             function = spec.function
             stack.push_async_exit(closing(lambda *_: function.close(), f"{spec.name}.close() failed"))
-            await opening(partial(function.open, context), f"{spec.name}.open() failed")
+            await bounded(partial(function.open, context), f"{spec.name}.open() failed")
         yield values
 
 
-async def opening(
+async def bounded(
     step: Callable[[], Any], failure: str, limit: float = OPEN_LIMIT, *, in_own_task: bool = False
 ) -> Any:
-    """Call a function that opens something, and await its result if it is awaitable.
+    """Call and await the user's code within a limit; its error becomes an AsyncUDFError.
 
     Args:
-        in_own_task: the function runs in a task of its own: it may cancel the task that it runs in.
+        step: may be a plain function.
+        in_own_task: the code runs in a task of its own: it may cancel the task that it runs in.
 
     Raises:
-        AsyncUDFError: it failed, with whatever exception, or was not done within `limit` seconds.
+        AsyncUDFError: the code failed, with whatever exception, or was not done within `limit` seconds.
         asyncio.CancelledError: others have cancelled the task.
     """
     called = result_of(step)
@@ -63,8 +64,8 @@ def closing(close: Callable[..., Any], failure: str, broken: str | None = None, 
     """Makes an exit of a stack that closes something within `limit` seconds, and cannot swallow an error.
 
     Once begun it is not cut short by a cancellation of the task, which is raised when it is done.
-    An error that ends the block already wins over one of closing. A cancellation does not: it may have come from what
-    is closed here, such as a task group whose task has failed, which only now raises its error (as `broken`).
+    If the block ended with an error, an error of closing is dropped. If it was cancelled, the error of closing is
+    raised as `broken`: a task group cancels the block first, and tells why when it is closed.
     """
 
     async def leave(exc_type: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:

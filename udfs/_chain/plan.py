@@ -33,7 +33,7 @@ from .._operators.synchronous import (
 )
 from .._policies.options import EventLoop
 from .._policies.watermarks import WatermarkGenerator, WatermarkStrategy
-from .._stored.lookup import KEY_BYTES_MORE
+from .._stored.elements import KEY_BYTES_MORE
 from .environment import TaskEnvironment
 from .function_plan import FunctionPlan
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from asyncudf.queues import StreamElement, StreamRecord
+from asyncudf.queues import StreamElement
 
 from .._calls.calls import Calls
 from .._calls.invokers import BatchBounds, BatchCodec, Costs, Invoker, invoker_of
@@ -24,7 +24,8 @@ from .._functions.signature import FunctionSpec
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
 from .._policies.options import OnNullInput, Options
-from .._stored.lookup import CachedRows, CacheMiss, NullAnswers, plain
+from .._stored.elements import ROWS, AnsweredRows, plain
+from .._stored.null_answers import NullAnswers
 from .._stored.sharing import StoreSharing
 from .._stored.stored_results import StoredResults
 from .emitter import Emitter, queue_of
@@ -36,8 +37,7 @@ from .outputs import Output
 # Rows that leave before timers and the mailbox get their turn. More than calls that return at once can add before the
 # next turn, or a long queue would never shrink.
 AT_ONCE = 10_000
-CACHED_TOGETHER = 200  # rows that need no call and are emitted together
-ROWS = (tuple, StreamRecord, CacheMiss)
+ANSWERED_TOGETHER = 200  # rows that need no call and are emitted together
 BURST = 200  # rows that are taken together
 BURSTS_AT_ONCE = 20  # such bursts, if calls fail at once or wait each, before the event loop gets its turn for sure
 
@@ -164,7 +164,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self.pump()
 
     def _memory_is_free(self) -> None:
-        """There may be places again, for a row or for cached rows."""
+        """There may be places again, for a row or for rows that need no call."""
         if not self.has_finished:
             self.look_at_input()
 
@@ -322,11 +322,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _place(self, element: Any) -> None:
         """Give an element that is no single row its place in the queue."""
-        if type(element) is not CachedRows:
+        if type(element) is not AnsweredRows:
             self._queue.put_marker(element)
             return
         while len(element) and (places := self._queue.places) > 0:
-            records, results = element.take(min(places, CACHED_TOGETHER))
+            records, results = element.take(min(places, ANSWERED_TOGETHER))
             totals = vars(self.counters.totals)
             for figure in ("rows", "results", element.figure):
                 totals[figure] += len(records)

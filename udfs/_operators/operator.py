@@ -12,7 +12,7 @@ from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkSta
 from asyncudf.queues._queues import emit_marker
 
 from .._errors.records import as_exception
-from .._stored.lookup import Inlet
+from .._stored.elements import Inlet
 from .input import InputBuffer, InputElement
 from .outputs import Downstream, Output
 

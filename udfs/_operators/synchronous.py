@@ -11,7 +11,7 @@ from typing import Any
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 from asyncudf.queues._queues import emit_marker
 
-from .._calls.resources import closing, opening
+from .._calls.resources import bounded, closing
 from .._errors.exceptions import AsyncUDFError
 from .._errors.records import Redact, shown_input, task_error
 from .._functions.process_function import ProcessContext, ProcessFunction, checked_result
@@ -128,7 +128,7 @@ class ProcessOperator(SynchronousOperator):
         function, name = self._function, self.name
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_exit(closing(lambda *_: function.close(), f"{name}.close() failed"))
-            await opening(partial(function.open, self._context), f"{name}.open() failed")
+            await bounded(partial(function.open, self._context), f"{name}.open() failed")
             yield
 
 

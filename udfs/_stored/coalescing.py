@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 Call = TypeVar("Call", bound=Hashable)
@@ -58,7 +58,7 @@ class SingleFlight(Generic[Call]):
 
     def land(self, key: bytes, call: Call) -> Sequence[Call]:
         """End a flight with results: returns the calls that have them too, in the order in which they joined."""
-        if not self.leads(key, call):
+        if key not in self._leaders or self._leaders[key] != call:  # as `leads`, for each row
             self.leave(key, call)
             return ()
         del self._leaders[key]
@@ -70,7 +70,7 @@ class SingleFlight(Generic[Call]):
 
     def leave(self, key: bytes, call: Call) -> Call | None:
         """End a call without results: returns the call that leads now and has to be made, if there is one."""
-        followers = self._followers.get(key, {})
+        followers: Mapping[Call, None] = self._followers.get(key, {})
         if not self.leads(key, call):
             if call in followers:
                 self._unfollow(key, call)

@@ -1,6 +1,6 @@
 """Rows are looked up in the store ahead of their calls, many at a time.
 
-A cached row then has its result, and a cache miss has the key of its result.
+A row then has its result, or the key of its result.
 """
 
 from __future__ import annotations
@@ -8,159 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Protocol
 
-from asyncudf.queues import StreamElement, StreamRecord
+from asyncudf.queues import StreamElement
 
 from .._loop.event_loops import end_tasks
 from .coalescing import LandedResults
+from .elements import ROWS, AnsweredRows, LookedUpRow
 from .stored_results import KEYS_AT_ONCE, Found, StoredResults, StoreOperator
-
-KEY_BYTES_MORE = 320  # bytes by which a `CacheMiss` is larger than a record, with its key
-
-
-class CacheMiss(StreamRecord):
-    """A row that the store has no single result for."""
-
-    # key: of its result in the store; None where `error` says why it has none
-    # looked_up: the time of the lookup
-    # found: several results, no result, or an error from the store; None: the store has nothing
-
-    key: bytes | None
-    looked_up: float
-    found: Found
-    error: BaseException | None
-
-    @classmethod
-    def of(cls, row: Any, key: bytes | BaseException, found: Found, looked_up: float) -> CacheMiss:
-        """The record of a row, which may be a plain tuple of the same."""
-        record = tuple.__new__(cls, row)
-        record.found, record.looked_up = found, looked_up
-        record.key, record.error = (key, None) if type(key) is bytes else (None, key)  # type: ignore[assignment]
-        return record
-
-
-class CachedRows:
-    """Consecutive rows with one result each that need no call."""
-
-    # figure: of the function, which counts the rows when they are taken
-    # _start: the rows before it have been taken
-
-    __slots__ = ("_results", "_rows", "_start", "figure")
-
-    def __init__(self, rows: Sequence[Any], results: Sequence[Any], figure: str = "store_hits") -> None:
-        self.figure = figure
-        self._rows = rows
-        self._results = results
-        self._start = 0
-
-    def __len__(self) -> int:
-        return len(self._rows) - self._start
-
-    def take(self, count: int) -> tuple[list[Any], list[Any]]:
-        """The next `count` rows, or all that are left, and their results."""
-        part = slice(self._start, self._start + count)
-        self._start = min(self._start + count, len(self._rows))
-        return [*self._rows[part]], [*self._results[part]]
-
-    @property
-    def rows(self) -> Sequence[Any]:
-        """The rows that were not taken."""
-        return self._rows[self._start :]
-
-
-def plain(elements: Sequence[Any]) -> list[StreamElement]:
-    """The elements as they were fed."""
-    found: list[StreamElement] = []
-    for element in elements:
-        if type(element) is CachedRows:
-            found += [tuple.__new__(StreamRecord, row) for row in element.rows]
-        elif type(element) is CacheMiss or type(element) is tuple:
-            found.append(tuple.__new__(StreamRecord, element))
-        else:
-            found.append(element)
-    return found
-
-
-class Inlet(Protocol):
-    """Where elements enter an operator: its input, or what prepares rows for the input."""
-
-    @property
-    def waiting(self) -> int:  # how many elements that were put one by one have not been taken
-        ...
-
-    def feed(self, batch: Iterable[Any], /) -> None:
-        """Add a batch behind all others."""
-
-    def put(self, element: Any, /) -> None:
-        """Add one element behind all others."""
-
-    def restore(self, elements: Iterable[Any], /) -> None:
-        """Add elements before all others."""
-
-    def end(self) -> None:
-        """Nothing follows."""
-
-    def values(self) -> list[StreamElement]:  # all elements that were not taken, in order; they stay where they are
-        ...
-
-
-class NullAnswers:
-    """An inlet that makes cached rows of rows with a NULL argument: their result is NULL (`on_null_input="null"`).
-
-    Args:
-        inlet: where all elements go.
-        validate: checks and converts each result.
-    """
-
-    def __init__(self, inlet: Inlet, validate: Callable[[Any], Any] | None) -> None:
-        self._inlet = inlet
-        self._validate = validate
-
-    @property
-    def waiting(self) -> int:
-        return self._inlet.waiting
-
-    def feed(self, batch: Iterable[Any]) -> None:
-        self._inlet.feed(self._answered(batch))
-
-    def put(self, element: Any) -> None:
-        for one in self._answered((element,)):
-            self._inlet.put(one)
-
-    def restore(self, elements: Iterable[Any]) -> None:
-        self._inlet.restore([*self._answered(elements)])
-
-    def end(self) -> None:
-        self._inlet.end()
-
-    def values(self) -> list[StreamElement]:
-        return self._inlet.values()
-
-    def _answered(self, elements: Iterable[Any]) -> Iterator[Any]:
-        nulls: list[Any] = []
-        for element in elements:
-            if (type(element) is tuple or isinstance(element, StreamRecord)) and _has_null(element[0]):
-                nulls.append(element)
-                continue
-            if nulls:
-                yield self._cached(nulls)
-                nulls = []
-            yield element
-        if nulls:
-            yield self._cached(nulls)
-
-    def _cached(self, rows: Sequence[Any]) -> CachedRows:
-        validate = self._validate
-        return CachedRows(rows, [None if validate is None else validate(None) for _ in rows], "null_rows")
-
-
-def _has_null(value: Any) -> bool:
-    values = value.values() if type(value) is dict else value if type(value) is tuple else (value,)
-    return any(one is None for one in values)
-
 
 Key = bytes | BaseException
 
@@ -299,7 +156,7 @@ class LookupAhead:
             self._in_lookup = [part.popleft() for _ in range(most)]
         self._landed.looking()
         elements = await self._looked_up(self._in_lookup)
-        self._landed.looked([one.key for one in elements if type(one) is CacheMiss and one.key and one.found is None])
+        self._landed.looked([one.key for one in elements if type(one) is LookedUpRow and one.key and one.found is None])
         self._in_lookup = []
         self._buffer.feed(elements)
         self._end_buffer()
@@ -309,21 +166,21 @@ class LookupAhead:
             self._buffer.end()
 
     async def _looked_up(self, elements: Sequence[Any]) -> list[Any]:
-        """The elements in their order, rows with a result as `CachedRows`, other rows as `CacheMiss`.
+        """The elements in their order, rows with a result as `AnsweredRows`, other rows as `LookedUpRow`.
 
         Raises:
             AsyncUDFError: the store has failed, with on_store_error="fail".
         """
-        rows = [element for element in elements if type(element) is tuple or isinstance(element, StreamRecord)]
+        rows = [element for element in elements if type(element) in ROWS]
         keys = await self._keys(rows)
         found = await self._found(keys)
         misses = found.count(None)
         self._operator.counters.totals.store_misses += misses
         if len(rows) == len(elements):  # the usual cases
             if misses == len(rows):
-                return [*map(CacheMiss.of, rows, keys, found, repeat(self._operator.counters.clock()))]
+                return [*map(LookedUpRow.of, rows, keys, found, repeat(self._operator.counters.clock()))]
             if self._is_single and not misses and {*map(type, found)} == {list}:
-                return [CachedRows(rows, [results[0] for results in found])]  # type: ignore[index]
+                return [AnsweredRows(rows, [results[0] for results in found])]  # type: ignore[index]
         return self._arranged(elements, keys, found)
 
     async def _keys(self, rows: Sequence[Any]) -> list[Key]:
@@ -361,16 +218,16 @@ class LookupAhead:
         results: list[Any] = []
         answers, now = zip(keys, found, strict=True), self._operator.counters.clock()
         for element in elements:
-            is_row = type(element) is tuple or isinstance(element, StreamRecord)
+            is_row = type(element) in ROWS
             key, answer = next(answers) if is_row else (b"", None)
             if is_row and self._is_single and type(answer) is list:
                 rows.append(element)
                 results.append(answer[0])
                 continue
             if rows:
-                arranged.append(CachedRows(rows, results))
+                arranged.append(AnsweredRows(rows, results))
                 rows, results = [], []
-            arranged.append(CacheMiss.of(element, key, answer, now) if is_row else element)
+            arranged.append(LookedUpRow.of(element, key, answer, now) if is_row else element)
         if rows:
-            arranged.append(CachedRows(rows, results))
+            arranged.append(AnsweredRows(rows, results))
         return arranged

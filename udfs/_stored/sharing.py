@@ -12,7 +12,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from asyncudf.queues import StreamElementQueue
 
@@ -26,23 +26,16 @@ from .._policies.options import Options
 from .._policies.retry import is_lasting
 from .._stores.values import StoredFailure
 from .coalescing import LandedResults, SingleFlight
-from .lookup import CacheMiss, LookedUpInput, LookupAhead
+from .elements import LookedUpRow
+from .lookup import LookedUpInput, LookupAhead
 from .stored_results import Found, StoredResults, StoreOperator, StoreWriter
 
-LOOKUP_AGE = (
-    0.2  # seconds after which a lookup is old: where limits hold calls back, so many are claimed as begin in it
-)
+# Seconds after which a lookup is old; under limits, as many calls are claimed ahead as begin in this time.
+LOOKUP_AGE = 0.2
 CLAIMED_AHEAD = 0.02  # seconds: as many are claimed beyond the free slots as begin in this time
 SHORTEST_WAIT, LONGEST_WAIT = 0.002, 0.05  # seconds between two looks whether leases of others have ended
 TRIED_AT_ONCE = 100  # leases of others that one look tries to get
 PATIENCE = 180.0  # seconds that a row without a timeout waits for the call of another task
-
-
-class Claimant(Protocol):
-    """Gets the decisions about calls."""
-
-    def found(self, row: Row, found: Found, /) -> None:
-        """The store has a result by now for a row that was to be called."""
 
 
 class Claims:
@@ -57,21 +50,22 @@ class Claims:
     # is full. A row that waits for a lease holds neither another lease nor a slot.
     #
     # A call is in one place: _undecided, in the lookup of _task, or, one row each, in _held: by the key, with the time
-    # when the row waits no longer.
-    # _claimed: calls so far, of which those in _ready have not begun
-    # _last: the time of the last lookup, and the calls that had begun by then
+    # when the row waits no longer. A row that is tried again is in _undecided too, until `_leased` takes it out.
+    # _decided: calls so far. Those that are not in _ready have begun, needed no call in the end, or are held: all of
+    # them make room for others. A retry in _ready takes that of a new call.
+    # _last: the time of the last lookup, and the calls that had made room by then
     # _ahead: how many may wait to begin, whatever slots are free
 
     def __init__(
         self,
         operator: StoreOperator,
-        claimant: Claimant,
+        sharing: StoreSharing,
         stored: StoredResults,
         calls: Calls,
         options: Options,
     ) -> None:
         self._operator = operator
-        self._claimant = claimant
+        self._sharing = sharing
         self._stored = stored
         self._pool, self._ready = calls.pool, calls.ready
         self._clock = operator.counters.clock
@@ -82,7 +76,7 @@ class Claims:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = SHORTEST_WAIT
-        self._ahead, self._claimed, self._last = 1, 0, (0.0, 0)
+        self._ahead, self._decided, self._last = 1, 0, (0.0, 0)
         self._is_closed = False
         self._context = contextvars.copy_context()
 
@@ -94,7 +88,7 @@ class Claims:
     @property
     def takes_more(self) -> bool:
         """Whether another call should be formed: it begins soon, or there is a free slot for it."""
-        if not (self._undecided or self._ready):
+        if not (self._undecided or self._ready):  # the usual case, at less cost
             return True
         # Where limits hold calls back, a free slot does not say that a call begins soon: its lookup would be old by
         # then, or its lease would keep other tasks from the call all that time.
@@ -130,12 +124,12 @@ class Claims:
         try:
             while self._undecided:
                 calls, self._undecided = self._undecided, []
-                (last, before), (now, begun) = self._last, (self._clock(), self._claimed - len(self._ready))
+                (last, before), (now, gone) = self._last, (self._clock(), self._decided - len(self._ready))
                 await self._look_up([left for call in calls if (left := self._leased(call, now)) is not None])
                 seconds = LOOKUP_AGE + self._clock() - now if self._is_limited else CLAIMED_AHEAD
-                soon = math.ceil(seconds * (begun - before) / max(now - last, 1e-6))
+                soon = math.ceil(seconds * (gone - before) / max(now - last, 1e-6))
                 self._ahead = max(1, min(soon, 2 * self._ahead, self._pool.capacity))
-                self._last, self._claimed = (now, begun), self._claimed + len(calls)
+                self._last, self._decided = (now, gone), self._decided + len(calls)
                 self._operator.pump()
             self._task = None
             self._watch()
@@ -165,9 +159,10 @@ class Claims:
         answers = iter(found)
         for call in calls:
             lost = set()
+            # In this order: `zip` takes an answer only where there is a row.
             for row, answer in zip(call.rows, answers, strict=False):
                 if answer is not None:
-                    self._claimant.found(row, answer)
+                    self._sharing.found(row, answer)
                     lost.add(row)
             if (left := _without(call, lost)) is not None:
                 self._ready.append(left)
@@ -298,14 +293,14 @@ class StoreSharing:
 
     def has_to_call(self, element: Any) -> bool:
         """Whether an element that is next in line is a row that would have a call of its own."""
-        if not isinstance(element, CacheMiss) or element.key is None or element.found is not None:
+        if not isinstance(element, LookedUpRow) or element.key is None or element.found is not None:
             return False
         return not (self._flights.is_flying(element.key) or self._fresh(self._landed.get(element.key)) is not None)
 
     def needs_call(self, row: Row) -> bool:
         """Whether a row that has just entered the queue has a call of its own; if not, it is done or will be."""
-        miss: CacheMiss = row.record
-        key, found = miss.key, miss.found
+        looked_up: LookedUpRow = row.record
+        key, found = looked_up.key, looked_up.found
         if found is not None:
             self._totals.store_hits += 1
         elif key is not None:
@@ -316,8 +311,8 @@ class StoreSharing:
                 return True
         if found is not None:
             self._have(row, found)
-        elif miss.error is not None:
-            self._calls.conclude(row, [miss.error])
+        elif looked_up.error is not None:
+            self._calls.conclude(row, [looked_up.error])
         else:
             self._operator.waiting_has_changed()
             if key in self._called:

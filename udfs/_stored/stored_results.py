@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import enum
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from .._calls.resources import opening
+from .._calls.resources import bounded
 from .._calls.slots import CallingOperator
 from .._errors.exceptions import AsyncUDFError
 from .._errors.http import status_of
@@ -33,6 +34,7 @@ WRITTEN_TOGETHER = 1_000  # at most, and of `BYTES_AT_ONCE`: what came while oth
 WRITE_LINGER = 0.05  # seconds that a result waits for others
 
 _ANSWERS = frozenset((bytes, type(None)))
+_FAILED = object()  # in place of an answer
 Found = list[Any] | StoredFailure | None
 
 logger = logging.getLogger("asyncudf")
@@ -59,6 +61,12 @@ class Codec(Protocol):
     def decode_many(self, keys: Sequence[bytes], values: Sequence[bytes | None], /) -> list[Found]: ...
 
 
+class _State(enum.Enum):
+    CLOSED = 0
+    OPENING = 1  # `open` was called; if it was cut short, `close` is still to be called
+    OPEN = 2
+
+
 class StoredResults:
     """One function's results in its store, for one task.
 
@@ -77,8 +85,7 @@ class StoredResults:
     # A store of the user's runs in asyncio tasks of its own: if it cancelled a lookup or a write of ours, the rows that
     # wait for it would wait for ever.
     #
-    # _must_close: `open` was called, and `close` not since; _is_open: and `open` has succeeded
-    # _is_opening: a lookup opens the store, and other lookups find nothing meanwhile
+    # _state: while a lookup opens the store, other lookups find nothing
     # _rests_until: when the store is asked again after it has failed
     # _rows, _bytes: number and size of results that were read or written, beginning with a guess
     # _most: rows that are looked up together at most; fewer after a lookup that took too long
@@ -100,7 +107,7 @@ class StoredResults:
         self._fails_task = options.on_store_error is OnStoreError.FAIL
         self._redact: Redact | None = options.redact
         self._clock = clock
-        self._is_open = self._is_opening = self._must_close = False
+        self._state = _State.CLOSED
         self.leases: Leases | None = None
         self._rests_until = 0.0
         self._warned: set[str] = set()
@@ -122,10 +129,12 @@ class StoredResults:
         Raises:
             AsyncUDFError: the store has failed, with on_store_error="fail".
         """
-        if self._is_opening or not (self._is_open or await self._open()):
+        if self._state is _State.CLOSED:
+            await self._open()
+        if self._state is not _State.OPEN:
             return [None] * len(keys)
         values = await self._asked(partial(self._get, keys), self._limit)
-        if values is None:
+        if values is _FAILED:
             self._most = FEW_ROWS  # perhaps it was too much at once
             return [None] * len(keys)
         self._most = min(ROWS_AT_ONCE, 2 * self._most)
@@ -149,7 +158,7 @@ class StoredResults:
         Raises:
             AsyncUDFError: the store has failed, with on_store_error="fail".
         """
-        if self._is_open:
+        if self._state is _State.OPEN:
             await self._asked(lambda: self._store.put_many(dict(items), ttl), self._limit)
 
     def encoded(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
@@ -184,31 +193,23 @@ class StoredResults:
 
     async def close(self) -> None:
         """Close the store, if it is open."""
-        if self._must_close:
-            self._is_open = self._must_close = False
+        if self._state is not _State.CLOSED:
+            self._state = _State.CLOSED
             self.leases = None
             self._rests_until = 0.0
             await self._asked(self._store.close, STORE_CLOSE_LIMIT)
 
-    async def _open(self) -> bool:
+    async def _open(self) -> None:
         if self._clock() < self._rests_until:
-            return False
-        self._is_opening = self._must_close = True
-        try:
-            self._is_open = await self._asked(self._opened, self._limit) is not None
-            if self._is_open:
-                self.leases = self._store.leases if self._store.is_built_in else None
-            else:  # what it has of a connection must not pile up
-                self._must_close = False
-                with contextlib.suppress(AsyncUDFError):
-                    await opening(self._store.close, "", self._limit, in_own_task=not self._store.is_built_in)
-        finally:
-            self._is_opening = False
-        return self._is_open
-
-    async def _opened(self) -> bool:
-        await self._store.open()
-        return True
+            return
+        self._state = _State.OPENING
+        if await self._asked(self._store.open, self._limit) is not _FAILED:
+            self._state = _State.OPEN
+            self.leases = self._store.leases if self._store.is_built_in else None
+            return
+        with contextlib.suppress(AsyncUDFError):  # what it has of a connection must not pile up
+            await self._bounded(self._store.close, self._limit)
+        self._state = _State.CLOSED
 
     async def _get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         values = await self._store.get_many([*keys])
@@ -226,13 +227,11 @@ class StoredResults:
         return [None if value is None else bytes(value) for value in values]
 
     async def _asked(self, step: Callable[[], Awaitable[Any]], limit: float) -> Any:
-        """The answer of the store; None if it has failed, now or a short time ago."""
+        """The answer of the store; `_FAILED` if it has failed, now or a short time ago."""
         if self._clock() < self._rests_until:
-            return None
+            return _FAILED
         try:
-            return await opening(
-                step, f"the store of {self._name} cannot be used", limit, in_own_task=not self._store.is_built_in
-            )
+            return await self._bounded(step, limit)
         except AsyncUDFError as error:
             if self._fails_task:
                 raise AsyncUDFError(
@@ -242,7 +241,11 @@ class StoredResults:
             self._warn(
                 "failed", f"{safe_str(error)}; calls go on without it, and it is asked again every {STORE_REST:g} s"
             )
-            return None
+            return _FAILED
+
+    async def _bounded(self, step: Callable[[], Awaitable[Any]], limit: float) -> Any:
+        failure = f"the store of {self._name} cannot be used"
+        return await bounded(step, failure, limit, in_own_task=not self._store.is_built_in)
 
     def _warn(self, kind: str, message: str) -> None:
         if kind not in self._warned:

@@ -1,0 +1,101 @@
+"""Rows on their way into an operator: as they were fed, looked up in the store, or answered without a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from asyncudf.queues import StreamElement, StreamRecord
+
+from .stored_results import Found
+
+KEY_BYTES_MORE = 320  # bytes by which a `LookedUpRow` is larger than a record, with its key
+
+
+class LookedUpRow(StreamRecord):
+    """A row that was looked up in the store, and that has no single result there."""
+
+    # key: of its result in the store; None where `error` says why it has none
+    # looked_up: the time of the lookup
+    # found: several results, no result, or an error from the store; None: the store has nothing
+
+    key: bytes | None
+    looked_up: float
+    found: Found
+    error: BaseException | None
+
+    @classmethod
+    def of(cls, row: Any, key: bytes | BaseException, found: Found, looked_up: float) -> LookedUpRow:
+        """The record of a row, which may be a plain tuple of the same."""
+        record = tuple.__new__(cls, row)
+        record.found, record.looked_up = found, looked_up
+        record.key, record.error = (key, None) if type(key) is bytes else (None, key)  # type: ignore[assignment]
+        return record
+
+
+class AnsweredRows:
+    """Consecutive rows with one result each that need no call."""
+
+    # figure: of the function, which counts the rows when they are taken
+    # _start: the rows before it have been taken
+
+    __slots__ = ("_results", "_rows", "_start", "figure")
+
+    def __init__(self, rows: Sequence[Any], results: Sequence[Any], figure: str = "store_hits") -> None:
+        self.figure = figure
+        self._rows = rows
+        self._results = results
+        self._start = 0
+
+    def __len__(self) -> int:
+        return len(self._rows) - self._start
+
+    def take(self, count: int) -> tuple[list[Any], list[Any]]:
+        """The next `count` rows, or all that are left, and their results."""
+        part = slice(self._start, self._start + count)
+        self._start = min(self._start + count, len(self._rows))
+        return [*self._rows[part]], [*self._results[part]]
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """The rows that were not taken."""
+        return self._rows[self._start :]
+
+
+ROWS = (tuple, StreamRecord, LookedUpRow)  # types of elements that are one row
+
+
+def plain(elements: Sequence[Any]) -> list[StreamElement]:
+    """The elements as they were fed."""
+    found: list[StreamElement] = []
+    for element in elements:
+        if type(element) is AnsweredRows:
+            found += [tuple.__new__(StreamRecord, row) for row in element.rows]
+        elif type(element) in ROWS:
+            found.append(tuple.__new__(StreamRecord, element))
+        else:
+            found.append(element)
+    return found
+
+
+class Inlet(Protocol):
+    """Where elements enter an operator: its input, or what prepares rows for the input."""
+
+    @property
+    def waiting(self) -> int:  # how many elements that were put one by one have not been taken
+        ...
+
+    def feed(self, batch: Iterable[Any], /) -> None:
+        """Add a batch behind all others."""
+
+    def put(self, element: Any, /) -> None:
+        """Add one element behind all others."""
+
+    def restore(self, elements: Iterable[Any], /) -> None:
+        """Add elements before all others."""
+
+    def end(self) -> None:
+        """Nothing follows."""
+
+    def values(self) -> list[StreamElement]:  # all elements that were not taken, in order; they stay where they are
+        ...
