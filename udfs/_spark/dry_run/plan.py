@@ -7,6 +7,7 @@ import dataclasses
 import math
 import pickle
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -102,6 +103,140 @@ class _Counted(NamedTuple):
     arguments: Sequence[Column | None] = ()
 
 
+class _Nodes:
+    """The nodes of physical plans: one object for each of Spark's, also where others read it again."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._known: dict[int, _Node] = {}  # by Spark's id, which is unique
+
+    def of(self, java: Any) -> _Node:
+        """The node inside the shells around it."""
+        while (kind := _class(java)) in SHELLS:
+            java = java.initialPlan() if kind == "AdaptiveSparkPlanExec" else java.child()
+        number = java.id()
+        if number not in self._known:
+            self._known[number] = _Node(java, kind, self)
+        return self._known[number]
+
+    def command(self, function: Any) -> bytes | None:
+        """The pickled function that Spark sends to the executors; None if it cannot be read."""
+        command = bytes(function.command().toArray(self._session._jvm.scala.reflect.ClassTag.Byte()))
+        if BROADCAST not in command or len(command) >= 1000:
+            return command
+        with contextlib.suppress(Exception):  # the driver has the broadcast variable in a file
+            for broadcast in function.broadcastVars():
+                with open(broadcast.value().path(), "rb") as file:
+                    command = pickle.load(file)
+                if isinstance(command, bytes):
+                    return command
+        return None
+
+
+class _Node:
+    """A node of a physical plan, without the shells around it."""
+
+    def __init__(self, java: Any, kind: str, nodes: _Nodes) -> None:
+        self.java = java
+        self.kind = kind
+        self._nodes = nodes
+
+    @cached_property
+    def children(self) -> list[_Node]:
+        if self.kind == "InMemoryTableScanExec":
+            return [self._nodes.of(self.cache.cachedPlan())]
+        return [*map(self._nodes.of, _items(self.java.children()))]
+
+    @cached_property
+    def subqueries(self) -> list[_Node]:
+        return [*map(self._nodes.of, _items(self.java.subqueries()))]
+
+    @cached_property
+    def has_exchange(self) -> bool:
+        """Whether it is an exchange, or one is below it."""
+        return self.kind in EXCHANGES or any(child.has_exchange for child in self.children)
+
+    @cached_property
+    def may_call(self) -> bool:
+        """Whether it calls functions, or nodes below it do."""
+        return bool(self.calls) or any(one.may_call for one in (*self.children, *self.subqueries))
+
+    @cached_property
+    def calls(self) -> list[tuple[PlannedFunction, Any]]:
+        """The functions that it calls, with their expressions; HIDDEN if they cannot be read."""
+        return list(self._read_calls())
+
+    def _read_calls(self) -> Iterator[tuple[PlannedFunction, Any]]:
+        java, analyzed = self.java, None
+        if self.kind == "ArrowEvalPythonExec":
+            expressions = [one for udf in _items(java.udfs()) for one in _chained(udf)]
+        elif self.kind == "MapInArrowExec":
+            expressions = [java.func()]
+        elif self.kind == "BatchEvalPythonUDTFExec":
+            expressions, analyzed = [java.udtf()], _option(java.udtf().pickledAnalyzeResult())
+        else:
+            if self.kind in ("RDDScanExec", "ExternalRDDScanExec") and _is_made_by_python(java.rdd()):
+                yield HIDDEN, None
+            inner = java.innerChildren().size() - java.subqueries().size()
+            if inner and not self.children and self.kind not in INNER_PLANS:  # a recursive query, for example
+                yield HIDDEN, None
+            return
+        for expression in expressions:
+            command, width = self._nodes.command(expression.func()), expression.children().size()
+            if command is None:
+                yield HIDDEN, expression
+            else:
+                for function in functions_of(expression.name(), command, width=width, analyzed=analyzed):
+                    yield function, expression
+
+    @property
+    def is_join(self) -> bool:
+        return self.kind.endswith("JoinExec") or self.kind == "CartesianProductExec"
+
+    @property
+    def cache(self) -> Any:
+        """Of an InMemoryTableScanExec: what it reads."""
+        return self.java.relation().cacheBuilder()
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it reads a cache that is made already."""
+        return self.kind == "InMemoryTableScanExec" and bool(self.cache.isCachedColumnBuffersLoaded())
+
+    @property
+    def is_ours(self) -> bool:
+        return self.kind == "MapInArrowExec" and OURS in (self._nodes.command(self.java.func().func()) or b"")
+
+    @property
+    def is_shuffled(self) -> bool:
+        return self.kind in EXCHANGES or (self.kind == "SortExec" and self.children[0].is_shuffled)
+
+    @property
+    def gives(self) -> Bounds[int]:
+        """How many rows come out for a row that goes in."""
+        if self.kind == "SampleExec" and self.java.withReplacement():
+            return ANY
+        return ROWS.get(self.kind, ANY)
+
+    @property
+    def logical(self) -> Any:
+        """The optimized logical plan with its rows; None if there is none."""
+        found = _option(self.java.logicalLink())
+        if found is None and len(self.children) == 1 and ROWS.get(self.kind) == ALL:
+            return self.children[0].logical
+        return found
+
+    @property
+    def partitions(self) -> int:
+        """How many it has; 0 if Spark does not say."""
+        with contextlib.suppress(Exception):  # some scans would have to list their files
+            if number := int(self.java.outputPartitioning().numPartitions()):
+                return number
+        is_known = self.kind == "UnionExec" or len(self.children) == 1
+        below = [child.partitions for child in self.children] if is_known else [0]
+        return sum(below) if all(below) else 0
+
+
 class QueryPlan:
     """The physical plan of a DataFrame, as Spark has it before the query runs.
 
@@ -112,9 +247,8 @@ class QueryPlan:
         OptionError: the DataFrame is a streaming one, or one of Spark Connect.
     """
 
-    # Nodes are Java objects. The dictionaries keep what was found out about a node, by its id, which is unique.
-    #
     # _met: exchanges, caches and subqueries visited so far; Spark evaluates equal ones once
+    # _counts: of the rows that a node gives if nothing below it calls, and that it reads if it calls
 
     def __init__(self, df: DataFrame, counting: Counting, *, with_costs: bool) -> None:
         java = getattr(df, "_jdf", None)
@@ -137,110 +271,105 @@ class QueryPlan:
         self._cores = int(context.defaultParallelism)
         known = context._jsc.sc().getExecutorMemoryStatus().size()  # with the driver
         self.executors = max(1, int(known) - 1)
-        self._root = java.queryExecution().executedPlan()
-        self._is_adaptive = _class(self._root) == "AdaptiveSparkPlanExec"
+        executed = java.queryExecution().executedPlan()
+        self._is_adaptive = _class(executed) == "AdaptiveSparkPlanExec"
+        self._nodes = _Nodes(self._session)
+        self._root = self._nodes.of(executed)
         conf = df.sparkSession.conf
         self._reuses = conf.get("spark.sql.exchange.reuse", "true") == "true"
         self._reuses_subqueries = conf.get("spark.sql.execution.reuseSubquery", "true") == "true"
         self._met: list[Any] = []
-        self._calls: dict[int, list[tuple[PlannedFunction, Any]]] = {}
-        self._callers: dict[int, bool] = {}
-        self._exchanges: dict[int, bool] = {}
-        self._counts: dict[int, _Counted] = {}
+        self._counts: dict[_Node, _Counted] = {}
 
     def call_sites(self) -> list[CallSite]:
         """Every node that calls a function, from the top down."""
         return list(self._visit(self._root, _Reads()))
 
-    def _visit(self, java: Any, above: _Reads, *, below_join: bool = False) -> Iterator[CallSite]:
-        java, kind = _bare(java)
-        if not self._may_call(java):
+    def _visit(self, node: _Node, above: _Reads, *, below_join: bool = False) -> Iterator[CallSite]:
+        if not node.may_call:
             return
-        for subquery, how in map(_bare, _items(java.subqueries())):
+        java, kind, calls = node.java, node.kind, node.calls
+        for subquery in node.subqueries:
             if self._is_first(subquery, may_be_one=self._reuses_subqueries):
-                is_sure = how == "SubqueryExec" and not above.may_drop
-                yield from self._visit(_children(subquery)[0], _Reads(ALL if is_sure else SOME))
+                is_sure = subquery.kind == "SubqueryExec" and not above.may_drop
+                yield from self._visit(subquery.children[0], _Reads(ALL if is_sure else SOME))
         if kind in EXCHANGES:
-            is_first = self._is_first(java, may_be_one=self._reuses or kind == "InMemoryTableScanExec")
-            may_vanish = below_join and kind != "InMemoryTableScanExec" and self._is_replanned(java)
+            is_first = self._is_first(node, may_be_one=self._reuses or kind == "InMemoryTableScanExec")
+            may_vanish = below_join and kind != "InMemoryTableScanExec" and self._is_replanned(node)
             if not (is_first or may_vanish):
                 return
-            made = self._behind(java, kind, above)
+            made = self._behind(node, above)
             above = made.or_else(above if is_first else _Reads(SOME)) if may_vanish else made
-        calls, children = self._calls_of(java), _children(java)
         if kind in LIMITS and not (kind == "TakeOrderedAndProjectExec" and java.child().outputOrdering().isEmpty()):
             above = above.then("limited", SOME)
-        elif not (calls or kind in ROWS or kind in LIMITS or kind in MAY_STOP or _is_join(kind)):
+        elif not (calls or kind in ROWS or kind in LIMITS or kind in MAY_STOP or node.is_join):
             above = above.then("unknown", ANY)  # a node of another Spark version, or of a plug-in
-        elif kind in MAY_STOP and not (calls or self._is_ours(java, kind)):
+        elif kind in MAY_STOP and not (calls or node.is_ours):
             above = above.then("unknown", SOME)
-        yield from self._called(java, calls, above)
-        if _is_join(kind):
-            for number, child in enumerate(children):
-                yield from self._visit(child, self._beside(java, kind, children, number, above), below_join=True)
+        yield from self._called(node, above)
+        if node.is_join:
+            for number, child in enumerate(node.children):
+                yield from self._visit(child, self._beside(node, number, above), below_join=True)
         else:
-            for child in children:
+            for child in node.children:
                 yield from self._visit(child, above, below_join=below_join and kind == "SortExec")
 
-    def _behind(self, java: Any, kind: str, above: _Reads) -> _Reads:
+    def _behind(self, node: _Node, above: _Reads) -> _Reads:
         """How an exchange reads its child: once and to the end in a stage of its own, unless Spark drops that stage."""
         made = _Reads(SOME, ("dropped",), may_drop=True) if above.may_drop else _Reads()
-        if kind == "InMemoryTableScanExec":
-            cache = java.relation().cacheBuilder()
-            if cache.isCachedColumnBuffersLoaded():
-                return _Reads(Bounds(0, 0), ("loaded",))
+        if node.is_loaded:
+            return _Reads(Bounds(0, 0), ("loaded",))
+        if node.kind == "InMemoryTableScanExec":
             kept = self._session.sparkContext._jsc.getPersistentRDDs().values()
-            is_begun = any(rdd.name() == cache.cachedName() for rdd in kept)  # an earlier action has cached a part
+            is_begun = any(rdd.name() == node.cache.cachedName() for rdd in kept)  # an earlier action has cached a part
             if above.times.at_least == 0 or is_begun:
                 made = _Reads(SOME, above.reasons, above.may_drop)
             return made.then("cached", ALL)
-        if _class(java.outputPartitioning()) == "RangePartitioning" and self._partitions(java) != 1:
-            parts = 0 if self._is_replanned(java) else self._partitions(java.child())
+        if _class(node.java.outputPartitioning()) == "RangePartitioning" and node.partitions != 1:
+            parts = 0 if self._is_replanned(node) else node.children[0].partitions
             return made.then("sorted", Bounds(2, 2 if 0 < parts <= EVEN else 3))
         return made
 
-    def _beside(self, java: Any, kind: str, sides: list[Any], number: int, above: _Reads) -> _Reads:
-        join, other = java.joinType().toString(), sides[1 - number]
+    def _beside(self, node: _Node, number: int, above: _Reads) -> _Reads:
+        """How a join reads the first or the second of its sides."""
+        java, kind, sides = node.java, node.kind, node.children
+        join, side, other = java.joinType().toString(), sides[number], sides[1 - number]
         build = java.buildSide().toString() if kind.startswith("Broadcast") else ""
         is_replanned = self._is_adaptive and not (build and not self._is_replanned(sides[build == "BuildRight"]))
         is_nested = kind == "BroadcastNestedLoopJoinExec"
         if kind == "CartesianProductExec" or (is_nested and is_replanned and join == "Inner"):
-            partitions = None if self._is_replanned(java) else self._partitions(other) or None
+            partitions = None if self._is_replanned(node) else other.partitions or None
             above = above.then("multiplied", Bounds(1, partitions))
         elif is_nested and (f"{join} {build}" in READ_AGAIN or (is_replanned and "Outer" in join)):
             above = above.then("reread", Bounds(1 if is_replanned else 2, 2))
         if is_replanned and above.times.at_least > 1:
             above = above.or_else(_Reads())
-        if join == "LeftAnti" and kind in READ_WHOLE and number == 0:  # NOT IN, NOT EXISTS: one row may drop the side
-            is_plain = kind == "BroadcastHashJoinExec" and not java.isNullAwareAntiJoin()
-            is_needed = is_kept = is_plain or (kind != "BroadcastHashJoinExec" and java.condition().isDefined())
-        else:
-            is_kept = join.startswith(KEEP[number])
-            is_needed = is_kept or self._has_rows(other)
-        # An exchange reads the side to its end, and so does a broadcast join that may replace the exchange.
-        if is_kept or (is_needed and (kind in READ_WHOLE or _is_shuffled(sides[number]))):
+        if join == "LeftAnti" and kind in READ_WHOLE and number == 0:
+            return above if _is_kept_by_anti_join(node) else self._dropped(above, is_needed=False)
+        if join.startswith(KEEP[number]):
             return above
+        is_needed = self._has_rows(other)
+        # An exchange reads the side to its end, and so does a broadcast join that may replace the exchange.
+        if is_needed and (kind in READ_WHOLE or side.is_shuffled):
+            return above
+        return self._dropped(above, is_needed=is_needed)
+
+    def _dropped(self, above: _Reads, *, is_needed: bool) -> _Reads:
         above = above.then("dropped", SOME)
         return dataclasses.replace(above, may_drop=above.may_drop or (self._is_adaptive and not is_needed))
 
-    def _is_replanned(self, java: Any) -> bool:
+    def _is_replanned(self, node: _Node) -> bool:
         """Whether Spark plans a node again before it runs, after it has run the stages below."""
-        return self._is_adaptive and any(map(self._has_exchange, _children(_bare(java)[0])))
+        return self._is_adaptive and any(child.has_exchange for child in node.children)
 
-    def _has_exchange(self, java: Any) -> bool:
-        java, kind = _bare(java)
-        if java.id() not in self._exchanges:
-            self._exchanges[java.id()] = kind in EXCHANGES or any(map(self._has_exchange, _children(java)))
-        return self._exchanges[java.id()]
-
-    def _called(self, java: Any, calls: list[tuple[PlannedFunction, Any]], above: _Reads) -> Iterator[CallSite]:
-        if not calls:
+    def _called(self, node: _Node, above: _Reads) -> Iterator[CallSite]:
+        if not node.calls:
             return
-        rows, counted = self._read_by(java)
-        (child,) = _children(java) or [java]
-        tasks = max(1, min(self._partitions(child) or self._cores, self._cores))
-        unsure: Reason = "results" if self._may_call(child) else "uncounted"
-        for number, ((function, expression), known) in enumerate(zip(calls, counted.distinct, strict=True)):
+        rows, counted = self._read_by(node)
+        (child,) = node.children or [node]
+        tasks = max(1, min(child.partitions or self._cores, self._cores))
+        unsure: Reason = "results" if child.may_call else "uncounted"
+        for number, ((function, expression), known) in enumerate(zip(node.calls, counted.distinct, strict=True)):
             reasons: list[Reason] = [*above.reasons, *([] if rows.is_exact else [unsure])]
             if function.gets != ALL:
                 reasons.append("operators")
@@ -260,9 +389,9 @@ class QueryPlan:
             return RowCosts(left_out="its cost needs arguments that only a run of the query makes")
         return costs_of(plan, function.names, counted.frame, arguments)
 
-    def _is_first(self, java: Any, *, may_be_one: bool) -> bool:
+    def _is_first(self, node: _Node, *, may_be_one: bool) -> bool:
         """Whether Spark evaluates this node, and not an equal one that was visited before."""
-        same = java.relation().cacheBuilder().cachedPlan() if _class(java) == "InMemoryTableScanExec" else java
+        same = node.cache.cachedPlan() if node.kind == "InMemoryTableScanExec" else node.java
         if any(same.id() == other.id() or (may_be_one and same.sameResult(other)) for other in self._met):
             return False
         self._met.append(same)
@@ -270,62 +399,61 @@ class QueryPlan:
 
     # rows
 
-    def _rows(self, java: Any) -> Bounds[int]:
+    def _rows(self, node: _Node) -> Bounds[int]:
         """How many rows a node gives."""
-        java, kind = _bare(java)
-        children = _children(java)
-        if not self._may_call(java):
-            counted = self._count(java, _logical(java), ()).rows
+        java, kind, children = node.java, node.kind, node.children
+        if not node.may_call:
+            counted = self._count(node, node.logical, ()).rows
             return Bounds(counted or 0, counted)
-        if kind == "InMemoryTableScanExec" and java.relation().cacheBuilder().isCachedColumnBuffersLoaded():
+        if node.is_loaded:
             known = _option(java.relation().computeStats().rowCount())
             return ANY if known is None else Bounds(int(str(known)), int(str(known)))
         if kind == "UnionExec":
             return sum(map(self._rows, children), Bounds(0, 0))
         if len(children) != 1:
             return ANY
-        calls = self._calls_of(java)
-        if calls:
-            return self._read_by(java)[0] * calls[0][0].gives
-        rows = self._rows(children[0]) * (SOME if kind in LIMITS else _gives(java, kind))
+        if node.calls:
+            return self._read_by(node)[0] * node.calls[0][0].gives
+        rows = self._rows(children[0]) * (SOME if kind in LIMITS else node.gives)
         if kind in LIMITS and java.limit() >= 0:  # -1: there is an OFFSET only
-            parts = 1 if kind != "LocalLimitExec" else 0 if self._is_replanned(java) else self._partitions(java)
+            parts = 1 if kind != "LocalLimitExec" else 0 if self._is_replanned(node) else node.partitions
             most = [rows.at_most, java.limit() * parts if parts else None]
             return Bounds(0, min((one for one in most if one is not None), default=None))
         return Bounds(0, 1) if kind.endswith("AggregateExec") and rows.at_most == 0 else rows  # one row of nothing
 
-    def _read_by(self, java: Any) -> tuple[Bounds[int], _Counted]:
+    def _read_by(self, node: _Node) -> tuple[Bounds[int], _Counted]:
         """How many rows a node reads that calls functions, and what is known of them."""
-        calls, logical = self._calls_of(java), _option(java.logicalLink())
-        if any(self._may_call(child) for child in _children(java)):
-            return self._rows(_children(java)[0]), self._count(java, *self._below_columns(java))
+        if any(child.may_call for child in node.children):
+            return self._rows(node.children[0]), self._count(node, *self._below_columns(node))
+        logical = _option(node.java.logicalLink())
         below = None if logical is None or logical.children().isEmpty() else logical.children().apply(0)
-        counted = self._count(java, below, [self._arguments(*call) for call in calls])
+        counted = self._count(node, below, [self._arguments(*call) for call in node.calls])
         return Bounds(counted.rows or 0, counted.rows), counted
 
-    def _below_columns(self, java: Any) -> tuple[Any, list[Column | None]]:
+    def _below_columns(self, node: _Node) -> tuple[Any, list[Column | None]]:
         """The plan below other columns that call, which has the same rows, and the arguments that are made of it."""
-        calls, (below, kind) = self._calls_of(java), _bare(_children(java)[0])
-        while kind in ("ArrowEvalPythonExec", "ProjectExec") and self._may_call(below):
-            below, kind = _bare(_children(below)[0])
-        logical = None if self._may_call(below) else _logical(below)
-        arguments: list[Column | None] = [None] * len(calls)
+        below = node.children[0]
+        while below.kind in ("ArrowEvalPythonExec", "ProjectExec") and below.may_call:
+            below = below.children[0]
+        logical = None if below.may_call else below.logical
+        arguments: list[Column | None] = [None] * len(node.calls)
         if logical is not None:
-            for number, (function, expression) in enumerate(calls):
+            for number, (function, expression) in enumerate(node.calls):
                 if expression is not None and expression.references().subsetOf(logical.outputSet()):
                     arguments[number] = self._arguments(function, expression)
         return (None if all(one is None for one in arguments) else logical), arguments
 
-    def _has_rows(self, java: Any) -> bool:
-        if self._may_call(java) or self._counting == "estimate":
-            return self._rows(java).at_least > 0
-        frame = self._frame(_logical(_bare(java)[0]))
+    def _has_rows(self, node: _Node) -> bool:
+        if node.may_call or self._counting == "estimate":
+            return self._rows(node).at_least > 0
+        frame = self._frame(node.logical)
         return frame is not None and not frame.isEmpty()
 
-    def _count(self, java: Any, logical: Any, arguments: Sequence[Column | None]) -> _Counted:
-        if java.id() not in self._counts:
-            self._counts[java.id()] = self._counted(logical, arguments)
-        return self._counts[java.id()]
+    def _count(self, node: _Node, logical: Any, arguments: Sequence[Column | None]) -> _Counted:
+        """What is known of the rows of a node; the arguments follow from the node."""
+        if node not in self._counts:
+            self._counts[node] = self._counted(logical, arguments)
+        return self._counts[node]
 
     def _counted(self, logical: Any, arguments: Sequence[Column | None]) -> _Counted:
         """The rows of an optimized plan and the distinct values of each column."""
@@ -350,7 +478,7 @@ class QueryPlan:
             return None
         try:
             frame: Any = frame_of(self._session, logical)
-            return None if self._may_call(frame._jdf.queryExecution().executedPlan()) else frame
+            return None if self._nodes.of(frame._jdf.queryExecution().executedPlan()).may_call else frame
         except Exception:  # of many types: Spark need not be able to plan a part of an optimized plan alone
             return None
 
@@ -365,83 +493,12 @@ class QueryPlan:
         read = [given[at] if isinstance(at, int) else given[0].getField(at) for at in function.arguments]
         return sf.struct(*(column.alias(f"a{number}") for number, column in enumerate(read)))
 
-    def _partitions(self, java: Any) -> int:
-        """How many partitions a node has; 0 if Spark does not say."""
-        java, kind = _bare(java)
-        children = _children(java)
-        with contextlib.suppress(Exception):  # some scans would have to list their files
-            if number := int(java.outputPartitioning().numPartitions()):
-                return number
-        below = [self._partitions(child) for child in children] if kind == "UnionExec" or len(children) == 1 else [0]
-        return sum(below) if all(below) else 0
-
-    # calls
-
-    def _may_call(self, java: Any) -> bool:
-        java, _ = _bare(java)
-        if java.id() not in self._callers:
-            below = (*_children(java), *_items(java.subqueries()))
-            self._callers[java.id()] = bool(self._calls_of(java)) or any(map(self._may_call, below))
-        return self._callers[java.id()]
-
-    def _calls_of(self, java: Any) -> list[tuple[PlannedFunction, Any]]:
-        """The functions that a node calls, with their expressions; HIDDEN if the node's functions cannot be read."""
-        if java.id() not in self._calls:
-            self._calls[java.id()] = list(self._read_calls(java))
-        return self._calls[java.id()]
-
-    def _read_calls(self, java: Any) -> Iterator[tuple[PlannedFunction, Any]]:
-        kind, analyzed = _class(java), None
-        if kind == "ArrowEvalPythonExec":
-            expressions = [one for udf in _items(java.udfs()) for one in _chained(udf)]
-        elif kind == "MapInArrowExec":
-            expressions = [java.func()]
-        elif kind == "BatchEvalPythonUDTFExec":
-            expressions, analyzed = [java.udtf()], _option(java.udtf().pickledAnalyzeResult())
-        else:
-            if kind in ("RDDScanExec", "ExternalRDDScanExec") and _is_made_by_python(java.rdd()):
-                yield HIDDEN, None
-            inner = java.innerChildren().size() - java.subqueries().size()
-            if inner and not _children(java) and kind not in INNER_PLANS:  # a recursive query, for example
-                yield HIDDEN, None
-            return
-        for expression in expressions:
-            command, width = self._command(expression.func()), expression.children().size()
-            if command is None:
-                yield HIDDEN, expression
-            else:
-                for function in functions_of(expression.name(), command, width=width, analyzed=analyzed):
-                    yield function, expression
-
-    def _is_ours(self, java: Any, kind: str) -> bool:
-        return kind == "MapInArrowExec" and OURS in (self._command(java.func().func()) or b"")
-
-    def _command(self, function: Any) -> bytes | None:
-        """The pickled function that Spark sends to the executors; None if it cannot be read."""
-        command = bytes(function.command().toArray(self._session._jvm.scala.reflect.ClassTag.Byte()))
-        if BROADCAST not in command or len(command) >= 1000:
-            return command
-        with contextlib.suppress(Exception):  # the driver has the broadcast variable in a file
-            for broadcast in function.broadcastVars():
-                with open(broadcast.value().path(), "rb") as file:
-                    command = pickle.load(file)
-                if isinstance(command, bytes):
-                    return command
-        return None
-
 
 def _columns(function: PlannedFunction, expression: Any) -> tuple[str, ...]:
     """The names of the columns that a function reads. Literals may be secrets and are not shown."""
     given = [] if expression is None else list(_items(expression.children()))
     names = [one.name() if _class(one) == "AttributeReference" else "..." for one in given]
     return tuple(at if isinstance(at, str) else names[at] for at in function.arguments or ())
-
-
-def _bare(java: Any) -> tuple[Any, str]:
-    """A node without the shells around it, and its kind."""
-    while (kind := _class(java)) in SHELLS:
-        java = java.initialPlan() if kind == "AdaptiveSparkPlanExec" else java.child()
-    return java, kind
 
 
 def _chained(udf: Any) -> Iterator[Any]:
@@ -452,34 +509,11 @@ def _chained(udf: Any) -> Iterator[Any]:
         yield from _chained(children[0])
 
 
-def _gives(java: Any, kind: str) -> Bounds[int]:
-    """How many rows come out of a node for a row that goes in."""
-    if kind == "SampleExec" and java.withReplacement():
-        return ANY
-    return ROWS.get(kind, ANY)
-
-
-def _is_shuffled(java: Any) -> bool:
-    java, kind = _bare(java)
-    return kind in EXCHANGES or (kind == "SortExec" and _is_shuffled(java.child()))
-
-
-def _is_join(kind: str) -> bool:
-    return kind.endswith("JoinExec") or kind == "CartesianProductExec"
-
-
-def _children(java: Any) -> list[Any]:
-    if _class(java) == "InMemoryTableScanExec":
-        return [java.relation().cacheBuilder().cachedPlan()]
-    return list(_items(java.children()))
-
-
-def _logical(java: Any) -> Any:
-    """The optimized logical plan with the rows of a node; None if there is none."""
-    found, children = _option(java.logicalLink()), _children(java)
-    if found is None and len(children) == 1 and ROWS.get(_class(java)) == ALL:
-        return _logical(_bare(children[0])[0])
-    return found
+def _is_kept_by_anti_join(join: _Node) -> bool:
+    """Whether NOT IN or NOT EXISTS reads all rows of its left side; else one row of the right side may drop them."""
+    if join.kind == "BroadcastHashJoinExec":
+        return not join.java.isNullAwareAntiJoin()
+    return bool(join.java.condition().isDefined())
 
 
 def _estimate(logical: Any) -> int | None:
