@@ -72,4 +72,4 @@ def in_a_worker(*, full: bool | None = None) -> AbstractContextManager[None]:
     Args:
         full: with all frames; None reads the environment now, as where a query is planned.
     """
-    return (ErrorReporting() if full is None else ErrorReporting(full))()
+    return ErrorReporting() if full is None else ErrorReporting(full)
