@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from asyncudf._arrow.rows import values_of
-from asyncudf._chain.sinks import ResultPlan, encoders_of
+from asyncudf._chain.results import ResultPlan, encoders_of
 
 ID = pa.field("id", pa.int64(), nullable=False)
 

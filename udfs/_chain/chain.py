@@ -142,7 +142,7 @@ def seconds_without_processor() -> float:
         return 0.0
 
 
-class Sinks(Protocol):
+class ResultOutputs(Protocol):
     """Where the rows leave a chain."""
 
     def outputs(self, node: StreamNode) -> Iterable[Output]:
@@ -174,14 +174,14 @@ class Chain:
     #
     # _operators: from the tail to the head
 
-    def __init__(self, plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks) -> None:
+    def __init__(self, plan: ChainPlan, environment: TaskEnvironment, results: ResultOutputs) -> None:
         self._operators: Sequence[Operator] = ()
         self._batches = TaskBatches(environment.loop)
-        made = _Operators(plan, dataclasses.replace(environment, fail=self.fail, batches=self._batches), sinks)
+        made = _Operators(plan, dataclasses.replace(environment, fail=self.fail, batches=self._batches), results)
         self.head = made.head
         self.counted = made.counted()
         self._operators = [*made.by_node.values(), *([] if plan.head else [made.head])]
-        self._sinks = sinks
+        self._results = results
         self._sampler = Sampler(environment, [*self.counted.values()])
         self._markers = None
         if plan.latency_interval is not None:
@@ -218,7 +218,7 @@ class Chain:
             async with contextlib.AsyncExitStack() as stack:
                 for operator in self._operators:
                     await stack.enter_async_context(operator.running())
-            self._sinks.close()
+            self._results.close()
         finally:
             self._sampler.stop()
             if self._markers is not None:
@@ -245,10 +245,10 @@ class _Operators:
     # _buffered: those of them that can hold back rows, and the source: between these `_resume` goes
     # _instances: by identity, since two equal objects of the user's are still two
 
-    def __init__(self, plan: ChainPlan, environment: TaskEnvironment, sinks: Sinks) -> None:
+    def __init__(self, plan: ChainPlan, environment: TaskEnvironment, results: ResultOutputs) -> None:
         self._plan = plan
         self._environment = environment
-        self._sinks = sinks
+        self._results = results
         self._names = _names(plan)
         self._instances: set[int] = set()  # of the users' objects that an operator has already
         self._buffered: dict[StreamNode, BufferedOperator] = {}
@@ -285,14 +285,14 @@ class _Operators:
     def _output(self, node: StreamNode) -> Output:
         """What an operator writes to: those that read it in the chain, then those outside."""
         outputs = [self._link(node, child) for child in self._plan.readers_of(node)]
-        outputs += self._sinks.outputs(node)
+        outputs += self._results.outputs(node)
         if len(outputs) == 1 and outputs[0].tag is None:  # by far the most: no loop over one output for each row
             output = outputs[0]
         else:
             output = (BroadcastingOutput if self._plan.object_reuse else CopyingBroadcastingOutput)(outputs)
         if node.factory is not None and node.factory.mixes_sides:
             output = SplittingOutput(output)
-        report = partial(_report_latency, self._environment.loop, self._names[node], self._sinks.latencies(node))
+        report = partial(_report_latency, self._environment.loop, self._names[node], self._results.latencies(node))
         return ReportingOutput(output, report)
 
     def _link(self, node: StreamNode, child: StreamNode) -> Output:

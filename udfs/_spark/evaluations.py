@@ -22,7 +22,7 @@ from pyspark.sql import types as spark
 from .._arrow.objects import stored_type
 from .._chain.chain import Chain, SourceReader
 from .._chain.plan import ChainPlan, StreamNode
-from .._chain.sinks import ArrowSinks, ResultPlan, SideOutputValidators, are_ambiguous, without_rows
+from .._chain.results import ArrowOutputs, ResultPlan, SideOutputValidators, are_ambiguous, without_rows
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
@@ -66,12 +66,12 @@ class ChainTask:
     def _start(
         self, first: pa.RecordBatch, waited: float, built: Callable[[Chain], None] = lambda chain: None
     ) -> Bridge[Any, pa.RecordBatch]:
-        def sinks_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowSinks:
-            return ArrowSinks(self.results, emit, first.num_rows, loop, self.side_output_type)
+        def outputs_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowOutputs:
+            return ArrowOutputs(self.results, emit, first.num_rows, loop, self.side_output_type)
 
         nothing = partial(without_rows, self.results, first.schema)
         side_types = SideOutputValidators(self.side_output_type, self.results)
-        return start_bridge(self.plan, sinks_of, nothing, self.report_spec, side_types, waited, built)
+        return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, built)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from .._arrow.objects import stored_type
 from .._chain.chain import Chain, SourceReader
 from .._chain.function_plan import ACKNOWLEDGED, SinkPlan, no_micro_batch
 from .._chain.plan import ChainPlan, StreamNode, WaitFactory
-from .._chain.sinks import ERROR_GROUP, ResultPlan, are_ambiguous
+from .._chain.results import ERROR_GROUP, ResultPlan, are_ambiguous
 from .._functions.side_outputs import DEAD_LETTERS
 from .._functions.signature import FunctionSpec
 from .._loop.bridge import pipe

@@ -20,11 +20,11 @@ from pyspark import TaskContext
 
 from .._arrow.rows import warm_up
 from .._arrow.sizes import estimated_size
-from .._chain.chain import Chain, Sinks
+from .._chain.chain import Chain, ResultOutputs
 from .._chain.environment import TaskEnvironment
 from .._chain.function_plan import FunctionPlan
 from .._chain.plan import ChainPlan
-from .._chain.sinks import OutputSink
+from .._chain.results import SingleOutput
 from .._errors.exceptions import AsyncUDFError
 from .._errors.traces import trace_of
 from .._functions.side_outputs import SideTypes
@@ -43,7 +43,7 @@ _IS_CLOSED = getattr(select, "POLLRDHUP", 0)
 
 def start_bridge(
     plan: ChainPlan,
-    sinks_of: Callable[[asyncio.AbstractEventLoop, Emit], Sinks],
+    outputs_of: Callable[[asyncio.AbstractEventLoop, Emit], ResultOutputs],
     nothing: Callable[[], Any],
     report_spec: TaskReportSpec,
     side_types: SideTypes = lambda tag: None,
@@ -53,7 +53,7 @@ def start_bridge(
     """Start a chain in the current Spark task, on a loop of its own.
 
     Args:
-        sinks_of: makes the sinks of the results; they call `emit` with each batch for Spark.
+        outputs_of: makes the outputs of the results, which call `emit` with each batch for Spark.
         nothing: makes a batch without rows.
         report_spec: what the task's report says, and to whom.
         side_types: as in `TaskEnvironment`.
@@ -93,7 +93,7 @@ def start_bridge(
             chain.emitted(batch.nbytes if hasattr(batch, "nbytes") else estimated_size(batch))
             emit(batch)
 
-        chain = Chain(plan, environment, sinks_of(loop, emit_counted))
+        chain = Chain(plan, environment, outputs_of(loop, emit_counted))
         report.watch(chain)
         built(chain)
         return chain
@@ -148,7 +148,7 @@ def start_function(
         report_spec, waited: as in `start_bridge`.
     """
 
-    def sinks_of(loop: asyncio.AbstractEventLoop, emit: Emit) -> Sinks:
+    def outputs_of(loop: asyncio.AbstractEventLoop, emit: Emit) -> ResultOutputs:
         writer = RecordWriterOutput(
             lambda *results: emit(write(*results)),
             rows,
@@ -157,10 +157,10 @@ def start_function(
             weigh=_weigher(plan),
             max_bytes=OUTPUT_BYTES,
         )
-        return OutputSink(writer)
+        return SingleOutput(writer)
 
     chain = ChainPlan.of_function(plan, names, arrow_types)
-    return start_bridge(chain, sinks_of, lambda: write([], []), report_spec, waited=waited)
+    return start_bridge(chain, outputs_of, lambda: write([], []), report_spec, waited=waited)
 
 
 def _weigher(plan: FunctionPlan) -> Callable[[Sequence[Any], Sequence[Any]], int] | None:

@@ -22,7 +22,7 @@ from .._chain.chain import Chain, SourceReader
 from .._chain.environment import TaskEnvironment
 from .._chain.function_plan import FunctionPlan
 from .._chain.plan import ChainPlan
-from .._chain.sinks import ArrowSinks, OutputSink, ResultPlan, SideOutputValidators
+from .._chain.results import ArrowOutputs, ResultPlan, SideOutputValidators, SingleOutput
 from .._errors.exceptions import OptionError, ResultError
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
 from .._operators.input import InputElement
@@ -169,7 +169,7 @@ def chain_of(udf: AsyncUDF[..., Any], output: ListOutput, loop: asyncio.Abstract
         output.read = reader(plan.written)
     names = udf.spec.parameters
     environment = TaskEnvironment(loop, random.Random(0), side_types=SideOutputValidators(side_output_type))
-    return Chain(ChainPlan.of_function(plan, names, [None] * max(1, len(names))), environment, OutputSink(output))
+    return Chain(ChainPlan.of_function(plan, names, [None] * max(1, len(names))), environment, SingleOutput(output))
 
 
 def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[InputElement]:
@@ -291,8 +291,8 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
         side_types = SideOutputValidators(task.side_output_type, task.results)
         environment = TaskEnvironment(loop, random.Random(0), side_types=side_types, request_batch=request_batch)
         rows = max((batch.num_rows for batch in batches), default=1)
-        sinks = ArrowSinks(task.results, written.append, rows, loop, task.side_output_type)
-        chain = Chain(task.plan, environment, sinks)
+        results = ArrowOutputs(task.results, written.append, rows, loop, task.side_output_type)
+        chain = Chain(task.plan, environment, results)
         await chain.run()
 
     run_apart(loop, main(), task.plan.threads)

@@ -43,7 +43,7 @@ class ResultPlan:
     written: Any = dataclasses.field(compare=False)
 
 
-class OutputSink:
+class SingleOutput:
     """Passes the results of a function alone to an output."""
 
     def __init__(self, output: Output) -> None:
@@ -59,7 +59,7 @@ class OutputSink:
         """The operator has closed the output."""
 
 
-class ArrowSinks:
+class ArrowOutputs:
     """Writes the results that are read as batches for Spark.
 
     Args:
