@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import aiohttp
@@ -252,6 +254,53 @@ def test_a_plain_function_that_runs_a_loop_in_its_thread() -> None:
 
     with pytest.raises(FatalError, match=WAY_OUT):
         run_rows(call, [1], returnType="int", on_error="null", clock="real")
+
+
+@contextlib.contextmanager
+def loop_in_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    """As libraries have it that offer a client of asyncio to plain functions."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def connected_in_vain() -> None:
+    await fetched(await connection())
+
+
+def waits_there(loop: asyncio.AbstractEventLoop) -> Any:
+    def call(x: int) -> None:
+        asyncio.run_coroutine_threadsafe(connected_in_vain(), loop).result()
+
+    return call
+
+
+def awaits_what_runs_there(loop: asyncio.AbstractEventLoop) -> Any:
+    async def call(x: int) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(connected_in_vain(), loop))
+
+    return call
+
+
+def waits_for_a_loop_of_its_own(_: asyncio.AbstractEventLoop) -> Any:
+    def call(x: int) -> None:
+        with loop_in_a_thread() as loop:
+            waits_there(loop)(x)
+
+    return call
+
+
+@pytest.mark.parametrize("kind", [waits_there, awaits_what_runs_there, waits_for_a_loop_of_its_own])
+def test_an_error_of_a_loop_that_runs_in_another_thread_is_its_rows(kind: Callable[..., Any]) -> None:
+    """It failed the task under every policy: its client belongs to the loop that it was used in."""
+    with loop_in_a_thread() as loop:
+        assert run_rows(kind(loop), [1], returnType="int", on_error="null", clock="real") == [None]
 
 
 class ServiceError(Exception):

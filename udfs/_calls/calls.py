@@ -22,7 +22,7 @@ from typing import Any
 from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError, ResultError
 from .._errors.http import Refusal, used_up_quota
 from .._errors.records import is_fatal, is_no_rows_fault
-from .._errors.task_faults import is_of_another_loop
+from .._errors.task_faults import TaskFault, fault_of
 from .._errors.traces import forget_frames
 from .._functions.async_function import Results
 from .._functions.side_outputs import SideRecord
@@ -574,7 +574,7 @@ class Calls:
         """Seconds until the next attempt; None if no attempt follows."""
         retry = self._options.retry
         if retry is None or (
-            not retry.checks_results if error is None else is_fatal(error) or is_of_another_loop(error)
+            not retry.checks_results if error is None else is_fatal(error) or fault_of(error) is TaskFault.LOOP
         ):
             return None
         now, number = self.clock(), call.counted_attempts

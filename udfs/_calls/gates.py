@@ -13,7 +13,7 @@ from .._coordination.permits import SharedPermits
 from .._errors.exceptions import AsyncUDFError, FatalError
 from .._errors.http import Refusal, refusal_of, retry_after, status_of
 from .._errors.records import error_text, is_fatal
-from .._errors.task_faults import is_at_a_limit
+from .._errors.task_faults import AT_A_LIMIT, fault_of
 from .._metrics.time_account import State
 from .._policies.budget import Budget
 from .._policies.call_outcome import CallOutcome, outcome_of
@@ -82,7 +82,7 @@ class AdaptiveGate(Gate):
 
     def ended(self, slot: CallSlot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
         # The worker cannot take more calls, as a service that throttles: fewer in flight need fewer files and threads.
-        outcome = CallOutcome.THROTTLED if error is not None and is_at_a_limit(error) else outcome_of(error)
+        outcome = CallOutcome.THROTTLED if error is not None and fault_of(error) in AT_A_LIMIT else outcome_of(error)
         self._policy.ended(outcome, now - slot.began, self._pool.in_flight, self._clock())
         self._pool.resize(self._policy.limit)
 

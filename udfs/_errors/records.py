@@ -10,7 +10,7 @@ from typing import Any
 from .._text.safe import safe_repr, safe_str, shortened, type_name
 from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from .http import status_of
-from .task_faults import way_out
+from .task_faults import advice, fault_of
 from .traces import is_group, leaves
 
 # The record of an error under `on_error="capture"`, and that of a dead letter: names and types, in their order.
@@ -38,8 +38,8 @@ def is_fatal(error: BaseException | None) -> bool:
 
 
 def is_no_rows_fault(error: BaseException) -> bool:
-    """Whether it fails the task under every policy, as it says nothing about its row: see also `way_out`."""
-    return is_fatal(error) or way_out(error) != ""
+    """Whether it fails the task under every policy, as it says nothing about its row: see also `fault_of`."""
+    return is_fatal(error) or fault_of(error) is not None
 
 
 def as_exception(error: BaseException) -> Exception:
@@ -60,8 +60,8 @@ def task_error(
         capacity: the calls that the task may have in flight.
     """
     located: AsyncUDFError
-    if advice := way_out(error, capacity):
-        located = FatalError(f"{where}: {error_text(error, redact)}. {advice}")
+    if fault := fault_of(error):
+        located = FatalError(f"{where}: {error_text(error, redact)}. {advice(fault, capacity)}")
         located.__cause__ = error
     elif type(error) in (AsyncTimeoutError, FatalError, ResultError):  # their type says more than "failed"
         located = type(error)(f"{where}: {error_message(error, redact)}")  # type: ignore[assignment]

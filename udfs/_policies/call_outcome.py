@@ -12,7 +12,7 @@ from typing import Any
 
 from .._errors.exceptions import ResultError
 from .._errors.http import is_of_a_broken_message, refusal_of, status_of
-from .._errors.task_faults import way_out
+from .._errors.task_faults import errnos_of, fault_of
 from .._errors.traces import is_group, leaves, related
 
 # An OSError is of the network by its class or its number; others are of files and data, such as gzip's and Pillow's.
@@ -22,8 +22,6 @@ _NUMBERS = {
     for number, name in errno.errorcode.items()
     if re.fullmatch(r"E(NET|HOST|CONN)\w+|ENONET|ENOTCONN|ESHUTDOWN|ETIMEDOUT|EPIPE|EPROTO|EADDRNOTAVAIL", name)
 }
-# asyncio has tried each address of a host in vain: one error for all, without a number of its own.
-_SEVERAL, _NUMBER = "Multiple exceptions: ", re.compile(r"\[Errno (\d+)\]")
 _REQUEST_TIMEOUT = 408
 # Many clients have exceptions that are no OSError or TimeoutError and have none as their cause. They are recognized by
 # name, as in _errors/http, and by whole words: `CourseUnavailable` is about a row, `ServiceUnavailable` is not.
@@ -81,7 +79,7 @@ def outcome_of(error: BaseException | None) -> CallOutcome:
         return CallOutcome.DOWN if status >= 500 or status == _REQUEST_TIMEOUT else CallOutcome.ANSWERED
     is_down = any(map(_is_of_the_connection, related(error)))
     # A client's error for a connection that was never asked for says nothing about the service.
-    return CallOutcome.DOWN if is_down and not way_out(error) else CallOutcome.NOTHING
+    return CallOutcome.DOWN if is_down and fault_of(error) is None else CallOutcome.NOTHING
 
 
 def _is_of_the_connection(error: BaseException) -> bool:
@@ -102,13 +100,11 @@ def _is_of_the_connection(error: BaseException) -> bool:
 
 
 def _has_number_of_the_network(error: Any) -> bool:
+    if not _NUMBERS.isdisjoint(errnos_of(error)):
+        return True
     try:
-        said = error.args[0] if error.args else None
-        if type(said) is str and said.startswith(_SEVERAL):
-            return any(int(number) in _NUMBERS for number in _NUMBER.findall(said))
-        # urllib has the error of the socket as the reason of its own.
-        reason: Any = getattr(error, "reason", None)
-        return error.errno in _NUMBERS or (issubclass(type(reason), OSError) and _is_of_the_connection(reason))
+        reason = error.reason  # urllib has the error of the socket as the reason of its own
+        return issubclass(type(reason), OSError) and _is_of_the_connection(reason)
     except BaseException:  # a user's class may raise anything
         return False
 

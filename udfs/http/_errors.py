@@ -26,7 +26,7 @@ from .._errors.http import (
 )
 from .._errors.http import retry_after as asked_wait
 from .._errors.records import is_fatal
-from .._errors.task_faults import is_at_a_limit
+from .._errors.task_faults import AT_A_LIMIT, fault_of
 from .._errors.traces import is_group, leaves, related
 from .._functions.async_function import FAIL_TASK
 from .._policies.call_outcome import CallOutcome, outcome_of
@@ -177,7 +177,7 @@ def is_retryable(error: BaseException) -> bool:
     names = {type_name(one) for one in related(error)}
     if _WRONG_SERVER in names:
         return False
-    return _BROKEN in names or outcome_of(error) is CallOutcome.DOWN or is_at_a_limit(error)
+    return _BROKEN in names or outcome_of(error) is CallOutcome.DOWN or fault_of(error) in AT_A_LIMIT
 
 
 BODY_BYTES = 16 * 1024  # to read: a response that is read to its end leaves its connection to the next call
