@@ -30,6 +30,7 @@ WRONG = [
     (lambda: http.session("https://example.com/v1?a=b"), r"base_url must be .*\?\*\*\*.*params="),
     (of(headers=["Accept"]), r"headers must be a dict of texts, or a function .*, not \['Accept'\]"),
     (of(token=5), "token must be a function of no arguments, not a int"),
+    (of(sign="S3CRET"), "sign must be a function of one argument, an http.Request, not a str"),
     (of(token=lambda: "a", token_env="B"), "token and token_env are two ways to the same header"),
     (lambda: http.session(token_env="API_TOKEN"), r"need base_url: .* http\.session\('https://example"),
     (lambda: http.session(headers=dict), "need base_url"),

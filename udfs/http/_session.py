@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("asyncudf")
 
 Given = Callable[[], Any]  # plain or async
-# aiohttp repeats a request by itself if a kept connection was dropped, and has no option for it. Its own test client
-# uses this attribute; tests/http/test_session.py checks that it is still there.
 NOT_IDEMPOTENT = ("POST", "PATCH")
 KEY = "Idempotency-Key"
+# aiohttp repeats a request by itself if a kept connection was dropped, and has no option for it. Its own test client
+# uses this attribute; tests/http/test_session.py checks that it is still there.
 REPEATS = "_retry_connection"
 
 # A NAT or a load balancer forgets a connection that is silent for some minutes, and neither end learns of it. So the
@@ -36,7 +36,7 @@ REPEATS = "_retry_connection"
 SIGNS_OF_LIFE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 SET_HERE = ("timeout", "conn_timeout", "limit", "keepalive_timeout", "force_close", "ttl_dns_cache", "use_dns_cache")
-NEVER = ("self", "loop", "connector_owner")
+NEVER = ("loop", "connector_owner")
 FOR_THE_TASK = ("connector", "cookie_jar", "resolver", "auth", "proxy_auth", "cookies")  # of one loop, or secrets
 SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
 
@@ -138,7 +138,7 @@ def session(
         headers=_checked_headers(headers),
         token=_checked_function(token, "token"),
         token_env=_checked_variable(token_env),
-        sign=_checked_function(sign, "sign"),
+        sign=_checked_function(sign, "sign", takes="one argument, an http.Request"),
         on_executor=_checked_function(on_executor, "on_executor"),
         options={**ours, **options},
     )
@@ -326,11 +326,11 @@ def _checked_headers(value: Any) -> Any:
     return dict(value)
 
 
-def _checked_function(value: Any, name: str) -> Any:
+def _checked_function(value: Any, name: str, takes: str = "no arguments") -> Any:
     if value is not None and not callable(value):  # the message does not show it: it may be the token itself
         raise OptionError(
-            f"{name} must be a function of no arguments, not a {type(value).__name__}, which all who see Spark's plan "
-            "could read; token_env='NAME' reads a token from an environment variable of the executors"
+            f"{name} must be a function of {takes}, not a {type(value).__name__}, which all who see Spark's plan could "
+            "read; token_env='NAME' reads a token from an environment variable of the executors"
         )
     return value
 
