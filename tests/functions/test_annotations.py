@@ -8,10 +8,11 @@ import functools
 import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Optional, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, NewType, Optional, TypedDict
 
 import pandas as pd
 import pytest
+from typing_extensions import TypeAliasType
 
 from asyncudf import RuntimeContext, async_pandas_udf
 from asyncudf._functions.annotations import UnknownTypeError, Vector, from_annotation
@@ -143,12 +144,18 @@ def test_the_annotations_of_a_decorated_function_are_read_where_it_stands() -> N
     assert (async_pandas_udf(names["wrap"](call)).spec.returns or "").startswith("struct<temp:double")
 
 
+Name = NewType("Name", str)
+Names = TypeAliasType("Names", Optional[list[Name]])  # noqa: UP045
+
+
 @pytest.mark.parametrize(
     ("hint", "ddl"),
     [
         (Weather, "struct<temp:double,date:date,day:timestamp,sky:string>"),
         (Place, "struct<at:struct<x:bigint,y:bigint>>"),
         (Optional[Point], "struct<x:bigint,y:bigint>"),  # noqa: UP045
+        (Names, "array<string>"),
+        (dict[str, Names], "map<string,array<string>>"),
     ],
 )
 def test_the_fields_of_a_class_are_read_one_by_one(hint: Any, ddl: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any, List, Optional, Tuple  # noqa: UP035 - the old spellings are still met
+from typing import Any, List, NewType, Optional, Tuple  # noqa: UP035 - the old spellings are still met
 
 import pandas as pd
 import pyarrow as pa
 import pytest
+from typing_extensions import TypeAliasType
 
 from asyncudf import FunctionError, async_pandas_udf
 from asyncudf._functions.annotations import Vector
@@ -32,6 +33,23 @@ def test_series_and_arrays_as_type_checkers_know_them_are_vectors() -> None:
     specs = [async_pandas_udf(f, "int", batch_size=5).spec for f in (stubs, optional_stubs, arrow_stubs)]
     assert [s.vectors for s in specs] == [(Vector.SERIES,), (Vector.SERIES, Vector.SERIES), (Vector.ARRAY,)]
     assert run_rows(stubs, [1, 2], returnType="int") == [2, 3]
+
+
+Cities = TypeAliasType("Cities", pd.Series)  # `type Cities = pd.Series` since Python 3.12
+MaybeCities = TypeAliasType("MaybeCities", Optional[Cities])  # noqa: UP045
+Codes = NewType("Codes", pa.StringArray)
+
+
+async def aliases(x: Cities, y: MaybeCities, z: Codes) -> pd.Series: ...  # type: ignore[empty-body]
+async def alias_and_scalar(x: Cities, y: int) -> pd.Series: ...  # type: ignore[empty-body]
+async def pair_of_aliases(x: Iterator[Cities]) -> Any: ...
+
+
+def test_an_alias_is_what_it_stands_for() -> None:
+    """It was taken for a scalar: the function got one value per row."""
+    assert async_pandas_udf(aliases, "int").spec.vectors == (Vector.SERIES, Vector.SERIES, Vector.ARRAY)
+    with pytest.raises(FunctionError, match="alias_and_scalar mixes vectors and scalars"):
+        async_pandas_udf(alias_and_scalar, "int")
 
 
 WITH_PANDAS_ON_SPARK = """
@@ -62,7 +80,9 @@ async def table(x: pa.Table) -> Any: ...
 async def many(*x: list[pa.Array]) -> Any: ...
 
 
-@pytest.mark.parametrize("function", [iterator, iterator_of_stubs, old_list, pair, either, index, table, many])
+@pytest.mark.parametrize(
+    "function", [iterator, iterator_of_stubs, old_list, pair, pair_of_aliases, either, index, table, many]
+)
 def test_what_is_made_of_vectors_is_refused(function: Any) -> None:
     message = rf"{function.__name__} takes x as .*, which no batch of rows is; annotate it with pd\.Series, pd\.Data"
     with pytest.raises(FunctionError, match=message):

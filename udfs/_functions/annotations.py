@@ -75,20 +75,30 @@ def class_hints(cls: type) -> dict[str, Any]:
 
 
 def without_none(hint: Any) -> Any:
-    """`X` for `X | None` and `Optional[X]`."""
+    """`X` for `X | None` and `Optional[X]`, and for an alias of them or of X."""
+    hint = _unaliased(hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         others = [one for one in typing.get_args(hint) if one is not types.NoneType]
         if len(others) == 1:
-            return others[0]
+            return _unaliased(others[0])
     return hint
 
 
 def without_exceptions(hint: Any) -> Any:
     """`X` for `X | Exception`, which a vectorized function answers for each row."""
+    hint = _unaliased(hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         others = [one for one in typing.get_args(hint) if not _is_exception(one)]
         return typing.Union[tuple(others)] if others else None  # noqa: UP007
     return None if _is_exception(hint) else hint
+
+
+def _unaliased(hint: Any) -> Any:
+    """What an alias or a `NewType` stands for."""
+    with contextlib.suppress(Exception):  # the value of an alias is read late, and may say anything
+        while type(alias := typing.get_origin(hint) or hint).__name__ in ("TypeAliasType", "NewType"):
+            hint = getattr(alias, "__value__", None) or alias.__supertype__
+    return hint
 
 
 def _is_exception(hint: Any) -> bool:
@@ -226,7 +236,7 @@ def _of_values(hint: Any, values: Sequence[Any]) -> str:
 
 def _fields(hint: Any) -> dict[str, Any] | None:
     """The fields of a dataclass, TypedDict, NamedTuple or Pydantic model with their annotations; else None."""
-    if not isinstance(hint, type):
+    if not has_fields(hint):
         return None
     if is_model(hint):
         return {name: _annotation_of(hint, name, field) for name, field in hint.model_fields.items()}  # type: ignore[attr-defined]
@@ -234,19 +244,17 @@ def _fields(hint: Any) -> dict[str, Any] | None:
         names = [field.name for field in dataclasses.fields(hint)]
     elif _is_typed_dict(hint):
         names = list(_annotations(hint))
-    elif issubclass(hint, tuple) and hasattr(hint, "_fields"):
+    elif issubclass(hint, tuple):
         names = list(getattr(hint, "_fields", ()))
     else:
-        if _is_model_of_pydantic_1(hint):
-            raise UnknownTypeError(f"{hint.__name__} is a model of Pydantic 1; asyncudf reads those of Pydantic 2")
-        return None
+        raise UnknownTypeError(f"{hint.__name__} is a model of Pydantic 1; asyncudf reads those of Pydantic 2")
     hints = class_hints(hint)
     if missing := [name for name in names if name not in hints]:
         raise UnknownTypeError(f"the annotation of {', '.join(missing)} in {hint!r} cannot be read: {_NOT_FOUND}")
     return {name: hints[name] for name in names}
 
 
-def has_fields(hint: Any) -> bool:
+def has_fields(hint: Any) -> typing.TypeGuard[type]:
     """Whether it is a class whose fields are annotated: a type that a user may declare, and no function."""
     if not isinstance(hint, type):
         return False
@@ -357,6 +365,7 @@ def _is_vector(hint: Any) -> bool:
 
 
 def _parts(hint: Any) -> Iterator[Any]:
+    hint = _unaliased(hint)
     yield hint
     for part in typing.get_args(hint):
         yield from _parts(part)
