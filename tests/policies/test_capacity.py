@@ -161,3 +161,24 @@ def test_never_outside_of_its_range(low: int, width: int, calls: list[tuple[Call
         now += latency / 10
         policy.ended(outcome, latency, in_flight, now)
         assert low <= policy.limit <= low + width
+
+
+def test_a_round_at_half_of_the_limit_shows_nothing_of_the_limit() -> None:
+    """Failures that come at any limit restore it; the round was compared as if it had been measured there."""
+    policy, now = CapacityPolicy(RANGE), 0.0
+
+    def call_until_it_changes(latency: float, failed: int) -> int:
+        nonlocal now
+        before, now = policy.limit, now + 20.0
+        for number in range(1000):
+            outcome = CallOutcome.DOWN if number % 10 < failed else CallOutcome.ANSWERED
+            policy.ended(outcome, latency, policy.limit, now)
+            if policy.limit != before:
+                break
+        return policy.limit
+
+    while call_until_it_changes(0.1, 0) < RANGE.maximum:
+        pass
+    while call_until_it_changes(0.1, 3) > RANGE.maximum / 2:
+        pass
+    assert call_until_it_changes(0.04, 3) == RANGE.maximum

@@ -1,10 +1,9 @@
-"""What the end of a call says about its service, and whether so many failures are more than chance."""
+"""What the end of a call says about its service."""
 
 from __future__ import annotations
 
 import enum
 import errno
-import math
 import re
 import socket
 import ssl
@@ -114,16 +113,3 @@ def _code_of_grpc(error: Any) -> str | None:
         return error.code().name  # type: ignore[no-any-return]
     except BaseException:  # another library's class, or a user's
         return None
-
-
-def is_unlikely(count: int, calls: int, share: float, rare: float) -> bool:
-    """Whether a random share of failures is unlikely to give `count` of so many calls, by Chernoff's bound.
-
-    Args:
-        rare: how unlikely: log(n) for once in n times.
-    """
-    found = count / calls
-    if found <= share:
-        return False
-    rest = (1 - found) * math.log((1 - found) / (1 - share)) if found < 1 else 0.0
-    return not share or calls * (found * math.log(found / share) + rest) >= rare

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from typing import Any
 
 from .._errors.exceptions import OptionError
-from .call_outcome import CallOutcome, is_unlikely
+from .call_outcome import CallOutcome
+from .chance import is_unlikely
 from .checks import positive_int
 
 CALLS_OF_ROUND = 100  # calls, at least, whose latencies are compared: the mean of fewer says little
@@ -89,6 +91,14 @@ class _Round:
         return math.exp(self.logarithms / self.answered)
 
 
+class _Failures(enum.Enum):
+    """What the failures of a round say about the limit."""
+
+    FEW = "few"  # not clearly more than fail at any limit
+    TOO_MANY = "too many"  # fewer may fail at a lower limit
+    AT_ANY_LIMIT = "at any limit"  # as many fail at half of the limit
+
+
 class CapacityPolicy:
     """The capacity of one task over time: `limit`, which changes at the end of a round of calls.
 
@@ -98,38 +108,39 @@ class CapacityPolicy:
     """
 
     # minimum <= limit <= maximum
-    # _best: the mean latency of calls that do not wait in the service, measured at limits up to _measured_at. Only
+    # _is_fast: the limit doubles, until it is _threshold
+    # _best: the mean latency of calls that do not wait in the service, measured at limits up to _measured_limit. Only
     #   there may it become longer: at higher limits it would follow the queue that these calls make.
-    # _is_fast: the limit doubles, up to _half, which is three quarters of a limit that was too high
-    # _start_over_at: when to measure _best again, for other clients of the service may have come or gone. All tasks
+    # _start_over_time: when to measure _best again, for other clients of the service may have come or gone. All tasks
     #   share this time, so that they make room for each other.
-    # _throttled_at: the limit when calls were last throttled; from near there it goes up only every few rounds
-    # _refused_at: the limit when most calls of a round were throttled; if that happens there again, it is not by chance
-    # _good_at: the limit of the last round whose calls did not take too long
-    # _broke_at: the limit at which calls suddenly took far longer, as those of a service that begins to swap; it is
-    #   tried again after _patience rounds below it
-    # _top: the limit when calls first took too long; if they still do at half of it, the limit is not the cause
-    # _failing_at: the limit when more calls failed than the share `_fails`; if they still do at half of it, the limit
-    #   is not the cause, and `_fails` grows
-    # _lowered_at: when the limit was lowered; calls that began before may time out long after it
+    # _throttled_limit: when calls were last throttled; from near there the limit goes up only every few rounds
+    # _refused_limit: when most calls of a round were throttled; if that happens there again, it is not by chance
+    # _good_limit: of the last round whose calls did not take too long
+    # _broken_limit: at which calls suddenly took far longer, as those of a service that begins to swap; it is tried
+    #   again after _patience rounds below it
+    # _slow_limit: when calls first took too long; if they still do at half of it, the limit is not the cause
+    # _failing_share: of the calls, which fail at any limit
+    # _failing_limit: when more calls failed; if they still do at half of it, the limit is not the cause, and
+    #   _failing_share grows
+    # _lowered_time: when the limit was lowered; calls that began before may time out long after it
 
     def __init__(self, options: AdaptiveCapacity) -> None:
         self._options = options
         self._limit = float(options.minimum)
         self._is_fast = True
-        self._half = float(options.maximum)
+        self._threshold = float(options.maximum)
         self._best: float | None = None
-        self._measured_at = self._top = 0.0
-        self._throttled_at = math.inf
-        self._refused_at = self._good_at = 0.0
-        self._broke_at, self._patience = math.inf, 0
-        self._fails = self._failing_at = 0.0
+        self._measured_limit = self._slow_limit = 0.0
+        self._throttled_limit = math.inf
+        self._refused_limit = self._good_limit = 0.0
+        self._broken_limit, self._patience = math.inf, 0
+        self._failing_share = self._failing_limit = 0.0
         self._held = 0  # good rounds since the limit last went up
         self._of_calls = 0
         self._round = _Round()
         self._passed_over = 0  # ends of calls that began under another limit
-        self._passed_until = self._lowered_at = -math.inf
-        self._start_over_at = math.inf
+        self._passed_until = self._lowered_time = -math.inf
+        self._start_over_time = math.inf
         self._fast_round = CALLS_OF_FAST_ROUND
 
     @property
@@ -150,130 +161,130 @@ class CapacityPolicy:
         if self._passed_over > 0 or now < self._passed_until:
             self._passed_over -= 1
             return
-        if outcome is CallOutcome.DOWN and now - latency < self._lowered_at:
+        if outcome is CallOutcome.DOWN and now - latency < self._lowered_time:
             return
         self._round.note(outcome, latency, in_flight)
         full = max(self._limit, self._fast_round if self._is_fast else CALLS_OF_ROUND)
         if self._round.calls >= full or self._round.troubles >= max(4.0, self._limit / 2):
             before = self._limit
-            if now >= self._start_over_at and not self._is_fast and not self._round.troubles:
-                self._start_over(QUARTER * self._limit, self._limit)
+            if now >= self._start_over_time and not self._is_fast and not self._round.troubles:
+                self._measure(QUARTER * self._limit, self._limit)
             else:
                 self._end_round()
-            self._start_over_at = _next_time(now, self._best or 0.0)
+            self._start_over_time = _next_time(now, self._best or 0.0)
             self._limit = min(float(self._options.maximum), max(float(self._options.minimum), self._limit))
             self._round = _Round()
             if not before <= self._limit <= UP * before + 1:  # calls in flight are of the old limit
                 self._passed_over = in_flight
                 self._passed_until = now
                 if self._limit < before:
-                    self._passed_until, self._lowered_at = now + QUIET_AFTER_DOWN * (self._best or 0.0), now
+                    self._passed_until, self._lowered_time = now + QUIET_AFTER_DOWN * (self._best or 0.0), now
 
     def _end_round(self) -> None:
-        ended = self._round
-        is_failing = self._is_failing(ended)
+        ended, failures = self._round, self._failures()
+        if failures is _Failures.AT_ANY_LIMIT:
+            self._limit, self._failing_limit = self._failing_limit, 0.0  # of which this round shows nothing
+            return
+        is_failing = failures is _Failures.TOO_MANY
         if (ended.throttled or is_failing) and ended.bad_seconds >= ended.good_seconds:
-            is_known = ended.throttled > 0 and self._limit <= self._refused_at
+            is_known = ended.throttled > 0 and self._limit <= self._refused_limit
             if ended.answered or is_known or not self._is_fast:  # a service that is down for long teaches nothing
-                self._half = 0.75 * self._limit
+                self._threshold = 0.75 * self._limit
             if ended.throttled:
-                self._refused_at = self._limit
+                self._refused_limit = self._limit
             self._limit *= HALF
-            self._is_fast, self._top = self._limit < self._half, 0.0
+            self._is_fast, self._slow_limit = self._limit < self._threshold, 0.0
         elif is_failing or ended.throttled > FEW_THROTTLED * ended.calls:
             if ended.throttled:
-                self._throttled_at, self._held = self._limit, 0
+                self._throttled_limit, self._held = self._limit, 0
             if self._is_fast and ended.throttled:
-                self._measure_below(HALF)
+                self._measure(HALF * self._limit)
             else:
                 self._limit *= DOWN
         elif ended.answered:
-            self._compare(ended.latency, ended)
+            self._compare(ended.latency)
 
-    def _is_failing(self, ended: _Round) -> bool:
-        """Whether more calls fail than would at half of the limit."""
+    def _failures(self) -> _Failures:
+        ended, usual = self._round, MORE_FAILURES * self._failing_share
         share = ended.down / ended.calls
-        if share <= FEW_DOWN or not is_unlikely(ended.down, ended.calls, MORE_FAILURES * self._fails, RARE_BY_CHANCE):
-            self._fails += NEWEST_SHARE_WEIGHT * (share - self._fails)
-            self._failing_at = 0.0
-            return False
-        self._failing_at = max(self._failing_at, self._limit)
-        if not ended.answered or self._options.minimum < self._limit > HALF * self._failing_at:
-            return True
-        self._fails, self._limit, self._failing_at = share, self._failing_at, 0.0
-        return False
+        if share <= FEW_DOWN or not is_unlikely(ended.down, ended.calls, usual, RARE_BY_CHANCE):
+            self._failing_share += NEWEST_SHARE_WEIGHT * (share - self._failing_share)
+            self._failing_limit = 0.0
+            return _Failures.FEW
+        self._failing_limit = max(self._failing_limit, self._limit)
+        if not ended.answered or self._options.minimum < self._limit > HALF * self._failing_limit:
+            return _Failures.TOO_MANY
+        self._failing_share = share
+        return _Failures.AT_ANY_LIMIT
 
-    def _compare(self, latency: float, ended: _Round) -> None:
+    def _compare(self, latency: float) -> None:
         if self._best is not None and latency * SLOW < self._best and not self._is_fast:
-            self._measure_below(RESTART)  # the service has become faster
+            self._measure(RESTART * self._limit)  # the service has become faster
             return
-        if self._has_broken():
-            self._broke_at = self._limit
+        if self._has_broken(latency):
+            self._broken_limit = self._limit
             self._patience = min(MOST_PATIENCE, max(PATIENCE, 2 * self._patience))
-            self._limit, self._held = self._good_at, 0
+            self._limit, self._held = self._good_limit, 0
             return
-        best = self._learn(latency, ended.answered)
+        best = self._learn(latency)
         if latency <= SLOW * best:
-            self._good_at = self._limit
+            self._good_limit = self._limit
         if self._is_fast:
             if latency > FAST_SLOW * best and self.limit > self._options.minimum:
-                self._measure_below(BELOW_SATURATION * best / latency)  # Little's law: so many calls were not waiting
-            elif self._is_used(ended):
-                self._limit = min(2 * self._limit, max(self._half, self._limit))
-                self._is_fast = self._limit < self._half
+                # Little's law: so many calls were not waiting.
+                self._measure(BELOW_SATURATION * best / latency * self._limit)
+            elif self._is_used():
+                self._limit = min(2 * self._limit, max(self._threshold, self._limit))
+                self._is_fast = self._limit < self._threshold
         elif latency > SLOW * best:
-            self._top = max(self._top, self._limit)
-            if self._limit <= HALF * self._top or self.limit <= self._options.minimum:
-                self._start_over(0.0, 0.75 * self._top)
+            self._slow_limit = max(self._slow_limit, self._limit)
+            if self._limit <= HALF * self._slow_limit or self.limit <= self._options.minimum:
+                self._measure(0.0, 0.75 * self._slow_limit)
             else:
                 self._limit *= DOWN
-        elif self._is_used(ended):
+        elif self._is_used():
             self._held += 1
             more = max(self._limit + 1, UP * self._limit)
-            held = 0 if self._limit < DOWN * self._throttled_at else HELD_ROUNDS
-            patience = self._patience if more >= self._broke_at else held
+            held = 0 if self._limit < DOWN * self._throttled_limit else HELD_ROUNDS
+            patience = self._patience if more >= self._broken_limit else held
             if self._held > patience:
                 self._limit, self._held = more, 0
 
-    def _has_broken(self) -> bool:
+    def _has_broken(self, latency: float) -> bool:
         """Whether calls take far longer than the step up from the last good limit explains."""
-        ended = self._round
-        if self._is_fast or self._best is None or not self._good_at < self._limit:
+        if self._is_fast or self._best is None or not self._good_limit < self._limit:
             return False
-        return ended.latency > CLIFF_LATENCY * SLOW * self._best * self._limit / self._good_at
+        return latency > CLIFF_LATENCY * SLOW * self._best * self._limit / self._good_limit
 
-    def _start_over(self, limit: float, half: float) -> None:
-        """Measure the best latency anew: from this limit on, doubling up to `half`."""
-        self._limit, self._half = max(limit, float(self._options.minimum)), half
-        self._is_fast, self._best, self._top = self._limit < half, None, 0.0
-        self._fast_round = CALLS_OF_LONG_FAST_ROUND
+    def _measure(self, limit: float, threshold: float = 0.0) -> None:
+        """Go down to a limit at which no call should wait, and measure the best latency there.
 
-    def _measure_below(self, step: float) -> None:
-        """Go down to a limit at which no call should wait, and measure the best latency there, in long rounds."""
-        self._limit *= step
-        self._is_fast, self._best, self._top = False, None, 0.0
+        From there it doubles up to the threshold; if the limit is not below that, it stays for a long round.
+        """
+        self._limit, self._threshold = max(limit, float(self._options.minimum)), threshold
+        self._is_fast, self._best, self._slow_limit = self._limit < threshold, None, 0.0
+        if self._is_fast:
+            self._fast_round = CALLS_OF_LONG_FAST_ROUND
 
-    def _is_used(self, ended: _Round) -> bool:
+    def _is_used(self) -> bool:
         """Whether the limit was reached: if not, the round does not show that more calls could be in flight."""
-        return ended.peak >= 0.9 * self.limit
+        return self._round.peak >= 0.9 * self.limit
 
-    def _learn(self, latency: float, calls: int) -> float:
+    def _learn(self, latency: float) -> float:
         """Learn the best latency from this round; returns it."""
+        calls = self._round.answered
         if self._best is None:
-            self._measure_anew(latency, calls)
+            self._best, self._of_calls, self._measured_limit = latency, calls, self._limit
             return latency
         if self._is_fast:
             is_of_use = latency < FAST_NEAR * self._best
         else:
-            is_of_use = latency < (SLOW if self._limit <= self._measured_at else 1.0) * self._best
+            is_of_use = latency < (SLOW if self._limit <= self._measured_limit else 1.0) * self._best
         if is_of_use:
             self._of_calls = min(BEST_LATENCY_CALLS, self._of_calls + calls)
             self._best += min(1.0, calls / self._of_calls) * (latency - self._best)
-            self._measured_at = max(self._measured_at, self._limit) if self._is_fast else self._measured_at
+            self._measured_limit = max(self._measured_limit, self._limit) if self._is_fast else self._measured_limit
         return self._best
-
-    def _measure_anew(self, latency: float, calls: int) -> None:
-        self._best, self._of_calls, self._measured_at = latency, calls, self._limit
 
 
 def _next_time(now: float, best: float) -> float:

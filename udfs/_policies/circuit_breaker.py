@@ -14,7 +14,8 @@ from typing import Any
 from .._errors.exceptions import OptionError
 from .._errors.traces import leaves
 from .._text.safe import safe_repr, type_name
-from .call_outcome import CallOutcome, is_unlikely, outcome_of
+from .call_outcome import CallOutcome, outcome_of
+from .chance import is_unlikely
 from .checks import discard, is_plain, positive_int, seconds, share
 
 # Chance explains a tenth of failures, or twice the share that failed before, and at most two thirds of `failure_rate`.

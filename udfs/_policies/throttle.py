@@ -8,7 +8,7 @@ import statistics
 from collections import deque
 from typing import NamedTuple
 
-from .call_outcome import is_unlikely
+from .chance import is_unlikely
 
 ENOUGH_REFUSALS = 10  # refusals among the last 2 * ENOUGH_REFUSALS answers are evidence of a limit for all calls
 FEW_REFUSALS, LAST_ANSWERS = 5, 100  # refusals among the last answers that correct a pace, without a pause
