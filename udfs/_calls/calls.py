@@ -96,7 +96,7 @@ class Calls:
         self.validate = validate
         self._checker = ResultChecker(validate)
         self._policy = ErrorPolicy(options, spec.name, partition)
-        self.counts = CallCounts(counters, options.redact)
+        self.counts = CallCounts(counters, redacted=options.redacted)
         self.function: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._invoker: Invoker
         self._sharing: RowSharing | None = None

@@ -321,8 +321,8 @@ class RefusalGate(Gate):
         said.append("no wait asked" if wait is None else f"asks to wait {wait:g} s")
         return (
             f"the service of {self._operator.name} has refused all calls for {options.patience:g} s, {takes}; the last "
-            f"with {error_text(error, options.redact)} ({', '.join(said)}). Results in a store= are kept: run the job "
-            "again when the service accepts calls"
+            f"with {error_text(error, redacted=options.redacted)} ({', '.join(said)}). Results in a store= are kept: "
+            "run the job again when the service accepts calls"
         )
 
     def refusal_of(self, error: BaseException | None) -> Refusal | None:
@@ -348,7 +348,7 @@ class FailureBudget:
     def __init__(self, operator: CallingOperator, options: Options) -> None:
         assert options.max_failures is not None
         self.budget = options.max_failures
-        self._redact = options.redact
+        self._redacted = options.redacted
         self._operator = operator
         self._own = Failures()
         self._added = 0
@@ -358,7 +358,7 @@ class FailureBudget:
     def note(self, errors: Sequence[BaseException], rows: int) -> None:
         """The rows of a call are done; those with these errors have failed."""
         if errors:
-            examples = [error_text(error, self._redact) for error in errors[:EXAMPLES]]
+            examples = [error_text(error, redacted=self._redacted) for error in errors[:EXAMPLES]]
             self._add(Counter(map(type_name, errors)), examples, rows)
 
     def finish(self) -> None:

@@ -14,7 +14,6 @@ from asyncudf.queues import StreamRecord
 from .._errors.exceptions import AsyncUDFError, BudgetSpentError, FatalError
 from .._errors.http import status_of
 from .._errors.records import (
-    Redact,
     error_message,
     error_record,
     error_text,
@@ -90,7 +89,7 @@ class ErrorPolicy:
     def __init__(self, options: Options, function: str, partition: int) -> None:
         self._on_error = options.on_error
         self._on_spent = OnError(options.on_spent.value)
-        self._redact = options.redact
+        self._redact, self._redacted = options.redact, options.redacted
         self._capacity = options.slots
         self._function = function
         self._partition = partition
@@ -110,7 +109,7 @@ class ErrorPolicy:
         policy = self._policy_of(error)
         if policy is OnError.NULL:
             return None
-        record = error_record(error, attempts, elapsed, self._redact)
+        record = error_record(error, attempts, elapsed, redacted=self._redacted)
         if policy is OnError.CAPTURE:
             return {"value": None, "error": record}
         # A dead letter is a result up to the output, so that it leaves at the row's place, and once.
@@ -120,8 +119,8 @@ class ErrorPolicy:
         """The error of a call whose service has said by this code that a quota is used up."""
         fatal = FatalError(
             f"a quota of the service is used up ({code}), so it accepts no call any more, and the job ends: "
-            f"{error_text(error, self._redact)}. Results that are in a store= are kept: run the job again when the "
-            "account has a quota"
+            f"{error_text(error, redacted=self._redacted)}. Results that are in a store= are kept: run the job again "
+            "when the account has a quota"
         )
         fatal.__cause__ = error
         fatal.option = "quota"
@@ -132,7 +131,7 @@ class ErrorPolicy:
         how = f"in attempt {attempt}" if attempt else "without a call"  # it has no key, or its error was stored
         where = f"{self._function} failed {how}, partition {self._partition}"
         where = f"{where}, for the input {shown_input(rows, self._redact)}"
-        located = task_error(error, where, self._redact, self._capacity)
+        located = task_error(error, where, redacted=self._redacted, capacity=self._capacity)
         if not is_no_rows_fault(error):
             located.add_note(OTHER_POLICIES)
         return located
@@ -152,13 +151,13 @@ class CallCounts:
 
     # Most of what is counted follows from the length of a list of latencies, see TaskCounters.
 
-    def __init__(self, counters: TaskCounters, redact: Redact | None) -> None:
+    def __init__(self, counters: TaskCounters, *, redacted: bool) -> None:
         self._counters = counters
-        self._redact = redact
+        self._redacted = redacted
 
     def error(self, error: BaseException) -> None:
         """An attempt has ended with this error."""
-        message = partial(error_message, error, self._redact)
+        message = partial(error_message, error, redacted=self._redacted)
         self._counters.totals.note_error(type_name(error), message, status_of(error))
 
     def throttled(self) -> None:
@@ -265,7 +264,8 @@ class CallCounts:
         if not ended_by:
             text = type_name(error)
             if issubclass(type(error), AsyncUDFError):
-                text = re.split(r"[:;.]\s|\n", error_message(error, self._redact), maxsplit=1)[0][:LONGEST_CAUSE]
+                message = error_message(error, redacted=self._redacted)
+                text = re.split(r"[:;.]\s|\n", message, maxsplit=1)[0][:LONGEST_CAUSE]
             ended_by[option or getattr(error, "option", None) or text] += 1
 
     def _abandon(self, calls: Sequence[Call]) -> None:

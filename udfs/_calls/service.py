@@ -98,7 +98,7 @@ class Service:
         self._breaker: BreakerGate | None = None
         if options.breaker is not None:
             self.held_failures = HeldFailures(options.breaker.window, self)
-            self._breaker = BreakerGate(options.breaker, operator.name, partial(error_text, redact=options.redact))
+            self._breaker = BreakerGate(options.breaker, operator.name, partial(error_text, redacted=options.redacted))
         self._use(())
 
     # Its gates.
@@ -361,7 +361,7 @@ class Service:
         except BaseException as own:  # code of the user's
             fatal = FatalError(
                 f"failure_on of the circuit breaker of {self._operator.name} must say of any exception whether the "
-                f"service has failed, and raised {error_text(own, self._options.redact)}"
+                f"service has failed, and raised {error_text(own, redacted=self._options.redacted)}"
             )
             fatal.__cause__ = own
             self._operator.fail(fatal)

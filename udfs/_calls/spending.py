@@ -168,7 +168,7 @@ class Spending:
             self._warn_once(
                 "settle of %s raised %s: such calls count with what they had reserved",
                 self._operator.name,
-                error_text(error, self._options.redact),
+                error_text(error, redacted=self._options.redacted),
             )
         return reserved
 

@@ -19,9 +19,8 @@ from .traces import is_group, leaves, related
 # Clients are read by the names of attributes, not by their classes: none has to be imported, and unknown ones work too.
 
 TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN = 429, 503, 403
-SHORT_WAIT = (
-    1.0  # seconds instead of 0: a server whose clock differs seems to say "at once", and would be called without end
-)
+# Instead of 0 seconds: a server whose clock differs seems to say "at once", and would be called without end.
+SHORT_WAIT = 1.0
 LONGEST_WAIT = 1e9  # seconds; a larger number is a time since 1970
 LONGEST_TEXT = 1000  # characters of a header that are read
 # Each header of a reset with the header of what is left until then.
@@ -266,7 +265,7 @@ def _waits(outcome: Any) -> Iterator[float | None]:
     for headers in _headers(outcome):
         for name in MILLISECONDS:
             yield None if (milliseconds := _number(headers.get(name))) is None else milliseconds / 1000
-        yield _tried(lambda: _seconds(headers.get("retry-after"), headers))  # noqa: B023 - called here
+        yield _seconds(headers.get("retry-after"), headers)
     yield from map(wait_in, _bodies(outcome))
 
 
@@ -289,11 +288,12 @@ def _of_limits(headers: Any) -> dict[str, Any]:
 
 
 def _seconds(value: Any, headers: Mapping[str, Any]) -> float | None:
-    """The wait in seconds that a number, a timedelta or an HTTP date says."""
+    """The seconds to wait, from a number of them, a timedelta or an HTTP date."""
     if isinstance(value, timedelta):
         return value.total_seconds()
-    number = _number(value)
-    return number if number is not None else _date(value).timestamp() - _now(headers)
+    if (number := _number(value)) is not None:
+        return number
+    return None if (date := _date(value)) is None else date.timestamp() - _now(headers)
 
 
 def _reset(headers: Mapping[str, Any], *, may_have_left: bool) -> float | None:
@@ -307,7 +307,7 @@ def _reset(headers: Mapping[str, Any], *, may_have_left: bool) -> float | None:
 
 
 def _until(value: Any, headers: Mapping[str, Any]) -> float | None:
-    """The seconds until a limit is reset, from seconds, a time since 1970 in seconds or milliseconds, or `6m0s`."""
+    """The seconds until a limit is reset, from a number of them, a time since 1970 in (milli)seconds, or `6m0s`."""
     number = _number(value)
     if number is None:
         text = value.strip() if type(value) is str and len(value) <= LONGEST_TEXT else ""
@@ -336,13 +336,13 @@ def _number(value: Any) -> float | None:
 
 def _now(headers: Mapping[str, Any]) -> float:
     """The time by the server's clock, if it sends one: two clocks may differ by more than the wait."""
-    sent = _tried(lambda: _date(headers.get("date")))
-    return (sent or datetime.now(UTC)).timestamp()
+    return (_date(headers.get("date")) or datetime.now(UTC)).timestamp()
 
 
-def _date(text: Any) -> datetime:
-    date = email.utils.parsedate_to_datetime(text[:LONGEST_TEXT])
-    return date if date.tzinfo is not None else date.replace(tzinfo=UTC)  # asctime of C has none, and HTTP allows it
+def _date(text: Any) -> datetime | None:
+    date = _tried(lambda: email.utils.parsedate_to_datetime(text[:LONGEST_TEXT])) if type(text) is str else None
+    # asctime of C has no time zone, and HTTP allows it.
+    return date.replace(tzinfo=UTC) if date is not None and date.tzinfo is None else date
 
 
 def _attribute(holder: Any, name: str) -> Any:

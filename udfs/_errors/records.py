@@ -51,8 +51,11 @@ def as_exception(error: BaseException) -> Exception:
     return substitute
 
 
+# With `redacted` a message has no result that does not fit and no response of a service: they may repeat the input.
+
+
 def task_error(
-    error: BaseException, where: str, redact: Redact | None = None, capacity: int | None = None
+    error: BaseException, where: str, *, redacted: bool = False, capacity: int | None = None
 ) -> AsyncUDFError:
     """The error that fails the task; `where` names the function, the attempt and the input.
 
@@ -61,39 +64,36 @@ def task_error(
     """
     located: AsyncUDFError
     if fault := fault_of(error):
-        located = FatalError(f"{where}: {error_text(error, redact)}. {advice(fault, capacity)}")
+        located = FatalError(f"{where}: {error_text(error, redacted=redacted)}. {advice(fault, capacity)}")
         located.__cause__ = error
     elif type(error) in (AsyncTimeoutError, FatalError, ResultError):  # their type says more than "failed"
-        located = type(error)(f"{where}: {error_message(error, redact)}")  # type: ignore[assignment]
+        located = type(error)(f"{where}: {error_message(error, redacted=redacted)}")  # type: ignore[assignment]
         # A FatalError may be raised by the function, whose frames are then worth showing.
         located.__cause__ = error if error.__cause__ is None and type(error) is FatalError else error.__cause__
     else:
-        located = AsyncUDFError(f"{where}: {error_text(error, redact)}")
+        located = AsyncUDFError(f"{where}: {error_text(error, redacted=redacted)}")
         located.__cause__ = error
-    located.is_located, located.is_redacted = True, redact is not None
+    located.is_located, located.is_redacted = True, redacted
     return located
 
 
-def error_record(error: BaseException, attempts: int, elapsed: float, redact: Redact | None = None) -> dict[str, Any]:
+def error_record(error: BaseException, attempts: int, elapsed: float, *, redacted: bool = False) -> dict[str, Any]:
     """The error as a struct, for `on_error="capture"` and for dead letters."""
-    values = (type_name(error), error_message(error, redact), attempts, elapsed, status_of(error))
+    values = (type_name(error), error_message(error, redacted=redacted), attempts, elapsed, status_of(error))
     return dict(zip(ERROR_FIELDS, values, strict=True))
 
 
-def error_text(error: BaseException, redact: Redact | None = None) -> str:
+def error_text(error: BaseException, *, redacted: bool = False) -> str:
     """The type of an error, and its message."""
-    return f"{type_name(error)}: {error_message(error, redact)}"
+    return f"{type_name(error)}: {error_message(error, redacted=redacted)}"
 
 
-def error_message(error: BaseException, redact: Redact | None = None) -> str:
-    """The message of an error; of a group also the messages of its exceptions.
-
-    With `redact` it leaves out a result that does not fit and a service's response: they may repeat the input.
-    """
+def error_message(error: BaseException, *, redacted: bool = False) -> str:
+    """The message of an error; of a group also the messages of its exceptions."""
     if is_group(error):
-        inside = [error_text(leaf, redact) for leaf in islice(leaves(error), SHOWN_ERRORS + 1)]
+        inside = [error_text(leaf, redacted=redacted) for leaf in islice(leaves(error), SHOWN_ERRORS + 1)]
         return f"{safe_str(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"
-    if redact is not None and issubclass(type(error), AsyncUDFError):
+    if redacted and issubclass(type(error), AsyncUDFError):
         return error.without_value or safe_str(error)  # type: ignore[attr-defined]
     return safe_str(error)
 

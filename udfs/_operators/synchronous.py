@@ -57,7 +57,7 @@ def row_error(
     if issubclass(type(error), AsyncUDFError) and error.is_located:  # type: ignore[attr-defined]
         return error  # type: ignore[return-value]
     where = f"{name} failed, partition {partition}, for the input {shown_input([value], redact)}"
-    failed = task_error(error, where, redact)
+    failed = task_error(error, where, redacted=redact is not None)
     failed.__cause__ = error  # also for a type mismatch: its traceback leads to the line that gave the result
     return failed
 

@@ -252,6 +252,11 @@ class Options:
         return self.capacity if isinstance(self.capacity, int) else self.capacity.maximum
 
     @property
+    def redacted(self) -> bool:
+        """Whether messages keep inputs to themselves."""
+        return self.redact is not None
+
+    @property
     def longest_wait(self) -> float:
         """Seconds that a refused row waits at most, whatever the service asks for; 0: refusals are plain errors."""
         return MAX_RETRY_AFTER if self.retry is None else self.retry.max_retry_after

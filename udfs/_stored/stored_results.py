@@ -15,7 +15,7 @@ from .._calls.resources import bounded
 from .._calls.slots import CallingOperator
 from .._errors.exceptions import AsyncUDFError
 from .._errors.http import status_of
-from .._errors.records import Redact, error_message
+from .._errors.records import error_message
 from .._policies.options import OnStoreError, Options
 from .._stores.base import Leases, ResultStore
 from .._stores.keys import ResultKeys
@@ -105,7 +105,7 @@ class StoredResults:
         self._codec = codec
         self._limit = options.store_timeout
         self._fails_task = options.on_store_error is OnStoreError.FAIL
-        self._redact: Redact | None = options.redact
+        self._redacted = options.redacted
         self._clock = clock
         self._state = _State.CLOSED
         self.leases: Leases | None = None
@@ -176,7 +176,7 @@ class StoredResults:
 
     def failure(self, error: BaseException) -> StoredFailure:
         """An error as it is kept."""
-        message, redacted = error_message(error, self._redact), error_message(error, repr)
+        message, redacted = error_message(error, redacted=self._redacted), error_message(error, redacted=True)
         return StoredFailure(type_name(error), message, status_of(error), None if redacted == message else redacted)
 
     def replayed(self, failure: StoredFailure) -> Exception:
@@ -185,7 +185,7 @@ class StoredResults:
             kind: type[Exception] = type(failure.type, (Exception,), {"status": failure.status})
         except ValueError:  # no name of a class
             kind = Exception
-        return kind(failure.message if self._redact is None else failure.redacted or failure.message)
+        return kind(failure.redacted or failure.message if self._redacted else failure.message)
 
     def encoded_failure(self, key: bytes, failure: StoredFailure) -> bytes:
         """An error that is kept, as bytes."""

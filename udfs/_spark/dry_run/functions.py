@@ -191,9 +191,9 @@ class _CostTask:
                 try:
                     own = costs.of((row,))
                 except BaseException as error:  # code of the user's
-                    failed, said = failed + 1, said or error_text(error, options.redact)
+                    failed, said = failed + 1, said or error_text(error, redacted=options.redacted)
                     if is_fatal(error):
-                        ends = error_text(error, options.redact)
+                        ends = error_text(error, redacted=options.redacted)
                 else:
                     rows, sums = rows + 1, [a + b for a, b in zip(sums, own, strict=True)]
         yield pa.RecordBatch.from_pylist(
