@@ -41,8 +41,9 @@ class Told:
     ) -> Told:
         options = (self._window, 0.5, self._open_for, LEASE, ticket, outcomes, probe, pause, accepted)
         answer = self._scripts.run(HEALTH, now, ["x", "pace"], task, *options)
-        _, _, number, since, probe_at, mine, paused, last, in_doubt = answer
-        self.accepted_at, self.is_in_doubt = float(last), bool(int(in_doubt))
+        _, _, number, since, probe_at, mine, paused, last, seen = answer
+        self.accepted_at = float(last)
+        self.is_in_doubt = CircuitBreaker(window=self._window).doubts([one == "f" for one in reversed(seen)])
         self.ticket, self.since = int(number), float(since) if since else None
         self.probe_at, self.is_prober, self.paused_until = float(probe_at), bool(int(mine)), float(paused)
         return self
@@ -196,9 +197,9 @@ def test_tasks_hear_of_each_other(server: Server) -> None:
                 found: list[tuple[SharedHealth, int]] = []
                 while not found:
                     await asyncio.sleep(0.005)
-                    found = [(task, ticket) for task in tasks if (ticket := task.admit(0.0)) is not None]
+                    found = [(task, task.admit(0.0) or 0) for task in tasks if task.wait(0.0) == 0.0]
                 await asyncio.sleep(0.05)
-                assert [task.admit(0.0) for task in tasks] == [None] * 3
+                assert [task.wait(0.0) for task in tasks] == [None] * 3
                 ((prober, ticket),) = found
                 prober.ended(ticket, sign, 0.0)
                 probes += 1
@@ -220,11 +221,11 @@ def test_a_task_without_rows_does_not_keep_the_probe(server: Server) -> None:
             one = SharedHealth(linked(connection, "one"), "x", options)
             one.ended(0, DOWN, 0.0)
             await until(lambda: one.open_since is not None)
-            assert one.admit(0.0) is None
+            assert one.wait(0.0) is None
             await until(lambda: one.wait(0.0) == 0.0)  # it may try, and does not
             other = SharedHealth(linked(connection, "other"), "x", options)
             await until(lambda: other.open_since is not None)
-            await until(lambda: other.admit(0.0) is not None)
+            await until(lambda: other.wait(0.0) == 0.0)
             assert one.wait(0.0) is None
             await one.close()
             await other.close()

@@ -50,8 +50,6 @@ class BreakerGate(Gate):
         if wait == 0.0:
             return wait
         assert self.breaker.open_since is not None
-        if wait is None:
-            self.breaker.admit(now)  # it admits no call, but learns that there is one to probe with
         end = max(ROUNDING, self.breaker.open_since + self._max_open - now)  # not 0.0, which lets a call begin
         return end if wait is None else min(wait, end)
 

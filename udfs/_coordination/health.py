@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Awaitable, Callable
 
@@ -32,20 +33,20 @@ LETTERS = {CallOutcome.ANSWERED: "s", CallOutcome.DOWN: "f"}
 # that ticket ("sff"), probe ("", "ask", "hold", or its end "s", "f" or "n"), seconds to pause, seconds since a call was
 # accepted or "".
 # Answers how far the coordinator is behind, the time, the ticket, since when it is open or "", when the next probe may
-# begin, whether this task may make it, until when calls pause, when a call was accepted, whether more calls fail than
-# chance explains.
+# begin, whether this task may make it, until when calls pause, when a call was accepted, and the last outcomes.
 HEALTH = (
     PACE_SCRIPT
     + f"""
 local key, me, window, rate = KEYS[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local most = {BY_CHANCE!r} * rate  -- the share of failures that a live service may have by chance
-local open_for, lease, outcomes, probe = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8], ARGV[9]
+local open_for, lease, ticket, outcomes = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8]
+local probe, pause, since_accepted = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11])
 local stored = redis.call('HGETALL', key)
 local is = {{ticket = '0', seen = '', since = ''}}
 is.probe_at, is.prober, is.probe_until, is.pause, is.accepted = '0', '', '0', '0', '0'
 for i = 1, #stored, 2 do is[stored[i]] = stored[i + 1] end
 local function failures_in(outcomes) return select(2, string.gsub(outcomes, 'f', '')) end
 local function exceeds_chance(counts_before)  -- as CircuitBreaker has it
+  local most = {BY_CHANCE!r} * rate  -- the share of failures that a live service may have by chance
   local half, failures, total, in_a_row = math.max(1, math.floor(window / 2)), 0, failures_in(is.seen), true
   for calls = 1, #is.seen do
     if string.sub(is.seen, -calls, -calls) == 'f' then failures = failures + 1 else in_a_row = false end
@@ -64,7 +65,7 @@ end
 local function note(outcomes) is.seen = string.sub(is.seen .. outcomes, -{WINDOWS_KEPT} * window) end
 local function try_later() is.probe_at = text(now + (exceeds_chance(false) and open_for or 0)) end
 if is.since == '' then
-  if outcomes ~= '' and ARGV[7] == is.ticket then
+  if outcomes ~= '' and ticket == is.ticket then
     note(outcomes)
     if #is.seen >= window and failures_in(string.sub(is.seen, -window)) >= rate * window and exceeds_chance(true) then
       is.since = text(now)
@@ -88,27 +89,28 @@ elseif is.prober == me and probe ~= '' then
 elseif probe == 'ask' and now >= tonumber(is.probe_at) and (is.prober == '' or now >= tonumber(is.probe_until)) then
   is.prober, is.probe_until = me, text(now + lease)
 end
-local pause = tonumber(ARGV[10])
 if pause > 0 then is.pause = text(math.max(tonumber(is.pause), now + pause)) end
-local accepted = tonumber(ARGV[11])
-if accepted then is.accepted = text(math.max(tonumber(is.accepted), now - accepted)) end
-if #stored > 0 or outcomes ~= '' or pause > 0 or accepted then
+if since_accepted then is.accepted = text(math.max(tonumber(is.accepted), now - since_accepted)) end
+if #stored > 0 or outcomes ~= '' or pause > 0 or since_accepted then
   local changed = {{}}
   for name, value in pairs(is) do changed[#changed + 1] = name; changed[#changed + 1] = value end
   redis.call('HSET', key, unpack(changed))
   redis.call('PEXPIRE', key, text({KEEP_QUERY} + math.max(0, math.ceil(1000 * (tonumber(is.pause) - now)))))
 end
-local in_doubt = false  -- as CircuitBreaker.doubts has it
-for windows = 1, {DOUBTED} do
-  local last = string.sub(is.seen, -windows * window)
-  in_doubt = in_doubt or failures_in(last) > most * math.max(#last, window)
-end
 return {{
   behind(), text(now), is.ticket, is.since, is.probe_at, is.prober == me and 1 or 0, is.pause, is.accepted,
-  in_doubt and 1 or 0
+  string.sub(is.seen, -{DOUBTED} * window)
 }}
 """
 )
+
+
+class Probe(enum.Enum):
+    """The call that probes the service while the breaker is open."""
+
+    NONE = "none"  # this task may not make it
+    GRANTED = "granted"  # it may
+    UNDER_WAY = "under way"
 
 
 class SharedHealth(PeriodicTask):
@@ -130,7 +132,6 @@ class SharedHealth(PeriodicTask):
     # paused_until: None before the first answer: a task that begins during an outage or a pause must learn of it first
     # _ticket: of the calls that begin while the breaker is closed; it changes when the breaker opens or closes
     # _outcomes: of calls under that ticket, not yet reported
-    # _is_prober: this task may probe the service with one call; _is_probing: the call is under way
     # _probe_end: how the probe has ended, not yet reported
     # _wants_to_try: a call had to wait while the breaker is open, so there is one to probe with
 
@@ -141,7 +142,8 @@ class SharedHealth(PeriodicTask):
         _, self._max_open = self._options.times
         self._ticket = 0
         self._outcomes = self._probe_end = ""
-        self._is_prober = self._is_probing = self._wants_to_try = self._is_in_doubt = False
+        self._probe = Probe.NONE
+        self._wants_to_try = self._is_in_doubt = False
         self._probe_at = 0.0
         self.open_since: float | None = None
         self.paused_until: float | None = None
@@ -153,22 +155,24 @@ class SharedHealth(PeriodicTask):
         """The ticket of a call that may begin; None if it has to wait."""
         if self.open_since is None:
             return self._ticket
-        if self._is_prober and not self._is_probing:
-            self._is_probing, self._wants_to_try = True, False
-            return PROBE
-        self._wants_to_try = True
-        return None
+        if self._probe is not Probe.GRANTED:
+            return None
+        self._probe, self._wants_to_try = Probe.UNDER_WAY, False
+        return PROBE
 
     def wait(self, now: float) -> float | None:
         """0.0 if a call may begin now; None until the task is woken."""
-        return 0.0 if self.open_since is None or (self._is_prober and not self._is_probing) else None
+        if self.open_since is None or self._probe is Probe.GRANTED:
+            return 0.0
+        self._wants_to_try = True
+        return None
 
     def ended(self, ticket: int, outcome: CallOutcome, now: float) -> None:
         """A call that was admitted is over; one that was cancelled too, as `NOTHING`."""
         if ticket == PROBE:
             answered = outcome in (CallOutcome.ANSWERED, CallOutcome.THROTTLED)
             self._probe_end = "s" if answered else LETTERS.get(outcome, "n")
-            self._is_prober = self._is_probing = False
+            self._probe = Probe.NONE
             self._poke()
         elif self._has_breaker and ticket == self._ticket and outcome in LETTERS:
             self._outcomes = (self._outcomes + LETTERS[outcome])[-self._options.window :]
@@ -190,8 +194,8 @@ class SharedHealth(PeriodicTask):
             self._poke()
 
     def _last_message(self) -> Awaitable[object] | None:
-        if self._is_prober:
-            self._probe_end, self._is_prober, self._is_probing = "n", False, False
+        if self._probe is not Probe.NONE:
+            self._probe_end, self._probe = "n", Probe.NONE
         news = self._outcomes or self._probe_end or self._unreported_pause > self._clock()
         return self._exchange() if news or self.accepted > self._reported_accepted else None
 
@@ -200,11 +204,13 @@ class SharedHealth(PeriodicTask):
         outcomes, probe, until, accepted = self._outcomes, self._probe_end, self._unreported_pause, self.accepted
         self._outcomes = self._probe_end = ""
         self._unreported_pause = -math.inf
-        if not probe and self._is_prober:
-            # It was woken and has no call to make: let another task probe.
-            probe = "hold" if self._is_probing else "n"
-            self._is_prober = self._is_probing
-        elif not probe and self.open_since is not None and self._wants_to_try and sent >= self._probe_at:
+        if probe:
+            pass
+        elif self._probe is Probe.UNDER_WAY:
+            probe = "hold"
+        elif self._probe is Probe.GRANTED:  # the task was woken and has no call to make: let another one probe
+            probe, self._probe = "n", Probe.NONE
+        elif self.open_since is not None and self._wants_to_try and sent >= self._probe_at:
             probe = "ask"
         of, pause = self._options, max(0.0, until - sent)
         try:
@@ -218,12 +224,12 @@ class SharedHealth(PeriodicTask):
             self._unreported_pause = max(self._unreported_pause, until)
             raise
         self._update(answer, sent)
-        if self.open_since is None or self._is_prober:
+        if self.open_since is None or self._probe is not Probe.NONE:
             return EXCHANGE_EVERY
         return min(EXCHANGE_EVERY, max(0.01, self._probe_at - self._clock()))
 
     def _update(self, answer: list[str], sent: float) -> None:
-        said, ticket, since, probe_at, is_prober, pause, accepted, in_doubt = answer
+        said, ticket, since, probe_at, may_probe, pause, accepted, seen = answer
         time = self._coordinator.time
         time.update(sent, float(said), self._clock())
         if int(ticket) != self._ticket:
@@ -231,10 +237,13 @@ class SharedHealth(PeriodicTask):
         self.open_since = time.ours(float(since)) if since else None
         self._probe_at = time.ours(float(probe_at))
         if not self._probe_end:  # else it has ended meanwhile, which the answer does not know
-            self._is_prober = bool(int(is_prober)) and self.open_since is not None
-            self._is_probing = self._is_probing and self._is_prober
+            if not int(may_probe) or self.open_since is None:
+                self._probe = Probe.NONE
+            elif self._probe is Probe.NONE:
+                self._probe = Probe.GRANTED
         asked = time.ours(float(pause)) if float(pause) > float(said) else -math.inf
         self.paused_until = max(self.paused_until or -math.inf, asked)
-        self.accepted_elsewhere, self._is_in_doubt = time.ours(float(accepted)), bool(int(in_doubt))
+        self.accepted_elsewhere = time.ours(float(accepted))
+        self._is_in_doubt = self._options.doubts([outcome == "f" for outcome in reversed(seen)])
         self.replied()
         self._link.wake()
