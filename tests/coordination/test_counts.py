@@ -70,7 +70,7 @@ def test_who_is_gone_is_not_waited_for_twice(server: Server) -> None:
             health = SharedHealth(linked(connection, "t", lambda: None, errors.append), "x", CircuitBreaker())
             health.pause(1e9)
             spending = budget_of(linked(connection, "t", lambda: None, errors.append))
-            spending.has(1)
+            spending.ask(1)
             while len(errors) < 3:
                 await asyncio.sleep(0)
             for one in (failures, health, spending):
@@ -119,7 +119,7 @@ def test_a_query_without_anything_to_tell_leaves_little(server: Server) -> None:
             failures.add(10, {"ValueError": 1}, ["ValueError: " + "y" * 10_000])
             bought = asyncio.Event()
             spending = budget_of(linked(connection, "t", bought.set))
-            assert not spending.has(1)
+            assert not spending.ask(1)
             await bought.wait()
             for one in (health, failures, spending):
                 await one.close()  # type: ignore[attr-defined]
@@ -166,7 +166,7 @@ def test_counts_are_not_forgotten_while_their_tasks_work(server: Server, monkeyp
             failures = SharedFailures(linked(connection), "x", "part", ErrorBudget.of(3), fail)  # type: ignore[arg-type]
             spending = budget_of(linked(connection, "t", bought.set))
             failures.add(10, {"ValueError": 1}, ["ValueError: x"])
-            assert not spending.has(1)
+            assert not spending.ask(1)
             await bought.wait()
             spending.reserve(1)
             async with asyncio.timeout(10.0):
@@ -301,7 +301,7 @@ def test_neither_a_call_more_nor_one_less(server: Server, total: int, steps: lis
 async def make_calls(spending: SharedBudget, woken: asyncio.Event, calls: int) -> int:
     """Make so many, each as soon as it may; how many were made before all were spent."""
     for made in range(calls):
-        while not spending.has(1):
+        while not spending.ask(1):
             if spending.is_spent(1):
                 return made
             woken.clear()
@@ -319,7 +319,7 @@ def test_a_query_makes_all_calls_of_its_budget(server: Server, more: int) -> Non
             woken = [asyncio.Event() for _ in range(3)]
             tasks = [budget_of(linked(connection, f"t{number}", one.set), 200) for number, one in enumerate(woken)]
             assert await make_calls(tasks[0], woken[0], 20) == 20
-            tasks[0].has(1)  # and does not use it: its row needs none any more
+            tasks[0].ask(1)  # and does not use it: its row needs none any more
             both = [make_calls(task, event, 90) for task, event in zip(tasks[1:], woken[1:], strict=True)]
             async with asyncio.timeout(20.0):
                 assert await asyncio.gather(*both) == [90, 90]

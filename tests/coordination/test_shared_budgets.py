@@ -39,7 +39,7 @@ async def spend_all(budget: SharedBudget, woken: asyncio.Event, rng: random.Rand
         woken.set()
 
     while True:
-        while not budget.has(1.0):
+        while not budget.ask(1.0):
             if budget.is_spent(1.0):
                 await asyncio.gather(*calls)
                 return spent
@@ -73,13 +73,13 @@ def test_a_task_that_dies_loses_what_it_had_reserved(server: Server) -> None:
         async with coordinator(server, space_of_its_own()) as connection:
             woken, other = asyncio.Event(), asyncio.Event()
             dead = budget_of(linked(connection, "dead", woken.set), 100.0)
-            while not dead.has(3.0):
+            while not dead.ask(3.0):
                 await woken.wait()
                 woken.clear()
             dead.reserve(3.0)
             dead._task.cancel()  # it is never heard of again
             alive = budget_of(linked(connection, "alive", other.set), 100.0)
-            while not alive.has(90.0):
+            while not alive.ask(90.0):
                 await other.wait()
                 other.clear()
             assert alive.spent_by_all == 0.0
@@ -100,7 +100,7 @@ def test_the_next_run_goes_on_with_what_is_left(server: Server, tmp_path: Path, 
             budget = budget_of(linked(connection, space_of_its_own(), woken.set), total, ledger)
             made = 0
             for _ in range(calls):
-                while not budget.has(1.0) and not budget.is_spent(1.0):
+                while not budget.ask(1.0) and not budget.is_spent(1.0):
                     woken.clear()
                     await woken.wait()
                 if budget.is_spent(1.0):
@@ -125,7 +125,7 @@ def test_the_next_run_goes_on_with_what_is_left(server: Server, tmp_path: Path, 
 
 async def reserve(budget: SharedBudget, woken: asyncio.Event, need: float) -> bool:
     """Reserve so much when it is there; False if it never will be."""
-    while not budget.has(need):
+    while not budget.ask(need):
         if budget.is_spent(need):
             return False
         woken.clear()
@@ -204,11 +204,11 @@ def test_no_call_begins_before_the_ledger_is_written(server: Server, seconds: fl
             budget = budget_of(
                 linked(connection, "t", woken.set, lambda e: errors.append(e) or woken.set()), 10.0, ledger
             )  # type: ignore[func-returns-value]
-            assert not budget.has(1.0)
+            assert not budget.ask(1.0)
             await woken.wait()
             if seconds < 30.0:
                 assert seconds <= loop.time() < seconds + 3
-                assert budget.has(1.0)
+                assert budget.ask(1.0)
                 assert ledger.written == 1.0
             else:
                 (error,) = errors
@@ -216,7 +216,7 @@ def test_no_call_begins_before_the_ledger_is_written(server: Server, seconds: fl
                 assert "could not be kept in the store= for 30 s" in str(error)
                 assert "OSError: no space" in str(error)
                 assert "secret" not in str(error)
-                assert not budget.has(1.0)
+                assert not budget.ask(1.0)
             await budget.close()
 
     run_on_given_time(job)
@@ -246,7 +246,7 @@ def test_small_calls_of_a_large_budget_are_asked_for(server: Server) -> None:
         async with coordinator(server, space_of_its_own()) as connection:
             woken = asyncio.Event()
             budget = budget_of(linked(connection, "t", woken.set), 1e10)
-            assert not budget.has(1.0)
+            assert not budget.ask(1.0)
             assert await reserve(budget, woken, 1.0)
             await budget.close()
 

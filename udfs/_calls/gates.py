@@ -115,7 +115,7 @@ class SharedAmount(Protocol):
 
     is_settled: bool
 
-    def has(self, need: float) -> bool: ...
+    def ask(self, need: float) -> bool: ...
     def is_spent(self, need: float) -> bool: ...
     def reserve(self, need: float) -> None: ...
     def settle(self, reserved: float, cost: float) -> None: ...
@@ -164,7 +164,7 @@ class BudgetGate(Gate):
         if self.learns and self._most is None and self._in_flight:
             return None
         need = self.need(call)
-        if self.amount.has(need):
+        if self.amount.ask(need):
             return 0.0
         if self.amount.is_spent(need) and not (self._ends_task and self._in_flight):
             raise self._error_of(self.amount.spent_by_all, need)

@@ -60,27 +60,29 @@ return {{behind(), redis.call('HGETALL', KEYS[1]), redis.call('LRANGE', KEYS[2],
 # is waited for, for it may come back, and holders learn that a task waits. When a task has been silent for its lease,
 # what it had reserved and held counts as spent, for it may have been.
 #
-# keys: a hash, of each task "number spent reserved held short lost", and the sums; the tasks by the ends of their
-# leases; the pace. Arguments: time, task, total, number of the question, spent, reserved, held, what the next call
-# needs, wanted (-1: the task leaves), lease, the run of the budget that the task knows, what was spent before that run,
-# milliseconds to keep the keys.
+# keys: a hash, of each task "number spent reserved held waits lost", of which the last two are flags, and the sums of
+# all tasks: spent, out (reserved or held), and how many wait; the tasks by the ends of their leases; the pace.
+# Arguments: time, task, total, number of the question, spent, reserved, held, what the next call needs, wanted (-1: the
+# task leaves), lease, the run of the budget that the task knows, what was spent before that run, milliseconds to keep
+# the keys.
 # Answers how far the coordinator is behind, how much the task gets, whether what it needs will never be there, whether
-# others wait for what this task holds, what all have spent and what they have reserved or hold, the name of the run,
-# the number of the answer, and what was spent before. To a task that knows another run it says only which one it is.
+# others wait for what this task holds, what all have spent and what is out, the name of the run, the number of the
+# answer, and what was spent before. To a task that knows another run it says only which one it is.
 SPEND = (
     PACE_SCRIPT
     + """
 local key, leases, me, total = KEYS[1], KEYS[2], 't:' .. ARGV[2], tonumber(ARGV[3])
-local number, made, reserved, held = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local need, want, ROUNDING = tonumber(ARGV[8]), tonumber(ARGV[9]), 1e-9 * total
-local sums = redis.call('HMGET', key, 'made', 'out', 'short', 'run', 'before')
-local run = sums[4] or ARGV[2] .. '@' .. text(now)
-local before = math.max(tonumber(sums[5] or 0), tonumber(ARGV[12]))
-for i = 1, 3 do sums[i] = tonumber(sums[i] or 0) end
-if ARGV[11] ~= '' and ARGV[11] ~= run then
+local number, spent, reserved, held = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local need, want, lease, known_run, keep_for = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[13]
+local ROUNDING = 1e-9 * total  -- of the sums
+local stored = redis.call('HMGET', key, 'spent', 'out', 'waiting', 'run', 'before')
+local all = {spent = tonumber(stored[1] or 0), out = tonumber(stored[2] or 0), waiting = tonumber(stored[3] or 0)}
+local run = stored[4] or ARGV[2] .. '@' .. text(now)
+local before = math.max(tonumber(stored[5] or 0), tonumber(ARGV[12]))
+if known_run ~= '' and known_run ~= run then
   redis.call('HSET', key, 'run', run)
-  redis.call('PEXPIRE', key, ARGV[13])
-  return {behind(), '0', 0, 0, text(sums[1]), text(sums[2]), run, 0, text(before)}
+  redis.call('PEXPIRE', key, keep_for)
+  return {behind(), '0', 0, 0, text(all.spent), text(all.out), run, 0, text(before)}
 end
 local function entry(task)
   local found = {}
@@ -88,10 +90,10 @@ local function entry(task)
   return found[1] and found
 end
 local function count(one, sign)
-  local out = one[3] + one[4]
-  sums[1] = sums[1] + sign * (one[2] + one[6] * out)
-  sums[2] = sums[2] + sign * (1 - one[6]) * out
-  sums[3] = sums[3] + sign * one[5]
+  local out, lost = one[3] + one[4], one[6]
+  all.spent = all.spent + sign * (one[2] + lost * out)
+  all.out = all.out + sign * (1 - lost) * out
+  all.waiting = all.waiting + sign * one[5]
 end
 local function keep(task, one)
   count(one, 1)
@@ -108,9 +110,9 @@ for _, gone in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', '(' .. text(no
 end
 local mine, got = entry(me), 0
 if mine then count(mine, -1) end
-local spent, out, waits = sums[1], sums[2], sums[3] > 0
+local others = {spent = all.spent, out = all.out, wait = all.waiting > 0}
 if want < 0 then
-  if mine then sums[1] = sums[1] + made end
+  if mine then all.spent = all.spent + spent end
   redis.call('HDEL', key, me)
   redis.call('ZREM', leases, me)
 else
@@ -118,23 +120,23 @@ else
     got = math.max(0, mine[4] - held)  -- repeated: the answer was lost
     mine[6] = 0
   else
-    local left = total - before - spent - out - made - reserved - held
+    local left = total - before - others.spent - others.out - spent - reserved - held
     if want > 0 and left + ROUNDING >= need then
       got = math.max(need, need * math.floor(math.min(want, left, left / 8) / need))
     end
-    mine = {number, made, reserved, held + got, (want > 0 and got == 0) and 1 or 0, 0}
+    mine = {number, spent, reserved, held + got, (want > 0 and got == 0) and 1 or 0, 0}
   end
   keep(me, mine)
-  redis.call('ZADD', leases, text(now + tonumber(ARGV[10])), me)
+  redis.call('ZADD', leases, text(now + tonumber(lease)), me)
 end
 local answers = redis.call('HINCRBY', key, 'answers', 1)
-redis.call('HSET', key, 'made', text(sums[1]), 'out', text(sums[2]), 'short', sums[3])
+redis.call('HSET', key, 'spent', text(all.spent), 'out', text(all.out), 'waiting', all.waiting)
 redis.call('HSET', key, 'run', run, 'before', text(before))
-for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], ARGV[13]) end
-local never = total - before - spent - made + ROUNDING < need
-local is_over = got == 0 and out <= ROUNDING and reserved <= ROUNDING and never
-local said = {behind(), text(got), is_over and 1 or 0, waits and 1 or 0}
-for _, one in ipairs({text(sums[1]), text(sums[2]), run, answers, text(before)}) do said[#said + 1] = one end
+for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], keep_for) end
+local never = total - before - others.spent - spent + ROUNDING < need
+local is_over = got == 0 and others.out <= ROUNDING and reserved <= ROUNDING and never
+local said = {behind(), text(got), is_over and 1 or 0, others.wait and 1 or 0}
+for _, one in ipairs({text(all.spent), text(all.out), run, answers, text(before)}) do said[#said + 1] = one end
 return said
 """
 )
@@ -242,9 +244,9 @@ class SharedBudget(PeriodicTask):
     # _spent, _reserved, _held: by attempts that are over, for those in flight, and what may be reserved unasked
     # _need: what the next call needs, so that it is not given back; 0: none asks
     # _is_awaited: other tasks wait for what this one holds
-    # _over: what the next call needed when it was said that it would never be there
+    # _over: the smallest need that was refused for good
     # _number: of the last question; 0: there was none
-    # _run: the name of the run; of another name is that of a coordinator that has lost its memory
+    # _run: the coordinator's name for this budget; another name means that it restarted empty
     # _before: what runs before this one have spent; None: not known yet
     # _known: what all have spent, reserved or held at the last answer
 
@@ -268,8 +270,8 @@ class SharedBudget(PeriodicTask):
         self._before: float | None = None if ledger is not None else 0.0
         self._spent_by_all = 0.0
 
-    def has(self, need: float) -> bool:
-        """Whether so much may be reserved now; if not, and it may be there later, `wake` is called."""
+    def ask(self, need: float) -> bool:
+        """Whether so much may be reserved now; if not, it is asked for, and `wake` is called when there may be more."""
         if need <= 0:
             return True
         is_there = self._holds(need)

@@ -140,13 +140,13 @@ class TaskBudget:
         self._spent = self._reserved = 0.0
         self._rounding = 1e-9 * total
 
-    def has(self, need: float) -> bool:
+    def ask(self, need: float) -> bool:
         """Whether so much may be reserved now."""
         return self._spent + self._reserved + need <= self._total + self._rounding
 
     def is_spent(self, need: float) -> bool:
         """Whether so much will never be left."""
-        return self._reserved <= self._rounding and not self.has(need)  # sums of floats are seldom 0 again
+        return self._reserved <= self._rounding and not self.ask(need)  # sums of floats are seldom 0 again
 
     def reserve(self, need: float) -> None:
         if self.is_settled:
