@@ -209,7 +209,10 @@ def test_a_return_type_must_be_one() -> None:
             lambda: WatermarkStrategy.for_bounded_out_of_orderness("ts", "ten seconds"),
             r"delay must be like '10 seconds' \(.*\), not 'ten seconds'",
         ),
-        (lambda: WatermarkStrategy.for_bounded_out_of_orderness("ts", -1), "delay must be 0 or more seconds, not -1"),
+        (
+            lambda: WatermarkStrategy.for_bounded_out_of_orderness("ts", -1),
+            r"delay must be seconds \(0 or more\) or a timedelta, not -1",
+        ),
         (lambda: WatermarkStrategy.for_monotonous_timestamps("ts", interval=0), "interval must be at least 1, not 0"),
         (lambda: WatermarkStrategy.for_punctuation(5), "takes the name of a column, such as 'ts', not 5"),  # type: ignore[arg-type]
     ],

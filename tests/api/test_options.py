@@ -20,6 +20,7 @@ from pyspark.sql.types import LongType, StructType
 
 import asyncudf
 from asyncudf import (
+    AdaptiveCapacity,
     AsyncStream,
     AsyncUDF,
     CircuitBreaker,
@@ -305,6 +306,15 @@ def test_what_users_give_as_data_is_not_told(value: Any) -> None:
     assert (told["on_timeout"], told["timeout"], told["on_error"]) == ("given", 5.0, "raise")
     assert Options().to_plain()["on_timeout"] is None
     json.dumps(told, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "told"),
+    [(40, 40), ("auto", "auto"), (AdaptiveCapacity(), "auto"), (AdaptiveCapacity(4, 40), "4 to 40")],
+)
+def test_a_capacity_that_is_found_out_is_told_with_its_range(capacity: Any, told: Any) -> None:
+    """It read "given" in reports."""
+    assert Options.of({"capacity": capacity}).to_plain()["capacity"] == told
 
 
 def test_limits_and_stores_are_told_without_what_is_private(tmp_path: Path) -> None:

@@ -357,7 +357,7 @@ VERDICTS: dict[str, Case] = {
         ["90%", "12 calls of 1,000 were refused, and made again", "a higher rate_limit", "at most 75%"],
     ),
     "a capacity that is found out": (
-        figures(calls_busy=10.0, options={"capacity": "given"}, in_flight={"mean": 12.0, "peak": 31}),
+        figures(calls_busy=10.0, options={"capacity": "auto"}, in_flight={"mean": 12.0, "peak": 31}),
         "calls_busy",
         ["100%", "12 per task on average", "31 at most", "50 ms", "the service", "maximum of capacity"],
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import types
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from .._text.safe import safe_repr, safe_str, type_name
@@ -123,12 +123,11 @@ def fields_mismatch(
 
 def _near(unknown: Sequence[Any], missing: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Each unknown name that is close to a missing one, with the missing one."""
-    left: Mapping[str, str] = {name.lower(): name for name in missing}
+    left = {name.lower(): name for name in missing}
     for name in unknown:
         found = difflib.get_close_matches(name.lower(), left, n=1) if isinstance(name, str) else []
         if found:
-            yield name, left[found[0]]
-            left = {key: other for key, other in left.items() if key != found[0]}
+            yield name, left.pop(found[0])
 
 
 def _listed(names: Sequence[Any]) -> str:

@@ -161,6 +161,8 @@ def _shown(value: Any) -> Any:
             return ", ".join(map(limit_label, value))
         case (Budget(), *_):
             return ", ".join(map(budget_label, value))
+        case AdaptiveCapacity():
+            return "auto" if value == AdaptiveCapacity() else f"{value.minimum} to {value.maximum}"
     return value
 
 

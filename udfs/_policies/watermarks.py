@@ -13,7 +13,7 @@ from asyncudf.queues import StreamElement, StreamRecord, Watermark
 
 from .._errors.exceptions import OptionError
 from .._text.safe import safe_repr
-from .checks import positive_int, seconds
+from .checks import positive_int, seconds, span
 
 DEFAULT_INTERVAL = 1000
 _UNITS = {"microsecond": 1, "millisecond": 1_000, "second": 1_000_000, "minute": 60_000_000, "hour": 3_600_000_000}
@@ -211,8 +211,4 @@ def _microseconds(delay: str | float | timedelta) -> int:
         if match is None or match[2] not in _UNITS:
             raise OptionError(f"delay must be like '10 seconds' ({', '.join(_UNITS)}), not {safe_repr(delay)}")
         return round(float(match[1]) * _UNITS[match[2]])
-    if isinstance(delay, timedelta):
-        delay = delay.total_seconds()
-    if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not 0 <= delay < float("inf"):
-        raise OptionError(f"delay must be 0 or more seconds, not {safe_repr(delay)}")
-    return round(delay * 1_000_000)
+    return round(span(delay, "delay") * 1_000_000)

@@ -382,7 +382,7 @@ def _unkept(f: FunctionFigures, seen: str) -> Cause | None:
 
 def _capacity_that_is_found(f: FunctionFigures) -> Cause | None:
     """The task found out by itself how many calls it may have in flight."""
-    if f.options.get("capacity") != "given":
+    if type(f.options.get("capacity")) is not str:
         return None
     flying = f"({number(f.in_flight)} per task on average, {count(f.peak)} at most)"
     found = f"{flying}, and they took {seconds(f.latency('mean'))}"
