@@ -188,6 +188,19 @@ def test_a_pace_that_nothing_contradicts_is_lifted() -> None:
     assert throttle.is_free(5020.0)
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_when_a_pace_is_lifted_does_not_depend_on_who_asks(asks: bool) -> None:
+    """The first refusal after it was forgotten, unless somebody had asked before whether calls are free."""
+    throttle = paused(until=5.0, accepted=100)
+    throttle.began(5.0)
+    throttle.answered(1, 5.0, 5.0)
+    if asks:
+        assert throttle.is_free(30.0)
+    for _ in range(10):
+        throttle.refused(40.0, 30.0, 31.0)
+    assert throttle.until == 40.0
+
+
 def test_time_in_pauses_is_counted() -> None:
     throttle = paused(until=5.0)
     assert throttle.paused_seconds(1.0) == 0.0

@@ -278,7 +278,7 @@ class RefusalGate(Gate):
                 return None
             if until > now + CLOCKS_APART and until > self.throttle.until + CLOCKS_APART:
                 self.throttle.pause(until, now)
-        return 0.0 if self.throttle.is_free(now) else self.throttle.wait(self._pool.in_flight, now)
+        return self.throttle.wait(self._pool.in_flight, now)
 
     def began(self, slot: CallSlot, call: Call, now: float) -> None:
         self.throttle.began(now)

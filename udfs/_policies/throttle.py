@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import math
 import statistics
@@ -39,13 +40,20 @@ class Phase(enum.Enum):
 
     FREE = "free"  # at once
     PAUSED = "paused"  # not before a given time, and then one call probes
+    STARTING = "starting"  # few in flight, and one more for each that is accepted
     PACED = "paced"  # at the pace that the service has shown
+
+
+@dataclasses.dataclass
+class _Count:
+    accepted: int = 0
+    refused: int = 0
 
 
 class _Refusal(NamedTuple):
     until: float  # when the refused call may be made again
-    answers: int  # that had come before it since the phase began
-    refusals: int  # the same
+    accepted: int  # that had ended before it since the phase began
+    refused: int  # the same
 
 
 class Throttle:
@@ -66,20 +74,20 @@ class Throttle:
     # A service may refuse a share of its calls at random, however few come: a bad node, tenants with limits of their
     # own. That share, `_background`, is what it refused in FREE before; or in PACED, if lower paces did not change it.
     #
-    # _refusals: the newest last, no more than a pause or a correction needs
-    # _answers, _refused: answers and refusals since the phase began
+    # _in_phase: of the calls that began since the phase began
+    # _refusals: of these, the newest last, no more than a pause or a correction needs
+    # _since_pause: of the calls that ended since `_measured_since`, the end of the last pause
+    # _worked: the seconds from then until calls paused again
     # _ends: the end of the last pause; _until: when the next call may begin in one
     # _refuses_since: when the first pause began of the last ones without an accepted call between them
-    # _accepted, _rejected: answers and refusals since `_measured`, the end of the last pause; _worked: the seconds from
-    # then until calls paused again
     # _latency: mean seconds of accepted calls
     # _takes_few: calls in flight are bounded, until calls are free again
-    # _pace: calls per second at `since`; 0: a slow start, of few calls in flight and one more for each answer
+    # _pace: in PACED calls per second at `since`
 
     def __init__(self, now: float) -> None:
         self._phase = Phase.FREE
-        self.since = self._measured = self._refuses_since = now
-        self._accepted = self._rejected = self._in_vain = 0
+        self.since = self._measured_since = self._refuses_since = now
+        self._since_pause, self._in_vain = _Count(), 0
         self._until = self._ends = self._next = self._pace = self._background = 0.0
         self._paused = self._latency = self._worked = 0.0
         self._enter(Phase.FREE, now)
@@ -91,9 +99,12 @@ class Throttle:
 
     def is_free(self, now: float) -> bool:
         """Whether calls begin at once, and need not be reported to `began`."""
-        if self._phase is Phase.PACED and now >= self._free_at:
-            self._enter(Phase.FREE, now)
-        return self._phase is Phase.FREE
+        return self._phase is Phase.FREE or (self._phase is not Phase.PAUSED and now >= self._free_at)
+
+    def _lift(self, now: float) -> None:
+        """Note that calls are free, if they are."""
+        if self._phase is not Phase.FREE and self.is_free(now):
+            self._enter(Phase.FREE, self._free_at)
 
     @property
     def _free_at(self) -> float:
@@ -111,12 +122,12 @@ class Throttle:
             return max(0.0, self._until - now)
         if in_flight >= self._most_in_flight(now):
             return self._free_at - now
-        return max(0.0, min(self._next, self._free_at) - now) if self._pace else 0.0
+        return max(0.0, min(self._next, self._free_at) - now) if self._phase is Phase.PACED else 0.0
 
     def _most_in_flight(self, now: float) -> float:
-        """How many calls may be in flight while calls are paced."""
-        if not self._pace:
-            return max(1, FIRST_CALLS + self._answers - DEAR * self._refused)
+        """How many calls may be in flight while calls start slowly or are paced."""
+        if self._phase is Phase.STARTING:
+            return max(1, FIRST_CALLS + self._in_phase.accepted - DEAR * self._in_phase.refused)
         return max(1, int(NEEDED_CALLS * self._latency * self._pace_at(now))) if self._takes_few else math.inf
 
     def began(self, now: float) -> None:
@@ -124,7 +135,7 @@ class Throttle:
         if self._phase is Phase.PAUSED:
             self._is_probing = True
             self._until = now + PATIENCE
-        elif self._phase is Phase.PACED and self._pace:
+        elif self._phase is Phase.PACED:
             self._next = max(self._next, now - BEGIN_TOGETHER) + 1.0 / self._pace_at(now)
 
     def gave_up(self, began: float) -> None:
@@ -134,46 +145,53 @@ class Throttle:
 
     def answered(self, calls: int, began: float, now: float) -> None:
         """So many calls have ended, the first of which began then, and were not refused."""
-        self._accepted += calls
+        self._lift(now)
+        self._since_pause.accepted += calls
         if began < now:
             self._latency += (NEWEST_WEIGHT if self._latency else 1.0) * (now - began - self._latency)
         if began < self.since:
             return
         if self._phase is not Phase.PAUSED:
-            self._answers += calls
+            self._in_phase.accepted += calls
         elif self._is_probing:
-            # Measured up to the end of the pause: after it there may have been no call to probe with.
-            few = self._rejected <= FEW_REFUSED * self._accepted
-            seconds = max(SHORTEST_MEASURED, self._worked if few else self._ends - self._measured)
-            self._pace = self._accepted / seconds if self._accepted >= FEW_REFUSALS else 0.0
-            self._measured, self._accepted, self._rejected = now, 0, 0
-            self._enter(Phase.PACED, now)
+            self._resume(now)
+
+    def _resume(self, now: float) -> None:
+        """A probe was accepted: end the pause."""
+        seen, self._since_pause = self._since_pause, _Count()
+        # Measured up to the end of the pause: after it there may have been no call to probe with.
+        few = seen.refused <= FEW_REFUSED * seen.accepted
+        seconds = max(SHORTEST_MEASURED, self._worked if few else self._ends - self._measured_since)
+        self._measured_since, self._pace = now, seen.accepted / seconds
+        self._enter(Phase.PACED if seen.accepted >= FEW_REFUSALS else Phase.STARTING, now)
 
     def refused(self, until: float, began: float, now: float) -> None:
         """A call that began then was refused, and may be made again at `until`."""
-        self._rejected += 1
+        self._lift(now)
+        self._since_pause.refused += 1
         if began < self.since:
             return
         if self._phase is Phase.PAUSED:
-            self._measured += now - self.since  # a service that was away for long has not become slower
+            self._measured_since += now - self.since  # a service that was away for long has not become slower
             # One answer may be wrong: the next pause is at most twice as long.
             self.pause(min(until, now + max(PATIENCE, 2.0 * (self._ends - self.since))), now)
             return
-        self._refusals.append(_Refusal(until, self._answers, self._refused))
-        self._refused += 1
-        free = self.is_free(now)
-        in_vain = self._in_vain + 1 if not free and self._pace_at(now) < GROWN * self._pace else 0
-        if self._is_refusing(free, until - now):
+        seen, phase = self._in_phase, self._phase
+        self._refusals.append(_Refusal(until, seen.accepted, seen.refused))
+        seen.refused += 1
+        in_vain = self._in_vain + 1 if phase is Phase.PACED and self._pace_at(now) < GROWN * self._pace else 0
+        if self._is_refusing(until - now):
             self._in_vain = in_vain
             # The median of their waits, not the longest: one server of many may be wrong.
             self.pause(statistics.median_high(one.until for one in list(self._refusals)[-ENOUGH_REFUSALS:]), now)
-        elif not free and now - self.since >= CORRECTION_GAP and (self._pace or self._answers >= FEW_REFUSALS):
+        elif phase is not Phase.FREE and now - self.since >= CORRECTION_GAP:
             self._correct(in_vain, now)
 
     def pause(self, until: float, now: float) -> None:
         """All calls wait until then, for a reason that this task or another has seen."""
+        self._lift(now)
         if self._phase is not Phase.PAUSED:
-            self._worked = now - self._measured
+            self._worked = now - self._measured_since
         self._until = self._ends = max(until, self.until, now)  # the longer wait of two tasks counts
         self._enter(Phase.PAUSED, now)
 
@@ -184,23 +202,24 @@ class Throttle:
             self._growth, self._takes_few = GROWTH, False
         self._phase, self.since, self._next = phase, now, now
         self._is_probing = False
-        self._answers = self._refused = 0
+        self._in_phase = _Count()
         self._refusals: deque[_Refusal] = deque(maxlen=LAST_ANSWERS)
 
     def _pace_at(self, now: float) -> float:
         """The pace now: it grows as CUBIC's window, slowly near what was accepted, and fast beyond."""
         return self._pace * (1.0 + ((now - self.since) / self._growth) ** 3)
 
-    def _is_refusing(self, free: bool, wait: float) -> bool:
+    def _is_refusing(self, wait: float) -> bool:
         """Whether the service refuses half of the last calls or more, and not by chance."""
+        free = self._phase is Phase.FREE
         enough = ENOUGH_REFUSALS if free or wait < LONG_WAIT else ENOUGH_REFUSALS // 2
         if len(self._refused_of(2 * enough)) < enough:
             return False
         for count, refusal in enumerate(reversed(self._refusals), 1):
-            calls, before = self._calls_since(refusal, count), refusal.answers + refusal.refusals
+            calls, before = self._calls_since(refusal, count), refusal.accepted + refusal.refused
             if count < enough or 2 * count < calls:
                 continue
-            seen = refusal.refusals / before if free and before >= KNOWN else 0.0
+            seen = refusal.refused / before if free and before >= KNOWN else 0.0
             background = max(self._background, seen)
             if is_unlikely(count, calls, max(LEAST_SHARE, MORE * background), VERY_RARE_BY_CHANCE):
                 self._background = background
@@ -209,29 +228,31 @@ class Throttle:
 
     def _correct(self, in_vain: int, now: float) -> None:
         """Lower the pace by the share refused, or lift it if that has not helped; give a crowded slow start a pace."""
-        refused, calls = len(self._refused_of(LAST_ANSWERS)), min(LAST_ANSWERS, self._answers + self._refused)
+        seen = self._in_phase
+        refused = len(self._refused_of(LAST_ANSWERS))
+        calls = min(LAST_ANSWERS, seen.accepted + seen.refused)
         if refused < FEW_REFUSALS or not is_unlikely(refused, calls, MORE * self._background, RARE_BY_CHANCE):
             return
-        if not self._pace and refused < CROWDED * calls:
+        if self._phase is Phase.STARTING and (seen.accepted < FEW_REFUSALS or refused < CROWDED * calls):
             return
         self._in_vain = in_vain
         if in_vain >= IN_VAIN:
             self._background, self._in_vain = refused / calls, 0
             self._enter(Phase.FREE, now)
             return
-        if self._pace:
+        if self._phase is Phase.PACED:
             self._pace = self._pace_at(now) * (1 - refused / calls)
         else:
-            self._pace, self._takes_few = self._answers / (now - self.since), True
+            self._pace, self._takes_few = seen.accepted / (now - self.since), True
         self._growth = min(SLOWEST_GROWTH, 2 * self._growth)
-        self._enter(Phase.PACED, now)
+        self._enter(Phase.PACED if self._pace else Phase.STARTING, now)  # without a pace if all were refused
 
     def _refused_of(self, last: int) -> list[_Refusal]:
         return [one for count, one in enumerate(reversed(self._refusals), 1) if self._calls_since(one, count) <= last]
 
     def _calls_since(self, refusal: _Refusal, count: int) -> int:
         """How many calls have ended from this refusal on, the `count`-th from the end."""
-        return count + self._answers - refusal.answers
+        return count + self._in_phase.accepted - refusal.accepted
 
 
 class RefusedForGood:
