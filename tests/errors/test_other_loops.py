@@ -303,6 +303,22 @@ def test_an_error_of_a_loop_that_runs_in_another_thread_is_its_rows(kind: Callab
         assert run_rows(kind(loop), [1], returnType="int", on_error="null", clock="real") == [None]
 
 
+def test_a_client_of_a_loop_that_runs_in_another_thread_is_no_rows_fault_where_it_is_used() -> None:
+    """asyncio itself says so, in a frame of its own: a stream waits for a future of the loop that it is of."""
+
+    async def streamed() -> asyncio.StreamReader:
+        return asyncio.StreamReader()
+
+    with loop_in_a_thread() as loop:
+        reader = asyncio.run_coroutine_threadsafe(streamed(), loop).result()
+
+        async def call(x: int) -> bytes:
+            return (await asyncio.gather(reader.readline()))[0]  # in a task of its own, which no slot drives
+
+        with pytest.raises(FatalError, match=WAY_OUT):
+            run_rows(call, [1], returnType="binary", on_error="null", clock="real")
+
+
 class ServiceError(Exception):
     """Of a client, which wraps what happens to it."""
 

@@ -8,13 +8,13 @@ import functools
 import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, NewType, Optional, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, NewType, Optional, TypedDict, TypeVar
 
 import pandas as pd
 import pytest
 from typing_extensions import TypeAliasType
 
-from asyncudf import RuntimeContext, async_pandas_udf
+from asyncudf import FunctionError, RuntimeContext, async_pandas_udf
 from asyncudf._functions.annotations import UnknownTypeError, Vector, from_annotation
 from asyncudf._functions.signature import FunctionKind
 from asyncudf.testing import MemoryStore, run_rows
@@ -160,6 +160,38 @@ Names = TypeAliasType("Names", Optional[list[Name]])  # noqa: UP045
 )
 def test_the_fields_of_a_class_are_read_one_by_one(hint: Any, ddl: str) -> None:
     assert from_annotation(hint) == ddl
+
+
+# As `type Tree = list[Tree]` and `type Json = dict[str, Json] | str` are from Python 3.12 on.
+Tree = type("TypeAliasType", (), {"__value__": property(lambda self: list[self]), "__repr__": lambda self: "Tree"})()
+Json = type("TypeAliasType", (), {"__value__": property(lambda self: dict[str, self] | str)})()  # type: ignore[name-defined]
+Itself = type("TypeAliasType", (), {"__value__": property(lambda self: self)})()
+
+
+def test_an_alias_that_contains_itself_is_no_spark_type_and_no_vector() -> None:
+    with pytest.raises(UnknownTypeError, match="Tree contains itself"):
+        from_annotation(Tree)
+    with pytest.raises(UnknownTypeError, match="no Spark type for"):
+        from_annotation(Itself)
+    for alias in (Tree, Json, Itself):
+
+        async def call(x: int) -> int:
+            return x
+
+        call.__annotations__["x"] = alias
+        assert not async_pandas_udf("int")(call).spec.vectorized
+
+
+T = TypeVar("T")
+Maybe = TypeAliasType("Maybe", Optional[T], type_params=(T,))  # noqa: UP045
+
+
+def test_an_alias_with_a_vector_as_its_argument_is_no_scalar() -> None:
+    async def call(x: Maybe[pd.Series]) -> int:  # type: ignore[valid-type]
+        return 1
+
+    with pytest.raises(FunctionError, match="which no batch of rows is"):
+        async_pandas_udf("int")(call)
 
 
 def test_a_field_that_cannot_be_read_is_named() -> None:

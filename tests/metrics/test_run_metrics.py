@@ -258,6 +258,17 @@ def test_a_partition_that_an_attempt_has_done_is_not_given_up_whatever_its_numbe
     assert [run.to_plain()[0]["given_up"] for _ in range(2)] == [1, 1]
 
 
+def test_a_partition_whose_last_attempts_failed_is_given_up_whoever_had_done_it_before() -> None:
+    """It was lost with its executor, or Spark did not take it; a later attempt, still running, may do it once more."""
+    for status in ("succeeded", "stopped"):
+        told = [attempt(0, status, 0), attempt(0, "failed", 1), attempt(0, "failed", 2)]
+        for later in told[1:]:
+            later["task"]["began"] += 60.0
+        for order in permutations(told):
+            assert run_of(*order).to_plain()[0]["given_up"] == 1
+        assert run_of(*told, attempt(0, "running", 3)).to_plain()[0]["given_up"] == 0
+
+
 def test_a_look_changes_nothing() -> None:
     """Those that run are added to a copy, of every field."""
     run = run_of(message(1), message(2, "failed"))

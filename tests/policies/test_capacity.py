@@ -163,15 +163,18 @@ def test_never_outside_of_its_range(low: int, width: int, calls: list[tuple[Call
         assert low <= policy.limit <= low + width
 
 
-def test_a_round_at_half_of_the_limit_shows_nothing_of_the_limit() -> None:
-    """Failures that come at any limit restore it; the round was compared as if it had been measured there."""
+@pytest.mark.parametrize("is_throttled", [False, True])
+def test_a_round_at_half_of_the_limit_shows_nothing_of_the_limit(is_throttled: bool) -> None:
+    """Failures that come at any limit restore it, unless calls are throttled; they are not compared with it."""
     policy, now = CapacityPolicy(RANGE), 0.0
 
-    def call_until_it_changes(latency: float, failed: int) -> int:
+    def call_until_it_changes(latency: float, failed: int, throttled: int = 0) -> int:
         nonlocal now
         before, now = policy.limit, now + 20.0
         for number in range(1000):
             outcome = CallOutcome.DOWN if number % 10 < failed else CallOutcome.ANSWERED
+            if failed <= number % 10 < failed + throttled:
+                outcome = CallOutcome.THROTTLED
             policy.ended(outcome, latency, policy.limit, now)
             if policy.limit != before:
                 break
@@ -181,4 +184,7 @@ def test_a_round_at_half_of_the_limit_shows_nothing_of_the_limit() -> None:
         pass
     while call_until_it_changes(0.1, 3) > RANGE.maximum / 2:
         pass
-    assert call_until_it_changes(0.04, 3) == RANGE.maximum
+    if is_throttled:
+        assert call_until_it_changes(0.04, 3, throttled=2) < RANGE.maximum / 2
+    else:
+        assert call_until_it_changes(0.04, 3) == RANGE.maximum

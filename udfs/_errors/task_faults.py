@@ -102,10 +102,12 @@ def _fault_in(error: BaseException) -> TaskFault | None:
 
 
 def _is_of_another_loop(error: BaseException, text: str) -> bool:
+    if type(error) is RuntimeError and _THROWN.fullmatch(text) is not None:  # by asyncio, wherever the call waited
+        return True
     frames = frames_of(error)
     package = _module(frames[-1]).partition(".")[0] if frames else ""
     if package not in _PACKAGES:  # a text of the user's own, whatever it says
-        return type(error) is RuntimeError and _THROWN.fullmatch(text) is not None
+        return False
     is_of_a_value = issubclass(type(error), ValueError)
     return _RAISED.fullmatch(text) is not None or (not is_of_a_value and _has_another_loop(frames))
 

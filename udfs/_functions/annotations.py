@@ -94,10 +94,12 @@ def without_exceptions(hint: Any) -> Any:
 
 
 def _unaliased(hint: Any) -> Any:
-    """What an alias or a `NewType` stands for."""
+    """What an alias or a `NewType` stands for; an alias with arguments, or of itself, stays."""
+    passed: list[Any] = []
     with contextlib.suppress(Exception):  # the value of an alias is read late, and may say anything
-        while type(alias := typing.get_origin(hint) or hint).__name__ in ("TypeAliasType", "NewType"):
-            hint = getattr(alias, "__value__", None) or alias.__supertype__
+        while type(hint).__name__ in ("TypeAliasType", "NewType") and hint not in passed:
+            passed.append(hint)
+            hint = getattr(hint, "__value__", None) or hint.__supertype__
     return hint
 
 
@@ -174,11 +176,8 @@ _OF_PYDANTIC: dict[str, str] = {
 }
 
 
-def from_annotation(hint: Any, inside: tuple[Any, ...] = ()) -> str:
+def from_annotation(hint: Any) -> str:
     """The DDL of the type that an annotation stands for.
-
-    Args:
-        inside: the classes whose fields it is of.
 
     Raises:
         UnknownTypeError: the annotation does not say enough.
@@ -186,12 +185,22 @@ def from_annotation(hint: Any, inside: tuple[Any, ...] = ()) -> str:
     >>> from_annotation(dict[str, list[int]]), from_annotation(typing.Literal["a", "b"])
     ('map<string,array<bigint>>', 'string')
     """
+    try:
+        return _ddl(hint)
+    except RecursionError:  # of an alias, such as `type Tree = list[Tree]`
+        raise UnknownTypeError(
+            f"{hint} contains itself, and no Spark type does: give the depth that you need"
+        ) from None
+
+
+def _ddl(hint: Any, inside: tuple[Any, ...] = ()) -> str:
+    """The same for a field of these classes, if there are any."""
     hint = without_none(hint)
     if isinstance(hint, str):
         raise UnknownTypeError(f"its annotation {hint!r} cannot be read: {_NOT_FOUND}, or give it as returnType=")
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return from_annotation(args[0], inside)
+        return _ddl(args[0], inside)
     if origin is typing.Literal:
         return _of_values(hint, args)
     if isinstance(hint, type) and hint in _SCALARS:
@@ -202,9 +211,9 @@ def from_annotation(hint: Any, inside: tuple[Any, ...] = ()) -> str:
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return _of_values(hint, [member.value for member in hint])
     if (origin in (list, collections.abc.Sequence) and args) or (origin is tuple and args[1:] == (Ellipsis,)):
-        return f"array<{from_annotation(args[0], inside)}>"
+        return f"array<{_ddl(args[0], inside)}>"
     if origin in (dict, collections.abc.Mapping) and args:
-        return f"map<{from_annotation(args[0], inside)},{from_annotation(args[1], inside)}>"
+        return f"map<{_ddl(args[0], inside)},{_ddl(args[1], inside)}>"
     if hint in inside:
         raise UnknownTypeError(f"{hint.__name__} contains itself, and no Spark type does: give the depth that you need")
     if fields := _fields(hint):
@@ -218,7 +227,7 @@ def from_annotation(hint: Any, inside: tuple[Any, ...] = ()) -> str:
 
 def _of_field(owner: Any, name: str, hint: Any, inside: tuple[Any, ...]) -> str:
     try:
-        return from_annotation(hint, (*inside, owner))
+        return _ddl(hint, (*inside, owner))
     except UnknownTypeError as error:
         raise UnknownTypeError(f"{owner.__name__}.{name}: {error}") from None
 
@@ -364,8 +373,10 @@ def _is_vector(hint: Any) -> bool:
     return vector_of(hint) is not None or _place(hint) in UNKNOWN
 
 
-def _parts(hint: Any) -> Iterator[Any]:
-    hint = _unaliased(hint)
-    yield hint
-    for part in typing.get_args(hint):
-        yield from _parts(part)
+def _parts(hint: Any, inside: tuple[Any, ...] = ()) -> Iterator[Any]:
+    if hint in inside:  # an alias that contains itself
+        return
+    whole = _unaliased(hint)
+    yield whole
+    for part in typing.get_args(whole):
+        yield from _parts(part, inside if whole is hint else (*inside, hint))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from itertools import count
+from math import inf
 from typing import Any, NamedTuple
 
 from .function_metrics import PEAKS, TOTALS, FunctionMetrics
@@ -52,8 +53,9 @@ class _Function:
     """What is known of one use of a function."""
 
     # A part is in `totals` or `in_vain` once its task has ended, and in `details` as long as it is among the longest.
-    # failed, done: partitions of the last stage of which an attempt failed, and of which one did not. With speculation,
-    # and when Spark repeats a stage, the number of an attempt does not say which of them came last.
+    # failed, done: for partitions of the last stage when the last attempt began that has failed, and when the last one
+    # ended that has not. One that was begun after that has failed for good; with speculation, and when Spark repeats a
+    # stage, the number of an attempt does not tell.
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         self.about = about
@@ -62,12 +64,12 @@ class _Function:
         self.states: Counter[str] = Counter()
         self.stages: set[int] = set()
         self.last_stage = -1
-        self.failed: set[int] = set()
-        self.done: set[int] = set()
+        self.failed: dict[int, float] = {}
+        self.done: dict[int, float] = {}
         self.details: list[_Part] = []
         self.left_out = 0
         self.running_rows, self.running_calls = 0, 0.0
-        self.began, self.ended = float("inf"), 0.0
+        self.began, self.ended = inf, 0.0
 
     def add(self, part: _Part) -> None:
         self._note(part)
@@ -83,11 +85,15 @@ class _Function:
         self.states[status] += 1
         self.stages.add(stage)
         if stage > self.last_stage:
-            self.last_stage, self.failed, self.done = stage, set(), set()
-        if stage == self.last_stage and status != "lost":
-            (self.failed if status == "failed" else self.done).add(partition)
-        self.began = min(self.began, part.task["began"])
-        self.ended = max(self.ended, part.task["began"] + part.metrics.seconds)
+            self.last_stage, self.failed, self.done = stage, {}, {}
+        began = part.task["began"]
+        ended = began + part.metrics.seconds
+        if stage == self.last_stage and status == "failed":
+            self.failed[partition] = max(began, self.failed.get(partition, began))
+        elif stage == self.last_stage and status != "lost":
+            self.done[partition] = max(inf if status == "running" else ended, self.done.get(partition, ended))
+        self.began = min(self.began, began)
+        self.ended = max(self.ended, ended)
 
     def with_running(self, parts: list[_Part]) -> _Function:
         """A copy in which those that still run are counted as they are now."""
@@ -109,7 +115,7 @@ class _Function:
             "entry_point": self.about["entry_point"],
             "options": dict(self.about["options"]),
             "tasks": {status: self.states[status] for status in ("succeeded", "stopped", "running", *IN_VAIN)},
-            "given_up": len(self.failed - self.done),
+            "given_up": sum(began > self.done.get(partition, -inf) for partition, began in self.failed.items()),
             "running": {"rows": self.running_rows, "in_flight": round(self.running_calls)},
             "stages": sorted(self.stages),
             "began": self.began,

@@ -182,7 +182,8 @@ class CapacityPolicy:
 
     def _end_round(self) -> None:
         ended, failures = self._round, self._failures()
-        if failures is _Failures.AT_ANY_LIMIT:
+        is_throttled = ended.throttled > FEW_THROTTLED * ended.calls
+        if failures is _Failures.AT_ANY_LIMIT and not is_throttled:
             self._limit, self._failing_limit = self._failing_limit, 0.0  # of which this round shows nothing
             return
         is_failing = failures is _Failures.TOO_MANY
@@ -194,7 +195,7 @@ class CapacityPolicy:
                 self._refused_limit = self._limit
             self._limit *= HALF
             self._is_fast, self._slow_limit = self._limit < self._threshold, 0.0
-        elif is_failing or ended.throttled > FEW_THROTTLED * ended.calls:
+        elif is_failing or is_throttled:
             if ended.throttled:
                 self._throttled_limit, self._held = self._limit, 0
             if self._is_fast and ended.throttled:

@@ -175,7 +175,6 @@ class LookupAhead:
         keys = await self._keys(rows)
         found = await self._found(keys)
         misses = found.count(None)
-        self._operator.counters.totals.store_misses += misses
         if len(rows) == len(elements):  # the usual cases
             if misses == len(rows):
                 return [*map(LookedUpRow.of, rows, keys, found, repeat(self._operator.counters.clock()))]

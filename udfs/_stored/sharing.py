@@ -303,12 +303,14 @@ class StoreSharing:
         key, found = looked_up.key, looked_up.found
         if found is not None:
             self._totals.store_hits += 1
-        elif key is not None:
-            landed = self._landed.admit(key)
-            if landed is not None and (found := self._fresh(landed)) is not None:
-                self._totals.shared_flights += 1
-            elif self._flights.join(key, row):
-                return True
+        else:
+            self._totals.store_misses += 1
+            if key is not None:
+                landed = self._landed.admit(key)
+                if landed is not None and (found := self._fresh(landed)) is not None:
+                    self._totals.shared_flights += 1
+                elif self._flights.join(key, row):
+                    return True
         if found is not None:
             self._have(row, found)
         elif looked_up.error is not None:

@@ -118,9 +118,9 @@ class JobWatch:
         with contextlib.suppress(AnalysisException):
             if self._spark.conf.isModifiable(WORKER_LOGS):
                 if self._spark not in self._logs_before:
-                    before = self._spark.conf.get(WORKER_LOGS, None)
+                    # Before it is changed: another monitor would take the change for what there was.
+                    self._logs_before[self._spark] = self._spark.conf.get(WORKER_LOGS, None)
                     self._spark.conf.set(WORKER_LOGS, "true")
-                    self._logs_before[self._spark] = before
                 self._set_session_runs()
                 return True
         return False
