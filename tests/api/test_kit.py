@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from asyncudf import AsyncUDFError, FunctionError, OptionError, ResultError, async_pandas_udf
-from asyncudf.testing import VirtualClockLoop, run_rows, run_stream
+from asyncudf import AsyncUDFError, FunctionError, OptionError, ResultError, ResultStore, async_pandas_udf
+from asyncudf.testing import OperatorHarness, VirtualClockLoop, run_rows, run_stream
 from tests.kit.engines import Engine
 from tests.kit.functions import hangs, sleepy
 
@@ -226,3 +226,18 @@ def test_a_key_or_a_value_of_a_map_that_does_not_fit_is_named(declared: str, fie
 
     with pytest.raises(ResultError, match=f"returned 1 .int. in field '{field}': declared string"):
         run_rows(keyed, [1], returnType=declared)
+
+
+@pytest.mark.parametrize("make", [Engine, OperatorHarness])
+def test_a_function_that_is_refused_leaves_no_event_loop_open(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python warned of it in whichever test its garbage collector ran next."""
+    made: list[VirtualClockLoop] = []
+    begin = VirtualClockLoop.__init__
+    monkeypatch.setattr(VirtualClockLoop, "__init__", lambda self: (made.append(self), begin(self))[1])
+
+    async def call(x: int) -> int:
+        return x
+
+    with pytest.raises(OptionError, match="version"):
+        make(lambda x: call(x), returnType="int", store=ResultStore.executor())
+    assert [loop.is_closed() for loop in made] == [True]

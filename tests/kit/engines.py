@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -52,7 +52,11 @@ class Engine:
         self.loop: asyncio.AbstractEventLoop = loop or VirtualClockLoop()
         emits = ListOutput()
         self.output = emits.everything = [] if output is None else output
-        self._chain = chain_of(self.udf, emits, self.loop)
+        with ExitStack() as undo:
+            if loop is None:
+                undo.callback(self.loop.close)
+            self._chain = chain_of(self.udf, emits, self.loop)
+            undo.pop_all()
 
     def feed(self, rows: Iterable[Any]) -> None:
         """Give a batch; an iterator is read as far as the engine has begun its rows."""

@@ -25,12 +25,12 @@ from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
 from .._policies.options import OnNullInput, Options
 from .._stored.elements import ROWS, AnsweredRows, plain
-from .._stored.null_answers import NullAnswers
 from .._stored.sharing import StoreSharing
 from .._stored.stored_results import StoredResults
 from .emitter import Emitter, queue_of
 from .input import MicroBatch
 from .memory import QueueMemory, RowSizes, TaskBatches
+from .null_answers import NullAnswers
 from .operator import BufferedOperator, ChainedOperator
 from .outputs import Output
 

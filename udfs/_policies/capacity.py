@@ -112,7 +112,7 @@ class CapacityPolicy:
     # _best: the mean latency of calls that do not wait in the service, measured at limits up to _measured_limit. Only
     #   there may it become longer: at higher limits it would follow the queue that these calls make.
     # _start_over_time: when to measure _best again, for other clients of the service may have come or gone. All tasks
-    #   share this time, so that they make room for each other.
+    #   share this time, so that all of them make few calls then.
     # _throttled_limit: when calls were last throttled; from near there the limit goes up only every few rounds
     # _refused_limit: when most calls of a round were throttled; if that happens there again, it is not by chance
     # _good_limit: of the last round whose calls did not take too long

@@ -51,9 +51,9 @@ class Claims:
     #
     # A call is in one place: _undecided, in the lookup of _task, or, one row each, in _held: by the key, with the time
     # when the row waits no longer. A row that is tried again is in _undecided too, until `_leased` takes it out.
-    # _decided: calls so far. Those that are not in _ready have begun, needed no call in the end, or are held: all of
-    # them make room for others. A retry in _ready takes that of a new call.
-    # _last: the time of the last lookup, and the calls that had made room by then
+    # _decided: calls so far. Those that are not in _ready have begun, needed no call in the end, or are held: as many
+    # others may be claimed. A retry in _ready counts like a new call.
+    # _last: the time of the last lookup, and how many were decided and not in _ready then
     # _ahead: how many may wait to begin, whatever slots are free
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, Self, Unpack
 
@@ -83,7 +84,10 @@ class OperatorHarness:
         self._function = function
         self._loop = VirtualClockLoop()
         self._output = ListOutput()
-        self._chain = chain_of(self._udf, self._output, self._loop)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._loop.close)
+            self._chain = chain_of(self._udf, self._output, self._loop)
+            undo.pop_all()  # no mistake was found: the loop is closed at the end of the block
         operator = self._chain.head
         assert isinstance(operator, AsyncWaitOperator)
         self._operator = operator

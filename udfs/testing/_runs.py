@@ -276,9 +276,9 @@ def _batches(rows: Iterable[Mapping[str, Any]], schema: Any, size: int) -> Itera
 
 def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list[pa.RecordBatch]:
     # As in `start_bridge`, but in one thread: a batch that the chain requests is fed in the next turn of the loop.
-    loop = new_loop(clock)
     written: list[pa.RecordBatch] = []
     source, read = iter(batches), SourceReader(task.plan)
+    loop = new_loop(clock)
 
     async def main() -> None:
         def request_batch() -> None:

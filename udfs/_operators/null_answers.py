@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncudf.queues import StreamElement
 
-from .elements import ROWS, AnsweredRows, Inlet
+from .._stored.elements import ROWS, AnsweredRows, Inlet
 
 
 class NullAnswers:
