@@ -9,10 +9,10 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 from .traces import is_group, leaves, related
 
@@ -83,6 +83,37 @@ class Refusal:
         return SHORT_WAIT if self.wait is None else self.wait
 
 
+class Answer(NamedTuple):
+    """What a service has said in an exception or a response.
+
+    Attributes:
+        status: what `status_of` returns.
+        refusal: what `refusal_of` returns.
+        wait: what `retry_after` returns.
+        quota: what `used_up_quota` returns.
+    """
+
+    status: int | None = None
+    refusal: Refusal | None = None
+    wait: float | None = None
+    quota: str | None = None
+
+
+def answer_of(outcome: Any) -> Answer:
+    """Everything that an exception or a response says, read in one go."""
+    if _has_no_answer(outcome):
+        return Answer()
+    # Each exception with its response, if it has one, and with the headers of both.
+    said = [(one, response := _attribute(one, "response"), [*_headers(one, response)]) for one in _outcomes(outcome)]
+    inside = [*map(answer_of, leaves(outcome))] if is_group(outcome) else ()
+    status, asked = _status(said), _asked(said)
+    refusal = _refusal_inside(inside) or _refusal(said, status, asked)
+    wait = max((one.wait for one in inside if one.wait is not None), default=asked)
+    if wait is None and refusal is not None:
+        wait = refusal.wait
+    return Answer(status, refusal, wait, _quota(said) if status is not None and status >= LEAST_ERROR else None)
+
+
 def refusal_of(outcome: Any) -> Refusal | None:
     """The refusal in an exception or a response; None if there is none.
 
@@ -94,29 +125,7 @@ def refusal_of(outcome: Any) -> Refusal | None:
     The wait is what `retry_after` reads, else the time in `x-ratelimit-reset`, `-reset-after`, `-reset-requests` or
     `-reset-tokens`: that of a limit with nothing left, else the longest.
     """
-    if _has_no_answer(outcome):
-        return None
-    inside = leaves(outcome) if is_group(outcome) else ()
-    if found := [refusal for one in inside if (refusal := refusal_of(one)) is not None]:
-        waits = [refusal.wait for refusal in found if refusal.wait is not None]
-        return Refusal(max(waits, default=None), all(refusal.may_retry for refusal in found))
-    status = TOO_MANY_REQUESTS if any(map(_is_throttling, _outcomes(outcome))) else status_of(outcome)
-    if status not in (None, TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN):
-        return None
-    headers = [found for one in _outcomes(outcome) for found in _headers(one)]
-    asked = wait = _asked(outcome)
-    if wait is None and status is not None:
-        # Many gateways send these headers with each response: a 503 is a refusal only if one says that nothing is left.
-        resets = (_reset(found, may_have_left=status == TOO_MANY_REQUESTS) for found in headers)
-        wait = next((reset for reset in resets if reset is not None), None)
-    if status == FORBIDDEN:
-        is_refusal = asked is not None or any(_left(found, "x-ratelimit-remaining") == 0 for found in headers)
-    else:
-        is_refusal = status == TOO_MANY_REQUESTS or wait is not None
-    if not is_refusal:
-        return None
-    may_retry = not any(_is_false(found.get("x-should-retry")) for found in headers)
-    return Refusal(None if wait is None else min(wait, LONGEST_WAIT) or SHORT_WAIT, may_retry)
+    return answer_of(outcome).refusal
 
 
 def used_up_quota(outcome: Any) -> str | None:
@@ -125,9 +134,7 @@ def used_up_quota(outcome: Any) -> str | None:
     Reads the exceptions of openai, anthropic, google-genai and botocore, of `asyncudf.http`, and bodies that httpx has
     read. None if there is no such code (`USED_UP`), or no HTTP status of an error with it.
     """
-    if _has_no_answer(outcome) or (status_of(outcome) or 0) < LEAST_ERROR:
-        return None
-    return next((code for one in _outcomes(outcome) for code in _codes(one) if code in USED_UP), None)
+    return answer_of(outcome).quota
 
 
 def error_code(body: str) -> str:
@@ -150,15 +157,7 @@ def status_of(outcome: Any) -> int | None:
     their own. None if there is no status. An exception of aiohttp for an incomplete message has none, though its
     `status` is 400.
     """
-    outcomes = _outcomes(outcome)
-    if _has_no_answer(outcome) or any(map(is_of_a_broken_message, outcomes)):
-        return None
-    for one in outcomes:
-        for holder in (one, _attribute(one, "response")):
-            for value in _statuses(holder):
-                if issubclass(type(value), int) and 100 <= (status := int.__int__(value)) <= 599:
-                    return status
-    return None
+    return answer_of(outcome).status
 
 
 def is_of_a_broken_message(error: Any) -> bool:
@@ -176,33 +175,68 @@ def retry_after(outcome: Any) -> float | None:
 
     Never negative nor NaN; 0 for a time in the past; without an upper bound, so `inf` is possible.
     """
-    if _has_no_answer(outcome):
-        return None
-    inside = leaves(outcome) if is_group(outcome) else ()
-    if waits := [wait for one in inside if (wait := retry_after(one)) is not None]:
-        return max(waits)
-    wait = _asked(outcome)
-    if wait is None and (refusal := refusal_of(outcome)) is not None:
-        wait = refusal.wait
-    return wait
+    return answer_of(outcome).wait
 
 
 def limit_headers(response: Any) -> dict[str, str]:
     """The headers of a response that `retry_after` and `refusal_of` read, and no others, such as cookies."""
-    return next(_headers(response), {})
+    return next(_headers(response, _attribute(response, "response")), {})
 
 
-def _codes(outcome: Any) -> Iterator[str]:
+Said = Sequence[tuple[Any, Any, Sequence[Mapping[str, Any]]]]  # an exception, its response, the headers of both
+
+
+def _status(said: Said) -> int | None:
+    if any(is_of_a_broken_message(one) for one, _, _ in said):
+        return None
+    holders = (holder for one, response, _ in said for holder in (one, response) if holder is not None)
+    return next((status for holder in holders if (status := _status_in(holder)) is not None), None)
+
+
+def _refusal(said: Said, status: int | None, asked: float | None) -> Refusal | None:
+    if any(_is_throttling(response) for _, response, _ in said):
+        status = TOO_MANY_REQUESTS
+    if status not in (None, TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN):
+        return None
+    headers, wait = [found for _, _, both in said for found in both], asked
+    if wait is None and status is not None:
+        # Many gateways send these headers with each response: a 503 is a refusal only if one says that nothing is left.
+        resets = (_reset(found, may_have_left=status == TOO_MANY_REQUESTS) for found in headers)
+        wait = next((reset for reset in resets if reset is not None), None)
+    if status == FORBIDDEN:
+        is_refusal = asked is not None or any(_left(found, "x-ratelimit-remaining") == 0 for found in headers)
+    else:
+        is_refusal = status == TOO_MANY_REQUESTS or wait is not None
+    if not is_refusal:
+        return None
+    may_retry = not any(_is_false(found.get("x-should-retry")) for found in headers)
+    return Refusal(None if wait is None else min(wait, LONGEST_WAIT) or SHORT_WAIT, may_retry)
+
+
+def _refusal_inside(group: Sequence[Answer]) -> Refusal | None:
+    """The refusal of a group of exceptions, if there is one in it."""
+    found = [one.refusal for one in group if one.refusal is not None]
+    waits = [refusal.wait for refusal in found if refusal.wait is not None]
+    return Refusal(max(waits, default=None), all(refusal.may_retry for refusal in found)) if found else None
+
+
+def _quota(said: Said) -> str | None:
+    codes = (code for one, response, _ in said for code in _codes(one, response) if code in USED_UP)
+    return next(codes, None)
+
+
+def _codes(outcome: Any, response: Any) -> Iterator[str]:
     """The codes and types that an exception has, and those of the error that the body of its response describes."""
     yield from _texts((_code(outcome), *(_attribute(outcome, name) for name in ("type", "error_code", "reason"))))
-    for body in _bodies(outcome):
+    for body in _bodies(outcome, response):
         yield from _codes_in(body)
 
 
-def _bodies(outcome: Any) -> Iterator[Any]:
+def _bodies(outcome: Any, response: Any) -> Iterator[Any]:
     """The body of the response of an exception, as far as a client has read it: JSON, or what it has made of it."""
-    response = _attribute(outcome, "response")
-    read = _tried(lambda: response.content if response.is_stream_consumed is True else None)  # httpx's: no waiting
+    read = None
+    if response is not None:  # httpx's: no waiting
+        read = _tried(lambda: response.content if response.is_stream_consumed is True else None)
     for body in (_attribute(outcome, "body"), _attribute(outcome, "details"), response, read):
         if type(body) in (dict, list, str, bytes):
             yield body
@@ -242,9 +276,19 @@ def _is_pythons(error: Any) -> bool:
     return type(error) in OF_PYTHON and not error.__dict__ and TEXTS_AND_NUMBERS.issuperset(map(type, error.args))
 
 
-def _asked(outcome: Any) -> float | None:
-    waits = (wait for one in _outcomes(outcome) for wait in _waits(one) if wait is not None)
+def _asked(said: Said) -> float | None:
+    waits = (wait for one, response, headers in said for wait in _waits(one, response, headers) if wait is not None)
     return next((max(0.0, wait) for wait in waits), None)
+
+
+def _status_in(holder: Any) -> int | None:
+    return next((status for value in _statuses(holder) if (status := _as_status(value)) is not None), None)
+
+
+def _as_status(value: Any) -> int | None:
+    if value is not None and issubclass(type(value), int) and 100 <= (status := int.__int__(value)) <= 599:
+        return status
+    return None
 
 
 def _statuses(holder: Any) -> Iterator[Any]:
@@ -260,21 +304,22 @@ def _statuses(holder: Any) -> Iterator[Any]:
         yield None if said is None else int(said[1])
 
 
-def _waits(outcome: Any) -> Iterator[float | None]:
+def _waits(outcome: Any, response: Any, headers: Sequence[Mapping[str, Any]]) -> Iterator[float | None]:
     yield _tried(lambda: _seconds(_attribute(outcome, "retry_after"), {}))
-    for headers in _headers(outcome):
+    for found in headers:
         for name in MILLISECONDS:
-            yield None if (milliseconds := _number(headers.get(name))) is None else milliseconds / 1000
-        yield _seconds(headers.get("retry-after"), headers)
-    yield from map(wait_in, _bodies(outcome))
+            yield None if (milliseconds := _number(found.get(name))) is None else milliseconds / 1000
+        yield _seconds(found.get("retry-after"), found)
+    yield from map(wait_in, _bodies(outcome, response))
 
 
-def _headers(outcome: Any) -> Iterator[dict[str, Any]]:
+def _headers(outcome: Any, response: Any) -> Iterator[dict[str, Any]]:
     """The headers that say when to call again, by name in lower case; of each holder that has any."""
-    for holder in (outcome, _attribute(outcome, "response")):
+    for holder in (outcome, response):
+        if holder is None:
+            continue
         for headers in (_attribute(holder, "headers"), _metadata(holder).get("HTTPHeaders")):
-            found = _tried(lambda: _of_limits(headers))  # noqa: B023 - called here
-            if found:
+            if headers is not None and (found := _tried(lambda: _of_limits(headers))):  # noqa: B023 - called here
                 yield found
 
 
@@ -346,7 +391,10 @@ def _date(text: Any) -> datetime | None:
 
 
 def _attribute(holder: Any, name: str) -> Any:
-    return _tried(lambda: getattr(holder, name, None))
+    try:
+        return getattr(holder, name, None)
+    except BaseException:  # a user's class may raise anything
+        return None
 
 
 def _code(error: Any) -> Any:
@@ -358,13 +406,14 @@ def _item(holder: Any, *names: str) -> Any:
     return next((holder[name] for name in names if name in holder), None) if type(holder) is dict else None
 
 
-def _is_throttling(error: Any) -> bool:
-    return _tried(lambda: error.response["Error"]["Code"] in THROTTLING_CODES) is True
+def _is_throttling(response: Any) -> bool:
+    """Whether a response of botocore, which is a dict, says so."""
+    return issubclass(type(response), dict) and _tried(lambda: response["Error"]["Code"] in THROTTLING_CODES) is True
 
 
 def _metadata(response: Any) -> Mapping[str, Any]:
     """The part about HTTP in a response of botocore, which is a dict."""
-    found = _tried(lambda: response["ResponseMetadata"])
+    found = _tried(lambda: response["ResponseMetadata"]) if issubclass(type(response), dict) else None
     return found if type(found) is dict else {}
 
 
