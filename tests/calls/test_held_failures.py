@@ -15,6 +15,7 @@ from asyncudf import AdaptiveCapacity, CircuitBreaker, OptionError, RetryStrateg
 from asyncudf._calls.row import NO_TROUBLE, Row
 from asyncudf._calls.service import Service as ServiceOfTask
 from asyncudf._metrics.counters import TaskCounters
+from asyncudf._policies.failure import Failure
 from asyncudf.testing import MemoryStore, run_rows
 from tests.kit.errors import task_fails
 from tests.kit.limited import Service, now
@@ -218,7 +219,7 @@ def test_a_failure_counts_when_the_coordinator_has_answered_for_the_attempts_aft
     assert held is not None
     call.trouble = NO_TROUBLE
     service.attempts = 1
-    assert held.hold(call, [ConnectionError()])
+    assert held.hold(call, [Failure(ConnectionError())])
     for _ in range(2):
         shared.replied()
     service.attempts = 11

@@ -17,6 +17,7 @@ from asyncudf import AsyncTimeoutError, CircuitBreaker, OptionError, ResultError
 from asyncudf._errors.http import refusal_of
 from asyncudf._policies.call_outcome import CallOutcome, outcome_of
 from asyncudf._policies.circuit_breaker import Breaker
+from asyncudf._policies.failure import Failure
 
 UP, DOWN, NOTHING, THROTTLED = CallOutcome.ANSWERED, CallOutcome.DOWN, CallOutcome.NOTHING, CallOutcome.THROTTLED
 
@@ -101,12 +102,14 @@ def test_users_may_say_what_a_failure_is() -> None:
     """By types or by a predicate; then no other error counts, and a result or a refusal shows that it lives."""
     for failure_on in (KeyError, (KeyError, OSError), lambda error: isinstance(error, KeyError)):
         breaker = CircuitBreaker(failure_on=failure_on)  # type: ignore[arg-type]
-        assert breaker.outcome_of(KeyError()) is DOWN
-        assert breaker.outcome_of(AsyncTimeoutError()) is (DOWN if failure_on == (KeyError, OSError) else NOTHING)
+        assert breaker.outcome_of(Failure(KeyError())) is DOWN
+        assert breaker.outcome_of(Failure(AsyncTimeoutError())) is (
+            DOWN if failure_on == (KeyError, OSError) else NOTHING
+        )
         assert breaker.outcome_of(None) is UP
-        assert breaker.outcome_of(StatusError(404)) is UP
-        assert breaker.outcome_of(StatusError(429)) is THROTTLED
-        assert breaker.outcome_of(StatusError(500)) is NOTHING
+        assert breaker.outcome_of(Failure(StatusError(404))) is UP
+        assert breaker.outcome_of(Failure(StatusError(429))) is THROTTLED
+        assert breaker.outcome_of(Failure(StatusError(500))) is NOTHING
 
 
 async def asked(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ import pytest
 import tenacity
 
 from asyncudf import OptionError, RetryStrategy
+from asyncudf._errors.http import retry_after
 from asyncudf._policies.retry import EndedAttempt
 from asyncudf.testing import run_rows
 from tests.kit.functions import Flaky
@@ -74,7 +75,7 @@ HEADERS = {
 
 
 def delay(strategy: RetryStrategy, error: Exception) -> float | None:
-    return strategy.next_delay(EndedAttempt(1, 0.0, 0.0, error, None), random.Random(1))
+    return strategy.next_delay(EndedAttempt(1, 0.0, 0.0, error, None, retry_after(error)), random.Random(1))
 
 
 @pytest.mark.parametrize("kind", STRATEGIES)

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from .._coordination.health import SharedHealth
 from .._errors.exceptions import FatalError
-from .._errors.records import is_no_rows_fault
 from .._metrics.time_account import State
 from .._policies.call_outcome import CallOutcome
 from .._policies.circuit_breaker import Breaker, CircuitBreaker
+from .._policies.failure import Failure
 from .._policies.rate_limit import ROUNDING
 from .gates import Gate
 from .row import Call
@@ -76,11 +76,11 @@ class BreakerGate(Gate):
         if is_open:
             self._probe = ticket
 
-    def ended(self, slot: CallSlot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
+    def ended(self, slot: CallSlot, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         if outcome is CallOutcome.DOWN and not slot.counts_for_breaker:
             outcome = CallOutcome.NOTHING
-        if error is not None and (outcome is CallOutcome.DOWN or slot.ticket == self._probe):
-            self._last, self._last_outcome = self._text_of(error), outcome
+        if failure is not None and (outcome is CallOutcome.DOWN or slot.ticket == self._probe):
+            self._last, self._last_outcome = self._text_of(failure.error), outcome
         self.breaker.ended(slot.ticket, outcome, now)
 
 
@@ -99,7 +99,7 @@ class JudgedService(Protocol):
     def is_broken(self) -> bool: ...
     @property
     def is_in_doubt(self) -> bool: ...
-    def outcome_of(self, error: BaseException | None, /) -> CallOutcome: ...
+    def outcome_of(self, failure: Failure | None, /) -> CallOutcome: ...
 
 
 @dataclasses.dataclass
@@ -107,7 +107,7 @@ class _Held:
     call: Call
     outcomes: Sequence[Any]
     attempts: int  # that had ended by then
-    error: BaseException  # of its last attempt
+    failure: Failure  # of its last attempt
 
 
 class HeldFailures:
@@ -128,22 +128,22 @@ class HeldFailures:
     def __iter__(self) -> Iterator[Call]:
         return (held.call for held in self._held)
 
-    def hold(self, call: Call, outcomes: Sequence[Any], cause: BaseException | None = None) -> bool:
-        """Hold a failed call if the service may be dead; `cause`: its error, if the outcomes have none."""
-        errors = [outcome for outcome in (*outcomes, cause) if isinstance(outcome, BaseException)]
+    def hold(self, call: Call, outcomes: Sequence[Any], cause: Failure | None = None) -> bool:
+        """Hold a failed call if the service may be dead; `cause`: its failure, if the outcomes have none."""
+        failures = [outcome for outcome in (*outcomes, cause) if type(outcome) is Failure]
         service = self._service
-        is_down = any(service.outcome_of(error) is CallOutcome.DOWN for error in errors)
-        if not is_down or any(map(is_no_rows_fault, errors)):
+        is_down = any(service.outcome_of(failure) is CallOutcome.DOWN for failure in failures)
+        if not is_down or any(failure.is_no_rows_fault for failure in failures):
             return False
         call.own_trouble().is_held = True
-        self._held.append(_Held(call, outcomes, service.attempts, errors[0]))
+        self._held.append(_Held(call, outcomes, service.attempts, failures[0]))
         return True
 
-    def excused(self) -> Iterator[tuple[Call, BaseException]]:
-        """Release all calls if the breaker has opened, with their errors: they are to be called again."""
+    def excused(self) -> Iterator[tuple[Call, Failure]]:
+        """Release all calls if the breaker has opened, with their failures: they are to be called again."""
         if self._service.is_broken:
             held, self._held = self._held, deque()
-            yield from ((one.call, one.error) for one in held)
+            yield from ((one.call, one.failure) for one in held)
 
     def failed(self, *, is_last: bool = False) -> Iterator[tuple[Call, Sequence[Any]]]:
         """Release the calls that have failed for good, with their outcomes.

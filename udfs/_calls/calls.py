@@ -20,18 +20,18 @@ from functools import partial
 from typing import Any
 
 from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError, ResultError
-from .._errors.http import Refusal, used_up_quota
-from .._errors.records import is_fatal, is_no_rows_fault
-from .._errors.task_faults import TaskFault, fault_of
+from .._errors.http import Refusal
+from .._errors.task_faults import TaskFault
 from .._errors.traces import forget_frames
 from .._functions.async_function import Results
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
+from .._policies.failure import Failure
 from .._policies.options import Options
 from .._policies.retry import EndedAttempt
 from .deadlines import ROUNDING, Deadlines
 from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
-from .outcomes import CallCounts, ErrorPolicy, ResultChecker, Validate, usual_error
+from .outcomes import CallCounts, ErrorPolicy, Outcome, ResultChecker, Validate, usual_error
 from .row import NO_TROUBLE, Batch, Call, JointAttempt, Row, RowSharing, element_of
 from .service import Service
 from .slots import CallingOperator, CallSlot, SlotPool
@@ -39,7 +39,7 @@ from .slots import CallingOperator, CallSlot, SlotPool
 LONGEST_PAUSE = 0.01  # seconds
 GATHERED_FOR = 1.0  # seconds for which rows to be called again wait for others, where a rate limit makes calls precious
 MOST_REFUSED = 3600.0  # seconds for which refusals keep a row that has no deadline
-_NO_ANSWER = AsyncTimeoutError("no answer")  # reported to the gates for attempts that were given up
+_NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for attempts that were given up
 
 
 class Calls:
@@ -192,9 +192,14 @@ class Calls:
         try:
             return self._bounds.weight_of(row.record[0])
         except BaseException as error:  # code of the user's
-            self.counts.error(error)
-            self.conclude(row, [error])
+            self._not_called(row, error)
             return None
+
+    def _not_called(self, call: Call, error: BaseException) -> None:
+        """Code of the user's that a call needs before it begins has failed, and so have its rows."""
+        failure = Failure(error)
+        self.counts.failure(failure)
+        self.conclude(call, [failure] * len(call.rows))
 
     def begin(self, slot: CallSlot, call: Call) -> bool:
         """Begin an attempt of a call, if the limits allow it now; if not, the call is the next of the ready calls.
@@ -208,14 +213,13 @@ class Calls:
             try:
                 call.own_trouble().costs = self._costs.of(call.values)
             except BaseException as error:  # code of the user's
-                self.counts.error(error)
-                self.conclude(call, [error] * len(call.rows))
+                self._not_called(call, error)
                 return False
         may_begin = False
         try:
             may_begin = self.service.try_begin(slot, call)
         except BudgetSpentError as error:
-            self.conclude(call, [error] * len(call.rows))
+            self.conclude(call, [Failure(error)] * len(call.rows))
             return False
         except BaseException:
             self.ready.appendleft(call)
@@ -362,17 +366,21 @@ class Calls:
         slot.call = None
         for part in call.parts:
             part.slot = None
+        failure = None if error is None else Failure(error)
         if slot.costs is not None or slot.state.spent:
             seen_results = results if results is None else [self._invoker.seen_by_settle(one) for one in results]
-            self.service.spending.settle(slot, call, seen_results, error, is_cut=False)
-        seen = error if results is None or len(call.rows) == 1 else usual_error(results)
+            self.service.spending.settle(slot, call, seen_results, failure, is_cut=False)
+        seen = failure
+        if results is not None and len(call.rows) > 1:
+            usual = usual_error([one for one in results if isinstance(one, BaseException)], len(results))
+            seen = None if usual is None else Failure(usual)
         if slot.has_asked or seen is not None:
             self._report_end(slot, seen)
-        self._outcome(call, results, error, slot.state.side)
+        self._outcome(call, results, failure, slot.state.side)
 
-    def _report_end(self, slot: CallSlot, error: BaseException | None) -> None:
+    def _report_end(self, slot: CallSlot, failure: Failure | None) -> None:
         """Report the end of an attempt to the limits."""
-        self.service.ended(slot, error, self.clock())
+        self.service.ended(slot, failure, self.clock())
         if self.service.held_failures is not None:
             self.evaluate_held()
 
@@ -380,10 +388,14 @@ class Calls:
         self,
         call: Call,
         results: Sequence[Results] | None,
-        error: BaseException | None,
+        failure: Failure | None,
         side: Sequence[SideRecord] = (),
     ) -> None:
-        """An attempt has ended, in time or not."""
+        """An attempt has ended, in time or not.
+
+        Args:
+            failure: of the attempt as a whole; None if each row has an outcome of its own.
+        """
         # The clock decides, not the timer: after a call has blocked the loop, a late result may come before its timer.
         now = self.clock() - ROUNDING
         if call.deadline is not None and now > call.deadline:
@@ -394,22 +406,22 @@ class Calls:
             return
         if call.is_over:
             return
-        outcomes: Sequence[Results | BaseException]
-        if error is None:
-            outcomes, failure = self._checker.checked(results or (), side)
+        outcomes: Sequence[Outcome]
+        if failure is None:
+            outcomes, first = self._checker.checked(results or (), side)
         else:
-            outcomes, failure = [error] * len(call.rows), error
-        if type(call) is JointAttempt or (type(call) is Batch and error is None and failure is not None):
-            self._decide_each(call, results, outcomes, error, now)
+            outcomes, first = [failure] * len(call.rows), failure
+        if type(call) is JointAttempt or (type(call) is Batch and failure is None and first is not None):
+            self._decide_each(call, results, outcomes, failure, now)
         else:
-            self._decide(call, results, outcomes, failure, now)
+            self._decide(call, results, outcomes, first, now)
 
     def _decide(
         self,
         call: Call,
         results: Sequence[Results] | None,
-        outcomes: Sequence[Results | BaseException],
-        failure: BaseException | None,
+        outcomes: Sequence[Outcome],
+        failure: Failure | None,
         now: float,
     ) -> None:
         """An attempt has ended in time: the rows are done, or the call is tried again.
@@ -417,13 +429,13 @@ class Calls:
         Args:
             results: as the function gave them.
             outcomes: of each row, checked.
-            failure: the error of the call, or of its first row that has one.
+            failure: of the call, or of its first row that has one.
         """
         if failure is None and not self.looks_at_results:
             self._complete(call, outcomes, outcomes, now)  # type: ignore[arg-type]
             return
         if failure is not None:
-            self.counts.error(failure)
+            self.counts.failure(failure)
         delay, outcomes = self._delay_of(call, results, outcomes, failure, now, self._rng)
         if delay is not None:
             self._back_off(call.parts, delay)
@@ -438,27 +450,28 @@ class Calls:
         self,
         call: Batch,
         results: Sequence[Results] | None,
-        outcomes: Sequence[Results | BaseException],
-        error: BaseException | None,
+        outcomes: Sequence[Outcome],
+        failure: Failure | None,
         now: float,
     ) -> None:
         """The same for an attempt whose rows go on each for itself.
 
         Args:
-            error: of the attempt as a whole; None if each row has an outcome of its own.
+            failure: of the attempt as a whole; None if each row has an outcome of its own.
         """
         if type(call) is JointAttempt:
             self.counts.ended_jointly(call, now)
         else:
-            self._take_apart(call, usual_error(outcomes) is not None, now)
-        if error is not None:
-            self.counts.error(error)
+            errors = [outcome.error for outcome in outcomes if type(outcome) is Failure]
+            self._take_apart(call, usual_error(errors, len(outcomes)) is not None, now)
+        if failure is not None:
+            self.counts.failure(failure)
         good, bad = list[int](), list[int]()
         for number, (row, outcome) in enumerate(zip(call.rows, outcomes, strict=True)):
             if not row.is_over and row.deadline is not None and now > row.deadline:
                 self._expire(row)
             if not row.is_over:
-                (bad if isinstance(outcome, BaseException) else good).append(number)
+                (bad if type(outcome) is Failure else good).append(number)
         if good:
             done = JointAttempt([call.rows[number] for number in good])
             self._decide(done, [results[number] for number in good], [outcomes[number] for number in good], None, now)  # type: ignore[index]
@@ -467,19 +480,20 @@ class Calls:
         to_split: list[Row] = []
         for number in bad:
             row, outcome = call.rows[number], outcomes[number]
-            if error is None:
-                self.counts.error(outcome)  # type: ignore[arg-type]
+            assert type(outcome) is Failure
+            if failure is None:
+                self.counts.failure(outcome)
             result = None if results is None else [results[number]]
-            delay, (outcome,) = self._delay_of(row, result, [outcome], outcome, now, drawn)  # type: ignore[arg-type]
+            delay, (stands,) = self._delay_of(row, result, [outcome], outcome, now, drawn)
             if delay is not None:
                 later.setdefault(delay, []).append(row)
-            elif outcome is error and len(bad) > 1 and self._may_split(error):
+            elif stands is failure and len(bad) > 1 and self._may_split(failure):
                 to_split.append(row)
             else:
-                self.conclude(row, [outcome])
+                self.conclude(row, [stands])
         for delay, rows in later.items():
             self._back_off(rows, delay)
-        self._halve(to_split, error)
+        self._halve(to_split, failure)
         self._watch_each(call.rows)
 
     def _take_apart(self, call: Batch, has_failed: bool, now: float) -> None:
@@ -495,37 +509,38 @@ class Calls:
             if not row.is_over and row.deadline is not None and row.trouble.timer is None:
                 row.trouble.timer = self._loop.call_later(row.deadline - now, self._expire_late, row)
 
-    def _may_split(self, error: BaseException | None) -> bool:
-        """Whether a call that failed as a whole with this error is split, to find the rows because of which it did."""
-        if error is None or not self._options.split_failed or self.service.is_broken:
+    def _may_split(self, failure: Failure | None) -> bool:
+        """Whether a call that has so failed as a whole is split, to find the rows because of which it did."""
+        if failure is None or not self._options.split_failed or self.service.is_broken:
             return False
-        return not (is_fatal(error) or is_no_rows_fault(error) or issubclass(type(error), ResultError))
+        return not (failure.is_no_rows_fault or issubclass(type(failure.error), ResultError))
 
-    def _halve(self, rows: Sequence[Row], error: BaseException | None) -> None:
-        """Call each half of these rows, whose call has failed as a whole with this error."""
+    def _halve(self, rows: Sequence[Row], failure: Failure | None) -> None:
+        """Call each half of these rows, whose call has so failed as a whole."""
         middle = len(rows) // 2
         for half in (rows[:middle], rows[middle:]):
             for row in half:
-                self._note_last(row, error, None)
+                self._note_last(row, failure, None)
                 self._park(row)
             if half:
                 self.ready.append(JointAttempt(half))
-        self._forget_frames(error)
+        if failure is not None:
+            self._forget_frames(failure.error)
         self.pool.wake()
 
     def _delay_of(
         self,
         call: Call,
         results: Sequence[Results] | None,
-        outcomes: Sequence[Results | BaseException],
-        failure: BaseException | None,
+        outcomes: Sequence[Outcome],
+        failure: Failure | None,
         now: float,
         rng: random.Random,
-    ) -> tuple[float | None, Sequence[Results | BaseException]]:
+    ) -> tuple[float | None, Sequence[Outcome]]:
         """Seconds until the next attempt of a call, None if none follows; and the outcomes that stand then."""
         if failure is not None:
-            if (code := used_up_quota(failure)) is not None:
-                return None, [self._policy.used_up(failure, code)] * len(call.rows)
+            if (code := failure.answer.quota) is not None:
+                return None, [Failure(self._policy.used_up(failure.error, code))] * len(call.rows)
             if (refusal := self.service.refusal_of(failure)) is not None:
                 if (wait := self._refused(call, refusal)) is not None:
                     self._note_last(call, failure, results)
@@ -533,7 +548,7 @@ class Calls:
         try:
             delay = self._next_delay(call, failure, results, rng)
         except BaseException as own:  # a predicate of the retry strategy failed
-            return None, [own] * len(call.rows)
+            return None, [Failure(own)] * len(call.rows)
         if delay is not None:
             self._note_last(call, failure, results)
             if failure is None:
@@ -544,10 +559,10 @@ class Calls:
                     self._renew(part)
         return delay, outcomes
 
-    def _note_last(self, call: Call, failure: BaseException | None, results: Sequence[Results] | None) -> None:
+    def _note_last(self, call: Call, failure: Failure | None, results: Sequence[Results] | None) -> None:
         """Keep what an attempt has ended with for the next one, if the function can ask for it."""
         if self.asks:
-            last = self._invoker.seen_by_retry(results or ()) if failure is None else failure
+            last = self._invoker.seen_by_retry(results or ()) if failure is None else failure.error
             for part in call.parts:
                 part.own_trouble().last_error = last
 
@@ -569,17 +584,18 @@ class Calls:
         return refusal.seconds
 
     def _next_delay(
-        self, call: Call, error: BaseException | None, results: Sequence[Results] | None, rng: random.Random
+        self, call: Call, failure: Failure | None, results: Sequence[Results] | None, rng: random.Random
     ) -> float | None:
         """Seconds until the next attempt; None if no attempt follows."""
         retry = self._options.retry
         if retry is None or (
-            not retry.checks_results if error is None else is_fatal(error) or fault_of(error) is TaskFault.LOOP
+            not retry.checks_results if failure is None else failure.is_fatal or failure.fault is TaskFault.LOOP
         ):
             return None
         now, number = self.clock(), call.counted_attempts
         result = None if results is None else self._invoker.seen_by_retry(results)
-        attempt = EndedAttempt(number, now - call.started, call.trouble.waited, error, result)
+        error, asked = (None, None) if failure is None else (failure.error, failure.answer.wait)
+        attempt = EndedAttempt(number, now - call.started, call.trouble.waited, error, result, asked)
         delay = retry.next_delay(attempt, rng)
         if delay is not None and not _is_too_late(call, now + delay):
             return delay
@@ -622,15 +638,15 @@ class Calls:
     def conclude(
         self,
         call: Call,
-        outcomes: Sequence[Results | BaseException],
-        cause: BaseException | None = None,
+        outcomes: Sequence[Outcome],
+        cause: Failure | None = None,
         *,
         may_hold: bool = True,
     ) -> None:
         """No attempt follows: errors become results as `on_error` says, row by row.
 
         Args:
-            cause: the error of a call whose outcomes were made by `on_timeout`.
+            cause: the failure of a call whose outcomes were made by `on_timeout`.
             may_hold: whether the call may be held until it is known whether its service is dead.
         """
         if type(call) is JointAttempt:
@@ -650,19 +666,19 @@ class Calls:
         completed: list[Results] = []
         failed: list[BaseException] = []
         for outcome in outcomes:
-            if isinstance(outcome, BaseException):
+            if type(outcome) is Failure:
                 if self._policy.fails_task(outcome):
-                    self._ends_with = outcome
+                    self._ends_with = outcome.error
                     self.counts.failed_task(call)
-                    self.counts.ends_task(outcome, None if is_no_rows_fault(outcome) else "on_error")
+                    self.counts.ends_task(outcome.error, None if outcome.is_no_rows_fault else "on_error")
                     self._operator.fail(self._policy.task_error(outcome, call.attempt, call.values))
                     return
                 result = self._policy.result(outcome, call.attempt, call.elapsed(self.clock()))
                 self.counts.failed(result)
-                if type(outcome) is BudgetSpentError:
+                if type(outcome.error) is BudgetSpentError:
                     self.counts.unpaid()
                 else:
-                    failed.append(outcome)
+                    failed.append(outcome.error)
                 completed.append((result,))
             else:
                 completed.append(outcome)
@@ -672,9 +688,7 @@ class Calls:
             self.service.failures.note(failed, len(call.rows))
         self._complete(call, completed, outcomes, self.clock())
 
-    def _complete(
-        self, call: Call, completed: Sequence[Results], outcomes: Sequence[Results | BaseException], now: float
-    ) -> None:
+    def _complete(self, call: Call, completed: Sequence[Results], outcomes: Sequence[Outcome], now: float) -> None:
         """The rows of the call have their results."""
         if type(call) is JointAttempt:
             for row, results in zip(call.rows, completed, strict=True):
@@ -735,7 +749,8 @@ class Calls:
         self.attempt_deadlines.stop(call)
         self.counts.attempt_timed_out(call)
         limit = self._options.attempt_timeout
-        self._outcome(call, None, AsyncTimeoutError(f"attempt {call.attempt} gave no result within {limit:g} s"))
+        error = AsyncTimeoutError(f"attempt {call.attempt} gave no result within {limit:g} s")
+        self._outcome(call, None, Failure(error))
         self.pool.wake()
 
     def _is_late(self, call: Call) -> bool:
@@ -757,7 +772,7 @@ class Calls:
         is_at_work = call.trouble.parked is None  # or the call that it follows
         self.counts.timed_out(call, answers)
         # A call that waits for its turn says nothing about the service.
-        self.conclude(call, answers, error, may_hold=is_at_work)
+        self.conclude(call, answers, Failure(error), may_hold=is_at_work)
 
     def _abandon_slots(self, call: Call) -> None:
         for slot in call.trouble.running_on:  # their attempts have ended before
@@ -784,10 +799,10 @@ class Calls:
         held = self.service.held_failures
         if held is None:
             return
-        for call, error in held.excused():  # they are tried as if they had had no attempt
+        for call, failure in held.excused():  # they are tried as if they had had no attempt
             self._renew(call)
-            self._note_last(call, error, None)
-            self._forget_frames(error)
+            self._note_last(call, failure, None)
+            self._forget_frames(failure.error)
             self._retry([call])
         self._fail_held(held.failed())
         if self.service.is_broken is not self._was_broken:
@@ -799,7 +814,7 @@ class Calls:
         if self.pool.is_idle and not (self.ready or self._backing_off or self._operator.has_rows()):
             self._fail_held(held.failed(is_last=True))
 
-    def _fail_held(self, failed: Iterable[tuple[Call, Sequence[Results | BaseException]]]) -> None:
+    def _fail_held(self, failed: Iterable[tuple[Call, Sequence[Outcome]]]) -> None:
         for call, outcomes in failed:
             self.counts.unparks(call)
             self.conclude(call, outcomes, may_hold=False)

@@ -11,14 +11,15 @@ from typing import Protocol
 from .._coordination.health import SharedHealth
 from .._coordination.permits import SharedPermits
 from .._errors.exceptions import AsyncUDFError, FatalError
-from .._errors.http import Refusal, refusal_of, retry_after, status_of
-from .._errors.records import error_text, is_fatal
-from .._errors.task_faults import AT_A_LIMIT, fault_of
+from .._errors.http import Refusal
+from .._errors.records import error_text
+from .._errors.task_faults import AT_A_LIMIT
 from .._metrics.time_account import State
 from .._policies.budget import Budget
-from .._policies.call_outcome import CallOutcome, outcome_of
+from .._policies.call_outcome import CallOutcome
 from .._policies.capacity import CapacityPolicy
 from .._policies.error_budget import EXAMPLES, Failures
+from .._policies.failure import Failure
 from .._policies.options import Options
 from .._policies.rate_limit import Credit, Permits, RateLimit, limit_label, take, tightest
 from .._policies.throttle import RefusedForGood, Throttle
@@ -54,7 +55,7 @@ class Gate:
     def began(self, slot: CallSlot, call: Call, now: float) -> None:
         """An attempt of the call begins in this slot."""
 
-    def ended(self, slot: CallSlot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
+    def ended(self, slot: CallSlot, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         """The attempt is over; called once for each that began."""
 
 
@@ -80,9 +81,10 @@ class AdaptiveGate(Gate):
     def wait(self, call: Call, now: float) -> float | None:
         return 0.0 if self._pool.in_flight < self._policy.limit else None
 
-    def ended(self, slot: CallSlot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
+    def ended(self, slot: CallSlot, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         # The worker cannot take more calls, as a service that throttles: fewer in flight need fewer files and threads.
-        outcome = CallOutcome.THROTTLED if error is not None and fault_of(error) in AT_A_LIMIT else outcome_of(error)
+        if failure is not None:
+            outcome = CallOutcome.THROTTLED if failure.fault in AT_A_LIMIT else failure.outcome
         self._policy.ended(outcome, now - slot.began, self._pool.in_flight, self._clock())
         self._pool.resize(self._policy.limit)
 
@@ -174,7 +176,7 @@ class BudgetGate(Gate):
         self._in_flight += 1
         self.amount.reserve(self.need(call))
 
-    def ended(self, slot: CallSlot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
+    def ended(self, slot: CallSlot, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         self._in_flight -= 1
 
     def settle(self, reserved: float, cost: float) -> None:
@@ -283,12 +285,12 @@ class RefusalGate(Gate):
     def began(self, slot: CallSlot, call: Call, now: float) -> None:
         self.throttle.began(now)
 
-    def ended(self, slot: CallSlot, outcome: CallOutcome, error: BaseException | None, now: float) -> None:
+    def ended(self, slot: CallSlot, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         # A call that did not have to ask has begun while calls were free.
         began = slot.began if slot.has_asked else now
         if outcome is CallOutcome.NOTHING:
             self.throttle.gave_up(began)
-        elif error is None or (refusal := self.refusal_of(error)) is None:
+        elif failure is None or (refusal := self.refusal_of(failure)) is None:
             self.throttle.answered(1, began, now)
             if outcome is CallOutcome.ANSWERED:
                 self.accepted(now)
@@ -296,7 +298,7 @@ class RefusalGate(Gate):
             self.throttle.refused(now + refusal.seconds, began, now)
             if self.shared is not None and self.throttle.until > now:
                 self.shared.pause(self.throttle.until)
-            self._may_end(refusal, began, now, error)
+            self._may_end(refusal, began, now, failure)
 
     def accepted(self, now: float) -> None:
         """A call was not refused, whatever its answer was."""
@@ -305,30 +307,31 @@ class RefusalGate(Gate):
         if self.shared is not None:
             self.shared.accepted = now
 
-    def _may_end(self, refusal: Refusal, began: float, now: float, error: BaseException | None) -> None:
+    def _may_end(self, refusal: Refusal, began: float, now: float, failure: Failure) -> None:
         """A call was refused: end the task if the service refuses for good."""
         for_good, elsewhere = self.for_good, -math.inf if self.shared is None else self.shared.accepted_elsewhere
         answers = self._operator.counters.calls_answered
         for_good.refused(now + refusal.seconds, began, now, answers=answers, elsewhere=elsewhere)
         if for_good.is_for_good(began) and for_good.is_for_good(self._pool.oldest):
-            assert error is not None
-            self._operator.fail(FatalError(self._given_up(error)))
+            self._operator.fail(FatalError(self._given_up(failure)))
 
-    def _given_up(self, error: BaseException) -> str:
-        options, status, wait = self._options, status_of(error), retry_after(error)
+    def _given_up(self, failure: Failure) -> str:
+        options, status, wait = self._options, failure.answer.status, failure.answer.wait
         takes = "as long as a row may take" if options.patience == options.timeout else "as long as it may"
         said = [] if status is None else [f"status {status}"]
         said.append("no wait asked" if wait is None else f"asks to wait {wait:g} s")
         return (
             f"the service of {self._operator.name} has refused all calls for {options.patience:g} s, {takes}; the last "
-            f"with {error_text(error, redacted=options.redacted)} ({', '.join(said)}). Results in a store= are kept: "
-            "run the job again when the service accepts calls"
+            f"with {error_text(failure.error, redacted=options.redacted)} ({', '.join(said)}). Results in a store= are "
+            "kept: run the job again when the service accepts calls"
         )
 
-    def refusal_of(self, error: BaseException | None) -> Refusal | None:
-        """The refusal in an error, with its wait capped; None if there is none."""
-        refusal = None if error is None or not self._longest or is_fatal(error) else refusal_of(error)
-        return None if refusal is None else dataclasses.replace(refusal, wait=min(refusal.seconds, self._longest))
+    def refusal_of(self, failure: Failure | None) -> Refusal | None:
+        """The refusal in a failure, with its wait capped; None if there is none."""
+        if failure is None or failure.answer.refusal is None or failure.is_fatal or not self._longest:
+            return None
+        refusal = failure.answer.refusal
+        return dataclasses.replace(refusal, wait=min(refusal.seconds, self._longest))
 
 
 class Tally(Protocol):

@@ -12,24 +12,24 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import AsyncUDFError, BudgetSpentError, FatalError
-from .._errors.http import status_of
 from .._errors.records import (
     error_message,
     error_record,
     error_text,
-    is_no_rows_fault,
     shown_input,
     task_error,
 )
 from .._functions.async_function import CURRENT_CALL, CallState, Results
 from .._functions.side_outputs import DEAD_LETTERS, SideRecord
 from .._metrics.counters import TaskCounters
+from .._policies.failure import Failure
 from .._policies.options import OnError, Options
 from .._text.safe import type_name
 from .invokers import Invoker
 from .row import Call, JointAttempt
 
 Validate = Callable[[Any], Any]
+Outcome = Results | Failure  # of a row
 LONGEST_CAUSE = 150  # characters
 # A note and not part of the message, which ends with the user's own.
 OTHER_POLICIES = (
@@ -50,25 +50,23 @@ class ResultChecker:
 
     def checked(
         self, results: Sequence[Results | BaseException], side: Sequence[SideRecord]
-    ) -> tuple[list[Results | BaseException], BaseException | None]:
-        """For each row its results with its side records, or its error; and the first of these errors."""
-        outcomes: list[Results | BaseException] = []
-        validate, first_error = self._validate, None
+    ) -> tuple[list[Outcome], Failure | None]:
+        """For each row its results with its side records, or its failure; and the first failure."""
+        outcomes: list[Outcome] = []
+        validate = self._validate
         for result in results:
             if isinstance(result, BaseException):  # the function has answered so for this row
-                outcomes.append(result)
-                first_error = result if first_error is None else first_error
+                outcomes.append(Failure(result))
                 continue
             try:
                 outcomes.append([*(result if validate is None else map(validate, result)), *side])
                 side = ()  # the side records of a micro-batch go with its first good row
             except BaseException as own:  # a ResultError, or an error of the user's code that the check has run
-                outcomes.append(own)
-                first_error = own if first_error is None else first_error
-        return outcomes, first_error
+                outcomes.append(Failure(own))
+        return outcomes, next((one for one in outcomes if type(one) is Failure), None)
 
-    def late(self, invoker: Invoker, call: Call, record: StreamRecord, error: BaseException) -> Results | BaseException:
-        """What the function, or `on_timeout`, answers for a row whose deadline has come; an error without an answer."""
+    def late(self, invoker: Invoker, call: Call, record: StreamRecord, error: BaseException) -> Outcome:
+        """What the function, or `on_timeout`, answers for a row whose deadline has come, or a failure."""
         state = CallState(record, call.attempt)  # the answer may ask for its context too
         state.deadline, state.last_error = call.deadline, call.trouble.last_error
 
@@ -80,7 +78,7 @@ class ResultChecker:
         try:
             return self._context.copy().run(answer)
         except BaseException as own:
-            return own
+            return Failure(own)
 
 
 class ErrorPolicy:
@@ -94,9 +92,9 @@ class ErrorPolicy:
         self._function = function
         self._partition = partition
 
-    def fails_task(self, error: BaseException) -> bool:
-        """Whether the task ends with this error."""
-        return self._policy_of(error) is OnError.RAISE or is_no_rows_fault(error)
+    def fails_task(self, failure: Failure) -> bool:
+        """Whether the task ends with this failure."""
+        return self._policy_of(failure.error) is OnError.RAISE or failure.is_no_rows_fault
 
     def _policy_of(self, error: BaseException) -> OnError:
         if type(error) is not BudgetSpentError:
@@ -104,12 +102,12 @@ class ErrorPolicy:
         is_captured = self._on_error is OnError.CAPTURE and self._on_spent is OnError.NULL
         return OnError.CAPTURE if is_captured else self._on_spent
 
-    def result(self, error: BaseException, attempts: int, elapsed: float) -> Any:
+    def result(self, failure: Failure, attempts: int, elapsed: float) -> Any:
         """The result of the row, if the task goes on."""
-        policy = self._policy_of(error)
+        policy = self._policy_of(failure.error)
         if policy is OnError.NULL:
             return None
-        record = error_record(error, attempts, elapsed, redacted=self._redacted)
+        record = error_record(failure.error, failure.answer.status, attempts, elapsed, redacted=self._redacted)
         if policy is OnError.CAPTURE:
             return {"value": None, "error": record}
         # A dead letter is a result up to the output, so that it leaves at the row's place, and once.
@@ -126,21 +124,20 @@ class ErrorPolicy:
         fatal.option = "quota"
         return fatal
 
-    def task_error(self, error: BaseException, attempt: int, rows: Sequence[Any]) -> BaseException:
+    def task_error(self, failure: Failure, attempt: int, rows: Sequence[Any]) -> BaseException:
         """The error that ends the task; it names the function, the attempt, the partition and the input."""
         how = f"in attempt {attempt}" if attempt else "without a call"  # it has no key, or its error was stored
         where = f"{self._function} failed {how}, partition {self._partition}"
         where = f"{where}, for the input {shown_input(rows, self._redact)}"
-        located = task_error(error, where, redacted=self._redacted, capacity=self._capacity)
-        if not is_no_rows_fault(error):
+        located = task_error(failure.error, where, redacted=self._redacted, capacity=self._capacity)
+        if not failure.is_no_rows_fault:
             located.add_note(OTHER_POLICIES)
         return located
 
 
-def usual_error(results: Sequence[Results | BaseException]) -> BaseException | None:
-    """What a service has done that has answered row by row: the error of most rows, if most have one."""
-    errors = [result for result in results if isinstance(result, BaseException)]
-    if 2 * len(errors) <= len(results):
+def usual_error(errors: Sequence[BaseException], rows: int) -> BaseException | None:
+    """What a service has done that has answered each of so many rows: the error of most, if most have one."""
+    if 2 * len(errors) <= rows:
         return None
     (usual, _), *_ = Counter(map(type, errors)).most_common(1)
     return next(error for error in errors if type(error) is usual)
@@ -155,10 +152,10 @@ class CallCounts:
         self._counters = counters
         self._redacted = redacted
 
-    def error(self, error: BaseException) -> None:
-        """An attempt has ended with this error."""
-        message = partial(error_message, error, redacted=self._redacted)
-        self._counters.totals.note_error(type_name(error), message, status_of(error))
+    def failure(self, failure: Failure) -> None:
+        """An attempt has ended so."""
+        message = partial(error_message, failure.error, redacted=self._redacted)
+        self._counters.totals.note_error(type_name(failure.error), message, failure.answer.status)
 
     def throttled(self) -> None:
         """The service has refused an attempt, and the call waits."""
@@ -167,14 +164,14 @@ class CallCounts:
     def attempt_timed_out(self, call: Call) -> None:
         self._counters.totals.timeouts += not call.is_over
 
-    def timed_out(self, call: Call, answers: Sequence[Results | BaseException]) -> None:
+    def timed_out(self, call: Call, answers: Sequence[Outcome]) -> None:
         """A call is late; these are the answers for its rows."""
         self._counters.totals.timeouts += 1
-        error = next((answer for answer in answers if isinstance(answer, BaseException)), None)
+        failure = next((answer for answer in answers if type(answer) is Failure), None)
         if call.trouble.parked is not None:  # no attempt runs
             self.unparks(call)
-        elif error is not None:
-            self.error(error)
+        elif failure is not None:
+            self.failure(failure)
 
     def failed(self, result: object) -> None:
         """A row ends with an error, for which the error policy gave this result."""

@@ -10,6 +10,7 @@ from asyncudf.queues import StreamRecord
 from asyncudf.queues._queues import RecordEntry
 
 from .._functions.async_function import Results
+from .._policies.failure import Failure
 
 
 class Trouble:
@@ -212,11 +213,9 @@ class RowSharing(Protocol):
     def leaves(self, call: Call, /) -> None:
         """What the call ends with is not for other rows."""
 
-    def complete(
-        self, call: Call, completed: Sequence[Results], outcomes: Sequence[Results | BaseException], /
-    ) -> None:
+    def complete(self, call: Call, completed: Sequence[Results], outcomes: Sequence[Results | Failure], /) -> None:
         """The rows of a call have these results.
 
         Args:
-            outcomes: the same, with the error of each row that has failed.
+            outcomes: the same, with the failure of each row that has failed.
         """

@@ -21,8 +21,9 @@ from .._errors.records import error_text
 from .._functions.signature import FunctionSpec
 from .._metrics.time_account import State
 from .._policies.budget import TaskBudget
-from .._policies.call_outcome import CallOutcome, outcome_of
+from .._policies.call_outcome import CallOutcome
 from .._policies.capacity import AdaptiveCapacity, CapacityPolicy
+from .._policies.failure import Failure
 from .._policies.options import Options
 from .._policies.rate_limit import ROUNDING, Bucket, RateLimit, Scope
 from .._stores.ledgers import ledger_of
@@ -93,7 +94,7 @@ class Service:
         self.failures = None if options.max_failures is None else FailureBudget(operator, options)
         self._refusals = RefusalGate(operator, options, pool)
         self.refusal_of = self._refusals.refusal_of
-        self.spending = Spending(operator, options, costs, spec, lambda error: self.refusal_of(error) is not None)
+        self.spending = Spending(operator, options, costs, spec, lambda failure: self.refusal_of(failure) is not None)
         self.held_failures: HeldFailures | None = None
         self._breaker: BreakerGate | None = None
         if options.breaker is not None:
@@ -287,30 +288,30 @@ class Service:
         """How many attempts were not refused, as far as they are counted."""
         return self._counters.calls_answered + self._others
 
-    def ended(self, slot: CallSlot, error: BaseException | None, now: float) -> None:
-        """An attempt is over. One that did not have to ask need not be reported, unless it has ended with an error."""
-        self.failed += error is not None
+    def ended(self, slot: CallSlot, failure: Failure | None, now: float) -> None:
+        """An attempt is over. One that did not have to ask need not be reported, unless it has failed."""
+        self.failed += failure is not None
         if not slot.has_asked:
             if self.is_free:
-                self._ended_unasked(slot, error, now)
+                self._ended_unasked(slot, failure, now)
             return
-        outcome = CallOutcome.ANSWERED if error is None else self.outcome_of(error)
+        outcome = self.outcome_of(failure)
         for ended in self._on_end:
-            ended(slot, outcome, error, now)
+            ended(slot, outcome, failure, now)
         slot.has_asked = False
         self.attempts += slot.counts_for_breaker
         if self.closed_by is not None:
             self.slot_is_free()
 
-    def _ended_unasked(self, slot: CallSlot, error: BaseException | None, now: float) -> None:
-        if self.refusal_of(error) is not None:
+    def _ended_unasked(self, slot: CallSlot, failure: Failure | None, now: float) -> None:
+        if self.refusal_of(failure) is not None:
             answers, self._not_refused_before = self._not_refused - self._not_refused_before, self._not_refused
             self._refusals.throttle.answered(max(0, answers), now, now)
-            self._refusals.ended(slot, CallOutcome.THROTTLED, error, now)
+            self._refusals.ended(slot, CallOutcome.THROTTLED, failure, now)
             self.is_free = self._refusals.throttle.is_free(now)
         else:
             self._others += 1
-            if self._refusals.for_good.is_counting and self.outcome_of(error) is CallOutcome.ANSWERED:
+            if self._refusals.for_good.is_counting and self.outcome_of(failure) is CallOutcome.ANSWERED:
                 self._refusals.accepted(now)
 
     def unsatisfied(self, now: float) -> None:
@@ -351,13 +352,15 @@ class Service:
         """For how long all calls have been paused so far."""
         return self._refusals.throttle.paused_seconds(self._clock())
 
-    def outcome_of(self, error: BaseException | None) -> CallOutcome:
-        """The outcome of an attempt that ended with this error; never raises."""
+    def outcome_of(self, failure: Failure | None) -> CallOutcome:
+        """The outcome of an attempt; never raises."""
         breaker = self._options.breaker
+        if failure is None:
+            return CallOutcome.ANSWERED
         if breaker is None or breaker.failure_on is None:
-            return outcome_of(error)
+            return failure.outcome
         try:
-            return breaker.outcome_of(error)
+            return breaker.outcome_of(failure)
         except BaseException as own:  # code of the user's
             fatal = FatalError(
                 f"failure_on of the circuit breaker of {self._operator.name} must say of any exception whether the "

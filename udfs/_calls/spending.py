@@ -11,6 +11,7 @@ from .._errors.exceptions import AsyncUDFError, BudgetSpentError, FatalError
 from .._errors.records import error_text
 from .._functions.signature import FunctionSpec
 from .._policies.budget import CALLS, Budget, budget_label
+from .._policies.failure import Failure
 from .._policies.options import OnSpent, Options
 from .._stores.ledgers import keeps_ledgers
 from .._text.figures import amount_
@@ -28,7 +29,7 @@ class Spending:
     Args:
         costs: of each attempt, in permits of each rate limit, and then of each budget; None if each call has costs of
             its own.
-        is_refusal: whether the service has refused an attempt that ended with this error.
+        is_refusal: whether the service has refused an attempt that ended with this failure.
 
     Attributes:
         permits: of the rate limits; None: there are none.
@@ -40,7 +41,7 @@ class Spending:
         options: Options,
         costs: Sequence[float] | None,
         spec: FunctionSpec,
-        is_refusal: Callable[[BaseException], bool],
+        is_refusal: Callable[[Failure], bool],
     ) -> None:
         self._operator, self._options, self._costs, self._is_refusal = operator, options, costs, is_refusal
         self._settlement = Settlement(
@@ -73,21 +74,22 @@ class Spending:
         return costs
 
     def settle(
-        self, slot: CallSlot, call: Call, results: Sequence[Any] | None, error: BaseException | None, *, is_cut: bool
+        self, slot: CallSlot, call: Call, results: Sequence[Any] | None, failure: Failure | None, *, is_cut: bool
     ) -> None:
         """Replace what an attempt has reserved by what it did cost.
 
         Args:
             results: of each row, as the function returned them; an exception where a row has one.
-            error: of the attempt, if it has no results.
+            failure: of the attempt, if it has no results.
             is_cut: nobody has waited for its end, so nobody knows what it costs.
         """
         reserved, said = slot.costs, slot.state.spent
         slot.costs = slot.state.spent = None
         spent = dict(said or {})
         if reserved is not None:
+            error = None if failure is None else failure.error
             outcomes = [error] * len(call.rows) if results is None else results
-            is_refused = error is not None and self._is_refusal(error)
+            is_refused = failure is not None and self._is_refusal(failure)
             if not is_cut:
                 self._settle_permits(call, reserved, outcomes)
             spent.update(self._settle_budgets(call, reserved, spent, outcomes, is_cut=is_cut, is_refused=is_refused))

@@ -187,15 +187,20 @@ Said = Sequence[tuple[Any, Any, Sequence[Mapping[str, Any]]]]  # an exception, i
 
 
 def _status(said: Said) -> int | None:
-    if any(is_of_a_broken_message(one) for one, _, _ in said):
-        return None
-    holders = (holder for one, response, _ in said for holder in (one, response) if holder is not None)
-    return next((status for holder in holders if (status := _status_in(holder)) is not None), None)
+    for one, _, _ in said:
+        if is_of_a_broken_message(one):
+            return None
+    for one, response, _ in said:
+        for holder in (one, response):
+            if holder is not None and (status := _status_in(holder)) is not None:
+                return status
+    return None
 
 
 def _refusal(said: Said, status: int | None, asked: float | None) -> Refusal | None:
-    if any(_is_throttling(response) for _, response, _ in said):
-        status = TOO_MANY_REQUESTS
+    for _, response, _ in said:
+        if response is not None and _is_throttling(response):
+            status = TOO_MANY_REQUESTS
     if status not in (None, TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN):
         return None
     headers, wait = [found for _, _, both in said for found in both], asked
@@ -215,31 +220,34 @@ def _refusal(said: Said, status: int | None, asked: float | None) -> Refusal | N
 
 def _refusal_inside(group: Sequence[Answer]) -> Refusal | None:
     """The refusal of a group of exceptions, if there is one in it."""
-    found = [one.refusal for one in group if one.refusal is not None]
+    if not (found := [one.refusal for one in group if one.refusal is not None]):
+        return None
     waits = [refusal.wait for refusal in found if refusal.wait is not None]
-    return Refusal(max(waits, default=None), all(refusal.may_retry for refusal in found)) if found else None
+    return Refusal(max(waits, default=None), all(refusal.may_retry for refusal in found))
 
 
 def _quota(said: Said) -> str | None:
-    codes = (code for one, response, _ in said for code in _codes(one, response) if code in USED_UP)
-    return next(codes, None)
+    for one, response, _ in said:
+        for code in _codes(one, response):
+            if type(code) is str and code in USED_UP:
+                return code
+    return None
 
 
-def _codes(outcome: Any, response: Any) -> Iterator[str]:
+def _codes(outcome: Any, response: Any) -> list[Any]:
     """The codes and types that an exception has, and those of the error that the body of its response describes."""
-    yield from _texts((_code(outcome), *(_attribute(outcome, name) for name in ("type", "error_code", "reason"))))
+    codes = [_code(outcome), *_attributes(outcome, "type", "error_code", "reason")]
     for body in _bodies(outcome, response):
-        yield from _codes_in(body)
+        codes += _codes_in(body)
+    return codes
 
 
-def _bodies(outcome: Any, response: Any) -> Iterator[Any]:
+def _bodies(outcome: Any, response: Any) -> list[Any]:
     """The body of the response of an exception, as far as a client has read it: JSON, or what it has made of it."""
-    read = None
+    found = [*_attributes(outcome, "body", "details"), response]
     if response is not None:  # httpx's: no waiting
-        read = _tried(lambda: response.content if response.is_stream_consumed is True else None)
-    for body in (_attribute(outcome, "body"), _attribute(outcome, "details"), response, read):
-        if type(body) in (dict, list, str, bytes):
-            yield body
+        found.append(_tried(lambda: response.content if response.is_stream_consumed is True else None))
+    return [body for body in found if type(body) in (dict, list, str, bytes)]
 
 
 def _codes_in(body: Any) -> Iterator[str]:
@@ -277,22 +285,22 @@ def _is_pythons(error: Any) -> bool:
 
 
 def _asked(said: Said) -> float | None:
-    waits = (wait for one, response, headers in said for wait in _waits(one, response, headers) if wait is not None)
-    return next((max(0.0, wait) for wait in waits), None)
+    for one, response, headers in said:
+        for wait in _waits(one, response, headers):
+            if wait is not None:
+                return max(0.0, wait)
+    return None
 
 
 def _status_in(holder: Any) -> int | None:
-    return next((status for value in _statuses(holder) if (status := _as_status(value)) is not None), None)
-
-
-def _as_status(value: Any) -> int | None:
-    if value is not None and issubclass(type(value), int) and 100 <= (status := int.__int__(value)) <= 599:
-        return status
+    for value in _statuses(holder):
+        if value is not None and issubclass(type(value), int) and 100 <= (status := int.__int__(value)) <= 599:
+            return status
     return None
 
 
 def _statuses(holder: Any) -> Iterator[Any]:
-    yield from (_attribute(holder, name) for name in ("status", "status_code"))
+    yield from _attributes(holder, "status", "status_code")
     if issubclass(type(holder), BaseException):
         yield code if type(code := _code(holder)) is HTTPStatus else None
     else:
@@ -305,7 +313,8 @@ def _statuses(holder: Any) -> Iterator[Any]:
 
 
 def _waits(outcome: Any, response: Any, headers: Sequence[Mapping[str, Any]]) -> Iterator[float | None]:
-    yield _tried(lambda: _seconds(_attribute(outcome, "retry_after"), {}))
+    if (asked := _attribute(outcome, "retry_after")) is not None:
+        yield _tried(lambda: _seconds(asked, {}))
     for found in headers:
         for name in MILLISECONDS:
             yield None if (milliseconds := _number(found.get(name))) is None else milliseconds / 1000
@@ -388,6 +397,16 @@ def _date(text: Any) -> datetime | None:
     date = _tried(lambda: email.utils.parsedate_to_datetime(text[:LONGEST_TEXT])) if type(text) is str else None
     # asctime of C has no time zone, and HTTP allows it.
     return date.replace(tzinfo=UTC) if date is not None and date.tzinfo is None else date
+
+
+def _attributes(holder: Any, *names: str) -> list[Any]:
+    found = []
+    for name in names:
+        try:
+            found.append(getattr(holder, name, None))
+        except BaseException:  # a user's class may raise anything
+            found.append(None)
+    return found
 
 
 def _attribute(holder: Any, name: str) -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 
 from .._text.safe import safe_repr, safe_str, shortened, type_name
 from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
-from .http import status_of
 from .task_faults import advice, fault_of
 from .traces import is_group, leaves
 
@@ -35,11 +34,6 @@ def is_fatal(error: BaseException | None) -> bool:
     if not issubclass(kind, (FatalError, BaseExceptionGroup)):  # one look, as each error is looked at several times
         return not issubclass(kind, (Exception, asyncio.CancelledError))
     return issubclass(kind, FatalError) or any(map(is_fatal, leaves(error)))
-
-
-def is_no_rows_fault(error: BaseException) -> bool:
-    """Whether it fails the task under every policy, as it says nothing about its row: see also `fault_of`."""
-    return is_fatal(error) or fault_of(error) is not None
 
 
 def as_exception(error: BaseException) -> Exception:
@@ -77,9 +71,11 @@ def task_error(
     return located
 
 
-def error_record(error: BaseException, attempts: int, elapsed: float, *, redacted: bool = False) -> dict[str, Any]:
+def error_record(
+    error: BaseException, status: int | None, attempts: int, elapsed: float, *, redacted: bool = False
+) -> dict[str, Any]:
     """The error as a struct, for `on_error="capture"` and for dead letters."""
-    values = (type_name(error), error_message(error, redacted=redacted), attempts, elapsed, status_of(error))
+    values = (type_name(error), error_message(error, redacted=redacted), attempts, elapsed, status)
     return dict(zip(ERROR_FIELDS, values, strict=True))
 
 

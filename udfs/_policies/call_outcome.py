@@ -10,7 +10,7 @@ import ssl
 from typing import Any
 
 from .._errors.exceptions import ResultError
-from .._errors.http import is_of_a_broken_message, refusal_of, status_of
+from .._errors.http import Answer, answer_of, is_of_a_broken_message
 from .._errors.task_faults import errnos_of, fault_of
 from .._errors.traces import is_group, leaves, related
 
@@ -64,17 +64,19 @@ def outcome_of(error: BaseException | None) -> CallOutcome:
     those of files and data, which are OSErrors too: `NOTHING`. A group counts as the worst that is in it, in the order
     `THROTTLED`, `DOWN`, `ANSWERED`, `NOTHING`.
     """
-    if error is None:
-        return CallOutcome.ANSWERED
+    return CallOutcome.ANSWERED if error is None else outcome_with(error, answer_of(error))
+
+
+def outcome_with(error: BaseException, answer: Answer) -> CallOutcome:
+    """The same, where it is known what the service has said in the error."""
     if is_group(error):  # a row needs all of its requests: the one that failed worst says what to do
         inside = {outcome_of(one) for one in leaves(error)}
         return next(outcome for outcome in _WORST_FIRST if outcome in inside)
     if issubclass(type(error), ResultError):  # a result came, of the wrong type
         return CallOutcome.ANSWERED
-    if refusal_of(error) is not None:
+    if answer.refusal is not None:
         return CallOutcome.THROTTLED
-    status = status_of(error)
-    if status is not None:
+    if (status := answer.status) is not None:
         return CallOutcome.DOWN if status >= 500 or status == _REQUEST_TIMEOUT else CallOutcome.ANSWERED
     is_down = any(map(_is_of_the_connection, related(error)))
     # A client's error for a connection that was never asked for says nothing about the service.

@@ -14,9 +14,10 @@ from typing import Any
 from .._errors.exceptions import OptionError
 from .._errors.traces import leaves
 from .._text.safe import safe_repr, type_name
-from .call_outcome import CallOutcome, outcome_of
+from .call_outcome import CallOutcome
 from .chance import is_unlikely
 from .checks import discard, is_plain, positive_int, seconds, share
+from .failure import Failure
 
 # Chance explains a tenth of failures, or twice the share that failed before, and at most two thirds of `failure_rate`.
 # A service is dead if chance gives its failures once in a million times: a job makes many calls.
@@ -78,16 +79,18 @@ class CircuitBreaker:
         """`open_for` and `max_open` in seconds."""
         return seconds(self.open_for, "open_for"), seconds(self.max_open, "max_open")
 
-    def outcome_of(self, error: BaseException | None) -> CallOutcome:
+    def outcome_of(self, failure: Failure | None) -> CallOutcome:
         """The outcome of an attempt; only `DOWN` counts as a failure, only `ANSWERED` as a success.
 
         Raises:
             TypeError: `failure_on` is a function that has to be awaited.
             BaseException: what `failure_on` raises.
         """
-        if error is not None and self.failure_on is not None and self._is_failure(error):
+        if failure is None:
+            return CallOutcome.ANSWERED
+        if self.failure_on is not None and self._is_failure(failure.error):
             return CallOutcome.DOWN
-        outcome = outcome_of(error)
+        outcome = failure.outcome
         # A failure that `failure_on` does not name opens nothing; an answer still shows that the service lives.
         return CallOutcome.NOTHING if outcome is CallOutcome.DOWN and self.failure_on is not None else outcome
 

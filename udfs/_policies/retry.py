@@ -16,11 +16,11 @@ from tenacity.wait import wait_base
 
 from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError, OptionError, ResultError
 from .._errors.http import retry_after
-from .._errors.records import is_fatal
 from .._errors.traces import leaves, matches
 from .._text.safe import safe_repr
-from .call_outcome import CallOutcome, outcome_of
+from .call_outcome import CallOutcome
 from .checks import flag, is_number, is_plain, span
+from .failure import Failure
 
 MAX_RETRY_AFTER = 300.0  # seconds; a server with a wrong clock must not stall a job
 _RETRYING = tenacity.Retrying()  # tenacity's call states need an owner
@@ -38,6 +38,7 @@ class EndedAttempt(NamedTuple):
     waited: float  # of these, the seconds spent in back-off
     error: BaseException | None
     result: Any
+    asked: float | None = None  # seconds to wait, which the service has asked for in the error
 
 
 class RetryStrategy:
@@ -190,23 +191,24 @@ class RetryStrategy:
         state = _state(attempt)
         if not self._retry(state):
             return None
-        asked = retry_after(attempt.error if attempt.error is not None else attempt.result) or 0.0
-        delay = min(asked, self.max_retry_after)
+        asked = retry_after(attempt.result) if attempt.error is None else attempt.asked
+        delay = min(asked or 0.0, self.max_retry_after)
         if not delay:  # a server with a fast clock seems to say "at once"; that is no reason to hurry
             delay = float(self._wait(state)) * (rng.uniform(0.5, 1.0) if self._jitter else 1.0)
         state.upcoming_sleep = delay
         return None if self._stop(state) else delay
 
 
-def is_lasting(error: BaseException, retry: RetryStrategy | None) -> bool:
+def is_lasting(failure: Failure, retry: RetryStrategy | None) -> bool:
     """Whether the same arguments would fail again, as far as the error and the strategy show; if so, it may be stored.
 
     A service that is down, or asks for fewer calls, says nothing about the row. An error that the strategy names as
     worth another attempt is not lasting either; a strategy that retries every error names none.
     """
-    if is_fatal(error) or any(issubclass(type(one), _PASSING) for one in leaves(error)):
+    error = failure.error
+    if failure.is_fatal or any(issubclass(type(one), _PASSING) for one in leaves(error)):
         return False
-    if outcome_of(error) in (CallOutcome.THROTTLED, CallOutcome.DOWN):
+    if failure.outcome in (CallOutcome.THROTTLED, CallOutcome.DOWN):
         return False
     if retry is None:
         return True

@@ -18,10 +18,12 @@ from asyncudf.queues import StreamElementQueue
 
 from .._calls.calls import Calls
 from .._calls.invokers import copied
+from .._calls.outcomes import Outcome
 from .._calls.resources import closing
 from .._calls.row import NO_TROUBLE, Batch, Call, Row
 from .._functions.async_function import Results
 from .._loop.event_loops import end_tasks
+from .._policies.failure import Failure
 from .._policies.options import Options
 from .._policies.retry import is_lasting
 from .._stores.values import StoredFailure
@@ -314,7 +316,7 @@ class StoreSharing:
         if found is not None:
             self._have(row, found)
         elif looked_up.error is not None:
-            self._calls.conclude(row, [looked_up.error])
+            self._calls.conclude(row, [Failure(looked_up.error)])
         else:
             self._operator.waiting_has_changed()
             if key in self._called:
@@ -328,7 +330,7 @@ class StoreSharing:
         """A row is done with what was found for it."""
         if isinstance(found, StoredFailure):
             self._totals.stored_failures += 1
-            self._calls.conclude(row, [self._stored.replayed(found)])
+            self._calls.conclude(row, [Failure(self._stored.replayed(found))])
         else:
             row.is_over = True
             self._calls.deadlines.stop(row)
@@ -388,19 +390,19 @@ class StoreSharing:
         if row.is_done:
             self._operator.pump()
 
-    def complete(self, call: Call, completed: Sequence[Results], outcomes: Sequence[Results | BaseException]) -> None:
-        """The rows of a call have these results, and keep them; `outcomes`: the same, with the errors of rows."""
+    def complete(self, call: Call, completed: Sequence[Results], outcomes: Sequence[Outcome]) -> None:
+        """The rows of a call have these results, and keep them; `outcomes`: the same, with the failures of rows."""
         for row, results, outcome in zip(call.rows, completed, outcomes, strict=True):
             self._finish(row.record.key, row, results, outcome)
 
-    def _finish(self, key: bytes | None, row: Row, results: Results, outcome: Results | BaseException) -> None:
+    def _finish(self, key: bytes | None, row: Row, results: Results, outcome: Outcome) -> None:
         """Give a row its results, and keep them if its call has made them."""
         if key is None or not self._flights.leads(key, row):
             row.complete(results)
             return
         stored = self._stored
         found: Results | StoredFailure
-        if not isinstance(outcome, BaseException):
+        if type(outcome) is not Failure:
             ttl, kept = stored.ttl, stored.encoded(key, outcome)
             value, found = (None, outcome) if kept is None else kept
             results = found

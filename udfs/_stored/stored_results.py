@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from .._calls.resources import bounded
 from .._calls.slots import CallingOperator
 from .._errors.exceptions import AsyncUDFError
-from .._errors.http import status_of
 from .._errors.records import error_message
+from .._policies.failure import Failure
 from .._policies.options import OnStoreError, Options
 from .._stores.base import Leases, ResultStore
 from .._stores.keys import ResultKeys
@@ -174,10 +174,11 @@ class StoredResults:
         self._bytes += len(kept[0])
         return kept
 
-    def failure(self, error: BaseException) -> StoredFailure:
-        """An error as it is kept."""
+    def failure(self, failure: Failure) -> StoredFailure:
+        """A failure as it is kept."""
+        error, status = failure.error, failure.answer.status
         message, redacted = error_message(error, redacted=self._redacted), error_message(error, redacted=True)
-        return StoredFailure(type_name(error), message, status_of(error), None if redacted == message else redacted)
+        return StoredFailure(type_name(error), message, status, None if redacted == message else redacted)
 
     def replayed(self, failure: StoredFailure) -> Exception:
         """The error of a row that failed before, of a class of the same name."""

@@ -1,0 +1,40 @@
+"""What the error of an attempt says about its row, its service and its task, read once."""
+
+from __future__ import annotations
+
+from typing import final
+
+from .._errors.http import answer_of
+from .._errors.records import is_fatal
+from .._errors.task_faults import fault_of
+from .call_outcome import CallOutcome, outcome_with
+
+
+@final
+class Failure:
+    """The error of an attempt, and what follows from it: computed once, as to look into an error takes long.
+
+    Attributes:
+        answer: what the service has said in it.
+        fault: what the task itself lacks; None if the error may be the row's or the service's.
+        is_fatal: whether it fails the task under every policy, as SystemExit does.
+    """
+
+    __slots__ = ("_outcome", "answer", "error", "fault", "is_fatal")
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.answer, self.fault, self.is_fatal = answer_of(error), fault_of(error), is_fatal(error)
+        self._outcome: CallOutcome | None = None
+
+    @property
+    def is_no_rows_fault(self) -> bool:
+        """Whether it fails the task under every policy, as it says nothing about its row."""
+        return self.is_fatal or self.fault is not None
+
+    @property
+    def outcome(self) -> CallOutcome:
+        """What it says about the service."""
+        if self._outcome is None:
+            self._outcome = outcome_with(self.error, self.answer)
+        return self._outcome
