@@ -33,7 +33,7 @@ from asyncudf import (
     RetryStrategy,
     RuntimeContext,
 )
-from asyncudf.testing import run_rows, run_stream
+from asyncudf.testing import MemoryStore, run_rows, run_stream
 from tests.kit.figures import figures
 
 PRICES = Budget(2.0, reserve=0.5, settle=lambda question, answer: answer["price"])
@@ -326,6 +326,69 @@ class TestWithoutAReservation:
         assert run_rows(ask, range(4), budget=Budget(2.0)) == [0.0, 1.0, 2.0, 3.0]
         (record,) = caplog.records
         assert "not said what it cost of its budget of 2 USD: call context.spend(amount, 'USD')" in record.getMessage()
+
+    @pytest.mark.parametrize(
+        ("settle", "seconds", "told"),
+        [
+            (None, 1.0, "context.spend(amount, 'tokens') in the function, or give settle="),
+            (
+                lambda x, answer: answer["usage"]["tokens"],
+                1.0,
+                "settle=, which has given no cost so far. It raised TypeE",
+            ),
+            (lambda x, answer: answer["usage"]["tokens"], 99.0, "settle=, which has given no cost so far. Mend it"),
+        ],
+        ids=["nobody says it", "settle raises", "each call is cut at its deadline"],
+    )
+    def test_after_five_calls_whose_costs_nobody_says_none_begins(self, settle: Any, seconds: float, told: str) -> None:
+        """All 300 calls were made under a budget of 50 tokens, each for nothing."""
+        begun: list[int] = []
+
+        async def ask(x: int, context: RuntimeContext) -> dict[str, Any]:
+            begun.append(x)
+            await asyncio.sleep(seconds)
+            return {"usage": None}
+
+        options: dict[str, Any] = {"returnType": "usage string", "timeout": 10.0, "on_error": "null"}
+        budget = Budget(50, "tokens", settle=settle)
+        with pytest.raises(FatalError) as caught:
+            run_rows(ask, range(300), budget=budget, **options)
+        assert str(caught.value).startswith("no cost is known of the first 5 calls of ask, so its budget of 50 tokens")
+        assert told in str(caught.value)
+        assert len(begun) == 5
+        assert figures(ask, range(300), budget=budget, on_spent="null", **options).unpaid == 295
+
+    def test_calls_that_say_their_cost_at_times_count_with_the_most_at_others(self) -> None:
+        async def ask(x: int, context: RuntimeContext) -> int:
+            if x % 5 == 4:
+                context.spend(10.0)
+            return x
+
+        options: dict[str, Any] = {"budget": Budget(100.0), "on_spent": "null", "capacity": 1}
+        got = run_rows(ask, range(30), **options)
+        assert [x for x in got if x is not None] == [*range(13)]  # the first four cost a ten-thousandth each
+
+    def test_it_is_told_of_how_many_attempts_settle_could_not_say_the_cost(self) -> None:
+        async def ask(x: int) -> dict[str, float]:
+            return {"price": 0.5} if x % 3 else {}
+
+        settle = lambda x, answer: answer["price"]  # noqa: E731
+        budget, limit = Budget(100, reserve=1.0, settle=settle), RateLimit(10**6, cost=1, settle=settle)
+        for options in ({"budget": budget}, {"rate_limit": limit}):
+            found = figures(ask, range(9), returnType="map<string, double>", **options)
+            assert found.unsettled == {"KeyError: 'price'": 3}, options
+
+    @pytest.mark.parametrize("is_stored", [False, True])
+    def test_a_result_that_does_not_fit_its_type_has_its_price(self, is_stored: bool) -> None:
+        """It was a failed attempt like others, of which `settle` said nothing: nine paid calls counted with 0."""
+
+        async def ask(x: int) -> dict[str, float]:
+            return {"price": 0.5}
+
+        budget = Budget(100, reserve=1.0, settle=lambda x, answer: answer["price"])
+        store: dict[str, Any] = {"store": MemoryStore(), "version": "1"} if is_stored else {}
+        found = figures(ask, range(9), returnType="text string", on_error="null", budget=budget, **store)
+        assert (found.failures, found.spent, found.unsettled) == (9, {"USD": 4.5}, {})
 
     def test_calls_that_fail_for_nothing_do_not_stop_the_others(self) -> None:
         async def ask(x: int) -> int:

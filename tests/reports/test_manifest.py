@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asyncudf import Budget, CircuitBreaker
 from asyncudf._reports.manifest import manifest
+from asyncudf._reports.run_report import run_report
+from asyncudf._reports.summary import summary
 from asyncudf.testing import MemoryStore
 from tests.kit.runs import run_of_a_function, run_that_ends
 
@@ -47,8 +50,21 @@ def test_a_run_whose_rows_are_all_done_is_complete() -> None:
         "calls": 100,
         "attempts": 100,
         "spent": {},
+        "unsettled": 0,
     }
     assert (function["name"], function["rows"], function["reason"]) == ("answer", 100, None)
+
+
+def test_what_settle_could_not_say_is_in_the_manifest_the_summary_and_the_report(tmp_path: Path) -> None:
+    budget = Budget(100, reserve=1.0, settle=lambda n, result: {}[n % 2])
+    function = run_of_a_function(answer, range(3), budget=budget)
+    told = of(function)
+    assert (told["unsettled"], told["functions"][0]["settle_errors"]) == (3, {"KeyError: 0": 2, "KeyError: 1": 1})
+    said = "raised for 3 attempts, charged with what they had reserved: 2 x KeyError: 0, 1 x KeyError: 1"
+    run = {"began": 0.0, "seconds": 1.0, "is_over": True, "functions": [function]}
+    assert said in " ".join(summary(run).split())
+    run_report(run, tmp_path / "run.html")
+    assert said in (tmp_path / "run.html").read_text()
 
 
 def test_rows_that_a_budget_left_out_are_not_done() -> None:

@@ -105,6 +105,7 @@ class Run:
           error of 1%), and a `histogram`; `first` and `last`, that of those that ended first and last in their tasks.
         - `spent`: what the calls did cost, by unit: of budgets that are settled, and by `context.spend`;
           `spent_squares`, the squares of these costs together.
+        - `unsettled`: how many attempts count with what they had reserved, by the error that `settle` raised for them.
         - `limit_seconds`: for each limit that is given, such as "job_capacity" or "RateLimit(20)", how long calls were
           held back by it.
         - `time`: where the `seconds` of its tasks went: nine states that add up to them.
@@ -158,9 +159,11 @@ class Run:
           "breaker", "quota", "on_error", "running", or an error, by its type or the beginning of its message.
         - `exit_code`: 0 if it is complete; 75 (which says "try again later") if a budget, a limit or a quota has ended
           it; 1 for all else. `sys.exit(run.manifest()["exit_code"])` tells it to what has started the program.
-        - `rows`, `failures`, `unpaid`, `calls`, `attempts` (retries included), `spent` (by unit): of all functions
-          together. What task attempts did that failed counts in the last three only.
-        - `functions`, each with its label as `function`, its `name`, and the same figures and `reason`.
+        - `rows`, `failures`, `unpaid`, `calls`, `attempts` (retries included), `spent` (by unit), `unsettled` (attempts
+          charged with what they had reserved, as `settle` raised): of all functions together. What task attempts did
+          that failed counts in the last four only.
+        - `functions`, each with its label as `function`, its `name`, the same figures and `reason`, and
+          `settle_errors`: what `settle` raised, with how many attempts it did.
 
         >>> import asyncudf
         >>> def load(spark, df):

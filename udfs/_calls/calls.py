@@ -315,6 +315,8 @@ class Calls:
             try:
                 value = result if validate is None else validate(result)
             except BaseException as error:  # to check it again would run code of the user's again
+                if slot.costs is not None:  # it has its price, though it does not fit
+                    service.spending.settle(slot, row, (result,), None, is_cut=False)
                 self.coroutine_ended(slot, row, None, error)
                 return
             slot.call = row.slot = None

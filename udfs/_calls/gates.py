@@ -112,6 +112,10 @@ class ShareGate(Gate):
         return None
 
 
+# Without reserve=, attempts whose costs nobody says would reserve nothing, and the budget would hold none of them back.
+MOST_UNTOLD = 5
+
+
 class SharedAmount(Protocol):
     """What is left of a budget, for the task or for all tasks: see `TaskBudget` and `SharedBudget`."""
 
@@ -132,7 +136,8 @@ class BudgetGate(Gate):
         budget: whose amount it is.
         place: of the budget's reservations among the costs of an attempt.
         costs: of each attempt; None if each call has costs of its own.
-        error_of: makes the error of a call that will never begin, of what is spent and of what the call needs.
+        error_of: makes the error of a call that will never begin, of what is spent and of what the call needs; None:
+            nobody knows what a call needs.
         ends_task: whether that error ends the task; then calls in flight, which are paid for, may end before.
     """
 
@@ -142,7 +147,7 @@ class BudgetGate(Gate):
         budget: Budget,
         place: int,
         costs: Sequence[float] | None,
-        error_of: Callable[[float, float], AsyncUDFError],
+        error_of: Callable[[float, float | None], AsyncUDFError],
         *,
         ends_task: bool,
     ) -> None:
@@ -150,6 +155,7 @@ class BudgetGate(Gate):
         self.learns = budget.learns
         self._most: float | None = None  # that an attempt did cost so far
         self._least = 1e-6 * budget.amount
+        self._untold = 0  # attempts of which nobody has said what they cost, before the first that did
         self._in_flight = 0
         self._costs, self._error_of, self._ends_task = costs, error_of, ends_task
         self.follows_calls = amount.is_settled or ends_task
@@ -163,8 +169,11 @@ class BudgetGate(Gate):
         return costs[self.place]
 
     def wait(self, call: Call, now: float) -> float | None:
-        if self.learns and self._most is None and self._in_flight:
-            return None
+        if self.learns and self._most is None:
+            if self._in_flight:
+                return None
+            if self._untold >= MOST_UNTOLD:
+                raise self._error_of(self.amount.spent_by_all, None)
         need = self.need(call)
         if self.amount.ask(need):
             return 0.0
@@ -179,10 +188,11 @@ class BudgetGate(Gate):
     def ended(self, slot: CallSlot, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         self._in_flight -= 1
 
-    def settle(self, reserved: float, cost: float) -> None:
-        """An attempt that had reserved so much did cost so much."""
+    def settle(self, reserved: float, cost: float, *, is_untold: bool) -> None:
+        """An attempt that had reserved so much did cost so much; `is_untold`: as far as anybody has said."""
         if cost > self._least:  # else it was free, or nobody has said what it cost
             self._most = max(self._most or 0.0, cost)
+        self._untold += is_untold
         self.amount.settle(reserved, cost)
 
 

@@ -15,12 +15,15 @@ from .._policies.failure import Failure
 from .._policies.options import OnSpent, Options
 from .._stores.ledgers import keeps_ledgers
 from .._text.figures import amount_
-from .gates import BudgetGate, PermitGate, SharedAmount
+from .._text.safe import one_line
+from .gates import MOST_UNTOLD, BudgetGate, PermitGate, SharedAmount
 from .invokers import Settlement
 from .row import Call
 from .slots import CallingOperator, CallSlot
 
 logger = logging.getLogger("asyncudf")
+
+LONGEST_ERROR = 150  # characters, of an error of `settle`
 
 
 class Spending:
@@ -101,8 +104,9 @@ class Spending:
     def _settle_permits(self, call: Call, reserved: Sequence[float], outcomes: Sequence[Any]) -> None:
         for place in filter(self._settlement.has, range(self._first)):
             assert self.permits is not None
-            used = self._cost_of(place, call, outcomes, reserved[place])
-            self.permits.settle(place, reserved[place], used, self._operator.counters.clock())
+            used = self._cost_of(place, call, outcomes)
+            if used is not None:
+                self.permits.settle(place, reserved[place], used, self._operator.counters.clock())
 
     def _settle_budgets(
         self,
@@ -120,24 +124,28 @@ class Spending:
             place, own = gate.place, said.get(budget.unit)
             if not gate.amount.is_settled:
                 continue
+            is_untold = own is None
             if is_cut:
                 cost = max(reserved[place], own or 0.0)
             elif self._settlement.has(place):
-                cost = self._cost_of(place, call, outcomes, reserved[place]) + (own or 0.0)
+                settled = self._cost_of(place, call, outcomes)
+                is_untold = is_untold and settled is None
+                cost = (reserved[place] if settled is None else settled) + (own or 0.0)
             else:
                 cost = own if own is not None else 0.0 if is_refused else reserved[place]
-                if own is None and budget.learns and not isinstance(outcomes[0], BaseException):
+                is_untold = is_untold and not isinstance(outcomes[0], BaseException)  # most failures are free
+                if is_untold and budget.learns:
                     self._warn_of_silence(budget)
             if cost > reserved[place] * 1.001 and not budget.learns:
                 self._warn_of_more(budget, cost, reserved[place], len(call.rows))
-            gate.settle(reserved[place], cost)
+            gate.settle(reserved[place], cost, is_untold=is_untold)
             spent[budget.unit] = cost
         return spent
 
     def _warn_of_silence(self, budget: Budget) -> None:
         self._warn_once(
             "%s has given a result and not said what it cost of its budget of %s: call context.spend(amount, %r), "
-            "or give reserve=. Until a task knows a cost, it makes one call at a time",
+            f"or give reserve=. Until a task knows a cost, it makes one call at a time, and at most {MOST_UNTOLD}",
             self._operator.name,
             budget_label(budget),
             budget.unit,
@@ -160,25 +168,40 @@ class Spending:
             self._warned.add(text)
             logger.warning(text, *values)
 
-    def _cost_of(self, place: int, call: Call, outcomes: Sequence[Any], reserved: float) -> float:
-        """What an attempt did cost by `settle`; what it had reserved if that cannot be told."""
+    def _untold_text(self, budget: Budget) -> str:
+        unsettled = self._operator.counters.totals.unsettled
+        how = f"context.spend(amount, {budget.unit!r}) in the function, or give settle="
+        if budget.settle is not None:
+            error = f" It raised {next(iter(unsettled))}." if unsettled else ""
+            how = f"settle=, which has given no cost so far.{error} Mend it"
+        return (
+            f"no cost is known of the first {MOST_UNTOLD} calls of {self._operator.name}, so its budget of "
+            f"{budget_label(budget)} cannot be kept: no further call begins. Say what a call did cost by {how}; or "
+            "give reserve=, what a call may cost at most"
+        )
+
+    def _cost_of(self, place: int, call: Call, outcomes: Sequence[Any]) -> float | None:
+        """What an attempt did cost by `settle`; None if it has failed: the attempt counts with what it had reserved."""
         try:
             return self._settlement.of(place, call.values, outcomes)
         except FatalError as error:
             self._operator.fail(error)
         except BaseException as error:  # code of the user's
+            text = one_line(error_text(error, redacted=self._options.redacted))[:LONGEST_ERROR]
+            self._operator.counters.totals.note_unsettled(text)
             self._warn_once(
-                "settle of %s raised %s: such calls count with what they had reserved",
-                self._operator.name,
-                error_text(error, redacted=self._options.redacted),
+                "settle of %s raised %s: such calls count with what they had reserved", self._operator.name, text
             )
-        return reserved
+        return None
 
-    def _spent_error(self, budget: Budget, spent: float, need: float) -> AsyncUDFError:
+    def _spent_error(self, budget: Budget, spent: float, need: float | None) -> AsyncUDFError:
+        """The error of calls that the budget does not let begin; without a `need`, as no cost is known."""
         options, name = self._options, self._operator.name
         is_fatal = options.on_spent is OnSpent.RAISE
         kept = "The store keeps" if options.store is not None else "A store= keeps"
-        if options.max_calls is not None and budget == Budget(options.max_calls, CALLS):
+        if need is None:
+            text, option = self._untold_text(budget), "budget"
+        elif options.max_calls is not None and budget == Budget(options.max_calls, CALLS):
             text = (
                 f"{name} has made the {options.max_calls:,} calls that max_calls= allows in one query, and there are "
                 f"rows left. {kept} results that are paid for; asyncudf.dry_run(df) shows how many calls a query makes"

@@ -200,6 +200,9 @@ class FunctionMetrics:
 
     spent: dict[str, float] = _figure("What calls did cost, by the unit of budgets and of `context.spend`.", AMOUNTS)
     spent_squares: dict[str, float] = _figure("The squares of these costs.", AMOUNTS)  # tell how much costs differ
+    unsettled: Counter[str] = _figure(
+        "Attempts that count with what they had reserved, by the error that `settle` raised for them.", COUNTS
+    )
     limit_seconds: dict[str, float] = _figure("For which calls waited, by the limit as people are shown it.", AMOUNTS)
     ended_by: Counter[str] = _figure("Tasks that ended with an error, by the option that says so, or its text.", COUNTS)
     errors: Counter[str] = _figure("Attempts that ended with an error, by its type.", COUNTS)
@@ -231,6 +234,10 @@ class FunctionMetrics:
         self.errors[kind] += 1
         if kind not in self.examples:
             self.examples[kind] = message()[:EXAMPLE]
+
+    def note_unsettled(self, error: str) -> None:
+        """Count an attempt of which `settle` could not say what it did cost, by the error that it raised."""
+        self.unsettled[counted_as(error, self.unsettled)] += 1
 
     def merge(self, other: FunctionMetrics) -> None:
         """Add what the function did in other tasks."""

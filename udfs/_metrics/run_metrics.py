@@ -221,6 +221,7 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
         "limit_seconds": dict(metrics.limit_seconds),
         "spent": dict(metrics.spent),
         "spent_squares": dict(metrics.spent_squares),
+        "unsettled": dict(metrics.unsettled.most_common()),
         "ended_by": dict(metrics.ended_by.most_common()),
         "errors": dict(metrics.errors.most_common()),
         "examples": dict(metrics.examples),

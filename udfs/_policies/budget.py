@@ -28,7 +28,8 @@ class Budget:
         unit: of the amount, "USD" unless given; a text of your own, such as "tokens". Of "calls" each attempt costs 1.
         reserve: what a call may cost at most: a number, or a plain function of the call's arguments. If it is left out,
             a call reserves the most that one has cost in its task so far, and until a first cost is known, a task
-            makes one call at a time. So calls that cost more than all before them may pass the amount.
+            makes one call at a time; after five that do not say what they cost no further call begins, and rows follow
+            `on_spent`. So calls that cost more than all before them may pass the amount.
         settle: what a call did cost: a plain function of the arguments and the result, as the function returned it; of
             an attempt that failed it gets the exception. If it raises for an exception, the attempt has cost nothing.
             Without it an attempt costs what it reserved, or what `context.spend` says; one that the service refused
@@ -37,7 +38,8 @@ class Budget:
             `coordinator`, and over runs that use one disk or Redis `store`. Without a name a budget is of one query.
 
     An attempt that is cancelled, at its deadline or with its task, counts with its reservation: nobody knows what the
-    service charges. The same is so if `settle` raises for a result. In a call of many rows a number is for the call;
+    service charges. The same is so if `settle` raises for a result; the summary, the report and the manifest say for
+    how many attempts it did, and with which error. In a call of many rows a number is for the call;
     functions are asked for each row, and the sum counts.
 
     Raises:

@@ -19,10 +19,20 @@ ALIKE = 1.25  # times the shorter of two lengths: about as long
 
 def spent_of(function: Mapping[str, Any]) -> dict[str, float]:
     """What the calls of a function have cost, by unit; those of tasks that failed are paid for, too."""
-    spent = dict(function.get("spent") or {})
-    for unit, cost in ((function.get("failed_attempts") or {}).get("spent") or {}).items():
-        spent[unit] = spent.get(unit, 0.0) + cost
-    return spent
+    return _with_failed(function, "spent")
+
+
+def unsettled_of(function: Mapping[str, Any]) -> dict[str, float]:
+    """How many attempts count with what they had reserved, by the error that `settle` raised; also of failed tasks."""
+    return _with_failed(function, "unsettled")
+
+
+def _with_failed(function: Mapping[str, Any], name: str) -> dict[str, float]:
+    """A figure with keys, of all tasks: those that failed count too."""
+    total = dict(function.get(name) or {})
+    for key, amount in ((function.get("failed_attempts") or {}).get(name) or {}).items():
+        total[key] = total.get(key, 0) + amount
+    return total
 
 
 class FunctionFigures:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from .._version import VERSION
-from .function_figures import spent_of
+from .function_figures import spent_of, unsettled_of
 
 OF_LIMITS = ("budget", "max_calls", "max_failures", "breaker", "quota")  # a run that these have ended may go on
 FAILED, TRY_AGAIN = 1, 75  # exit codes; 75 is EX_TEMPFAIL of sysexits.h
@@ -34,12 +34,13 @@ def manifest(metrics: Mapping[str, Any], error: str) -> dict[str, Any]:
         "exit_code": 0 if reason is None else TRY_AGAIN if reason in OF_LIMITS else FAILED,
         **{name: sum(one[name] for one in functions) for name in ("rows", "failures", "unpaid", "calls", "attempts")},
         "spent": _together(one["spent"] for one in functions),
+        "unsettled": sum(one["unsettled"] for one in functions),
         "functions": functions,
     }
 
 
 def _function(figures: Mapping[str, Any]) -> dict[str, Any]:
-    in_vain = figures["failed_attempts"]
+    in_vain, unsettled = figures["failed_attempts"], unsettled_of(figures)
     return {
         "function": figures["function"],
         "name": figures["name"],
@@ -47,6 +48,8 @@ def _function(figures: Mapping[str, Any]) -> dict[str, Any]:
         **{name: figures[name] for name in ("rows", "failures", "unpaid")},
         **{name: figures[name] + in_vain[name] for name in ("calls", "attempts")},
         "spent": _together([spent_of(figures)]),
+        "unsettled": sum(unsettled.values()),
+        "settle_errors": unsettled,
     }
 
 

@@ -21,7 +21,8 @@ from .._metrics.function_metrics import counted
 from .._metrics.time_account import State
 from .._text import figures
 from .._text.safe import presentable
-from .function_figures import spent_of, throughput_of
+from .function_figures import spent_of, throughput_of, unsettled_of
+from .summary import unsettled_text
 
 BUCKET = math.log(1.01 / 0.99)  # of the sketch; bars of whole buckets, or they would beat against each other
 SHORTEST_SHOWN = 1e-8  # seconds; what took no time has no logarithm
@@ -289,6 +290,7 @@ def _page(metrics: Mapping[str, Any]) -> str:
         labelled=LABELLED,
         counted=counted,
         spent=spent_of,
+        unsettled=lambda function: unsettled_text(unsettled_of(function)) if unsettled_of(function) else "",
     )
     environment.filters.update(utc=_utc, with_options=_with_options, longest_first=_longest_first)
     return environment.get_template("page.html").render(metrics=metrics)

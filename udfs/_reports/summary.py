@@ -10,7 +10,7 @@ from typing import Any
 from .._metrics.function_metrics import counted, written
 from .._text.figures import amounts, bytes_, count, number, rate, seconds, share, things
 from .._text.safe import named_error, one_line, presentable
-from .function_figures import FunctionFigures, spent_of
+from .function_figures import FunctionFigures, spent_of, unsettled_of
 from .verdict import verdict
 
 WIDTH = 100
@@ -64,6 +64,8 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "also", ", ".join(extras)
     if spent := spent_of(function):
         yield "spent", amounts(spent)
+    if unsettled := unsettled_of(function):
+        yield "settle", unsettled_text(unsettled)
     if figures.errors:
         last = function.get("last_error")
         named = "" if last is None else f"; the last: {named_error(last['type'], last['status'])}"
@@ -98,6 +100,13 @@ def _in_flight(figures: FunctionFigures) -> str:
     if 0 < figures.wall < figures.seconds and figures.tasks > 1:
         text += f"; {number(figures.in_flight * figures.seconds / figures.wall)} in the whole job on average"
     return text
+
+
+def unsettled_text(unsettled: Mapping[str, float]) -> str:
+    """That costs of calls are not known, as `settle` has raised."""
+    attempts = things(sum(unsettled.values()), "attempt")
+    errors = ", ".join(f"{count(times)} x {one_line(error)}" for error, times in unsettled.items())
+    return f"raised for {attempts}, charged with what they had reserved: {errors}"
 
 
 def _errors(errors: Mapping[str, int]) -> str:
