@@ -191,6 +191,25 @@ def test_operators_of_one_chain_share_a_limit_with_a_name(scope: Any) -> None:
     assert sorted(service.times) == pytest.approx([n / 10 for n in range(12)])
 
 
+@pytest.mark.parametrize("scope", ["job", "task"])
+def test_limits_of_one_name_and_other_numbers_are_one_limit(scope: Any) -> None:
+    """They were two, of 10 and 5 a second: the last call began after 1.1 s."""
+    service = Service(0.0)
+
+    async def left(n: int) -> float:
+        return await service(n)
+
+    async def right(left: float) -> float:
+        return await service(left)
+
+    def build(stream: AsyncStream) -> AsyncStream:
+        ten, five = (RateLimit(permits, burst=1, name="the account", scope=scope) for permits in (10, 5))
+        return stream.ordered_wait(left, rate_limit=ten).ordered_wait(right, rate_limit=five)
+
+    run_stream(build, [{"n": n} for n in range(6)], "n int")
+    assert max(service.times) == pytest.approx(6 * 0.2 + 5 * 0.1)
+
+
 def test_while_a_call_waits_for_one_limit_no_other_asks() -> None:
     """`a` is tried again when `b` is done, and waits for a permit then: `c`, which has just come, waits behind it."""
     function = ManualFunction()

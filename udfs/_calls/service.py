@@ -9,7 +9,7 @@ import logging
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .._coordination.budgets import KEEP_CALLS, KEEP_NAMED, Ledger, SharedBudget, SharedFailures
 from .._coordination.client import Coordinator, PeriodicTask, TaskIdentity, TaskLink
@@ -25,7 +25,7 @@ from .._policies.call_outcome import CallOutcome
 from .._policies.capacity import AdaptiveCapacity, CapacityPolicy
 from .._policies.failure import Failure
 from .._policies.options import Options
-from .._policies.rate_limit import ROUNDING, Bucket, RateLimit, Scope
+from .._policies.rate_limit import ROUNDING, Bucket, Line, RateLimit, Scope
 from .._stores.ledgers import ledger_of
 from .breaker import BreakerGate, HeldFailures
 from .gates import AdaptiveGate, FailureBudget, Gate, PermitGate, RefusalGate, ShareGate
@@ -371,12 +371,11 @@ class Service:
             return CallOutcome.NOTHING
 
 
-# The functions of one event loop share a limit of one name.
-_buckets: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Bucket]] = weakref.WeakKeyDictionary()
+# The functions of one event loop share the limits of one name, whatever their numbers, as they do over the coordinator.
+_lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Line]] = weakref.WeakKeyDictionary()
 
 
 def _bucket_of(limit: RateLimit) -> Bucket:
     if limit.name is None:
         return Bucket(limit)
-    named = _buckets.setdefault(asyncio.get_running_loop(), {})
-    return named.setdefault((limit.name, limit.permits, limit.period, limit.saved), Bucket(limit))
+    return Bucket(limit, _lines.setdefault(asyncio.get_running_loop(), {}).setdefault(limit.name, Line()))

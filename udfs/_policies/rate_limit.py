@@ -54,7 +54,9 @@ class RateLimit:
         settle: permits that a call did use, a plain function of the call's arguments and its result, such as one that
             reads the tokens of an answer: later calls get what `cost` has taken too much, or make up for it. Of an
             attempt that failed it gets the exception; if it raises then, the attempt has used no permits.
-        name: limits of one name are one limit, over functions and, on one Redis, over jobs.
+        name: limits of one name are one limit, over functions and, on one Redis, over jobs; with `scope="task"` over
+            the functions of a chain. If their numbers differ, each call takes time of all by its own: with 2 a second
+            it begins 0.5 s after the call before, with 3 a second 0.33 s after it, whichever function made that one.
         scope: "job": all tasks share the limit, which needs a coordinator; "task": each task has its own.
 
     Raises:
@@ -235,6 +237,20 @@ def tightest(permits: Sequence[Permits], costs: Sequence[float], now: float) -> 
     return max(latest, key=lambda number: costs[number] * permits[number].interval)
 
 
+class Line:
+    """The time of a limit, or of all limits of one name.
+
+    Attributes:
+        empty_at: when there was, or will be, no permit left.
+        awaited: when the last call may begin that had to wait.
+    """
+
+    __slots__ = ("awaited", "empty_at")
+
+    def __init__(self) -> None:
+        self.empty_at = self.awaited = -math.inf
+
+
 class Bucket:
     """The permits of a limit in one place: the arithmetic of GCRA, the generic cell rate algorithm.
 
@@ -243,18 +259,17 @@ class Bucket:
     (0.0, 0.1)
     """
 
-    # _empty_at, one number, is the whole state: when there was, or will be, no permit left. Since then one has come
-    # each `interval`, and never more than `saved` are kept. A call that costs more begins when all are there, and
-    # leaves a debt. Any `t` seconds have at most t / interval + saved permits, or one call's cost in place of `saved`.
+    # line.empty_at, one number, is the whole state. Since then a permit has come each `interval`, and never more than
+    # `saved` are kept. A call that costs more begins when all are there, and leaves a debt. Any `t` seconds have at
+    # most t / interval + saved permits, or one call's cost in place of `saved`.
     #
     # A call that waits is woken late. Permits that come between the time it waits for and its wake-up are kept beside
     # `saved`: these are the 2% that any second may have more.
 
-    def __init__(self, limit: RateLimit) -> None:
+    def __init__(self, limit: RateLimit, line: Line | None = None) -> None:
         self.interval, self._saved = limit.interval, limit.saved
         self._leeway = min(TIMER_DELAY, LATE_USE * limit.period)
-        self._empty_at = -math.inf
-        self._awaited = -math.inf
+        self._line = line or Line()
 
     def due(self, cost: float, now: float) -> float:
         if not cost:
@@ -262,17 +277,17 @@ class Bucket:
         due = self._clamped(now) + min(cost, self._saved) * self.interval
         if due <= now + ROUNDING:
             return now
-        self._awaited = due
+        self._line.awaited = due
         return due
 
     def use(self, cost: float, now: float) -> None:
-        self._empty_at = self._clamped(now) + cost * self.interval
+        self._line.empty_at = self._clamped(now) + cost * self.interval
 
     def _clamped(self, now: float) -> float:
-        full = now
-        if self._awaited <= now <= self._awaited + 2 * self._leeway:
-            full = max(self._awaited, now - self._leeway)
-        return max(self._empty_at, full - self._saved * self.interval)
+        full, awaited = now, self._line.awaited
+        if awaited <= now <= awaited + 2 * self._leeway:
+            full = max(awaited, now - self._leeway)
+        return max(self._line.empty_at, full - self._saved * self.interval)
 
 
 class LeasedPermits:
