@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from asyncudf import AsyncUDFError
 from asyncudf._arrow import columns
 from asyncudf._arrow.rows import reader, rows_of, values_of
+from asyncudf._arrow.sizes import size_as_objects
 
 UTC = datetime.UTC
 EXTREMES = [datetime.datetime.min, datetime.datetime.max, datetime.datetime(1969, 12, 31, 23, 59, 59, 999999)]
@@ -115,6 +116,16 @@ def test_values_are_as_pyarrow_makes_them_one_by_one(data: st.DataObject) -> Non
 def test_chunks_of_timestamps_are_read_in_any_zone() -> None:
     chunk = pa.array([0, None], pa.timestamp("us", "Asia/Kathmandu"))
     assert values_of(pa.chunked_array([chunk, chunk])) == [datetime.datetime(1970, 1, 1, tzinfo=UTC), None] * 2
+
+
+def test_no_offset_is_read_of_lists_without_rows() -> None:
+    """Arrow takes an empty column that has none; what is in memory in their place ends the process."""
+    offsets = pa.py_buffer(struct.pack("2i", 0, 2**31 - 1)).slice(4, 0)
+    inner = pa.Array.from_buffers(pa.list_(pa.date32()), 0, [None, offsets], children=[pa.array([], pa.date32())])
+    column = pa.ListArray.from_arrays(pa.array([0, 0], pa.int32()), inner)
+    assert values_of(inner) == []
+    assert values_of(column) == [[]]
+    assert size_as_objects(column) == size_as_objects(pa.array([[]], column.type))
 
 
 def test_what_is_below_a_null_is_not_seen() -> None:

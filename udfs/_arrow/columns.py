@@ -31,6 +31,8 @@ def python_values(column: pa.Array) -> list[Any]:
         ValueError, OverflowError: a moment is not in the years 1 to 9999.
     """
     arrow_type = column.type
+    if not len(column):  # then a list may have no offsets, of which `flatten` reads one
+        return []
     if _MAKES_NO_SCALARS and _is_simple(arrow_type):
         return column.to_pylist()  # type: ignore[no-any-return]
     if pa.types.is_struct(arrow_type) and arrow_type.num_fields:

@@ -79,6 +79,8 @@ def estimated_size(value: Any) -> int:
 def size_as_objects(column: pa.Array) -> int:
     """An estimate of the bytes of a column's values when they have become a list of Python objects."""
     count, arrow_type = len(column), column.type
+    if not count:  # then a list may have no offsets, of which `flatten` reads one
+        return 0
     if (fixed := fixed_size(arrow_type)) is not None:
         return (ITEM_BYTES + fixed) * count
     if pa.types.is_struct(arrow_type):
