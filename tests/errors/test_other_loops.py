@@ -484,3 +484,16 @@ def test_is_retryable_says_no() -> None:
 
     run_rows(call, [1], returnType="int")
     assert found == [False]
+
+
+def test_a_library_that_would_change_uvloop_is_told_of_once_and_not_for_each_row() -> None:
+    """With on_error="null" all rows were NULL."""
+    calls = []
+
+    async def call(x: int) -> int:
+        calls.append(x)
+        raise ValueError("Can't patch loop of type <class 'uvloop.Loop'>")  # nest_asyncio.apply() on uvloop
+
+    with pytest.raises(FatalError, match="give the function loop='asyncio'"):
+        run_rows(call, range(9), on_error="null", retry=RETRY)
+    assert calls == [0]

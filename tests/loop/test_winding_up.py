@@ -252,3 +252,13 @@ def test_a_call_waits_for_another_thread_where_its_own_cannot_be_started(none_of
 def test_a_watch_that_cannot_be_started_fails_nothing(none_of: set[str]) -> None:
     none_of.add("asyncudf-watch")
     assert results(start(square), 3) == [9]
+
+
+def test_where_calls_run_on_uvloop_the_class_of_their_loop_is_uvloops() -> None:
+    """A library that looks for uvloop in order to leave it alone saw a class of asyncudf, and changed the loop."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def looks(x: int) -> str:
+        return repr(type(asyncio.get_running_loop()))
+
+    assert results(start(looks, loop="uvloop"), 1) == [repr(uvloop.Loop)]

@@ -20,6 +20,7 @@ from asyncudf import (
     ResultStore,
     WatermarkStrategy,
     async_pandas_udf,
+    async_sink,
     ordered_wait,
     unordered_wait,
 )
@@ -460,6 +461,22 @@ def test_a_column_that_pyarrow_cannot_read_is_refused_though_nobody_reads_it(spa
     assert df.select(total("id").alias("n")).count() == 2  # a column reads its own arguments only
     with pytest.raises(Exception, match=r"weather.* year-month intervals, which pyarrow|weather.* interval of months"):
         df.select(weather("span")).collect()
+
+
+def test_a_column_of_calendar_intervals_is_refused_but_as_an_argument_of_a_column(spark, no_job):
+    """Spark's own error spoke of mapInPandas, and of a table function of an internal method."""
+    df = spark.range(2).select("id", sf.expr("struct(make_interval(1) AS i)").alias("every"))
+    df.createOrReplaceTempView("with_intervals")
+    total.with_options(output_mode="unordered").register(spark, "total_with_intervals")
+    refused = r"column 'every' is struct<i:interval>, which Spark sends only to columns.*cast it to a string"
+    for plan in (
+        lambda: ordered_wait(df, total, "id"),
+        lambda: async_sink(df, total, "id"),
+        lambda: AsyncStream(df),
+        lambda: spark.sql("SELECT * FROM total_with_intervals(TABLE(with_intervals), 'id')"),
+    ):
+        with no_job, pytest.raises(Exception, match=refused):
+            plan()
 
 
 def test_a_table_with_a_name_given_twice_in_a_struct_is_refused_though_nobody_reads_it(spark, no_job):

@@ -21,7 +21,7 @@ from typing import Any
 
 from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError, ResultError
 from .._errors.http import Refusal
-from .._errors.task_faults import TaskFault
+from .._errors.task_faults import OF_LOOPS
 from .._errors.traces import forget_frames
 from .._functions.async_function import Results
 from .._functions.side_outputs import SideRecord
@@ -591,7 +591,7 @@ class Calls:
         """Seconds until the next attempt; None if no attempt follows."""
         retry = self._options.retry
         if retry is None or (
-            not retry.checks_results if failure is None else failure.is_fatal or failure.fault is TaskFault.LOOP
+            not retry.checks_results if failure is None else failure.is_fatal or failure.fault in OF_LOOPS
         ):
             return None
         now, number = self.clock(), call.counted_attempts
