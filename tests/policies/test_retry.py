@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -75,7 +74,7 @@ HEADERS = {
 
 
 def delay(strategy: RetryStrategy, error: Exception) -> float | None:
-    return strategy.next_delay(EndedAttempt(1, 0.0, 0.0, error, None, retry_after(error)), random.Random(1))
+    return strategy.next_delay(EndedAttempt(1, 0.0, 0.0, error, None, retry_after(error)), 0.5)
 
 
 @pytest.mark.parametrize("kind", STRATEGIES)
@@ -96,7 +95,7 @@ def test_how_long_it_is_heeded_can_be_said(kind: str) -> None:
 def test_a_result_may_ask_to_wait_too() -> None:
     answer = BusyError("7200")  # a response that was returned
     strategy = FIXED_DELAY(3, 2.0, retry_if_result=lambda result: True, max_retry_after=60)
-    assert strategy.next_delay(EndedAttempt(1, 0.0, 0.0, None, answer), random.Random(1)) == 60.0
+    assert strategy.next_delay(EndedAttempt(1, 0.0, 0.0, None, answer), 0.5) == 60.0
 
 
 def test_the_deadline_ends_a_row_whose_server_asks_for_more() -> None:

@@ -438,7 +438,7 @@ class Calls:
             return
         if failure is not None:
             self.counts.failure(failure)
-        delay, outcomes = self._delay_of(call, results, outcomes, failure, now, self._rng)
+        delay, outcomes = self._delay_of(call, results, outcomes, failure, now, self._rng.random())
         if delay is not None:
             self._back_off(call.parts, delay)
         elif type(call) is Batch and outcomes[0] is failure and len(call.rows) > 1 and self._may_split(failure):
@@ -477,7 +477,7 @@ class Calls:
         if good:
             done = JointAttempt([call.rows[number] for number in good])
             self._decide(done, [results[number] for number in good], [outcomes[number] for number in good], None, now)  # type: ignore[index]
-        drawn = _Drawn(self._rng.random())  # rows of equal delays come back together, and are called together
+        draw = self._rng.random()  # one for all: rows of equal delays come back together, and are called together
         later: dict[float, list[Call]] = {}
         to_split: list[Row] = []
         for number in bad:
@@ -486,7 +486,7 @@ class Calls:
             if failure is None:
                 self.counts.failure(outcome)
             result = None if results is None else [results[number]]
-            delay, (stands,) = self._delay_of(row, result, [outcome], outcome, now, drawn)
+            delay, (stands,) = self._delay_of(row, result, [outcome], outcome, now, draw)
             if delay is not None:
                 later.setdefault(delay, []).append(row)
             elif stands is failure and len(bad) > 1 and self._may_split(failure):
@@ -537,7 +537,7 @@ class Calls:
         outcomes: Sequence[Outcome],
         failure: Failure | None,
         now: float,
-        rng: random.Random,
+        draw: float,
     ) -> tuple[float | None, Sequence[Outcome]]:
         """Seconds until the next attempt of a call, None if none follows; and the outcomes that stand then."""
         if failure is not None:
@@ -548,7 +548,7 @@ class Calls:
                     self._note_last(call, failure, results)
                 return wait, outcomes
         try:
-            delay = self._next_delay(call, failure, results, rng)
+            delay = self._next_delay(call, failure, results, draw)
         except BaseException as own:  # a predicate of the retry strategy failed
             return None, [Failure(own)] * len(call.rows)
         if delay is not None:
@@ -586,7 +586,7 @@ class Calls:
         return refusal.seconds
 
     def _next_delay(
-        self, call: Call, failure: Failure | None, results: Sequence[Results] | None, rng: random.Random
+        self, call: Call, failure: Failure | None, results: Sequence[Results] | None, draw: float
     ) -> float | None:
         """Seconds until the next attempt; None if no attempt follows."""
         retry = self._options.retry
@@ -598,7 +598,7 @@ class Calls:
         result = None if results is None else self._invoker.seen_by_retry(results)
         error, asked = (None, None) if failure is None else (failure.error, failure.answer.wait)
         attempt = EndedAttempt(number, now - call.started, call.trouble.waited, error, result, asked)
-        delay = retry.next_delay(attempt, rng)
+        delay = retry.next_delay(attempt, draw)
         if delay is not None and not _is_too_late(call, now + delay):
             return delay
         # An attempt that could not begin before the deadline is not waited for.
@@ -858,14 +858,3 @@ class Calls:
 def _is_too_late(call: Call, when: float) -> bool:
     """Whether the deadline of a call comes before an attempt that begins then."""
     return (deadline := call.earliest_deadline()) is not None and when >= deadline
-
-
-class _Drawn(random.Random):
-    """Gives the same number each time."""
-
-    def __init__(self, number: float) -> None:
-        super().__init__()
-        self._number = number
-
-    def random(self) -> float:
-        return self._number

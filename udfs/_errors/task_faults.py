@@ -45,9 +45,10 @@ OF_LOOPS = (TaskFault.LOOP, TaskFault.PATCH)  # another attempt ends like the fi
 
 def fault_of(error: BaseException) -> TaskFault | None:
     """The fault in an error, or in one that a client has wrapped (see `replaced`); None if it may be the row's."""
-    related = (error,) if is_raised_alone(error) else replaced(error)
     # Most errors cost no further look than that at their types.
-    found = {_fault_in(one) for one in related if _is_suspect(type(one))}  # type: ignore[arg-type]
+    if is_raised_alone(error):
+        return _fault_in(error) if _is_suspect(type(error)) else None  # type: ignore[arg-type]
+    found = {_fault_in(one) for one in replaced(error) if _is_suspect(type(one))}  # type: ignore[arg-type]
     return next((fault for fault in TaskFault if fault in found), None)
 
 
