@@ -100,7 +100,7 @@ def test_every_probe_may_fail(monkeypatch):
 @posix_only
 @pytest.mark.parametrize(
     ("python", "capacity", "status"),
-    [("/no/such/python", 1, "skip"), (sys.executable, 1, "ok"), (sys.executable, 10**8, "ok")],
+    [("/no/such/python", 1, "skip"), (sys.executable, 10**8, "ok")],
 )
 def test_the_job_is_not_started_where_it_would_fail_again(monkeypatch, tmp_path, program, python, capacity, status):
     """With a bad PYSPARK_PYTHON it took half a minute to say so a second time. It needs few files."""
@@ -166,9 +166,6 @@ SETTINGS = 'echo "    java.specification.version = %s" >&2'
         (SETTINGS % "1.8", Java(8)),
         (f'[ "$1" = --add-modules=jdk.incubator.vector ] && exit 1\n{SETTINGS % 21}', Java(21, has_vectors=False)),
         ("echo 'Unable to locate\na Java Runtime.' >&2; exit 1", Java(problem="Unable to locate a Java Runtime.")),
-        ("exit 3", Java(problem="it ends with status 3")),
-        ("exit 0", Java(problem="it prints no version")),
-        ("echo Hello", Java(problem="it prints no version, but: Hello")),
     ],
 )
 def test_a_java_is_started(program, script, java):
@@ -177,12 +174,22 @@ def test_a_java_is_started(program, script, java):
 
 
 @posix_only
-def test_a_java_for_another_machine(tmp_path):
-    """It is there, and cannot be run."""
-    path = tmp_path / "java"
-    path.write_bytes(b"\x7fELF of another machine")
-    path.chmod(0o755)
-    assert "Exec format error" in start_java(str(path)).problem
+@pytest.mark.parametrize("start", [start_java, start_python])
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("exit 0", "it prints no version"),
+        ("exit 4", "it ends with status 4"),
+        ("""echo '{"version": 3}'""", """it prints no version, but: {"version": 3}"""),
+        ("echo no version >&2; exit 1", "no version"),
+    ],
+)
+def test_a_program_that_is_none(program, tmp_path, start, script, problem):
+    """What it says is told; also of one that is for another machine, or is not there."""
+    assert start(program("program", script)).problem == problem
+    (tmp_path / "program").write_bytes(b"\x7fELF of another machine")
+    assert "Exec format error" in start(str(tmp_path / "program")).problem
+    assert start("/no/such/program").problem == "there is no such program"
 
 
 @posix_only
@@ -200,22 +207,6 @@ def test_where_a_java_is_looked_for(program, tmp_path):
 def test_the_own_python_is_started():
     """It has its version, and imports asyncudf."""
     assert start_python(sys.executable) == Python(OWN_VERSION)
-
-
-@posix_only
-@pytest.mark.parametrize(
-    ("script", "problem"),
-    [
-        ("echo 3.11", "it prints no version, but: 3.11"),
-        ("exit 0", "it prints no version"),
-        ("exit 4", "it ends with status 4"),
-        ("""echo '{"version": 3}'""", """it prints no version, but: {"version": 3}"""),
-        ("echo no version >&2; exit 1", "no version"),
-    ],
-)
-def test_a_program_that_is_no_python(program, script, problem):
-    """What it says is told."""
-    assert start_python(program("python3", script)).problem == problem
 
 
 @posix_only
@@ -243,11 +234,6 @@ def test_a_program_is_over_when_it_ends_though_its_children_keep_its_output_open
     job = run_job(os.environ, [program("job", f"cat {gate} &\necho '{{\"rows\": [1]}}'")])
     assert (job.rows, job.error) == ([1], "")
     gate.write_text("the child may end")
-
-
-def test_a_python_that_is_not_there():
-    """As after a virtual environment was deleted."""
-    assert start_python("/no/such/python").problem == "there is no such program"
 
 
 def test_a_python_without_asyncudf(tmp_path, monkeypatch):
@@ -330,7 +316,7 @@ def test_the_words_of_a_job():
     assert job.output == "no http://***@host/\n"
 
 
-@pytest.mark.parametrize("package", ["pyspark", "pandas", "pyarrow", "tenacity", "aiohttp"])
+@pytest.mark.parametrize("package", ["pyspark", "pyarrow", "aiohttp"])
 def test_it_works_where_asyncudf_cannot_be_imported(package, tmp_path):
     """That is when it is needed most."""
     (tmp_path / package).mkdir()
