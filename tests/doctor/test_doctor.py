@@ -189,7 +189,7 @@ def test_a_program_that_is_none(program, tmp_path, start, script, problem):
     assert start(program("program", script)).problem == problem
     (tmp_path / "program").write_bytes(b"\x7fELF of another machine")
     assert "Exec format error" in start(str(tmp_path / "program")).problem
-    assert start("/no/such/program").problem == "there is no such program"
+    assert start_python("/no/such/program").problem == "there is no such program"
 
 
 @posix_only
