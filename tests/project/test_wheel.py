@@ -180,19 +180,6 @@ names = ["asyncudf", *(info.name for info in pkgutil.walk_packages(asyncudf.__pa
 print(json.dumps({name: importlib.import_module(name).__file__ for name in names}))
 """
 
-RUN_ROWS = """
-import asyncio, json
-from asyncudf import async_pandas_udf
-from asyncudf.testing import run_rows
-
-@async_pandas_udf("string")
-async def shout(word: str) -> str:
-    await asyncio.sleep(len(word))
-    return word.upper()
-
-print(json.dumps([run_rows(shout, ["long", "one"]), run_rows(shout, ["long", "one"], output_mode="unordered")]))
-"""
-
 # What is defined in a program travels by value. Of `func` it is the object that Spark sends to its workers.
 WRITE = """
 import sys
@@ -290,9 +277,6 @@ class TestElsewhere:
         assert found.keys() == {name.removesuffix("/__init__").replace("/", ".") for name in files}
         for name, file in found.items():
             assert is_within(file, elsewhere), f"{name} is that of {file}"
-
-    def test_a_function_runs(self, elsewhere: Path, tmp_path: Path) -> None:
-        assert json.loads(run_program(elsewhere, RUN_ROWS, tmp_path)) == [["LONG", "ONE"], ["ONE", "LONG"]]
 
     def test_a_function_of_an_earlier_process_runs(self, elsewhere: Path, tmp_path: Path) -> None:
         """Made there, and made here: driver and workers need not have got the library in the same way."""
