@@ -134,7 +134,6 @@ def test_what_spark_is_told_of_the_function_is_of_pandas() -> None:
 
 @pytest.mark.parametrize("inside", [spark.DayTimeIntervalType(0, 0), VectorUDT()], ids=str)
 def test_types_that_spark_takes_back_as_others_are_refused_in_a_column(inside: spark.DataType) -> None:
-    """Spark names an internal assertion, and that when the query runs."""
     for returns in (inside, spark.ArrayType(spark.StructType().add("x", inside))):
         declared = async_pandas_udf(same, returns)
         with pytest.raises(FunctionError, match=f"same gives {inside.simpleString()}, which .* from version 4.1 on"):
@@ -147,7 +146,6 @@ def test_types_that_spark_takes_back_as_others_are_refused_in_a_column(inside: s
 def test_a_time_of_less_than_microseconds_is_refused_in_a_column(
     is_older: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No Spark takes it back."""
     monkeypatch.setattr(_compat, "arrow_udf", None if is_older else object())
     for returns in (spark.TimeType(0), spark.StructType().add("x", spark.ArrayType(spark.TimeType(3)))):
         with pytest.raises(

@@ -164,21 +164,18 @@ class TestOneList:
     """The fields of `Options` are the options: whatever else lists them has the same names."""
 
     def test_the_typed_dicts_have_the_fields(self) -> None:
-        """Of those who say the order by their own name, all others."""
         assert FunctionOptions.__optional_keys__ == FIELDS.keys()
         assert CallOptions.__optional_keys__ == FIELDS.keys() - {"output_mode"}
         assert not FunctionOptions.__required_keys__
 
     @options
     def test_a_default_passes_its_own_check(self, name: str) -> None:
-        """Each field has one, in its metadata; it takes what it gives."""
         field = FIELDS[name]
         assert field.metadata["check"](field.default, name) == field.default
 
     @options
     @pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), "", b"5", [None], {}, object()], ids=type)
     def test_no_value_is_another_error(self, name: str, value: Any) -> None:
-        """An int with hundreds of digits is no float, for one."""
         with contextlib.suppress(OptionError):
             FIELDS[name].metadata["check"](value, name)
 
@@ -208,7 +205,6 @@ class TestEntryPoints:
     """Each takes all options, and refuses the same mistakes with the same words."""
 
     def test_no_other_takes_options(self) -> None:
-        """A new one is to be added above."""
         public = [getattr(package, name) for package in (asyncudf, asyncudf.testing) for name in package.__all__]
         functions = [one for one in public if inspect.isfunction(one) and one is not async_pandas_udf]
         classes = [one for one in public if inspect.isclass(one)]

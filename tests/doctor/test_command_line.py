@@ -33,7 +33,6 @@ def test_the_exit_status_is_for_ci(monkeypatch, capsys, status, expected):
 
 
 def test_the_command_line_reaches_the_checks(monkeypatch):
-    """Capacity, and whether Spark is started."""
     seen = []
     monkeypatch.setattr("asyncudf.__main__.examine", lambda examination: seen.append(examination) or iter(()))
     main(["doctor", "--capacity", "7", "--no-job"])
@@ -43,9 +42,12 @@ def test_the_command_line_reaches_the_checks(monkeypatch):
 
 
 def test_without_a_command_there_is_help(capsys):
-    """Who does not know what to say is told."""
     assert main([]) == 0
     assert "doctor" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"asyncudf {version_of('asyncudf')}\n"
 
 
 @pytest.mark.parametrize(
@@ -56,21 +58,12 @@ def test_without_a_command_there_is_help(capsys):
     ],
 )
 def test_a_bad_number_is_named(capsys, value, told):
-    """Before anything is looked at."""
     with pytest.raises(SystemExit) as ended:
         main(["doctor", f"--capacity={value}"])
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert told in said
     assert len(said) < 500
-
-
-def test_the_version_is_told(capsys):
-    """For a report of a mistake."""
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"asyncudf {version_of('asyncudf')}\n"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a full disk, as Linux has it")

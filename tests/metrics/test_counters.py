@@ -164,8 +164,6 @@ def test_rows_and_attempts_that_take_too_long() -> None:
 
 
 def test_micro_batches_are_calls_of_many_rows() -> None:
-    """A vectorized call is one call, with all its rows and results."""
-
     async def vectorized(xs: pd.Series) -> pd.Series:
         await asyncio.sleep(0.1)
         return xs
@@ -197,7 +195,6 @@ def test_results_are_counted_and_not_rows_where_a_row_may_have_none_or_many() ->
 
 
 def test_each_call_of_a_task_that_fails_counts_once() -> None:
-    """Also where the others clean up for longer than their deadline."""
     begun = 0
 
     async def one_fails(x: int) -> int:

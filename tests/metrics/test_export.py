@@ -147,7 +147,6 @@ class TestLatencies:
             assert abs(told[30] / point.count - 0.01) < 0.002
 
     def test_long_calls_that_are_rare_are_not_left_out_of_a_sample(self, sdk: InMemoryMetricReader) -> None:
-        """Of each of many lengths there is less than one in the sample."""
         one = exporter()
         totals = FunctionMetrics(tasks=1)
         totals.latency.add([0.001 * 1.03**number for number in range(200)] * 100)
@@ -158,7 +157,6 @@ class TestLatencies:
 
     @given(st.lists(st.lists(st.floats(1e-6, 100), max_size=30), max_size=5))
     def test_few_are_all_recorded_however_they_come(self, parts: list[list[float]]) -> None:
-        """Nothing is rounded away between two exports, nor comes twice."""
         reader, totals, one = InMemoryMetricReader(), FunctionMetrics(tasks=1), exporter()
         provider = MeterProvider([reader], shutdown_on_exit=False)
         with pytest.MonkeyPatch.context() as patch:
@@ -173,7 +171,6 @@ class TestLatencies:
 
 class TestWithoutAnSDK:
     def test_nothing_is_imported(self) -> None:
-        """In a process where nobody uses OpenTelemetry."""
         program = (
             "import sys; import asyncudf\n"
             "from asyncudf._metrics.export import Exporter\n"
@@ -185,7 +182,6 @@ class TestWithoutAnSDK:
 
     @pytest.mark.parametrize("provider", ["as it is", "none"])
     def test_the_api_alone_gets_nothing(self, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Nobody has set a provider, or one that does nothing."""
         given = metrics.get_meter_provider() if provider == "as it is" else metrics.NoOpMeterProvider()
         monkeypatch.setattr(type(given), "get_meter", lambda *_: pytest.fail("asked for a meter"))
         monkeypatch.setattr(metrics, "get_meter_provider", lambda: given)

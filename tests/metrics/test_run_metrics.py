@@ -117,7 +117,6 @@ def test_neither_order_nor_repetition_matters(told: list[tuple[int, str]], rng: 
 
 
 def test_a_task_that_runs_is_counted_as_far_as_it_is() -> None:
-    """Each message replaces the one before, until the last."""
     run = run_of(message(1, "running", rows=3), message(1, "running", rows=5), message(2, "running", rows=1))
     assert run.is_running
     (found,) = run.to_plain()
@@ -258,7 +257,6 @@ def test_a_partition_whose_last_attempts_failed_is_given_up_whoever_had_done_it_
 
 
 def test_a_look_changes_nothing() -> None:
-    """Those that run are added to a copy, of every field."""
     run = run_of(message(1), message(2, "failed"))
     before = rounded(run)
     run.add(attempt(3, "running", 0, stage=2))

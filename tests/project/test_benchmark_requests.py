@@ -65,7 +65,6 @@ def test_a_client_trusts_the_certificate_of_the_server_and_no_other(tmp_path: Pa
 def test_the_java_program_makes_a_request_of_each_row_each_time_that_it_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a run of the benchmarks starts it."""
     monkeypatch.setenv("JAVA_HOME", str(JDK))
     workload = Workload([0.002] * ROWS, capacity=CAPACITY)
     with http_server(0.05) as url, contextlib.closing(Program("jvm", Workload(**vars(workload) | {"url": url}))) as jvm:

@@ -48,7 +48,6 @@ def test_every_case_is_listed_with_its_minutes_and_all_take_an_hour(capsys: pyte
 
 
 def test_a_case_measures_and_writes_its_figures(tmp_path: Path) -> None:
-    """As a user starts it, in a process of its own."""
     found = tmp_path / "found.json"
     command = ["-m", "benchmarks", "--only", "P23", "--scale", "0.01", "--rounds", "1", "--json", str(found)]
     ran = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=_results.ROOT)

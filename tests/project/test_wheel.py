@@ -153,7 +153,6 @@ class TestDistribution:
         assert programs == {".ci/run", ".ci/as_user", *(f"scripts/{name}" for name in names)}
 
     def test_links_of_the_readme_lead_to_the_repository(self, built: Distribution) -> None:
-        """PyPI shows the README without the files that it links to."""
         with zipfile.ZipFile(built.wheel) as archive:
             (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
             shown = archive.read(name).decode()
@@ -269,8 +268,6 @@ def test_a_function_pickled_in_one_process_runs_in_another(tmp_path: Path) -> No
 
 @pytest.mark.services
 class TestElsewhere:
-    """The wheel in an environment of its own."""
-
     def test_every_module_can_be_imported(self, elsewhere: Path, tmp_path: Path) -> None:
         found = json.loads(run_program(elsewhere, IMPORT_ALL, tmp_path))
         files = [name.removesuffix(".py") for name in SOURCES.values() if name.endswith(".py")]

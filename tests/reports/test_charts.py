@@ -47,8 +47,6 @@ def steps_of(path: str) -> list[tuple[float, float]]:
 
 
 class TestHistogram:
-    """The bars of latencies."""
-
     @given(latencies)
     def test_every_call_is_in_a_bar(self, seconds: list[float]) -> None:
         """Bars, quantiles and ticks are in their places: none on another, none outside, each where its calls are."""
@@ -69,7 +67,6 @@ class TestHistogram:
 
     @pytest.mark.parametrize("factor", [1e-4, 1, 60])
     def test_calls_that_are_equal_are_one_slim_bar(self, factor: float) -> None:
-        """In the middle, of a chart that spans a factor of two."""
         chart = histogram_of(figures_of([factor] * 7), QUANTILES)
         assert chart is not None
         (bar,) = chart.bars
@@ -80,11 +77,8 @@ class TestHistogram:
 
 
 class TestSegments:
-    """The parts of a bar."""
-
     @given(st.dictionaries(st.sampled_from("abcdefghi"), st.floats(min_value=0, max_value=1e6)))
     def test_they_fill_the_bar(self, parts: dict[str, float]) -> None:
-        """Each begins where the one before ends."""
         whole = sum(parts.values())
         segments = segments_of(parts, whole)
         assert [segment.name for segment in segments] == [name for name, part in parts.items() if part > 0]
@@ -120,7 +114,6 @@ class TestCurves:
         assert areas[1] * 64 == pytest.approx(mean, abs=0.1)
 
     def test_tasks_have_one_scale(self) -> None:
-        """A task half as long ends in the middle."""
         chart = curves_of([[[4.0, 40, 2, 0]], [[2.0, 10, 1, 0]]], None)
         assert (chart.seconds, chart.rate, chart.in_flight) == (4.0, 10.0, 2.0)
         assert steps_of(chart.rates[0])[-1] == (100, 100)

@@ -97,7 +97,6 @@ class TestTerminal:
         assert lines_of(snapshot(), width=60)[0] == "weather  62%  124,000 of ~200,000 rows  0:38 left"
 
     def test_functions_stand_in_columns(self) -> None:
-        """A name of two letters that are two columns wide counts as four."""
         slow = figures(function="天気", rows=900, errors={}, retries=0)
         first, _, second, *_ = lines_of(snapshot(figures(), slow))
         assert [first.index(part) for part in ("━", "%", " rows ", "rows/s")] == [
@@ -320,7 +319,6 @@ class TestNeverFails:
             progress_display(Failing(0, KeyboardInterrupt)).show(snapshot())
 
     def test_the_end_is_what_is_shown_last(self) -> None:
-        """A thread may be in the middle of a picture when the run ends."""
         stream = io.StringIO()
         display = progress_display(stream)
         write, others = stream.write, list[threading.Thread]()

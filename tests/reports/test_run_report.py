@@ -50,8 +50,6 @@ def style_of(page: Element) -> str:
 
 
 class TestFigures:
-    """Nothing is shown that the metrics do not say."""
-
     def test_each_is_that_of_the_metrics(self, sample: tuple[Any, Element]) -> None:
         """To the last digit in the page, and as short as people like it to the eye."""
         metrics, page = sample
@@ -112,7 +110,6 @@ def test_bars_are_as_long_as_the_time_in_each_state(sample: tuple[Any, Element])
 
 
 def test_the_histogram_has_every_call(sample: tuple[Any, Element]) -> None:
-    """However its bars are cut, none of the calls is lost."""
     metrics, page = sample
     counts = [
         sum(int(bar.attributes["data-calls"] or 0) for bar in figure.all("rect"))
@@ -134,8 +131,6 @@ def test_of_many_tasks_the_longest_twelve_are_drawn(runs: dict[str, dict[str, An
 
 
 class TestPage:
-    """It is sound HTML that all can read, and asks nothing of a network."""
-
     def test_it_is_well_formed(self, sample: tuple[Any, Element]) -> None:
         """Each element is closed, each id is there once, and each link inside leads somewhere."""
         _, page = sample
@@ -159,7 +154,6 @@ class TestPage:
         assert all(header.attributes.get("scope") in ("col", "row") for header in page.all("th"))
 
     def test_it_needs_nothing_else(self, sample: tuple[Any, Element]) -> None:
-        """No script, no font, no picture, no style from elsewhere."""
         _, page = sample
         tags = {element.tag for element in page.all()}
         assert not tags & {"script", "img", "iframe", "object", "embed", "image", "use"}
@@ -171,10 +165,7 @@ class TestPage:
 
 
 class TestTexts:
-    """What users' code says is text, whatever it looks like."""
-
     def test_markup_is_shown_and_not_obeyed(self, tmp_path: Path) -> None:
-        """In names, options, hosts, messages and the verdict."""
         metrics = strange_run()
         page = page_of(metrics, tmp_path)
         function = metrics["functions"][0]
@@ -186,7 +177,6 @@ class TestTexts:
         assert not [bold for bold in page.all("b") if not bold.text.endswith(" ms")]  # a quantile's, and none of a name
 
     def test_options_in_a_verdict_look_like_code(self, tmp_path: Path) -> None:
-        """To be copied; and what is around them is still text."""
         metrics = plain_run(1, 20)
         metrics["functions"][0]["verdict"]["text"] = 'capacity=40, or output_mode="<b>un</b>ordered" & timeout=1.5.'
         (verdict,) = page_of(metrics, tmp_path).all("div", class_="verdict")
@@ -258,8 +248,6 @@ class TestCases:
         assert "0.ideal" not in figures_in(page, "derived")
 
     def test_a_capacity_beyond_the_rows_has_an_ideal_that_could_be(self, tmp_path: Path) -> None:
-        """The page says how many slots it is of."""
-
         @async_pandas_udf("int", capacity=100_000)
         async def few(x: int) -> int:
             await asyncio.sleep(0.05)
@@ -273,7 +261,6 @@ class TestCases:
         )
 
     def test_no_bar_is_wider_than_its_place(self, tmp_path: Path) -> None:
-        """Figures may contradict each other: more achieved than the ideal."""
         metrics = plain_run(1, 20)
         metrics["functions"][0]["in_flight"]["mean"] *= 30
         bars = [bar for svg in page_of(metrics, tmp_path).all("svg", class_="meter") for bar in svg.all("rect")]
@@ -299,7 +286,6 @@ class TestCases:
 
 
 def test_without_jinja2_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no file is begun."""
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(OptionError, match=re.escape('a report needs Jinja2: pip install "asyncudf[report]"')):
         run_report(plain_run(1, 20), tmp_path / "run.html")

@@ -97,14 +97,12 @@ def test_calls_that_still_run_are_not_taken_for_idle_slots() -> None:
 
 
 def test_a_running_task_that_winds_down_is_not_opening_resources() -> None:
-    """Its last call is in no latency yet."""
     running = task(30.0, longest=0.1, status="running", winding_down=28.0)
     text = verdict(figures(winding_down=28.0, calls_busy=2.0, tasks={"running": 1}, per_task=[running])).text
     assert "opened" not in text
 
 
 def test_an_attempt_timeout_that_is_shorter_already_is_not_advised() -> None:
-    """The change is one that changes something."""
     slow = figures(winding_down=4.9, calls_busy=2.5, latency=ONE_SLOW, options={"attempt_timeout": 0.1})
     assert "attempt_timeout=" not in verdict(slow).text
 
@@ -202,7 +200,6 @@ anything = st.fixed_dictionaries(
 
 @given(anything)
 def test_any_figures_have_a_verdict(function: dict[str, Any]) -> None:
-    """However odd or incomplete they are; the share is the account's."""
     found = verdict(function)
     account, total = function["time"], sum(function["time"].values())
     if total:

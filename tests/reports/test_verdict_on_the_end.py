@@ -83,7 +83,6 @@ def test_a_partition_that_another_attempt_has_done_has_ended_nothing() -> None:
 
 
 def test_the_page_says_what_the_verdict_says() -> None:
-    """Word for word, but for line breaks."""
     quoted = " ".join(line.removeprefix("> ") for line in PAGE.splitlines())
     function, options, _ = ENDS["max_failures"]
     assert verdict(run_that_ends(function, range(3000), capacity=20, **options)).text in quoted

@@ -285,7 +285,6 @@ def options_in(text: str) -> set[str]:
 
 @pytest.mark.parametrize("case", VERDICTS)
 def test_the_verdict_tells_the_cause_the_figures_and_the_change(case: str) -> None:
-    """It tells no other figure and names no other option either."""
     function, state, told = VERDICTS[case]
     facts = told.split(" | ")
     found = verdict(function)
@@ -390,7 +389,6 @@ def test_no_advice_is_what_is_set_already(advice: str) -> None:
 
 @pytest.mark.parametrize("option", NUMBERED)
 def test_no_advice_is_the_number_that_is_set_already(option: str) -> None:
-    """It is a larger or a smaller one then."""
     advised = [(function, re.search(rf"\b{option}=([\d_.]*\d)", verdict(function).text)) for function in TOLD.values()]
     assert any(found for _, found in advised)
     for function, found in advised:

@@ -641,7 +641,6 @@ def test_twice_the_capacity_saves_nothing_where_rows_come_just_in_time() -> None
 def test_no_change_of_any_job_saves_more_than_promised_at_most(
     seed: int, usual: float, longest: float, slow: float, capacity: int, queue: int | None, every: float, rate: Any
 ) -> None:
-    """Whatever is advised: it is done, and the time compared."""
     rng = random.Random(seed)
     latencies = [longest if rng.random() < slow else usual * rng.uniform(0.5, 1.5) for _ in range(400)]
     options: dict[str, Any] = {"capacity": capacity, "queue_size": queue and queue * capacity, "every": every}
@@ -740,15 +739,12 @@ ON_THE_PAGE = (
 
 
 def test_the_page_says_what_the_verdicts_say() -> None:
-    """Word for word, but for line breaks."""
     quotes = re.findall(r"(?:^> .*\n)+", (DOCS / "slow.md").read_text(), re.MULTILINE)
     told = {verdict(JOBS[name].run(**JOBS[name].options)).text for name in ON_THE_PAGE}
     assert {" ".join(line.removeprefix("> ") for line in quote.splitlines()) for quote in quotes} == told
 
 
 def test_the_page_shows_a_summary_as_it_is() -> None:
-    """Below the line that tells of the run."""
-
     async def sometimes_slow(n: int) -> int:
         await asyncio.sleep(5.0 if n % 300 == 1 else 0.05)
         return n
@@ -786,7 +782,6 @@ def test_no_figure_is_negative(fault: str) -> None:
 
 @pytest.mark.parametrize("until", [0.5, 1.5, 30.0, 59.9, 60.5])
 def test_no_figure_is_negative_while_a_task_runs(until: float) -> None:
-    """Nor when it is cut off in the middle of an outage."""
     engine = Engine(dead_for_a_minute(), capacity=10, breaker=CircuitBreaker(), retry=TRIED)
     engine.feed(range(1000))
     seen: list[Any] = []
