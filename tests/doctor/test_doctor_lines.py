@@ -8,7 +8,7 @@ import sys
 import pytest
 from packaging.requirements import Requirement
 
-from asyncudf._doctor import programs
+from asyncudf._doctor import packages, programs
 from asyncudf._doctor.findings import Finding, as_text, clear, exit_status, export, short_message
 from asyncudf._doctor.packages import (
     as_line,
