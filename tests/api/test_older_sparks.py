@@ -70,22 +70,25 @@ async def both(x: Any, y: Any) -> Any:
     return {"x": x, "y": y}
 
 
-def test_numbers_beside_nulls_stay_what_they_are() -> None:
-    tables = [pa.table({"x": EXACT}), pa.table({"x": [7]})]
-    function = through_pandas(same, "bigint")
-    assert Serializer().dump([function], tables, pa.int64()) == [*EXACT, 7]
+COUNTED = [pa.table({"x": EXACT, "y": ["a", None, ""]})]
+STRUCT = pa.struct([("x", pa.int64()), ("y", pa.string())])
 
 
-def test_structs_and_several_columns() -> None:
-    tables = [pa.table({"x": EXACT, "y": ["a", None, ""]})]
-    result_type = pa.struct([("x", pa.int64()), ("y", pa.string())])
-    found = Serializer().dump([through_pandas(both, "x bigint, y string")], tables, result_type)
-    assert found == [{"x": x, "y": y} for x, y in zip(EXACT, ["a", None, ""], strict=True)]
-
-
-def test_one_of_the_results_of_another_in_one_worker() -> None:
-    functions = [through_pandas(same, "bigint"), through_pandas(same, "bigint")]
-    assert Serializer().dump(functions, [pa.table({"x": EXACT})], pa.int64()) == EXACT
+@pytest.mark.parametrize(
+    ("functions", "tables", "result_type", "expected"),
+    [
+        ([same], [pa.table({"x": EXACT}), pa.table({"x": [7]})], pa.int64(), [*EXACT, 7]),
+        ([same], [pa.table({"x": pa.chunked_array([EXACT, [5]])})], pa.int64(), [*EXACT, 5]),
+        ([same, same], [pa.table({"x": EXACT})], pa.int64(), EXACT),  # one of the results of another in one worker
+        ([both], COUNTED, STRUCT, [{"x": x, "y": y} for x, y in zip(EXACT, ["a", None, ""], strict=True)]),
+    ],
+)
+def test_numbers_beside_nulls_stay_what_they_are(
+    functions: list[Any], tables: list[pa.Table], result_type: pa.DataType, expected: list[Any]
+) -> None:
+    returns = "bigint" if result_type == pa.int64() else "x bigint, y string"
+    made = [through_pandas(function, returns) for function in functions]
+    assert Serializer().dump(made, tables, result_type) == expected
 
 
 def test_a_pandas_udf_of_its_results_gets_pandas() -> None:
@@ -100,11 +103,6 @@ def test_it_cannot_take_the_results_of_a_pandas_udf(before: list[Any]) -> None:
     functions = [through_pandas(same, "bigint") if one == "same" else one for one in [*before, "same"]]
     with pytest.raises(AsyncUDFError, match=r"pandas UDF tenfold, .*4\.1.*ordered_wait\(df\.withColumn\('c', tenfold"):
         Serializer().dump(functions, [pa.table({"x": [1, 2]})], pa.int64())
-
-
-def test_an_input_in_chunks() -> None:
-    table = pa.table({"x": pa.chunked_array([EXACT, [5]])})
-    assert Serializer().dump([through_pandas(same, "bigint")], [table], pa.int64()) == [*EXACT, 5]
 
 
 def test_a_call_without_columns_says_what_is_missing() -> None:

@@ -90,6 +90,38 @@ def test_a_good_job_has_no_fault() -> None:
     assert faults_of(good_job()) == []
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows.assign(value=rows["value"].fillna(0)),
+        lambda rows: rows.assign(error=rows["value"].isna()),
+        lambda rows: rows.assign(n=rows["n"].where(rows["id"] != 4)),
+        lambda rows: rows[rows["id"] != 10],
+    ],
+)
+def test_a_row_without_an_argument_has_no_result_and_no_error(change: Any) -> None:
+    job = good_job(on_null_input="null")
+    rows, nulls = job.runs[0].rows, job.shape.null_rows
+    assert rows is not None
+    job.runs[0].rows = rows.assign(**{name: rows[name].mask(rows["id"].isin(nulls)) for name in ("n", "value")})
+    job.calls = [one for one in job.calls if nulls.isdisjoint(one.ns)]
+    job.runs[0].figures = figures(len(job.calls))
+    assert (nulls, faults_of(job)) == ({3, 10, 17}, [])
+    change_rows(change)(job)
+    assert "each_row_is_there_once" in dict(faults_of(job))
+
+
+def test_a_sink_has_written_what_the_service_has_acknowledged() -> None:
+    job = good_job()
+    job.shape = replace(job.shape, entry="sink", form="bulk")
+    for one in job.calls:
+        one.leads = one is job.calls[0]
+    job.runs[0].figures = figures(1)
+    assert faults_of(job) == []
+    job.calls[3].outcome = "refused"
+    assert "each_row_is_there_once" in dict(faults_of(job))
+
+
 @pytest.mark.parametrize(("allowed", "fails"), [(0, True), (5, False)])
 def test_a_job_fails_when_more_rows_fail_than_may_and_else_does_not(allowed: int, fails: bool) -> None:
     job = good_job(store="", on_error="null", max_failures=allowed)

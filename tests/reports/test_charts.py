@@ -119,6 +119,7 @@ class TestCurves:
         assert steps_of(chart.rates[0])[-1] == (100, 100)
         assert steps_of(chart.rates[1])[-1] == (50, 50)
         assert steps_of(chart.calls[1])[-1] == (50, 50)
+        assert curves_of([[[1.0, 1, 30, 0]]], 20).in_flight == 30  # beyond the capacity, whatever the options say
 
     def test_a_last_short_stretch_is_no_spike(self) -> None:
         """Rows that are counted when a task ends would else be a million in a second."""
@@ -131,3 +132,4 @@ class TestCurves:
         chart = curves_of(timelines, None)
         assert all(math.isfinite(end) and end >= 0 for end in (chart.seconds, chart.rate, chart.in_flight))
         assert all(height == 0 for path in chart.rates for height, _ in steps_of(path))
+        assert histogram_of({"histogram": []}, QUANTILES) is None

@@ -8,7 +8,7 @@ import random
 import re
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -598,6 +598,11 @@ def promise(text: str) -> float | None:
     return float(found[1]) / 100 if found else None
 
 
+@cache
+def figures_before(name: str) -> Figures:
+    return JOBS[name].run(**JOBS[name].options)
+
+
 def followed(job: Job, text: str) -> Figures:
     change: dict[str, Any] = {}
     for name, value in job.change.items():
@@ -609,8 +614,7 @@ def followed(job: Job, text: str) -> Figures:
 @pytest.mark.parametrize("name", JOBS)
 def test_the_advice_keeps_its_promise(name: str) -> None:
     """The cause is the one that the job was made with; following the advice saves what was told, to within a third."""
-    job = JOBS[name]
-    before = job.run(**job.options)
+    job, before = JOBS[name], figures_before(name)
     found = verdict(before)
     assert job.cause in found.text
     assert (found.state, found.sureness) == (job.state, "sure" if job.sure else "likely"), found.text
@@ -740,7 +744,7 @@ ON_THE_PAGE = (
 
 def test_the_page_says_what_the_verdicts_say() -> None:
     quotes = re.findall(r"(?:^> .*\n)+", (DOCS / "slow.md").read_text(), re.MULTILINE)
-    told = {verdict(JOBS[name].run(**JOBS[name].options)).text for name in ON_THE_PAGE}
+    told = {verdict(figures_before(name)).text for name in ON_THE_PAGE}
     assert {" ".join(line.removeprefix("> ") for line in quote.splitlines()) for quote in quotes} == told
 
 
