@@ -17,7 +17,8 @@ from tests.kit.plain_figures import figures, latencies, task
 BUSY = {"calls_busy": 9.3, "winding_down": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
 ONE_SLOW = latencies(1000, 0.05, 5.0)
 
-# The figures of a function; the state that cost most; the facts that the text has to tell, between bars.
+# The figures of a function; the state that cost most; the facts that the text has to tell, between bars. What the jobs
+# of test_verdicts_followed are told is not here again.
 Case = tuple[dict[str, Any], str | None, str]
 
 
@@ -51,9 +52,6 @@ VERDICTS: dict[str, Case] = {
     "one slot": (
         figures(calls_busy=9.0, input=1.0, options={"capacity": 1}, in_flight={"mean": 0.9, "peak": 1}),
         "calls_busy", "90% | only slot | 50 ms | capacity=2"),
-    "calls that take as long at all times": (
-        figures(**BUSY, latency={**latencies(3720, 0.05), "first": [[0.05, 20]], "last": [[0.05, 20]]}),
-        "calls_busy", "93% | 20 slots | 50 ms | first to last | capacity=40 | halve the time | the service | Spark"),
     "calls that were quicker at first": (
         figures(**BUSY, latency={**latencies(1000, 0.25), "histogram": [[0.05, 4], [0.1, 4], [0.25, 992]],
             "first": [[0.05, 4], [0.1, 4], [0.25, 12]], "last": [[0.25, 20]]}),
@@ -72,16 +70,10 @@ VERDICTS: dict[str, Case] = {
     "computing": (
         figures(calls_busy=10.0, processor_seconds=9.0, in_flight={"mean": 19.0, "peak": 20}),
         "calls_busy", "100% | computed for 90% | processor | more partitions"),
-    "nothing but hits": (
-        figures(input=10.0, latency=latencies(0, 0.0), store_hits=500, in_flight={"mean": 0.0, "peak": 1}),
-        "input", "100% | 500 of 500 rows | store | Spark"),
     "nothing but hits, of a long run": (
         figures(store=10.0, latency=latencies(0, 0.0), store_hits=2_000_000, processor_seconds=9.0,
             in_flight={"mean": 0.0, "peak": 0}),
         "store", "100% | 2,000,000 of 2,000,000 rows | store | a processor 90% | more partitions | cores"),
-    "a queue that is full with one batch": (
-        figures(**BUSY, options={"capacity": 20, "queue_size": 500, "batch_size": 100}),
-        "calls_busy", "93% | 5 calls | 500 rows | 20 slots | queue_size=2_000 | about 70%"),
     "retries": (
         figures(**BUSY, retries=500, errors={"ConnectionError": 400, "ValueError": 100}),
         "calls_busy", "93% | 20 slots | 33% | retries | ConnectionError | about 31%"),
@@ -89,13 +81,13 @@ VERDICTS: dict[str, Case] = {
         figures(calls_busy=93, input=7, latency=latencies(1000, 0.05, 10.0, slow=180), timeouts=180,
             options={"timeout": 10.0}, in_flight={"mean": 18.4, "peak": 20}),
         "calls_busy", "93% | 20 slots | 98% | timeout=10 | timeout=0.1 | 99% of the others | at most 90%"),
+    "refusals": (
+        figures(limit=9.0, calls_busy=1.0, throttled=12, refused_seconds=8.0, in_flight={"mean": 2.0, "peak": 20}),
+        "limit", "90% | the service refused 12 calls | rate_limit | job_capacity"),
     "nothing but timeouts": (
         figures(calls_busy=93, input=7, latency=latencies(1000, 10.0), timeouts=1000,
             options={"attempt_timeout": 10.0}, in_flight={"mean": 18.4, "peak": 20}),
         "calls_busy", "93% | 20 slots | 100% | attempt_timeout=10 | service | at most 93%"),
-    "a blocking client": (
-        figures(calls_busy=10.0, latency=latencies(1000, 0.01), in_flight={"mean": 1.0, "peak": 1}),
-        "calls_busy", "100% | one after another | 10 ms | asynchronous client | plain def | at most 95% | computing"),
     "calls that never wait": (
         figures(calls_busy=10.0, latency=latencies(1000_000, 1e-5), in_flight={"mean": 1.0, "peak": 20}),
         "calls_busy", "100% | 1 of 20 slots | 10 µs | one thread | more partitions | cores"),
@@ -105,10 +97,6 @@ VERDICTS: dict[str, Case] = {
     "a slow head": (
         figures(head_of_line=25.0, calls_busy=5.0, latency=ONE_SLOW, in_flight={"mean": 2.0, "peak": 20}),
         "head_of_line", "83% | slow row | 50 ms | the longest 5 s | unordered_wait | at most 83%"),
-    "a slow head before a small queue": (
-        figures(head_of_line=25.0, calls_busy=5.0, latency=ONE_SLOW, in_flight={"mean": 2.0, "peak": 20},
-            options={"queue_size": 40}, per_task=[task(30.0, longest=5.0, head_of_line=25.0)]),
-        "head_of_line", "83% | slow row | 50 ms | the longest 5 s | queue_size=2_000 | at most 83%"),
     "a slow head before a queue that is large enough for most calls": (
         figures(head_of_line=25.0, calls_busy=5.0, latency=ONE_SLOW, options={"queue_size": 1500}),
         "head_of_line", "83% | slow row | 50 ms | the longest 5 s | unordered_wait | at most 83%"),
@@ -119,18 +107,10 @@ VERDICTS: dict[str, Case] = {
     "a slow head between watermarks": (
         figures(head_of_line=25.0, calls_busy=5.0, latency=ONE_SLOW, options={"output_mode": "unordered"}),
         "head_of_line", "83% | slow row | 50 ms | the longest 5 s | fewer watermarks | shorter timeout | at most 83%"),
-    "a head in back-off": (
-        figures(head_of_line=25.0, calls_busy=5.0, latency=latencies(1000, 0.05, 50.0, slow=10), retries=10,
-            waited=500.0, errors={"ValueError": 10}, options={"retry": "given", "queue_size": 2_000},
-            in_flight={"mean": 1.7, "peak": 20}),
-        "head_of_line", "83% | tried again | ValueError | queue_size=21_000 | at most 83%"),
     "large results behind a slow head": (
         figures(head_of_line=25.0, calls_busy=5.0, latency=ONE_SLOW, bytes_peak=1000,
             options={"max_buffered_bytes": 1001}),
         "head_of_line", "83% | slow row | max_buffered_bytes=1_001 | unordered_wait | at most 83%"),
-    "the query before the function": (
-        figures(input=9.0, calls_busy=1.0, in_flight={"mean": 2.0, "peak": 20}),
-        "input", "90% | no rows | the query before the function | more partitions | at most 90%"),
     "the calls take nearly as long as the input": (
         figures(input=9.0, calls_busy=1.0, in_flight={"mean": 15.0, "peak": 20}),
         "input", "90% | the query before the function | more partitions | at most 25%"),
@@ -147,11 +127,6 @@ VERDICTS: dict[str, Case] = {
     "a share of the calls of the job": (
         figures(limit=9.0, calls_busy=1.0, options={"job_capacity": 40}, in_flight={"mean": 2.0, "peak": 20}),
         "limit", "90% | job_capacity=40 | a higher job_capacity | at most 90%"),
-    "two limits, of which one binds": (
-        figures(limit=9.0, calls_busy=1.0, options={"rate_limit": 'RateLimit(20), RateLimit(600, per="minute")'},
-            limit_seconds={"RateLimit(20)": 0.1, 'RateLimit(600, per="minute")': 8.9}),
-        "limit",
-        '90% | 99% of that for RateLimit(600, per="minute") | a higher one | until RateLimit(20) is the limit'),
     "a rate and a number of calls, as tight": (
         figures(limit=9.0, calls_busy=1.0, options={"job_capacity": 40, "rate_limit": "RateLimit(20)"},
             limit_seconds={"RateLimit(20)": 5.0, "job_capacity": 4.0}),
@@ -165,9 +140,6 @@ VERDICTS: dict[str, Case] = {
         figures(calls_busy=6.0, limit=4.0, options={"job_capacity": 40, "rate_limit": "RateLimit(20)"},
             limit_seconds={"RateLimit(20)": 4.0, "job_capacity": 0.0}, in_flight={"mean": 15, "peak": 20}),
         "calls_busy", "60% | all 20 slots | for 40%  | a permit | a higher RateLimit(20) | at most 25%"),
-    "refusals": (
-        figures(limit=9.0, calls_busy=1.0, throttled=12, refused_seconds=8.0, in_flight={"mean": 2.0, "peak": 20}),
-        "limit", "90% | the service refused 12 calls | rate_limit | job_capacity"),
     "refusals, though there are limits": (
         figures(limit=9.0, calls_busy=1.0, throttled=80, options={"job_capacity": 40, "rate_limit": "RateLimit(20)"},
             limit_seconds={"RateLimit(20)": 4.0, "job_capacity": 0.0}),
@@ -182,9 +154,6 @@ VERDICTS: dict[str, Case] = {
     "a capacity that is found out": (
         figures(calls_busy=10.0, options={"capacity": "auto"}, in_flight={"mean": 12.0, "peak": 31}),
         "calls_busy", "100% | 12 per task on average | 31 at most | 50 ms | the service | maximum of capacity"),
-    "the breaker": (
-        figures(breaker=9.0, calls_busy=1.0, errors={"OSError": 7}, in_flight={"mean": 2.0, "peak": 20}),
-        "breaker", "90% | circuit breaker | OSError | at most 90%"),
     "a store": (
         figures(store=9.0, calls_busy=1.0, store_hits=9000, store_misses=1000, in_flight={"mean": 2.0, "peak": 20}),
         "store", "90% | stored results | 9,000 of 10,000 rows | faster store | ResultStore.disk | at most 90%"),
@@ -192,16 +161,6 @@ VERDICTS: dict[str, Case] = {
         figures(store=9.0, calls_busy=1.0, store_hits=9000, store_misses=1000, in_flight={"mean": 2.0, "peak": 20},
             options={"store": "ResultStore.disk(ttl=60)"}),
         "store", "90% | stored results | 9,000 of 10,000 rows | a faster disk | at most 90%"),
-    "a store in vain": (
-        figures(store=9.0, calls_busy=1.0, store_hits=1, store_misses=999, in_flight={"mean": 2.0, "peak": 20}),
-        "store", "90% | stored results | 1 of 1,000 rows | without store= | at most 90%"),
-    "a blocked loop": (
-        figures(blocked_loop=9.0, input=1.0, in_flight={"mean": 1.0, "peak": 1}),
-        "blocked_loop", "90% | 9 s | synchronous code | asynchronous client | plain def | at most 90% | computing"),
-    "a straggler": (
-        figures(winding_down=4.9, calls_busy=2.5, latency=ONE_SLOW, per_task=[task(7.4, longest=5.0,
-            winding_down=4.9)]),
-        "winding_down", "66% | last calls | 50 ms | the longest 5 s | attempt_timeout=0.15 | retry= | at most 66%"),
     "many slow calls": (
         figures(winding_down=4.9, calls_busy=2.5, latency=latencies(1000, 0.05, 5.0, slow=100)),
         "winding_down", "66% | last calls | 50 ms | the longest 5 s | at most 66%"),
@@ -216,9 +175,6 @@ VERDICTS: dict[str, Case] = {
     "small partitions, all at once": (
         figures(winding_down=9.0, calls_busy=1.0, rows=100, tasks={"succeeded": 20}, ended=0.5),
         "winding_down", "90% | 5 rows for 20 slots | the same time | not end earlier"),
-    "one small partition": (
-        figures(winding_down=9.0, calls_busy=1.0, rows=10),
-        "winding_down", "90% | 10 rows for 20 slots | only one task | faster calls"),
     "a resource that takes long to open": (
         figures(winding_down=9.0, calls_busy=3.0, tasks={"succeeded": 4}, ended=6.0, per_task=[task(3.0, longest=0.1,
             winding_down=2.25)] * 4),
@@ -230,21 +186,12 @@ VERDICTS: dict[str, Case] = {
         figures(winding_down=9.0, calls_busy=1.0, latency=latencies(100, 0.5), retries=100, waited=40.0,
             options={"retry": "given"}, in_flight={"mean": 1, "peak": 20}),
         "winding_down", "90% | last of the rows | tried again | shorter delays | retry= | at most 72%"),
-    "rows at the end that the service has refused": (
-        figures(winding_down=9.0, calls_busy=1.0, latency=latencies(100, 0.5), retries=100, throttled=100,
-            errors={"ThrottledError": 100}, waited=40.0, in_flight={"mean": 1, "peak": 20}),
-        "winding_down",
-        "90% | last of the rows | the service had refused | ThrottledError | a rate_limit | a job_capacity"),
     "rows at the head that the service has refused": (
         figures(head_of_line=9.0, calls_busy=1.0, latency=latencies(100, 0.5), retries=100, throttled=100,
             errors={"ThrottledError": 100}, waited=40.0, options={"rate_limit": "RateLimit(20)"},
             in_flight={"mean": 1, "peak": 20}),
         "head_of_line",
         "90% | the queue was full | the service had refused | ThrottledError | a lower rate_limit | job_capacity"),
-    "equal rows whose calls fail": (
-        figures(winding_down=9.0, calls_busy=1.0, following_seconds=8.0, repeated_seconds=8.0,
-            errors={"ValueError": 100}, options={"store": "ResultStore.disk(ttl=60)"}),
-        "winding_down", "90% | equal rows | ValueError | made again for each | error_ttl= of the store"),
     "rows that fail for good, with a store": (
         figures(**BUSY, failures=900, unkept_failures=800, store_misses=1000, errors={"ValueError": 900}),
         "calls_busy",
