@@ -701,12 +701,15 @@ def test_rows_from_the_store_alone_keep_no_slot_busy(call: Callable[[], Call]) -
     assert figures["time"]["store"] > 0
 
 
-@pytest.mark.parametrize("capacity", [20, 100])
 @pytest.mark.parametrize(
-    "tail",
+    ("tail", "capacity"),
     [
-        *(partial(long_tailed, one_in, seconds) for one_in, seconds in ((100, 1), (100, 10), (1000, 5), (10, 2))),
-        *(partial(uneven, sigma) for sigma in (1.2, 1.6)),
+        (partial(long_tailed, 100, 1.0), 20),
+        (partial(long_tailed, 100, 10.0), 100),
+        (partial(long_tailed, 1000, 5.0), 100),
+        (partial(long_tailed, 10, 2.0), 20),
+        (partial(uneven, 1.2), 20),
+        (partial(uneven, 1.6), 100),
     ],
 )
 def test_rows_that_are_slow_by_themselves_were_not_overtaken(tail: Callable[[], Call], capacity: int) -> None:
@@ -761,7 +764,6 @@ def test_the_page_shows_a_summary_as_it_is() -> None:
 DEAD = {"call": dead_for_a_minute, "breaker": CircuitBreaker()}
 FAULTS: dict[str, tuple[Callable[..., Figures], dict[str, Any]]] = {
     "an outage": (run, {**DEAD, "capacity": 10}),
-    "an outage, and retries": (run, {**DEAD, "retry": retries(5, 1.0)}),
     "an outage, and deadlines": (run, {**DEAD, "retry": TRIED, "timeout": 3.0, "on_error": "null"}),
     "an outage, equal rows, and a store": (
         stored, {**DEAD, "rows": [n % 50 for n in range(1000)], "seconds": 0.01, "capacity": 10, "retry": TRIED}),
@@ -771,7 +773,6 @@ FAULTS: dict[str, tuple[Callable[..., Figures], dict[str, Any]]] = {
               "retry": RetryStrategy.fixed_delay(attempts=2, delay=1.0, max_retry_after=0)}),
     "back-off until the deadline": (
         run, {"call": partial(failing, 5), "retry": retries(9, 1.0), "timeout": 3.0, "on_error": "null"}),
-    "a rate, and an outage": (run, {**DEAD, "rate_limit": RateLimit(100)}),
 }  # fmt: skip
 
 
@@ -784,7 +785,7 @@ def test_no_figure_is_negative(fault: str) -> None:
     assert 0 < figures["in_flight"]["mean"] <= figures["in_flight"]["peak"] <= 20
 
 
-@pytest.mark.parametrize("until", [0.5, 1.5, 30.0, 59.9, 60.5])
+@pytest.mark.parametrize("until", [0.5, 30.0, 60.5])
 def test_no_figure_is_negative_while_a_task_runs(until: float) -> None:
     engine = Engine(dead_for_a_minute(), capacity=10, breaker=CircuitBreaker(), retry=TRIED)
     engine.feed(range(1000))
