@@ -116,13 +116,6 @@ def worst_excess(calls: Sequence[tuple[float, float]], limit: RateLimit) -> floa
     )
 
 
-@given(LIMITS, STEPS)
-def test_any_time_has_at_most_its_share_and_the_burst(limit: RateLimit, steps: list[tuple[float, float]]) -> None:
-    """From any call to any other: at most (time / interval + burst + 2%) permits, or a dear call for a burst."""
-    largest = max(limit.saved, *(cost for _, cost in steps))
-    assert worst_excess(begun([Bucket(limit)], steps), limit) <= largest + 0.02 * limit.permits + 0.01
-
-
 @pytest.mark.parametrize("permits", [300, 1000, 5000])
 @pytest.mark.parametrize("late", [0.0, 0.001, 0.01, 0.025])
 def test_timers_that_come_late_lose_little_of_the_rate(permits: int, late: float) -> None:
@@ -158,27 +151,12 @@ def test_several_limits_hold_together(one: RateLimit, other: RateLimit, steps: l
         assert worst_excess(calls, limit) <= most + 0.01
 
 
-@pytest.mark.parametrize("limit", [RateLimit(300), RateLimit(3000), RateLimit(5000, "hour"), RateLimit(1, "minute")])
-def test_who_always_wants_more_gets_the_whole_rate(limit: RateLimit) -> None:
-    """Nothing of the rate is lost: the n-th call begins when n permits have come."""
-    calls = begun([Bucket(limit)], [(0.0, 1.0)] * 2000)
-    passed = calls[-1][0] - calls[0][0]
-    assert math.isclose(passed, (2000 - math.floor(limit.saved)) * limit.interval, rel_tol=0.01)
-
-
 def test_a_call_that_waits_takes_nothing() -> None:
     """What it would have taken is there for a cheaper one."""
     hour, second = Bucket(RateLimit(1, "hour")), Bucket(RateLimit(10, burst=1))
     assert take([hour, second], [1.0, 1.0], 0.0) == 0.0
     assert take([hour, second], [1.0, 1.0], 10.0) == pytest.approx(3590.0)
     assert take([second], [1.0], 10.0) == 0.0
-
-
-def test_a_call_of_more_than_the_burst_waits_until_all_is_saved_up() -> None:
-    """Then it begins, and those after it wait until it is paid off."""
-    bucket = Bucket(RateLimit(10, burst=5))
-    assert take([bucket], [20.0], 0.0) == 0.0
-    assert take([bucket], [1.0], 0.0) == pytest.approx(1.6)
 
 
 def test_leased_permits_are_the_stretch_of_time_that_they_come_due_in() -> None:

@@ -15,15 +15,10 @@ import pytest
 from asyncudf import AsyncUDFError, ResultStore
 from asyncudf._stores.lmdb_files import RotatingFiles
 from asyncudf._stores.local import LEASE_FILES, SMALLEST, LocalResults
-from tests.kit.stores import begin_another_file
+from tests.kit.stores import begin_another_file, key
 from tests.kit.thorough import times
 
 SPAWN = multiprocessing.get_context("spawn")
-
-
-def key(number: int) -> bytes:
-    """A key that is far from that of the next number, as the keys of results are."""
-    return (number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128).to_bytes(16, "big")
 
 
 def results(folder: Path, clock: Callable[[], float] = lambda: 1000.0) -> LocalResults:
