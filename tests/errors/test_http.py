@@ -18,7 +18,7 @@ import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from asyncudf import DEAD_LETTERS, OutputTag, RetryStrategy
+from asyncudf import DEAD_LETTERS, OutputTag
 from asyncudf._errors.http import retry_after, status_of
 from asyncudf._policies.call_outcome import CallOutcome, outcome_of
 from asyncudf.http import is_retryable
@@ -104,9 +104,7 @@ STATUSES = {
     "of a websocket": (having(code=1006), None),
     "too small": (having(status=99), None),
     "too large": (having(status=600), None),
-    "of a database": (having(code=112), None),
-    "of a mail server": (having(code=550), None),
-    "of the user's own": (having(code=503), None),
+    "a number of numpy's": (having(status=np.int64(404)), None),
     "of a row, with its own cause's status": (caused_by(having(code=404, status=409)), 409),
     "a class with an HTTPStatus, as Google's": (of_google(), 429),
     "a response's code": (having(response=SimpleNamespace(code=503)), 503),
@@ -136,10 +134,6 @@ def test_a_code_that_is_no_status_is_about_the_row(code: int) -> None:
 
     (row,) = run_rows(fails, [1], on_error="capture")
     assert row["error"]["status"] is None
-
-
-def test_a_number_of_numpys_is_no_status_that_a_client_gives() -> None:
-    assert status_of(having(status=np.int64(404))) is None
 
 
 def test_captured_errors_and_dead_letters_have_the_status() -> None:
@@ -254,21 +248,6 @@ UNREADABLE = {
 @pytest.mark.parametrize("case", UNREADABLE)
 def test_what_cannot_be_read_asks_for_nothing(case: str) -> None:
     assert retry_after(UNREADABLE[case]) is None
-
-
-def test_an_error_of_urllib_is_called_again_when_its_server_wants_it() -> None:
-    calls = []
-
-    def then() -> float:
-        return __import__("asyncio").get_running_loop().time()  # type: ignore[no-any-return]
-
-    async def busy_once(x: int) -> float:
-        calls.append(then())
-        if len(calls) == 1:
-            raise from_urllib({"Retry-After": "7"})
-        return calls[1] - calls[0]
-
-    assert run_rows(busy_once, [1], retry=RetryStrategy.fixed_delay(attempts=2, delay=1)) == [7.0]
 
 
 class OddInt(int):

@@ -138,7 +138,6 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (of_client("Busy", status=503, headers={"retry-after": "3"}), THROTTLED),
         (caused_by(of_client("Busy", status=502)), DOWN),
         (caused_by(ConnectionResetError()), DOWN),
-        (ExceptionGroup("both", [KeyError("x"), ConnectionError()]), DOWN),
         (KeyError("city"), NOTHING),
         (asyncio.CancelledError(), NOTHING),
     ],
@@ -157,6 +156,10 @@ def test_what_clients_raise(client: str) -> None:
     """None of them is imported: what is read are statuses, codes, the numbers of OSErrors, and words of names."""
     for error, outcome in CLIENTS[client]:
         assert outcome_of(error) is outcome, [kind.__name__ for kind in type(error).__mro__]
+        if error is not None:
+            assert is_retryable(error) is (outcome in (DOWN, THROTTLED)), [
+                kind.__name__ for kind in type(error).__mro__
+            ]
 
 
 SEVERAL = "Multiple exceptions: [Errno {0}] Connect call failed ('::1', 1, 0, 0), [Errno {0}] Connect call failed"
