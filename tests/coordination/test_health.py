@@ -62,16 +62,6 @@ def test_the_outcomes_of_all_tasks_are_one_window(told: Told) -> None:
     assert (told.ticket, told.probe_at) == (1, 12.0)
 
 
-def test_failures_that_may_be_chance_do_not_open_it(told: Told) -> None:
-    """Three of four fail, here and there: it opens when so many have failed that it is no chance."""
-    now, failed = 1.0, "fsff"
-    while told("a", now, failed).since is None:
-        assert told.is_in_doubt
-        now += 0.1
-    assert 1.4 < now < 2.5
-    assert told.since == now
-
-
 def test_what_began_before_it_opened_counts_no_more(told: Told) -> None:
     """Neither while it is open nor after it has closed again."""
     told("a", 1.0, "ffff")
