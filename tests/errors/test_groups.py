@@ -52,18 +52,12 @@ def captured(error: Exception) -> dict[str, Any]:
     return found
 
 
-def test_the_message_of_a_failed_call_tells_what_is_in_a_group() -> None:
+def test_the_message_of_a_call_or_a_resource_that_failed_tells_what_is_in_a_group() -> None:
     with pytest.raises(AsyncUDFError) as failed:
         run_rows(call, [1])
     assert str(failed.value).endswith(f"for the input (1,): ExceptionGroup: {INSIDE}")
-
-
-def test_a_captured_group_tells_what_is_in_it() -> None:
     (result,) = run_rows(call, [1], on_error="capture")
     assert (result["error"]["type"], result["error"]["message"]) == ("ExceptionGroup", INSIDE)
-
-
-def test_the_message_of_a_resource_that_fails_tells_what_is_in_a_group() -> None:
     with pytest.raises(AsyncUDFError) as failed:
         run_rows(with_feed, [1], resources=feed)
     assert str(failed.value) == f"resource 'feed' of with_feed failed: ExceptionGroup: {INSIDE}"

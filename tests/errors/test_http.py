@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import email.message
 import http
-import math
 import urllib.error
 import warnings
 from collections.abc import Mapping
@@ -202,14 +201,6 @@ def test_without_a_date_of_the_server_it_counts_from_ours() -> None:
         wait = retry_after(having(headers={"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT", **sent}))
         assert wait is not None
         assert 2.4e11 < wait < 2.6e11
-
-
-SECONDS = {"7": 7, " 7 ": 7, "1.5": 1.5, "-5": 0, "inf": math.inf, "1e308": 1e308, "9" * 400: math.inf}
-
-
-@pytest.mark.parametrize("written", SECONDS)
-def test_seconds_are_read_however_many(written: str) -> None:
-    assert retry_after(having(headers={"Retry-After": written})) == SECONDS[written]
 
 
 def test_the_reset_of_a_limit_counts_for_a_refusal_alone() -> None:

@@ -85,23 +85,6 @@ def test_a_connection_that_is_silent_for_long_shows_signs_of_life() -> None:
     assert found == [1, 30]
 
 
-def test_capacity_alone_bounds_the_calls() -> None:
-    """aiohttp would make 100 at once, and the others wait inside of it while their deadlines pass."""
-    arrived = 0
-
-    async def handler(request: web.Request) -> web.Response:
-        nonlocal arrived
-        arrived += 1
-        if arrived == 150:
-            everybody.set()
-        await everybody.wait()
-        return web.json_response({})
-
-    everybody = asyncio.Event()
-    with serving(handler) as url:
-        assert got(http.session(url), ["/"] * 150, capacity=150) == [{}] * 150
-
-
 def peers_of(factory: Callable[[str], http.SessionFactory], rows: int, capacity: int) -> int:
     """How many connections are made for so many calls."""
     peers = set()
@@ -365,13 +348,6 @@ def test_when_a_task_is_over_its_connections_are_closed(
         gc.collect()
     assert opened
     assert not [str(one.message) for one in warned if one.category is ResourceWarning]
-
-
-def test_a_wrong_certificate_is_not_asked_again(tls_context: ssl.SSLContext) -> None:
-    retry = RetryStrategy.fixed_delay(5, 0, retry_on=http.is_retryable)
-    with serving(headers_sent, tls_context) as url:
-        (row,) = got(http.session(url), ["/"], retry=retry, on_error="capture")
-    assert (row["error"]["type"], row["error"]["attempts"]) == ("ClientConnectorCertificateError", 1)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from asyncudf import Budget, OptionError, RateLimit
 from asyncudf._coordination.client import CoordinatorConfig
 from asyncudf._policies.rate_limit import BlockSize, Bucket, LeasedPermits, Scope, take
 from asyncudf.testing import run_rows
-from tests.kit.errors import task_fails
 from tests.kit.limited import most_within, now
 
 LIMITS = st.builds(
@@ -53,7 +52,7 @@ def test_a_limit_that_cannot_work_is_refused(make: Callable[[], Any], said: str)
         make()
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 20, 100, 1000])
+@pytest.mark.parametrize("most", [1, 3, 20, 100])
 def test_what_the_message_says_is_strict(most: int) -> None:
     """No second has more calls than the service takes."""
     with pytest.raises(OptionError) as caught:
@@ -67,31 +66,12 @@ def test_what_the_message_says_is_strict(most: int) -> None:
     assert 0.8 * most < most_within(1.0, times) <= most or most < 3
 
 
-def test_a_coroutine_cannot_count_the_cost() -> None:
-    """The cost is needed before the call, at once."""
-
-    async def cost(text: str) -> float:
-        return 1.0
-
-    with pytest.raises(OptionError, match="cost must be a number or a plain function"):
-        RateLimit(1, cost=cost)  # type: ignore[arg-type]
-
-
 def test_what_is_left_out_is_filled_in() -> None:
     """The burst is 2% of the rate and at least 1, for any period."""
     assert RateLimit(10).saved == 1.0
     assert RateLimit(3000).saved == 60.0
     assert RateLimit(30, per=timedelta(minutes=1)).interval == 2.0
     assert pickle.loads(pickle.dumps(RateLimit(5, "day", scope="task"))) == RateLimit(5, 86400.0, scope=Scope.TASK)
-
-
-def test_a_cost_is_counted_from_the_arguments() -> None:
-    """A number for all calls, or a function of each; what is no number of permits is wrong for every row."""
-    assert RateLimit(1).cost_of(["text"]) == 1.0
-    assert RateLimit(1, cost=2).cost_of(["text"]) == 2.0
-    assert RateLimit(1, cost=len).cost_of(["text"]) == 4.0
-    with task_fails(match="must give a number of 0 or more, not nan"):
-        RateLimit(1, cost=lambda text: math.nan).cost_of(["text"])
 
 
 def begun(

@@ -312,9 +312,7 @@ def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
 
 
 def test_another_function_version_or_type_has_other_keys() -> None:
-    """A result is found by the function, the version and the declared type that it was made with."""
-    made = [keys(), keys(function="trips.forecast"), keys(version="2"), keys(declared="temp float")]
-    assert len({one.of(("Oslo",)) for one in made}) == 4
+    assert len({one.of(()) for one in (keys(), keys(function="f"), keys(version="2"), keys(declared="int"))}) == 4
     assert keys(function="a", version="bc").of(()) != keys(function="ab", version="c").of(())
 
 
