@@ -10,7 +10,7 @@ import html
 import json
 import pickle
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -35,21 +35,13 @@ from tests.kit.http_services import Handler, serving
 pytestmark = pytest.mark.services
 
 
-def asked(url: str, use: Callable[[aiohttp.ClientSession], Awaitable[Any]], **options: Any) -> Any:
-    async def main() -> Any:
-        async with session(url, **options)() as client:
-            return await use(client)
-
-    return asyncio.run(main())
-
-
 def error_of(handler: Handler, path: str = "/", **request: Any) -> HTTPStatusError:
-    async def use(client: aiohttp.ClientSession) -> Any:
-        async with client.get(path, **request) as response:
+    async def ask() -> None:
+        async with session(url)() as client, client.get(path, **request) as response:
             await raise_for_status(response)
 
     with serving(handler) as url, pytest.raises(HTTPStatusError) as caught:
-        asked(url, use)
+        asyncio.run(ask())
     return caught.value
 
 
@@ -77,19 +69,16 @@ def service() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("status", "headers", "kind", "wait"), ANSWERS)
-def test_answers_are_told_apart_as_those_of_other_clients(
+async def test_answers_are_told_apart_as_those_of_other_clients(
     service: str, status: int, headers: dict[str, str], kind: type[HTTPStatusError], wait: float | None
 ) -> None:
     """aiohttp's own exception and ours tell the same of the row and of the service."""
-
-    async def use(client: aiohttp.ClientSession) -> list[Any]:
-        async with client.get(f"/{status}", params=headers) as response:
-            ours = await asyncio.gather(raise_for_status(response), return_exceptions=True)
-            with pytest.raises(aiohttp.ClientResponseError) as theirs:
-                response.raise_for_status()
-            return [*ours, theirs.value]
-
-    ours, theirs = asked(service, use)
+    async with session(service)() as client, client.get(f"/{status}", params=headers) as response:
+        with pytest.raises(HTTPStatusError) as by_us:
+            await raise_for_status(response)
+        with pytest.raises(aiohttp.ClientResponseError) as by_aiohttp:
+            response.raise_for_status()
+    ours, theirs = by_us.value, by_aiohttp.value
     assert (type(ours), ours.status, ours.retry_after, ours.body) == (kind, status, wait, "so it is")
     assert isinstance(ours, AsyncUDFError)
     assert (facts_of(ours), is_retryable(ours)) == (facts_of(theirs), is_retryable(theirs))
@@ -142,13 +131,10 @@ def test_the_wait_may_be_in_the_body(status: int, delay: Any, wait: float | None
 
 
 @pytest.mark.parametrize("status", [200, 204, 301, 304])
-def test_an_answer_that_is_none_of_them_is_left_alone(service: str, status: int) -> None:
-    async def use(client: aiohttp.ClientSession) -> str:
-        async with client.get(f"/{status}", allow_redirects=False) as response:
-            await raise_for_status(response)
-            return await response.text()
-
-    assert asked(service, use) == ("so it is" if status in (200, 301) else "")
+async def test_an_answer_that_is_none_of_them_is_left_alone(service: str, status: int) -> None:
+    async with session(service)() as client, client.get(f"/{status}", allow_redirects=False) as response:
+        await raise_for_status(response)
+        assert await response.text() == ("so it is" if status in (200, 301) else "")
 
 
 def test_the_message_says_what_was_asked_and_answered_without_secrets() -> None:
@@ -232,14 +218,11 @@ def test_half_of_a_body_is_shown_too() -> None:
     assert error_of(half).body == "half of"
 
 
-def test_a_body_that_was_read_already_is_shown_too(service: str) -> None:
-    async def use(client: aiohttp.ClientSession) -> Any:
-        async with client.get("/500") as response:
-            assert await response.text() == "so it is"
+async def test_a_body_that_was_read_already_is_shown_too(service: str) -> None:
+    async with session(service)() as client, client.get("/500") as response:
+        assert await response.text() == "so it is"
+        with pytest.raises(RetryableError, match=r": so it is$"):
             await raise_for_status(response)
-
-    with pytest.raises(RetryableError, match=r": so it is$"):
-        asked(service, use)
 
 
 class Stalls:
@@ -267,21 +250,18 @@ def test_a_server_that_cannot_say_why_does_not_hold_the_slot(monkeypatch: pytest
     assert stalls.hung_up.wait(60)
 
 
-def test_a_call_that_is_cancelled_while_it_reads_hangs_up() -> None:
+async def test_a_call_that_is_cancelled_while_it_reads_hangs_up() -> None:
     """The answer was made without `async with`, so nobody else would."""
     stalls = Stalls()
-
-    async def use(client: aiohttp.ClientSession) -> Any:
-        response = await client.get("/")
-        task = asyncio.create_task(raise_for_status(response))
-        await asyncio.to_thread(stalls.began.wait)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await asyncio.to_thread(stalls.hung_up.wait, 60)
-
     with serving(stalls.answer) as url:
-        asked(url, use)
+        async with session(url)() as client:
+            response = await client.get("/")
+            task = asyncio.create_task(raise_for_status(response))
+            await asyncio.to_thread(stalls.began.wait)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(stalls.hung_up.wait, 60)
 
 
 @pytest.mark.parametrize(("size", "connections"), [(0, 1), (1000, 1), (10_000_000, 5)])
@@ -305,24 +285,18 @@ def test_an_error_leaves_its_connection_to_the_next_call(size: int, connections:
     assert (got, len(peers)) == ([None] * 5, connections)
 
 
-def test_it_can_be_given_to_the_session(service: str) -> None:
-    async def use(client: aiohttp.ClientSession) -> Any:
-        await client.get("/404")
-
-    with pytest.raises(PermanentError, match="404 Not Found"):
-        asked(service, use, raise_for_status=raise_for_status)
+async def test_it_can_be_given_to_the_session(service: str) -> None:
+    async with session(service, raise_for_status=raise_for_status)() as client:
+        with pytest.raises(PermanentError, match="404 Not Found"):
+            await client.get("/404")
 
 
-def test_a_request_that_was_not_awaited_is_told(service: str) -> None:
-    async def use(client: aiohttp.ClientSession) -> Any:
+async def test_a_request_that_was_not_awaited_is_told(service: str) -> None:
+    async with session(service)() as client:
         request = client.get("/404")
-        try:
+        with pytest.raises(TypeError, match=r"async with session\.get.*not <aiohttp"):
             await raise_for_status(request)  # type: ignore[arg-type]
-        finally:
-            request.close()
-
-    with pytest.raises(TypeError, match=r"async with session\.get.*not <aiohttp"):
-        asked(service, use)
+        request.close()
 
 
 @pytest.mark.parametrize("status", [200, 404])
@@ -405,13 +379,10 @@ def test_in_a_thread_it_is_missed_too(monkeypatch: pytest.MonkeyPatch) -> None:
         run_rows(call, [1], clock="real", on_error="null")
 
 
-def test_outside_of_a_function_python_warns(service: str) -> None:
-    async def use(client: aiohttp.ClientSession) -> None:
-        async with client.get("/404") as response:
+async def test_outside_of_a_function_python_warns(service: str) -> None:
+    async with session(service)() as client, client.get("/404") as response:
+        with pytest.warns(RuntimeWarning, match="without await"):
             raise_for_status(response)  # type: ignore[unused-coroutine]
-
-    with pytest.warns(RuntimeWarning, match="without await"):
-        asked(service, use)
 
 
 def test_errors_can_be_copied_and_pickled() -> None:

@@ -152,38 +152,31 @@ def test_each_request_is_an_attempt_of_the_function() -> None:
     assert len(received) == attempts > 40
 
 
-def test_an_aiohttp_that_cannot_be_told_so_is_spoken_of(
+async def test_an_aiohttp_that_cannot_be_told_so_is_spoken_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def opened() -> None:
         async with http.session("https://example.com")() as client:
             assert getattr(client, "_retry_connection") is False  # noqa: B009
 
-    asyncio.run(opened())
+    await opened()
     assert not caplog.records
     monkeypatch.setattr("asyncudf.http._session.REPEATS", "_not_there")
     with pytest.raises(AssertionError):
-        asyncio.run(opened())
+        await opened()
     assert "may repeat requests" in caplog.text
 
 
-def test_the_limits_are_those_that_were_given() -> None:
+async def test_the_limits_are_those_that_were_given() -> None:
     async def limits(**options: Any) -> tuple[Any, ...]:
         async with http.session("https://example.com", **options)() as client:
             assert isinstance(client.connector, aiohttp.TCPConnector)
-            time, connector = client.timeout, client.connector
-            return (
-                time.total,
-                time.connect,
-                time.sock_connect,
-                time.sock_read,
-                connector.limit,
-                connector.limit_per_host,
-            )
+            time, to = client.timeout, client.connector
+            return (time.total, time.connect, time.sock_connect, time.sock_read, to.limit, to.limit_per_host)
 
-    assert asyncio.run(limits()) == (None, None, 10.0, None, 0, 0)
+    assert await limits() == (None, None, 10.0, None, 0, 0)
     given = {"total_timeout": 60, "connect_timeout": None, "read_timeout": 5, "connections": 7, "limit_per_host": 3}
-    assert asyncio.run(limits(**given)) == (60, None, None, 5, 7, 3)
+    assert await limits(**given) == (60, None, None, 5, 7, 3)
 
 
 def test_cookies_of_one_row_do_not_go_with_another() -> None:
@@ -251,7 +244,7 @@ def test_nothing_is_made_for_a_session_whose_token_fails(service: str) -> None:
     assert not made
 
 
-def test_a_request_with_a_secret_costs_no_more_function_calls_than_one_of_plain_aiohttp(service: str) -> None:
+async def test_a_request_with_a_secret_costs_no_more_function_calls_than_one_of_plain_aiohttp(service: str) -> None:
     """It was an eighth more: for each trace of a session aiohttp makes an object and calls a coroutine at each step."""
 
     async def calls_of(session: aiohttp.ClientSession) -> int:
@@ -271,12 +264,8 @@ def test_a_request_with_a_secret_costs_no_more_function_calls_than_one_of_plain_
                 sys.setprofile(None)
         return calls
 
-    async def main() -> tuple[int, int]:
-        async with http.session(service, token=lambda: "a")() as ours:
-            return await calls_of(ours), await calls_of(aiohttp.ClientSession())
-
-    ours, plain = asyncio.run(main())
-    assert ours <= plain
+    async with http.session(service, token=lambda: "a")() as ours:
+        assert await calls_of(ours) <= await calls_of(aiohttp.ClientSession())
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
