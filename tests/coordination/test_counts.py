@@ -190,6 +190,20 @@ def test_calls_that_a_task_holds_are_not_spent(scripts: Scripts) -> None:
     assert asked("a", 53.0, made=1, want=1)[:2] == ALL_MADE[:2]
 
 
+def test_a_question_that_is_told_again_has_the_same_answer(scripts: Scripts) -> None:
+    """The answer was lost: what it granted is not granted twice, and not lost either."""
+    asked = Asked(scripts, 16)
+    assert asked("a", 0.0, want=2, number=1) == (2, False, False)
+    assert asked("a", 1.0, want=2, number=1) == (2, False, False)
+    assert asked("a", 2.0, made=1, held=0, want=2, number=2) == (1, False, False)
+    asked("a", 3.0, made=2, want=-1)
+    asked("a", 3.0, made=2, want=-1)
+    assert asked("b", 4.0, want=16) == (1, False, False)
+    assert asked("b", 4.0, held=14) == NOTHING
+    assert asked("c", 4.0, want=1) == NOTHING
+    assert asked("b", 4.0, made=14) == (0, True, True)
+
+
 def test_what_a_killed_task_held_counts_as_made(scripts: Scripts) -> None:
     """After its lease, for nobody knows; until then there is hope. One that was only silent is believed again."""
     asked = Asked(scripts, 2)
