@@ -1,4 +1,4 @@
-"""Tasks that lease permits and shares keep the limits of the job, also when one is killed or the server is away."""
+"""Tasks that lease permits and shares keep the limits of the job, also when the server is away."""
 
 from __future__ import annotations
 
