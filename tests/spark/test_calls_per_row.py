@@ -42,14 +42,6 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize("query", QUERIES)
-def test_as_many_calls_as_rows_under(spark, called, journal, query):
-    """Each plan around the column leaves it at one call for each row."""
-    df = spark.range(0, ROWS, 1, 2).select("id", called("id").alias("r"))
-    assert QUERIES[query](df).collect()
-    assert sorted(journal.lines) == sorted(f"called {i}" for i in range(ROWS))
-
-
 # The table of docs/calls.md: query, calls for 100 rows, and with deterministic=True.
 MENTIONS = {
     "SELECT f(id).a, f(id).b FROM t": (200, 100),
@@ -62,20 +54,6 @@ MENTIONS = {
     "SELECT CASE WHEN id < 10 THEN f(id).a END FROM t": (100, 100),
     "SELECT id, r.a FROM (SELECT id, f(id) r FROM t) ORDER BY id": (200, 200),
 }
-
-
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("query", MENTIONS)
-def test_every_mention_of_the_function_is_a_call(spark, journal, query, deterministic):
-    @async_pandas_udf("a int, b int", deterministic=deterministic)
-    async def f(id: int):
-        journal.write("called", id)
-        return {"a": id, "b": id % 10}
-
-    spark.udf.register("f", f)
-    spark.range(0, ROWS, 1, 2).createOrReplaceTempView("t")
-    assert spark.sql(query).collect()
-    assert len(journal) == MENTIONS[query][deterministic]
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -23,7 +23,7 @@ from asyncudf._coordination.permits import SharedPermits
 from asyncudf._policies.rate_limit import RateLimit
 from asyncudf._spark import coordinators
 from asyncudf._spark.coordinators import coordinator_url
-from tests.kit.drivers import SharedDriver, driver, next_line
+from tests.kit.drivers import driver, next_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
 
@@ -70,46 +70,11 @@ def job(spark: Any, calls: Calls, rows: int) -> list[float]:
     return sorted(row.time for row in spark.range(0, rows, 1, 2).mapInArrow(calls, "time double").collect())
 
 
-def worst_second(times: list[float]) -> int:
-    return max(sum(begin <= one < begin + 1.0 for one in times) for begin in times)
-
-
-def server_of(url: str) -> int:
-    """Its process."""
-    with redis.Redis.from_url(url) as connection:
-        process: Any = connection.info("server")
-    number: int = process["process_id"]
-    return number
-
-
 def is_there(url: str) -> bool:
     parts = urlsplit(url)
     with contextlib.suppress(OSError), socket.create_connection((parts.hostname, parts.port), timeout=1.0):
         return True
     return False
-
-
-def test_tasks_keep_a_limit_together(spark: Any, journal: Any) -> None:
-    """With the one server of the application, whichever session asks."""
-    url = coordinator_url(None)
-    assert url == coordinator_url(None, spark) == coordinator_url(None, spark.newSession())
-    assert urlsplit(url).hostname == "127.0.0.1"
-    times = job(spark, Calls(url, "together", journal), 300)
-    assert len(times) == 300
-    assert worst_second(times) <= 102 + LIMIT.saved
-
-
-def test_a_job_goes_on_when_its_coordinator_was_killed(spark: Any, journal: Any, until: Any) -> None:
-    """It is back at the same address; until then nothing begins, and what it forgot is worth a burst."""
-    url = coordinator_url(None)
-    with ThreadPoolExecutor() as threads:
-        running = threads.submit(job, spark, Calls(url, "killed", journal), 400)
-        until(lambda: len(journal) >= 100, "calls")
-        os.kill(server_of(url), signal.SIGKILL)
-        times = running.result()
-    assert len(times) == 400
-    assert worst_second(times) <= 102 + 2 * LIMIT.saved + 5
-    assert coordinator_url(None) == url
 
 
 def test_a_job_fails_when_its_coordinator_does_not_come_back(
@@ -129,18 +94,6 @@ def test_a_job_fails_when_its_coordinator_does_not_come_back(
     again = coordinator_url(None)
     assert again != url
     assert len(job(spark, Calls(again, "again", journal), 10)) == 10
-
-
-def test_who_has_the_wrong_password_begins_nothing(spark: Any, journal: Any, spark_error: Any) -> None:
-    """The job fails at once, and shows neither password."""
-    url = coordinator_url(None)
-    password = urlsplit(url).password
-    assert password is not None
-    error = spark_error(lambda: job(spark, Calls(url.replace(password, "guessed"), "wrong", journal), 100))
-    assert "does not let us in" in error
-    assert password not in error
-    assert "guessed" not in error
-    assert len(journal) == 0
 
 
 # What programs begin with: a job whose tasks tell the server that they run, and then wait.
@@ -194,29 +147,6 @@ time.sleep(300)
         until(lambda: tasks(second) == 2, "both tasks run")
         os.kill(started.pid, signal.SIGKILL)
         until(lambda: not is_there(second), "the server is gone")
-
-
-def test_a_cluster_shares_one_at_the_drivers_address(cluster: SharedDriver) -> None:
-    """Executors in other processes reach it: the tasks of each wait there for the other's."""
-    program = """
-from asyncudf._spark.coordinators import coordinator_url
-
-class Meets:
-    def __init__(self, url):
-        self.url = url
-    def __call__(self, batches):
-        import redis
-        with redis.Redis.from_url(self.url) as connection:
-            connection.sadd("executors", os.getppid())  # the daemon of the executor's workers
-            end = time.monotonic() + 60
-            while connection.scard("executors") < 2:
-                assert time.monotonic() < end, "only one executor has come"
-                time.sleep(0.05)
-        yield from batches
-
-print(spark.range(0, 4, 1, 4).mapInArrow(Meets(coordinator_url(None)), "id bigint").count())
-"""
-    assert cluster.run(program) == "4\n"
 
 
 def test_spark_connect_in_this_process_shares_one(until: Any) -> None:

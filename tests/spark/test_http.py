@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 from aiohttp import web
-from pyspark.errors import PythonException
 
 from asyncudf import RetryStrategy, async_pandas_udf, http, ordered_wait
 from tests.kit.http_services import serving
@@ -71,12 +70,6 @@ def test_rows_are_asked_for_until_they_are_answered_or_refused(spark, form: str)
     assert got[7].error.message.endswith('/v1/titles/7: {"error": "no title 7"}')
     assert asked == {f"/v1/titles/{n}": 2 if n % 2 and n != 7 else 1 for n in range(20)}
     assert tokens == {"Bearer S-E-C-R-E-T"}
-
-
-def test_a_worker_without_the_token_says_where_to_put_it(spark) -> None:
-    function = async_pandas_udf(title, resources=http.session("http://127.0.0.1:1", token_env="NO_SUCH_TOKEN"))
-    with pytest.raises(PythonException, match=r"NO_SUCH_TOKEN is not set .*spark\.executorEnv\.NO_SUCH_TOKEN"):
-        spark.range(1).select(function("id")).collect()
 
 
 def test_a_task_can_have_ten_thousand_connections_in_use_at_once(spark, many: int) -> None:

@@ -12,7 +12,7 @@ import time
 import pytest
 from pyspark.sql import functions as sf
 
-from asyncudf import AsyncFunction, RetryStrategy, RuntimeContext, async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import AsyncFunction, RuntimeContext, async_pandas_udf, ordered_wait, unordered_wait
 
 pytestmark = pytest.mark.spark
 
@@ -41,66 +41,6 @@ def test_a_resource_is_opened_once_in_each_task_on_the_loop_of_the_calls(spark, 
     assert found == [True] * 40
     assert (journal.count("open"), journal.count("close")) == (4, 4)
     assert len(journal) == 8
-
-
-def test_a_resource_that_is_a_class_is_named_by_the_parameter_it_fills(spark, journal):
-    class Session:
-        async def __aenter__(self):
-            journal.write("open")
-            return self
-
-        async def __aexit__(self, *error):
-            journal.write("close", error[0] and error[0].__name__)
-
-        async def get(self, id):
-            return id + 1
-
-    @async_pandas_udf(resources={"session": Session})
-    async def plus_one(id: int, session) -> int:
-        return await session.get(id)
-
-    assert [row.plus_one for row in ordered_wait(spark.range(0, 3, 1, 1), plus_one).collect()] == [1, 2, 3]
-    assert journal.lines == ["open", "close None"]
-
-
-def test_resources_close_in_reverse_order_after_the_calls(spark, journal):
-    def resource(name):
-        @contextlib.asynccontextmanager
-        async def manager():
-            journal.write("open", name)
-            yield name
-            journal.write("close", name)
-
-        return manager
-
-    @async_pandas_udf(resources={"first": resource("first"), "second": resource("second")})
-    async def uses_both(id: int, first, second) -> str:
-        journal.write("call")
-        return first + second
-
-    assert spark.range(1).select(uses_both("id")).first()[0] == "firstsecond"
-    assert journal.lines == ["open first", "open second", "call", "close second", "close first"]
-
-
-def test_a_resource_is_closed_when_a_row_fails_after_the_other_calls_have_ended(spark, journal, spark_error):
-    @contextlib.asynccontextmanager
-    async def client():
-        try:
-            yield
-        finally:
-            journal.write("closed")
-
-    @async_pandas_udf(resources=client)
-    async def fails(id: int, client) -> int:
-        if id == 3:
-            raise ValueError("three")
-        try:
-            await asyncio.Event().wait()
-        finally:
-            journal.write("call ended")
-
-    assert "ValueError: three" in spark_error(spark.range(0, 4, 1, 1).select(fails("id")))
-    assert journal.lines == ["call ended"] * 3 + ["closed"]
 
 
 def test_a_resource_that_cannot_be_opened_is_named(spark, spark_error):
@@ -148,11 +88,6 @@ def test_an_async_function_is_opened_and_closed_once_in_each_task_and_knows_its_
     assert sorted(journal.lines) == [f"close {i} 10" for i in range(4)] + [f"open {i}" for i in range(4)]
 
 
-def test_an_async_function_is_closed_when_a_row_fails(spark, journal, spark_error):
-    assert "ninety-nine" in spark_error(ordered_wait(spark.range(99, 100), Service(journal), returnType="int"))
-    assert [line.split()[0] for line in journal.lines] == ["open", "close"]
-
-
 def test_the_context_of_a_plain_function(spark):
     """It tells Spark's partition and task, the attempt, what remains, and a key that is the same in every run."""
 
@@ -175,27 +110,6 @@ def test_the_context_of_a_plain_function(spark):
     assert [row.t.key for row in second] == [row.t.key for row in first], "the same in another run"
     moved = spark.range(0, 8, 1, 1).select("id", told("id").alias("t")).collect()
     assert [row.t.key for row in moved] == [row.t.key for row in first], "the same in another partition"
-
-
-def test_the_idempotency_key_is_the_same_in_every_attempt(spark):
-    @contextlib.asynccontextmanager
-    async def keys():
-        yield {}
-
-    @async_pandas_udf("array<string>", retry=RetryStrategy.fixed_delay(attempts=3, delay=0.001), resources=keys)
-    async def third_time_lucky(id: int, keys, context: RuntimeContext):
-        mine = keys.setdefault(id, [])
-        mine.append(f"{context.attempt_number} {context.idempotency_key}")
-        if len(mine) < 3:
-            raise ValueError
-        return mine
-
-    found = [
-        [text.split() for text in row[0]] for row in spark.range(0, 3, 1, 1).select(third_time_lucky("id")).collect()
-    ]
-    assert [[attempt for attempt, _ in row] for row in found] == [["1", "2", "3"]] * 3
-    assert all(len({key for _, key in row}) == 1 for row in found)
-    assert len({row[0][1] for row in found}) == 3
 
 
 # --- nothing is left behind -------------------------------------------------------------------------------------------
@@ -271,30 +185,6 @@ def test_a_failing_task_ends_though_calls_do_not_heed_their_cancellation(spark, 
         return id
 
     assert "three" in spark_error(spark.range(0, 4, 1, 1).select(stubborn("id")))
-    workers.assert_clean(pids(journal), reused=False)
-
-
-def test_a_cancelled_job_ends_its_workers_and_the_next_one_runs(spark, journal, workers, until):
-    @async_pandas_udf(timeout=60)
-    async def hangs(id: int) -> int:
-        journal.write(os.getpid())
-        await asyncio.Event().wait()
-
-    errors = []
-
-    def run():
-        try:
-            spark.sparkContext.setJobGroup("hanging", "calls that hang", interruptOnCancel=True)
-            spark.range(0, 2, 1, 2).select(hangs("id")).collect()
-        except Exception as error:
-            errors.append(str(error))
-
-    job = threading.Thread(target=run)
-    job.start()
-    until(lambda: len(journal) == 2, "both tasks have started")
-    spark.sparkContext.cancelJobGroup("hanging")
-    job.join()
-    assert "cancel" in errors[0].lower()
     workers.assert_clean(pids(journal), reused=False)
 
 

@@ -12,7 +12,6 @@ import pytest
 from aiohttp import web
 
 from asyncudf import (
-    DEAD_LETTERS,
     CircuitBreaker,
     RateLimit,
     RetryStrategy,
@@ -81,30 +80,6 @@ def test_two_tasks_keep_one_rate(spark, journal, entry_point):
     assert burst_used(journal, LIMIT) <= 1 + 2  # 2% of leeway, and the moment between the two clocks
 
 
-def test_a_stream_has_a_limit_for_each_operator(spark, journal, stream_of):
-    first, second = RateLimit(400), RateLimit(40, burst=1)
-
-    @contextlib.asynccontextmanager
-    async def opened():
-        journal.write("open", time.time())
-        yield
-
-    async def left(id, opened):
-        return {"l": id}
-
-    async def right(l):  # noqa: E741
-        journal.write("right", time.time())
-        return {"v": l}
-
-    stream = stream_of(spark.range(0, 60, 1, 2))
-    chain = stream.ordered_wait(left, returnType="l long", resources=opened, rate_limit=first, on_error="dead_letter")
-    done = chain.ordered_wait(right, returnType="v long", rate_limit=second)
-    assert sorted(row.v for row in done.to_df().collect()) == list(range(60))
-    assert chain.side_output(DEAD_LETTERS).to_df().count() == 0
-    assert journal.count("right") == 60
-    assert burst_used(journal, second, "right") <= 3
-
-
 def test_batches_of_a_streaming_query_share_it(spark, journal, lines_of):
     limited = noting(journal, rate_limit=LIMIT)
     counts = []
@@ -162,45 +137,6 @@ def test_job_capacity_is_shared_by_all_tasks(spark):
     assert 4 <= service.peak <= 5
 
 
-def test_all_tasks_pause_when_one_has_the_evidence(spark):
-    """Ten calls of one task are refused; then no task begins a call for two seconds, except those on their way."""
-    refused = []
-
-    def answer(request):
-        if len(refused) < 10 and len(service.begun) >= 40 and int(request.path[1:]) < 200:
-            refused.append(time.monotonic())
-            return web.Response(status=429, headers={"Retry-After": "2"})
-        return None
-
-    service = Counting(0.02, answer)
-    with serving(service.handle) as url:
-        asked = asking(url, capacity=2, rate_limit=RateLimit(1000))
-        rows = spark.range(0, 400, 1, 2).select(asked("id").alias("v")).collect()
-    assert sorted(row.v for row in rows) == sorted(f"/{n}" for n in range(400))
-    at = refused[-1]
-    assert len([one for one in service.begun if at < one < at + 1.9]) < 40, "those on their way; else 100 in a second"
-    assert max(service.begun) > at + 1.9, "and both go on"
-
-
-def test_a_dead_service_is_tried_by_one_call_of_the_job(spark):
-    """And no row becomes null for it."""
-    began = []
-
-    def answer(request):
-        began.append(time.monotonic())
-        return web.Response(status=503) if began[-1] < began[0] + 5.0 else None
-
-    service = Counting(0.02, answer)
-    with serving(service.handle) as url:
-        breaker = CircuitBreaker(window=10, open_for=1.0, max_open=60.0)
-        asked = asking(url, capacity=10, on_error="null", breaker=breaker, rate_limit=RateLimit(1000))
-        rows = spark.range(0, 300, 1, 2).select(asked("id").alias("v")).collect()
-    assert [row.v for row in rows] == [f"/{n}" for n in range(300)]
-    tries = [one for one in service.begun if began[0] + 1.0 < one < began[0] + 4.9]
-    assert 2 <= len(tries) <= 4
-    assert len(service.begun) <= 300 + 300, "and not the 5,000 of the rate: both hear of it soon"
-
-
 def test_one_that_stays_dead_ends_the_job_with_one_error(spark, spark_error):
     service = Counting(0.0, lambda request: web.Response(status=500))
     with serving(service.handle) as url:
@@ -234,13 +170,6 @@ def test_failures_of_all_tasks_count_together(spark, spark_error):
     assert "for example ValueError: no " in error
 
 
-def test_functions_of_one_name_keep_limits_of_their_own(spark, journal):
-    for _ in range(2):
-        noted = noting(journal, rate_limit=RateLimit(1, "day", burst=150))
-        spark.range(0, 100, 1, 2).select(noted("id")).collect()
-    assert journal.count("call") == 200, "no permit of tomorrow was needed"
-
-
 def test_functions_of_one_factory_count_for_themselves(spark, journal):
     """In one query too: neither pays for the other's calls, nor for its failures."""
 
@@ -266,12 +195,6 @@ def test_limits_of_one_name_are_one(spark, journal):
     spark.range(0, 40, 1, 2).select(left("id"), right("id")).collect()
     assert journal.count("call") == 80
     assert burst_used(journal, limit) <= 3
-
-
-def test_a_limit_of_each_task_needs_nobody(spark, journal):
-    noted = noting(journal, rate_limit=RateLimit(1, "day", burst=30, scope="task"))
-    spark.range(0, 40, 1, 2).select(noted("id")).collect()
-    assert journal.count("call") == 40, "no permit of tomorrow was needed"
 
 
 def test_the_monitor_tells_what_waited(spark):

@@ -42,22 +42,6 @@ def noted(journal, program, **names):
     return f"JOURNAL = {journal._path!r}\n{set_names}{NOTE}{program}"
 
 
-def test_four_tasks_have_the_permits_of_one(cluster, journal):
-    """In executors that are processes of their own."""
-    program = """
-@async_pandas_udf(capacity=20, resources=opened, rate_limit=RateLimit(100, burst=2))
-async def call(id: int, opened) -> int:
-    note("call", time.time())
-    await asyncio.sleep(0.01)
-    return id
-
-assert spark.range(0, 300, 1, 4).select(call("id")).distinct().count() == 300
-"""
-    cluster.run(noted(journal, program))
-    assert journal.count("call") == 300
-    assert ahead_of(RateLimit(100), journal.times("call"), since=journal.times("open")[0]) <= 2 + 5
-
-
 def test_the_share_of_a_killed_worker_is_back(cluster, journal, until):
     """Two tasks share four calls; when the worker of one is killed, the others have all of them."""
     program = """

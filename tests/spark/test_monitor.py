@@ -4,7 +4,6 @@
 
 import asyncio
 import concurrent.futures
-import dataclasses
 import json
 import threading
 
@@ -144,24 +143,6 @@ def test_two_mentions_of_a_table_function_are_told_apart(spark):
     ]
 
 
-def test_operators_whose_names_meet(spark):
-    """A function may be called like the second of another one: each is counted, and the job does not mind."""
-
-    async def same(id: int) -> int:
-        await asyncio.sleep(0.001)
-        return id
-
-    async def other(id: int) -> int:
-        return id
-
-    other.__name__ = "same 2"
-    df = spark.range(0, 30, 1, 1)
-    with monitor(spark) as run, AsyncStream(df) as stream:
-        chain = stream.ordered_wait(same, "id", as_="a").ordered_wait(same, "id", as_="b")
-        assert len(chain.ordered_wait(other, "id", as_="c").to_df().collect()) == 30
-    assert [one["rows"] for one in run.metrics["functions"]] == [30, 30, 30]
-
-
 def test_a_query_planned_before_is_counted_and_one_run_after_is_not(spark):
     """It matters when a job runs, not when it was planned."""
     df = spark.range(0, 50, 1, 1).select(waits("id"))
@@ -208,23 +189,6 @@ def test_a_task_that_fails_behind_the_function_is_kept_apart(spark):
     found = only(run)
     assert (found["tasks"]["succeeded"], found["tasks"]["failed"], found["rows"]) == (0, 1, 0)
     assert found["failed_attempts"]["rows"] == 100
-
-
-def test_a_limit_stops_tasks_which_are_counted(spark, journal):
-    """Calls are told as they were made, also those that nobody waited for."""
-
-    @async_pandas_udf(capacity=4)
-    async def called(id: int) -> int:
-        journal.write(id)
-        await asyncio.sleep(0.02)
-        return id
-
-    with monitor(spark) as run:
-        assert len(ordered_wait(spark.range(0, 5000, 1, 1), called).filter("id >= 0").limit(5).collect()) == 5
-    found = only(run)
-    assert found["tasks"]["stopped"] == 1
-    assert found["calls"] == len(journal)
-    assert found["calls"] == found["rows"] + found["abandoned"]
 
 
 def test_monitors_in_one_another(spark):
@@ -296,15 +260,6 @@ def test_without_a_connection_figures_come_with_the_end_of_tasks(spark, monkeypa
         assert (only(run)["rows"], only(run)["tasks"]["succeeded"]) == (300, 2)
     (warning,) = caplog.messages
     assert "no task could connect to 127.0.0.1, spark.driver.host" in warning
-
-
-def test_many_tasks(spark):
-    """Of hundreds of tasks all are counted, and the longest are shown."""
-    with monitor(spark) as run:
-        spark.range(0, 420, 1, 210).select(waits("id")).collect()
-    found = only(run)
-    assert (found["rows"], found["tasks"]["succeeded"]) == (420, 210)
-    assert (len(found["per_task"]), found["per_task_left_out"]) == (200, 10)
 
 
 def test_a_stream_is_counted_by_micro_batch(spark, lines_of, tmp_path):
@@ -379,19 +334,6 @@ def test_a_run_is_for_one_block(spark):
         pass
     with pytest.raises(AsyncUDFError, match="one block"), run:
         pass
-
-
-@pytest.mark.parametrize("bad", [None, "spark", 1, dataclasses.field])
-def test_what_is_no_session(bad):
-    """A clear word at once."""
-    with pytest.raises(asyncudf.OptionError, match="takes the Spark session"):
-        monitor(bad)
-
-
-def test_progress_is_yes_or_no(spark):
-    """A clear word at once."""
-    with pytest.raises(asyncudf.OptionError, match="progress must be True or False"):
-        monitor(spark, progress="yes")
 
 
 def test_progress_is_shown_and_ends_with_the_block(spark, capsys):

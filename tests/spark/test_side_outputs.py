@@ -20,10 +20,9 @@ from asyncudf import (
     ProcessFunction,
     RuntimeContext,
     async_pandas_udf,
-    ordered_wait,
 )
 from tests.kit.frames import from_ddl, tuples
-from tests.kit.spark_functions import LOG, TWICE, from_a_coroutine, halved, mismatch, note
+from tests.kit.spark_functions import LOG, from_a_coroutine, halved, note
 
 pytestmark = pytest.mark.spark
 COUNT = OutputTag("count", "int")
@@ -164,54 +163,6 @@ def test_a_tag_may_have_columns_of_any_type(spark, stream_of, conf, zone):
         assert tuples(other) == [(None, ["x"])]
 
 
-def test_side_rows_of_a_failed_attempt_and_of_a_dead_letter_are_dropped(spark, stream_of):
-    @async_pandas_udf("int", retry=TWICE, on_error="dead_letter")
-    async def second_time_lucky(id: int, context: RuntimeContext):
-        context.output(LOG, {"id": id, "note": f"attempt {context.attempt_number}"})
-        if id == 0 or context.attempt_number == 1:
-            raise ConnectionError
-        return context.attempt_number
-
-    stream = stream_of(spark.range(0, 3, 1, 1)).ordered_wait(second_time_lucky)
-    assert tuples(stream.side_output(LOG)) == [(1, "attempt 2"), (2, "attempt 2")]
-    assert tuples(stream) == [(1, 2), (2, 2)]
-    assert tuples(stream.side_output(DEAD_LETTERS).select("id", "error.attempts")) == [(0, 2)]
-
-
-class MismatchRows(ProcessFunction):
-    def process_element(self, value, context, collector):
-        context.output(LOG, {"id": 1})
-
-
-MISMATCHES = {
-    "a function": (lambda s: s.ordered_wait(mismatch), "side output 'log' returned 'one' (str) in field 'id'"),
-    "a ProcessFunction": (
-        lambda s: s.process(MismatchRows()),
-        "MismatchRows failed.*side output 'log'.*missing field 'note'",
-    ),
-}
-
-
-@pytest.mark.parametrize("writer", MISMATCHES)
-def test_a_value_that_does_not_fit_names_its_tag(spark, stream_of, spark_error, writer):
-    chain, said = MISMATCHES[writer]
-    stream = chain(stream_of(spark.range(1)))
-    assert all(words in spark_error(stream.side_output(LOG).to_df()) for words in said.split(".*"))
-
-
-def test_a_value_that_does_not_fit_its_tag_is_the_rows_error(spark, stream_of):
-    stream = stream_of(spark.range(1)).ordered_wait(mismatch, on_error="dead_letter")
-    (error,) = tuples(stream.side_output(DEAD_LETTERS).select("error.type", "error.message"))
-    assert error[0] == "ResultError"
-    assert "side output 'log'" in error[1]
-
-
-def test_a_tag_that_nobody_reads_is_dropped_unseen(spark, stream_of):
-    stream = stream_of(spark.range(0, 2, 1, 1)).ordered_wait(mismatch)
-    assert tuples(AsyncStream.collect(main=stream)["main"]) == [(0, 0), (1, 1)]
-    assert tuples(ordered_wait(spark.range(0, 2, 1, 1), mismatch)) == [(0, 0), (1, 1)]
-
-
 def test_a_side_output_is_read_with_the_schema_that_it_was_written_with(spark, stream_of, spark_error):
     stream = stream_of(spark.range(0, 4, 1, 1)).ordered_wait(from_a_coroutine)
     same = OutputTag("log", st.StructType().add("id", "long").add("note", "string"))
@@ -253,12 +204,3 @@ def test_latencies_tell_how_long_rows_take_up_to_each_operator(spark, stream_of,
     operators = {(row.operator, row.partition) for row in found}
     assert operators == {(operator, number) for operator in ("first", "filter", "halved") for number in (0, 1)}
     assert all(row.latency >= 0 for row in found)
-
-
-def test_latencies_of_two_branches(spark, stream_of):
-    """Each branch has the latencies of its own operators."""
-    stream = stream_of(spark.range(0, 4, 1, 1), latency_interval=0.001)
-    left, right = stream.ordered_wait(halved), stream.map(lambda row: row)
-    frames = AsyncStream.collect(left=left.side_output(LATENCIES), right=right.side_output(LATENCIES))
-    assert {row.operator for row in frames["left"].collect()} >= {"source", "halved"}
-    assert {row.operator for row in frames["right"].collect()} >= {"source", "map"}

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import asyncudf
@@ -49,29 +49,6 @@ def rows_of(report: SinkReport) -> tuple[int, int, int, int]:
 
 
 # What is reported
-
-
-def test_a_class_of_exceptions_acknowledges_nothing(spark: SparkSession) -> None:
-    async def post(id: pd.Series) -> list[object]:
-        return [ValueError if n % 10 == 3 else None for n in id]
-
-    async def post_some(id: pd.Series) -> list[object]:
-        return [ValueError for n in id if n % 10 == 3]  # nobody can tell of which rows
-
-    report = async_sink(spark.range(0, 20, 1, 2), post, batch_size=5)
-    assert (rows_of(report), report.reasons) == ((18, 2, 0, 0), {"ResultError": 2})
-    report = async_sink(spark.range(0, 20, 1, 2), post_some, batch_size=5, max_failures=20)
-    assert (rows_of(report), report.reasons) == ((10, 10, 0, 0), {"ResultError": 10})
-
-
-def test_calls_that_a_bulk_function_has_not_awaited_acknowledge_nothing(spark: SparkSession) -> None:
-    async def send(part: object) -> None: ...
-
-    async def post(id: pd.Series) -> list[object]:
-        return [send(id[:5]), send(id[5:])]  # asyncio.gather is missing
-
-    report = async_sink(spark.range(0, 20, 1, 2), post, batch_size=10, max_failures=20)
-    assert (rows_of(report), report.reasons) == ((0, 20, 0, 0), {"ResultError": 20})
 
 
 def test_every_row_is_written_or_a_dead_letter(spark: SparkSession, journal: Any) -> None:
@@ -138,26 +115,6 @@ def test_a_function_of_any_kind_writes_and_what_it_returns_is_dropped(spark: Spa
     assert (rows_of(report), report.reasons) == ((10, 10, 0, 0), {"ValueError": 10})
 
 
-def test_a_bulk_call_that_returns_one_answer_for_all_has_written_all(spark: SparkSession) -> None:
-    async def bulk(id: pd.Series) -> dict[str, str]:
-        return {"status": "ok"}
-
-    report = async_sink(spark.range(0, 20, 1, 1), bulk, batch_size=5)
-    assert (rows_of(report), report.calls) == ((20, 0, 0, 0), 4)
-
-
-def test_rows_that_a_bulk_endpoint_refuses_are_sent_again_alone(spark: SparkSession, journal: Any) -> None:
-    async def bulk(id: pd.Series) -> list[Exception | None]:
-        journal.write(*id)
-        return [ConnectionError() if n % 4 == 1 and len(id) > 1 else None for n in id]
-
-    retry = asyncudf.RetryStrategy.fixed_delay(3, 0.001)
-    report = async_sink(spark.range(0, 8, 1, 1), bulk, batch_size=8, retry=retry)
-    assert rows_of(report) == (6, 2, 0, 0)
-    assert sorted(map(int, journal.lines[0].split())) == list(range(8))
-    assert all(sorted(map(int, line.split())) == [1, 5] for line in journal.lines[1:])
-
-
 def test_no_rows_are_a_report_of_zeros(spark: SparkSession, journal: Any) -> None:
     async def post(id: int) -> None:
         journal.write("post")
@@ -205,16 +162,6 @@ def test_a_sink_of_which_more_than_half_fails_is_an_error(spark: SparkSession) -
         async_sink(spark.range(0, 120, 1, 2), most)
 
 
-def test_a_task_of_which_more_than_half_fails_ends_the_job(spark: SparkSession, journal: Any) -> None:
-    async def noted(id: int) -> None:
-        journal.write("call")
-        raise ValueError
-
-    with pytest.raises(Exception, match="100 of 100 rows of noted failed, more than max_failures= allows"):
-        async_sink(spark.range(0, 5000, 1, 1), noted, capacity=1)
-    assert len(journal) <= 200
-
-
 def test_with_max_failures_of_ones_own_there_is_a_report_up_to_it(spark: SparkSession) -> None:
     df = spark.range(0, 200, 1, 1)
     assert async_sink(df, refuse, max_failures=None).failed == 200
@@ -255,12 +202,6 @@ def test_columns_may_have_any_names(spark: SparkSession, names: list[str]) -> No
     assert sorted(row[:-1] for row in report.dead_letters.collect()) == [(1, 1, "two", 3.5), (3, 1, "two", 3.5)]
 
 
-def test_dead_letters_may_be_sent_again_as_they_are(spark: SparkSession) -> None:
-    report = async_sink(async_sink(spark.range(10), refuse_odd).dead_letters, refuse, max_failures=None)
-    assert report.failed == 5
-    assert report.dead_letters.columns == ["id", "error"]
-
-
 class UnpicklableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -280,14 +221,6 @@ def test_errors_that_can_be_neither_pickled_nor_printed_are_reasons_too(spark: S
         "<unprintable: RuntimeError>",
         "\\ud800 <b>",
     }
-
-
-def test_a_cached_dataframe_and_a_limit_are_written_like_others(spark: SparkSession) -> None:
-    df = spark.range(0, 10, 1, 2).withColumn("random", sf.rand()).cache()
-    first, again = async_sink(df, refuse_odd), async_sink(df, refuse_odd)
-    assert sorted(first.dead_letters.drop("error").collect()) == sorted(again.dead_letters.drop("error").collect())
-    assert async_sink(df.limit(3), refuse_odd).rows == 3
-    df.unpersist()
 
 
 def test_many_large_dead_letters_come_back_whole(spark: SparkSession) -> None:
@@ -385,14 +318,6 @@ def test_equal_rows_are_one_write_with_a_store_and_two_without(
     assert Counter(journal.lines) == {"post a": 3, "post b": 2}
 
 
-def test_stored_errors_count_as_failures(spark: SparkSession, tmp_path: Path) -> None:
-    store = ResultStore.disk(tmp_path / "store", error_ttl=1000)
-    df = spark.range(0, 10, 1, 2)
-    assert rows_of(async_sink(df, refuse_odd, store=store, version="1")) == (5, 5, 0, 0)
-    again = async_sink(df, refuse_odd, store=store, version="1")
-    assert (rows_of(again), again.calls) == ((0, 5, 5, 0), 0)
-
-
 def test_rows_that_no_budget_is_left_for_are_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
     async def post(id: int) -> None: ...
 
@@ -404,28 +329,6 @@ def test_rows_that_no_budget_is_left_for_are_dead_letters(spark: SparkSession, t
     assert (rows_of(report), report.reasons) == ((4, 3, 3, 0), {"BudgetSpentError": 3})
     capped = async_sink(spark.range(0, 150, 1, 1), post, max_calls=10, on_spent="dead_letter")
     assert rows_of(capped) == (10, 140, 0, 0), "the user has asked for it: that is no SinkError"
-
-
-def test_a_result_of_a_column_is_no_acknowledgement(spark: SparkSession, journal: Any, tmp_path: Path) -> None:
-    @async_pandas_udf("boolean", store=ResultStore.disk(tmp_path / "store"), version="1")
-    async def post(id: int) -> bool:
-        journal.write("post")
-        return False
-
-    df = spark.range(0, 3, 1, 1)
-    df.select(post("id")).collect()
-    assert rows_of(async_sink(df, post)) == (3, 0, 0, 0)
-    assert [row[0] for row in df.select(post("id")).collect()] == [False] * 3
-    assert len(journal) == 6
-
-
-def test_the_idempotency_key_of_a_row_is_the_same_in_every_run(spark: SparkSession, journal: Any) -> None:
-    async def post(id: int, context: RuntimeContext) -> None:
-        journal.write(id, context.idempotency_key)
-
-    for _ in range(2):
-        async_sink(spark.range(0, 5, 1, 2), post)
-    assert sorted(Counter(journal.lines).values()) == [2] * 5
 
 
 def test_what_a_task_did_before_it_died_counts_once(cluster: Any, tmp_path: Path) -> None:
@@ -553,11 +456,6 @@ def test_dead_letters_of_a_stream_go_to_a_function_or_a_table(spark: SparkSessio
         spark.sql("DROP TABLE IF EXISTS not_sent")
 
 
-def test_unknown_columns_fail_the_query(stream: Any, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="FunctionError: unknown column 'idd'"):
-        run(stream().writeStream.foreachBatch(stream_sink(refuse, "idd")), tmp_path)
-
-
 # The data source
 
 
@@ -669,15 +567,6 @@ print(spark.read.parquet("{tmp_path}/letters").count())
 """
     messages = [f"no {n}" for n in (1, 3, 5, 7, 9)]
     assert connect.run(program).splitlines() == [f"5 5 {messages}", "5", "True", "5"]
-
-
-def test_a_row_of_a_result_may_be_anything(spark: SparkSession) -> None:
-    """Results are neither converted nor kept."""
-
-    async def post(id: int) -> Any:
-        return [None, object(), {"a": Row(x=1)}, float("nan"), b"\xff"][id % 5]
-
-    assert rows_of(async_sink(spark.range(0, 10, 1, 2), post)) == (10, 0, 0, 0)
 
 
 def test_the_monitor_sees_a_data_source_too(spark: SparkSession, register: Any, tmp_path: Path) -> None:

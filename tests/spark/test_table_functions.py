@@ -68,28 +68,10 @@ def test_parameters_may_be_called_like_those_of_the_class_that_spark_calls(spark
     assert sql(query) == [("1 Monday Oslo",)]
 
 
-def test_a_column_named_for_a_later_parameter_is_not_taken_for_an_earlier_one(sql, no_job):
-    """With a gap, `city` is the column of that name or the call is refused; never the column given for `day`."""
-    refused = None
-    with no_job:
-        try:
-            query = sql.spark.sql("SELECT sky FROM weather_at(TABLE(trips), day => 'id') WHERE id = 1")
-        except Exception as error:
-            refused = error
-    if refused is not None:
-        assert "city" in str(refused)
-    else:
-        assert query.first().sky == "clear over Oslo on 1"
-
-
 def test_the_table_may_be_a_subquery_and_have_other_columns(spark, sql):
     query = "SELECT * FROM weather_at(TABLE(SELECT upper(city) AS town, id * 2 AS n FROM trips WHERE id = 1), 'town')"
     assert spark.sql(query).columns == ["town", "n", "temp", "sky"]
     assert sql(query) == [("OSLO", 2, 4.5, "clear over OSLO on None")]
-
-
-def test_an_empty_table_gives_no_rows(sql):
-    assert sql("SELECT * FROM weather_at(TABLE(SELECT * FROM trips WHERE id > 99), 'city')") == []
 
 
 def test_a_partitioned_table_keeps_all_rows(sql):
@@ -113,17 +95,6 @@ def test_an_async_function_gets_a_mapping_and_gives_any_number_of_rows(spark, sq
     assert sql(named) == [(2, "['city', 'id'] 0"), (3, "['city', 'id'] 0"), (3, "['city', 'id'] 1")]
     assert journal.lines == ["open", "close"]
     assert sql("SELECT Repeat FROM repeat_it(TABLE(trips)) WHERE id = 2") == [("['city', 'day', 'id'] 0",)]
-
-
-def test_an_async_generator_gives_any_number_of_rows(spark, sql):
-    @async_pandas_udf("string")
-    async def letters(city):
-        for letter in city or "":
-            await asyncio.sleep(0)
-            yield letter
-
-    letters.register(spark, "letters")
-    assert sql("SELECT id, letters FROM letters(TABLE(trips), 'city') WHERE id = 1") == [(1, c) for c in "Oslo"]
 
 
 def test_an_unordered_table_function_lets_rows_pass_a_slow_one(spark, sql):
@@ -176,27 +147,6 @@ def test_an_error_is_captured_beside_the_row(spark, sql):
     fails_in_bergen.register(spark, "fails_in_bergen")
     query = "SELECT id, value.temp, error.type, error.message FROM fails_in_bergen(TABLE(trips), 'city') ORDER BY id"
     assert sql(query) == [(1, 1.0, None, None), (2, None, "LookupError", "no such city"), (3, 1.0, None, None)]
-
-
-def test_a_failing_row_fails_the_query_and_closes_what_was_opened(spark, sql, journal, spark_error):
-    @contextlib.asynccontextmanager
-    async def client():
-        journal.write("open")
-        try:
-            yield "client"
-        finally:
-            journal.write("close")
-
-    @async_pandas_udf("string", output_mode="unordered", resources=client)
-    async def fails_at_two(id, client):
-        if id == 2:
-            raise LookupError("no such row")
-        await asyncio.Event().wait()
-
-    fails_at_two.register(spark, "fails_at_two")
-    text = spark_error(spark.sql("SELECT * FROM fails_at_two(TABLE(trips), 'id')"))
-    assert "fails_at_two failed in attempt 1, partition 0, for the input (2,): LookupError: no such row" in text
-    assert journal.lines == ["open", "close"]
 
 
 @pytest.mark.parametrize(

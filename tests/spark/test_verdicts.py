@@ -3,7 +3,6 @@
 # ruff: noqa: A002 - parameters are called like the columns
 
 import asyncio
-import contextlib
 import re
 import time
 
@@ -84,74 +83,6 @@ def test_a_slow_map_in_pandas_behind_it(spark):
     after = job(call.with_options(capacity=20))
     assert after["functions"][0]["seconds"] < 0.75 * function["seconds"]
     assert after["seconds"] >= ROWS * 0.005
-
-
-@contextlib.asynccontextmanager
-async def slow_to_open():
-    await asyncio.sleep(0.3)
-    yield
-
-
-def test_clients_that_take_long_to_open(spark):
-    """Half as many partitions open half as many."""
-
-    @async_pandas_udf(capacity=10, resources={"client": slow_to_open})
-    async def with_client(id: int, client) -> int:
-        await asyncio.sleep(0.02)
-        return id
-
-    def job(partitions):
-        return told(spark, spark.range(0, 200, 1, partitions).select(with_client("id")))
-
-    job(2)  # the workers are there
-    before = job(8)
-    assert "resources were opened and closed" in before["verdict"]["text"]
-    promised = re.search(r"half as many partitions would (about halve|save about (\d+)%)", before["verdict"]["text"])
-    promised = int(promised[2] or 50) / 100
-    # On a busy machine more than opening goes with a partition, so that half as many save up to half.
-    assert promised * 2 / 3 <= 1 - job(4)["seconds"] / before["seconds"] <= 0.6
-
-
-def test_time_sleep_in_a_call(spark):
-    """The advice is a plain def, which runs in threads."""
-
-    @async_pandas_udf(capacity=10)
-    async def asleep(id: int) -> int:
-        time.sleep(0.02)
-        return id
-
-    @async_pandas_udf(capacity=10)
-    def in_threads(id: int) -> int:
-        time.sleep(0.02)
-        return id
-
-    def job(function):
-        return told(spark, spark.range(0, 200, 1, 1).select(function("id")))
-
-    job(in_threads)  # the workers are there
-    before = job(asleep)
-    assert before["verdict"]["state"] in ("calls_busy", "blocked_loop")
-    assert "a plain def (which runs in threads)" in before["verdict"]["text"]
-    promised = int(re.search(r"save at most (\d+)%", before["verdict"]["text"])[1]) / 100
-    assert 1 - job(in_threads)["seconds"] / before["seconds"] == pytest.approx(promised, rel=1 / 3)
-
-
-def test_a_plain_def_that_computes(spark):
-    """Threads of one process share a processor: neither capacity nor the service is named."""
-
-    @async_pandas_udf(capacity=10)
-    def computing(id: int) -> int:
-        end = time.thread_time() + 0.01
-        while time.thread_time() < end:
-            pass
-        return id
-
-    function = told(spark, spark.range(0, 200, 1, 1).select(computing("id")))
-    assert function["processor_seconds"] >= 200 * 0.01
-    if function["processor_seconds"] < 0.55 * function["seconds"]:
-        pytest.skip("others had the processor")
-    assert "processor is the limit, and more capacity changes nothing" in function["verdict"]["text"]
-    assert "more partitions on more cores" in function["verdict"]["text"]
 
 
 def test_what_has_ended_a_job_comes_first(spark):

@@ -70,19 +70,6 @@ def test_no_row_passes_a_watermark_made_from(rows, strategy):
     assert all(row.fives_wait_for_the_next_five == row.id for row in found)
 
 
-def test_without_watermarks_the_rows_that_wait_are_passed_by_those_behind(rows):
-    found = [row.id for row in unordered_wait(rows, fives_wait_for_the_next_five).collect()]
-    assert sorted(found) == list(range(40))
-    assert found.index(9) < found.index(0)
-
-
-def test_each_arrow_batch_is_a_segment(spark, conf):
-    conf("spark.sql.execution.arrow.maxRecordsPerBatch", 5)
-    df = spark.range(0, 40, 1, 1)
-    found = unordered_wait(df, fives_wait_for_the_next_five, watermark=WatermarkStrategy.per_batch())
-    assert [row.id for row in found.collect()] == FENCED
-
-
 SECOND = 1_000_000
 
 
@@ -102,13 +89,6 @@ def test_the_watermark_in_force_is_written_beside_each_row(rows, conf, wait, zon
     assert written(df, "w") == {i: None if i < 5 else (i // 5 * 5 - 1) * SECOND - 1 for i in range(40)}
 
 
-def test_a_watermark_is_late_by_the_delay_and_never_goes_back(rows):
-    late = WatermarkStrategy.for_bounded_out_of_orderness("often_late", 2.5, interval=1)
-    df = ordered_wait(rows, fives_wait_for_the_next_five, watermark=late, with_watermark_column="w")
-    highest = [max(j if j % 5 != 3 else j - 100 for j in range(i)) if i else None for i in range(40)]
-    assert written(df, "w") == {i: None if h is None else int((h - 2.5) * SECOND) - 1 for i, h in enumerate(highest)}
-
-
 def test_watermarks_of_a_timestamp_column_are_taken_as_they_are(rows):
     fence = WatermarkStrategy.for_punctuation("fence")
     df = unordered_wait(rows, fives_wait_for_the_next_five, watermark=fence, with_watermark_column="w")
@@ -126,43 +106,12 @@ def test_a_watermark_from_a_column_without_zone_has_none_and_one_from_dates_is_m
     assert written(df, "w") == {i: None if i < 5 else (i // 5 - 1) * 86400 * SECOND - 1 for i in range(40)}
 
 
-def test_numbered_watermarks_count_from_one(rows):
-    flag = WatermarkStrategy.for_punctuation("flag")
-    df = ordered_wait(rows, fives_wait_for_the_next_five, watermark=flag, with_watermark_column="w")
-    assert written(df, "w") == {i: i // 5 or None for i in range(40)}
-
-
 def test_a_later_operator_rebuilds_the_segments_from_the_column(rows):
     flag = WatermarkStrategy.for_punctuation("flag")
     first = ordered_wait(rows, fives_wait_for_the_next_five, watermark=flag, with_watermark_column="w")
     second = unordered_wait(first, again, watermark=WatermarkStrategy.from_column("w"), with_watermark_column="w2")
     assert [row.id for row in second.collect()] == FENCED
     assert second.where("NOT (w <=> w2)").count() == 0
-
-
-def test_rows_without_a_timestamp_take_part_and_make_no_watermark(spark):
-    df = spark.sql("SELECT id, IF(id % 2 = 0, timestamp_seconds(id), NULL) AS ts FROM range(0, 6, 1, 1)")
-    sparse = WatermarkStrategy.for_monotonous_timestamps("ts", interval=1)
-    found = ordered_wait(df, same, watermark=sparse, with_watermark_column="w")
-    before = -1
-    assert written(found, "w") == {
-        0: None,
-        1: before,
-        2: before,
-        3: 2 * SECOND - 1,
-        4: 2 * SECOND - 1,
-        5: 4 * SECOND - 1,
-    }
-
-
-def test_a_timestamp_before_the_epoch_makes_a_watermark_too(spark):
-    df = spark.sql(
-        "SELECT id, TIMESTAMP'1850-01-02 03:04:05Z' + make_dt_interval(0, 0, 0, id) AS ts FROM range(0, 2, 1, 1)"
-    )
-    strategy = WatermarkStrategy.for_monotonous_timestamps("ts", interval=1)
-    found = ordered_wait(df, same, watermark=strategy, with_watermark_column="w")
-    start = spark.sql("SELECT unix_micros(TIMESTAMP'1850-01-02 03:04:05Z')").first()[0]
-    assert written(found, "w") == {0: None, 1: start - 1}
 
 
 EVERY_FIVE = WatermarkStrategy.for_monotonous_timestamps("at", interval=5)
@@ -214,12 +163,6 @@ FENCES = {
 def test_no_row_passes_a_watermark(timed, fences):
     """In a chain, wherever the watermarks are made."""
     assert ids(FENCES[fences](AsyncStream(timed))) == FENCED
-
-
-def test_without_watermarks_rows_pass_those_that_wait(timed):
-    found = ids(AsyncStream(timed).ordered_wait(same).unordered_wait(fives_wait_for_the_next_five))
-    assert sorted(found) == list(range(40))
-    assert found.index(9) < found.index(0)
 
 
 def test_each_arrow_batch_is_a_segment_for_all_operators(timed, conf):
